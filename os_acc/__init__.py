@@ -1,0 +1,169 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""os-acc attaches accelerators to instances, as os-vif does interfaces.
+
+The way: initialize() once per process, then plug() all of an instance's
+accelerators in one call, and unplug() them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from collections.abc import Sequence
+import threading
+from typing import TYPE_CHECKING
+
+from oslo_config import cfg
+
+from os_acc import exception
+from os_acc import objects
+from os_acc import opts
+
+if TYPE_CHECKING:
+    from os_acc import attach
+    from os_acc import progress as progress_module
+
+CONF = cfg.CONF
+opts.register(CONF)
+
+_attacher: attach.Attacher | None = None
+_initializing = threading.Lock()
+
+
+def initialize(reset: bool = False) -> None:
+    """Load drivers and plugins, open the journal, and recover().
+
+    Call it once, after oslo.config has read its files, before anything else.
+
+    :param reset: do it all again; no other call may be under way
+    :raises JournalError: the journal cannot be opened; says what to do
+    """
+    global _attacher
+    with _initializing:
+        if _attacher is not None and not reset:
+            return
+        from os_acc import host
+        from os_acc import recovery
+
+        made = host.attacher(CONF)
+        try:
+            recovery.recover(made)
+        except BaseException:
+            made.journal.close()
+            raise
+        if _attacher is not None:
+            _attacher.journal.close()
+        _attacher = made
+
+
+def plug(
+    instance_info: objects.InstanceInfo,
+    requests: Sequence[objects.AcceleratorRequest],
+    live: bool = False,
+    progress: progress_module.Callback | None = None,
+) -> objects.VANList:
+    """Give an instance its accelerators: all of them, or none.
+
+    Plugging what is plugged returns the same VANs and touches no device.
+
+    :param instance_info: the instance
+    :param requests: one for each accelerator
+    :param live: also attach them to the running guest; else the caller puts
+        each VAN's guest_config into the guest's definition
+    :param progress: called with os_acc.progress.Progress objects, from
+        several threads but one at a time; what it raises is only logged
+    :returns: the VANs, in the order of the requests
+    :raises LibraryNotInitialized: initialize() was not called
+    :raises InvalidRequest, ARQNotBound, NoMatchingDriver, AmbiguousDriver,
+        NoMatchingPlugin, UnsupportedHandle, LiveNotSupported: the call is
+        wrong; nothing was touched
+    :raises PlugException: it failed, and what this call did is undone; its
+        cause is the first failure, its undo_errors what could not be undone
+    """
+    return _get().plug(instance_info, requests, live, progress)
+
+
+def unplug(
+    instance_info: objects.InstanceInfo,
+    requests: Sequence[objects.AcceleratorRequest] | None = None,
+    live: bool = False,
+    progress: progress_module.Callback | None = None,
+) -> int:
+    """Take accelerators from an instance, last plugged first.
+
+    Goes on after a failure. What is not there is no error.
+
+    :param instance_info: the instance
+    :param requests: which; None: all that the instance has
+    :param live: also detach them from the running guest, and wait until it
+        has let go
+    :param progress: as plug's
+    :returns: how many were released
+    :raises LibraryNotInitialized, InvalidRequest: as plug
+    :raises UnplugException: some are still there, in state error; its
+        undo_errors says which and why. unplug() or recover() goes on there
+    """
+    return _get().unplug(instance_info, requests, live, progress)
+
+
+def get_vans(
+    instance_info: objects.InstanceInfo | None = None,
+) -> objects.VANList:
+    """What the journal holds, in every state.
+
+    :param instance_info: of this instance; None: of all
+    :returns: copies, in the order of their plugging
+    """
+    journal = _get().journal
+    uuid = instance_info.uuid if instance_info is not None else None
+    return objects.VANList(objects=[e.van for e in journal.entries(uuid)])
+
+
+def get_devices() -> list[objects.Device]:
+    """What the drivers discover on this host.
+
+    :raises DiscoveryFailed: a driver failed; has what the others found
+    """
+    from os_acc import host
+
+    return host.devices(_get().extensions)
+
+
+def host_info(
+    permitted_handle_names: Collection[str] | None = None,
+) -> objects.HostInfo:
+    """This host's plugins and drivers, and the handle versions they speak.
+
+    :param permitted_handle_names: names of handle classes, such as
+        'PCIHandle'; None: all. Only what speaks one of them is returned
+    """
+    from os_acc import host
+
+    return host.info(_get().extensions, permitted_handle_names)
+
+
+def recover() -> objects.RecoveryReport:
+    """Finish or undo what a crash or a reboot of the host left behind.
+
+    Half-done VANs are released, VANs plugged before a reboot are prepared
+    again with the same handle. An instance that another living thread or
+    process is at work on is left alone.
+
+    :returns: what became of each
+    :raises JournalError: the journal cannot be read or written
+    """
+    from os_acc import recovery
+
+    return recovery.recover(_get())
+
+
+def _get() -> attach.Attacher:
+    if _attacher is None:
+        raise exception.LibraryNotInitialized()
+    return _attacher

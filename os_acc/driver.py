@@ -1,0 +1,125 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""The contract of drivers: the device half, one per device type."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
+from typing import Any
+from typing import ClassVar
+
+from os_acc import exception
+from os_acc import extension
+
+if TYPE_CHECKING:
+    from os_acc import objects
+
+
+class DriverBase(extension.ExtensionBase, abc.ABC):
+    """Takes an accelerator to an attach handle, and back.
+
+    A driver keeps no state of its own: the journal has it. Its methods are
+    called from several threads at once, for different VANs. What undo will
+    need goes into ``van.driver_data``, then ``van.save()``, and only then the
+    device is touched: after a crash anywhere, unprepareVAN is called in a new
+    process, with the VAN as it was last saved.
+    """
+
+    #: True for a catch-all: a specific driver's claim goes first.
+    generic: ClassVar[bool] = False
+
+    #: Names of the handle classes that it makes, for host_info(). If given,
+    #: a plugin that takes none of them is refused before anything is touched.
+    handle_types: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self._lock: Callable[[str], AbstractContextManager[None]] | None = None
+        self._vans_on: Callable[[str], objects.VANList] | None = None
+
+    @abc.abstractmethod
+    def can_handle(self, request: objects.AcceleratorRequest) -> bool:
+        """Say whether this driver is for such a request.
+
+        Cheap, and touches nothing. Not asked when the request names a driver.
+        """
+
+    @abc.abstractmethod
+    def get_devices(self) -> list[objects.Device]:
+        """List this host's devices of the driver's kind, free or not."""
+
+    @abc.abstractmethod
+    def prepareVAN(
+        self,
+        van: objects.VAN,
+        request: objects.AcceleratorRequest,
+        instance_info: objects.InstanceInfo,
+    ) -> None:
+        """Do the device half: set ``van.handle``, and make it good.
+
+        Called again for the same VAN after the host was rebooted: it then
+        makes the same handle good again.
+
+        :param van: set handle, and device (the parent's address), function_id
+            and driver_data as needed; report_progress() for what is long
+        :raises DeviceNotFound, DeviceBusy, DeviceInUseByHost, Timeout: as
+            they say; any exception is a failure, and leads to unprepareVAN
+        """
+
+    def postplug(
+        self, van: objects.VAN, instance_info: objects.InstanceInfo
+    ) -> None:
+        """Clean up after the attach. Here: nothing.
+
+        A failure undoes the whole plug.
+        """
+
+    @abc.abstractmethod
+    def unprepareVAN(
+        self, van: objects.VAN, instance_info: objects.InstanceInfo
+    ) -> None:
+        """Undo the device half, and leave the device as it was found.
+
+        Succeeds on what was only half prepared, or is gone already, or is
+        another VAN's by now (which it leaves alone).
+
+        :raises DeviceBusy: a guest still holds the device
+        """
+
+    def lock(self, device: str) -> AbstractContextManager[None]:
+        """Hold a device against other threads and processes.
+
+        :param device: its address
+        :returns: a context manager; not to be entered again inside itself
+        :raises Timeout: someone else held it for all of lock_timeout
+        """
+        if self._lock is None:
+            raise exception.LibraryNotInitialized()
+        return self._lock(device)
+
+    def vans_on(self, device: str) -> objects.VANList:
+        """What the journal holds on a device, in every state.
+
+        :param device: its address, as the driver set it in ``van.device``
+        """
+        if self._vans_on is None:
+            raise exception.LibraryNotInitialized()
+        return self._vans_on(device)
+
+    def connect(
+        self,
+        lock: Callable[[str], AbstractContextManager[None]],
+        vans_on: Callable[[str], objects.VANList],
+    ) -> None:
+        """Give it the locks and the journal. os-acc's own."""
+        self._lock = lock
+        self._vans_on = vans_on

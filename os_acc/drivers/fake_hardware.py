@@ -1,0 +1,175 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""The hardware of the fake driver: a folder.
+
+A handle in use is a file, made only if there is none, with the VAN that has
+it: two users of one handle are seen from the outside, whatever the journal
+says. A programmed device is a file with its function, and how often it was
+programmed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import re
+from typing import Any
+import urllib.parse
+import uuid
+
+from oslo_config import cfg
+
+from os_acc import exception
+from os_acc import objects
+
+_DEVICE = re.compile(
+    r'(?P<name>\w[\w.-]*):(?P<kind>test|pci|mdev|drc):(?P<count>[0-9]{1,3})'
+    r'(:(?P<programming>none|single|dynamic))?'
+)
+# No host has such a PCI domain or mdev: a fake handle is never a real one.
+_DOMAIN = 'ffff'
+_NAMESPACE = uuid.UUID('4a1c8d6e-9b0f-5b57-8d0e-0a5ac0fa4e00')
+
+
+@dataclasses.dataclass(frozen=True)
+class FakeDevice:
+    """A device of the option ``devices``."""
+
+    name: str
+    type: str
+    handles: list[objects.AttachHandle]
+    programming: str
+
+    @classmethod
+    def parse(cls, text: str, number: int) -> FakeDevice:
+        """Read NAME:TYPE:HANDLES[:PROGRAMMING].
+
+        :param number: its place among the devices: its PCI bus
+        :raises InvalidRequest: it is written otherwise
+        """
+        match = _DEVICE.fullmatch(text)
+        if match is None or int(match['count']) > 256:
+            raise exception.InvalidRequest(
+                subject='[os_acc_fake]',
+                field='devices',
+                value=text,
+                expected='NAME:TYPE:HANDLES[:PROGRAMMING], TYPE one of test, '
+                'pci, mdev, drc, HANDLES at most 256, PROGRAMMING one of '
+                'none, single, dynamic',
+            )
+        name, kind = match['name'], match['kind']
+        handles = [
+            _handle(name, kind, number, index)
+            for index in range(int(match['count']))
+        ]
+        return cls(name, kind, handles, match['programming'] or 'none')
+
+    @property
+    def resource_class(self) -> str:
+        return f'CUSTOM_FAKE_{self.type.upper()}'
+
+
+def _handle(
+    device: str, kind: str, number: int, index: int
+) -> objects.AttachHandle:
+    if kind == 'pci':
+        return objects.PCIHandle(
+            address=f'{_DOMAIN}:{number:02x}:{index // 8:02x}.{index % 8}'
+        )
+    if kind == 'mdev':
+        return objects.MdevHandle(
+            uuid=uuid.uuid5(_NAMESPACE, f'{device}/{index}'),
+            parent=device,
+            type='fake-1',
+        )
+    if kind == 'drc':
+        return objects.DRCHandle(drc_index=0xFA4E0000 + number * 256 + index)
+    return objects.TestHandle(name=f'{device}-{index}')
+
+
+class Hardware:
+    """The folder. Safe from many threads and processes.
+
+    :param path: it; empty: beside the journal
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path or os.path.join(
+            cfg.CONF.os_acc.state_path, 'fake-hardware'
+        )
+        os.makedirs(self.path, exist_ok=True)
+
+    def take(self, handle: str, van_uuid: str, instance_uuid: str) -> None:
+        """Put a handle to use; again by the same VAN changes nothing.
+
+        :raises DeviceBusy: another VAN has it
+        """
+        mine = {'van': van_uuid, 'instance': instance_uuid}
+        # Written aside and linked: never seen half written.
+        path = self._file('handle', handle)
+        new = f'{path}.{van_uuid}'
+        with open(new, 'w', encoding='utf-8') as file:
+            json.dump(mine, file)
+        try:
+            os.link(new, path)
+        except FileExistsError:
+            other = self._read(path)
+            if other != mine:
+                raise exception.DeviceBusy(
+                    device=handle, holder=f'VAN {other.get("van")}'
+                ) from None
+        finally:
+            os.unlink(new)
+
+    def give_back(self, handle: str, van_uuid: str) -> None:
+        """End the use of a handle by a VAN, if it is that VAN's."""
+        path = self._file('handle', handle)
+        if self._read(path).get('van') == van_uuid:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+
+    def in_use(self) -> dict[str, dict[str, str]]:
+        """The handles in use, and by which VAN and instance."""
+        return {
+            urllib.parse.unquote(name.removeprefix('handle-')): self._read(
+                os.path.join(self.path, name)
+            )
+            for name in os.listdir(self.path)
+            if name.startswith('handle-')
+        }
+
+    def function_of(self, device: str) -> str | None:
+        """The function that is in a device."""
+        function: str | None = self._read(self._file('device', device)).get(
+            'function'
+        )
+        return function
+
+    def program(self, device: str, function_id: str) -> None:
+        """Put a function in, and count that. The caller holds the device."""
+        path = self._file('device', device)
+        count = self._read(path).get('programmed', 0)
+        with open(f'{path}.new', 'w', encoding='utf-8') as file:
+            json.dump({'function': function_id, 'programmed': count + 1}, file)
+        os.replace(f'{path}.new', path)
+
+    def _file(self, kind: str, name: str) -> str:
+        quoted = urllib.parse.quote(name, safe=':')
+        return os.path.join(self.path, f'{kind}-{quoted}')
+
+    @staticmethod
+    def _read(path: str) -> dict[str, Any]:
+        try:
+            with open(path, encoding='utf-8') as file:
+                content: dict[str, Any] = json.load(file)
+                return content
+        except FileNotFoundError:
+            return {}

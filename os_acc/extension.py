@@ -1,0 +1,52 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""What drivers and plugins have in common: a name, options, a config."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from typing import ClassVar
+from typing import Self
+
+from oslo_config import cfg
+
+from os_acc import opts
+
+CONF = cfg.CONF
+
+
+class ExtensionBase:
+    """Base of DriverBase and PluginBase.
+
+    :param config: the values of the group [os_acc_<name>]
+    :ivar name: the name of its entry point
+    """
+
+    #: oslo.config options, registered in the group [os_acc_<name>].
+    CONFIG_OPTS: ClassVar[Sequence[cfg.Opt]] = ()
+
+    def __init__(self, config: Any) -> None:
+        self.config = config
+        self.name = type(self).__name__
+
+    @classmethod
+    def load(cls, name: str) -> Self:
+        """Register the options and make an instance.
+
+        :param name: the name of the entry point
+        """
+        group = cfg.OptGroup(
+            f'{opts.GROUP}_{name}', title=f'os-acc: options of {name}'
+        )
+        CONF.register_group(group)
+        CONF.register_opts(cls.CONFIG_OPTS, group=group)
+        made = cls(CONF[group.name])
+        made.name = name
+        return made

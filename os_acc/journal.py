@@ -1,0 +1,358 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""This host's VANs, on disk: what kill -9, a full disk and a reboot leave.
+
+One sqlite3 file in WAL mode with full sync: a commit is on the disk when it
+returns, readers never wait for a writer. A row has, beside the VAN, what
+another process needs to finish or undo it: the request, the instance and
+whether it was live. The unique index on the handle is what keeps one device
+out of two guests, between processes too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Mapping
+import contextlib
+import dataclasses
+import json
+import os
+import sqlite3
+import threading
+from typing import Any
+from typing import TypeVar
+
+from oslo_utils import timeutils
+from oslo_versionedobjects import base as ovo_base
+from oslo_versionedobjects import exception as ovo_exception
+
+from os_acc import exception
+from os_acc import journal_file
+from os_acc import objects
+from os_acc.objects import base
+from os_acc.objects import van as van_states
+
+_T = TypeVar('_T', bound=base.VersionedObject)
+
+
+@dataclasses.dataclass
+class Entry:
+    """A row: a VAN and what it takes to finish or undo it.
+
+    :ivar live: whether it was (un)plugged with live=True
+    :ivar attached: the plugin may have acted on it and not undone that
+    :ivar started: the driver may have acted on it
+    """
+
+    van: objects.VAN
+    request: objects.AcceleratorRequest
+    instance_info: objects.InstanceInfo
+    live: bool
+    attached: bool = False
+    started: bool = True
+
+
+class Journal:
+    """The journal of one state path. Safe from many threads.
+
+    :param state_path: the folder
+    :param timeout: seconds to wait for another writer
+    :param create: make the file where there is none yet, and set a damaged
+        one aside; False: for looking only
+    :raises JournalError: it cannot be opened; says why and what to do
+    """
+
+    def __init__(
+        self, state_path: str, timeout: float, create: bool = True
+    ) -> None:
+        objects.register_all()
+        self._timeout = timeout
+        self._mutex = threading.RLock()
+        self.path = journal_file.prepare(state_path, timeout, create)
+        self._db = journal_file.connect(self.path, timeout)
+        self._pid = os.getpid()
+
+    def close(self) -> None:
+        with self._mutex:
+            self._db.close()
+
+    def entries(self, instance_uuid: str | None = None) -> list[Entry]:
+        """The rows of an instance, or all, in the order of their making."""
+        if instance_uuid is None:
+            return self._select('1')
+        return self._select('instance_uuid = ?', instance_uuid)
+
+    def vans_on(self, device: str) -> objects.VANList:
+        """The VANs on a device, in every state."""
+        entries = self._select('device = ?', device)
+        return objects.VANList(objects=[entry.van for entry in entries])
+
+    def unsettled(self, boot_id: str) -> list[str]:
+        """UUIDs of the instances that recover() has to look at."""
+        with self._using() as db:
+            rows = db.execute(
+                'SELECT instance_uuid, min(seq) FROM van'
+                ' WHERE state <> ? OR boot_id <> ?'
+                ' GROUP BY instance_uuid ORDER BY 2',
+                (van_states.PLUGGED, boot_id),
+            ).fetchall()
+        return [row['instance_uuid'] for row in rows]
+
+    def add(self, entries: Iterable[Entry]) -> None:
+        """Write the intent: new rows, all or none.
+
+        :raises DeviceBusy: a handle or a VAN's uuid is another row's
+        """
+        with self._writing() as db:
+            for entry in entries:
+                claim = entry.request.handle
+                row = {
+                    'handle': claim.identity if claim is not None else None,
+                    **_van_columns(entry.van),
+                    'uuid': entry.van.uuid,
+                    'instance_uuid': entry.van.instance_uuid,
+                    'attached': entry.attached,
+                    'live': entry.live,
+                    'request': _dump(entry.request),
+                    'instance': _dump(entry.instance_info),
+                }
+                names = ', '.join(row)
+                marks = ', '.join(f':{name}' for name in row)
+                try:
+                    db.execute(
+                        f'INSERT INTO van ({names}) VALUES ({marks})', row
+                    )
+                except sqlite3.IntegrityError as err:
+                    raise self._holder(db, row) from err
+
+    def save(self, van: objects.VAN) -> None:
+        """Write a VAN whole.
+
+        :raises DeviceBusy: its handle is another VAN's
+        """
+        self.save_all([van])
+
+    def save_all(
+        self, vans: Iterable[objects.VAN], attached: bool | None = None
+    ) -> None:
+        """Write VANs whole, all or none, in one commit.
+
+        :param attached: what to say of the plugin; None: as before
+        """
+        with self._writing() as db:
+            for van in vans:
+                row = {
+                    **_van_columns(van),
+                    'uuid': van.uuid,
+                    'instance_uuid': van.instance_uuid,
+                }
+                if attached is not None:
+                    row['attached'] = attached
+                sets = ', '.join(f'{name} = :{name}' for name in row)
+                try:
+                    done = db.execute(
+                        f'UPDATE van SET {sets} WHERE uuid = :uuid'
+                        ' AND instance_uuid = :instance_uuid',
+                        row,
+                    )
+                except sqlite3.IntegrityError as err:
+                    busy = self._holder(db, row)
+                    self._forget_unsaved(db, van)
+                    raise busy from err
+                if done.rowcount != 1:
+                    raise journal_file.error(
+                        self.path, f'VAN {van.uuid} is no longer there'
+                    )
+
+    def mark(self, entries: Iterable[Entry], state: str) -> None:
+        """Write a state, and the entries' live and attached; one commit."""
+        now = _now()
+        with self._writing() as db:
+            for entry in entries:
+                db.execute(
+                    'UPDATE van SET state = ?, live = ?, attached = ?,'
+                    ' updated_at = ? WHERE uuid = ?',
+                    (state, entry.live, entry.attached, now, entry.van.uuid),
+                )
+                entry.van.state = state
+
+    def settle(
+        self,
+        released: Iterable[objects.VAN],
+        failed: Mapping[str, str],
+        state: str = van_states.ERROR,
+    ) -> None:
+        """Drop what is released, and write down what is not; one commit.
+
+        :param failed: VAN uuids, and the error of each
+        :param state: the state of the failed ones
+        """
+        now = _now()
+        with self._writing() as db:
+            db.executemany(
+                'DELETE FROM van WHERE uuid = ? AND instance_uuid = ?',
+                [(van.uuid, van.instance_uuid) for van in released],
+            )
+            db.executemany(
+                'UPDATE van SET state = ?, error = ?, updated_at = ?'
+                ' WHERE uuid = ?',
+                [(state, err, now, uuid) for uuid, err in failed.items()],
+            )
+
+    def _select(self, where: str, *values: str) -> list[Entry]:
+        with self._using() as db:
+            rows = db.execute(
+                f'SELECT * FROM van WHERE {where} ORDER BY seq', values
+            ).fetchall()
+        return [self._entry(row) for row in rows]
+
+    def _entry(self, row: sqlite3.Row) -> Entry:
+        try:
+            return Entry(
+                van=_van(row),
+                request=_load(objects.AcceleratorRequest, row['request']),
+                instance_info=_load(objects.InstanceInfo, row['instance']),
+                live=bool(row['live']),
+                attached=bool(row['attached']),
+            )
+        except (
+            ovo_exception.VersionedObjectsException,
+            AttributeError,
+            KeyError,
+            TypeError,
+            ValueError,
+        ) as err:
+            raise journal_file.error(
+                self.path,
+                f'VAN {row["uuid"]} cannot be read (did a newer os-acc write '
+                f'it?): {type(err).__name__}: {err}',
+            ) from err
+
+    @contextlib.contextmanager
+    def _using(self) -> Iterator[sqlite3.Connection]:
+        """The connection, for one thread; sqlite's errors become ours."""
+        with self._mutex:
+            if self._pid != os.getpid():
+                # A connection must not be used, nor closed, across a fork.
+                self._db = journal_file.connect(self.path, self._timeout)
+                self._pid = os.getpid()
+            try:
+                yield self._db
+            except sqlite3.Error as err:
+                if err.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
+                    raise exception.Timeout(
+                        what=f'another writer of {self.path}',
+                        seconds=self._timeout,
+                    ) from err
+                raise journal_file.error(self.path, str(err)) from err
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        with self._using() as db:
+            db.execute('BEGIN IMMEDIATE')
+            try:
+                yield db
+                db.execute('COMMIT')
+            finally:
+                # An error of sqlite (a full disk) may have ended it already.
+                if db.in_transaction:
+                    db.execute('ROLLBACK')
+
+    def _forget_unsaved(
+        self, db: sqlite3.Connection, van: objects.VAN
+    ) -> None:
+        """Set a VAN back to what is saved of it.
+
+        The handle that it could not get is another's: its undo must not have
+        it in hand.
+        """
+        (text,) = db.execute(
+            'SELECT van FROM van WHERE uuid = ?', (van.uuid,)
+        ).fetchone()
+        saved = _load(objects.VAN, text)
+        for name in ('handle', 'device', 'function_id', 'driver_data'):
+            setattr(van, name, getattr(saved, name))
+
+    def _holder(
+        self, db: sqlite3.Connection, row: dict[str, Any]
+    ) -> exception.DeviceBusy:
+        # Who has the handle; if nobody, it is the VAN's uuid that is taken.
+        other = db.execute(
+            'SELECT uuid, instance_uuid, state FROM van'
+            ' WHERE handle = :handle OR uuid = :uuid ORDER BY uuid = :uuid',
+            {'handle': row.get('handle'), 'uuid': row['uuid']},
+        ).fetchone()
+        own = other['uuid'] == row['uuid']
+        return exception.DeviceBusy(
+            device=f'VAN {row["uuid"]}' if own else row['handle'],
+            holder=f'instance {other["instance_uuid"]} (VAN {other["uuid"]},'
+            f' {other["state"]})',
+        )
+
+
+def _now() -> str:
+    return timeutils.utcnow(with_timezone=True).isoformat()
+
+
+def _van_columns(van: objects.VAN) -> dict[str, Any]:
+    row = {
+        'state': van.state,
+        'boot_id': van.boot_id,
+        'device': van.device,
+        'error': van.error,
+        'updated_at': _now(),
+        'van': _dump(van),
+    }
+    if van.handle is not None:
+        # Else what the intent has claimed for it stays claimed.
+        row['handle'] = van.handle.identity
+    return row
+
+
+def _van(row: sqlite3.Row) -> objects.VAN:
+    van = _load(objects.VAN, row['van'])
+    # The columns are newer than the text: a state change writes only them.
+    van.state = row['state']
+    van.error = row['error']
+    van.updated_at = timeutils.parse_isotime(row['updated_at'])
+    van.obj_reset_changes()
+    return van
+
+
+def _dump(obj: base.VersionedObject) -> str:
+    return json.dumps(obj.obj_to_primitive(), separators=(',', ':'))
+
+
+def _load(cls: type[_T], text: str) -> _T:
+    """Read what this or another minor version of os-acc wrote.
+
+    A newer minor version has only added fields: those are left out here.
+    """
+    primitive = json.loads(text)
+    _as_known_here(primitive)
+    made = cls.obj_from_primitive(primitive)
+    made.obj_reset_changes(recursive=True)
+    return made
+
+
+def _as_known_here(value: Any) -> None:
+    """Give every object in a primitive the version that is known here."""
+    registry = ovo_base.VersionedObjectRegistry.obj_classes()
+    if isinstance(value, list):
+        for item in value:
+            _as_known_here(item)
+    elif isinstance(value, dict):
+        if 'versioned_object.version' in value:
+            classes = registry.get(value['versioned_object.name'], [])
+            major = value['versioned_object.version'].partition('.')[0]
+            if classes and classes[0].VERSION.partition('.')[0] == major:
+                value['versioned_object.version'] = classes[0].VERSION
+        for item in value.values():
+            _as_known_here(item)

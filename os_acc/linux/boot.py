@@ -1,0 +1,23 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Which boot of the host this is."""
+
+from __future__ import annotations
+
+# A new random UUID at each boot: drivers/char/random.c, proc(5).
+BOOT_ID = '/proc/sys/kernel/random/boot_id'
+
+
+def boot_id() -> str:
+    """The UUID of this boot of the host.
+
+    :raises OSError: this is no Linux, or /proc is not mounted
+    """
+    with open(BOOT_ID, encoding='ascii') as file:
+        return file.read().strip()

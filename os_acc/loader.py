@@ -1,0 +1,197 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Drivers and plugins: found by entry point, chosen by request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Sequence
+import dataclasses
+import logging
+from typing import Any
+from typing import NamedTuple
+from typing import TypeVar
+
+from oslo_config import cfg
+from stevedore import extension as stevedore_extension
+
+from os_acc import driver as driver_base
+from os_acc import exception
+from os_acc import extension
+from os_acc import objects
+from os_acc import plugin as plugin_base
+
+DRIVERS = 'os_acc.drivers'
+PLUGINS = 'os_acc.plugins'
+
+LOG = logging.getLogger(__name__)
+
+_T = TypeVar('_T', bound=extension.ExtensionBase)
+
+
+@dataclasses.dataclass(frozen=True)
+class Extensions:
+    """What is loaded.
+
+    :ivar errors: 'driver NAME' or 'plugin NAME', and why it is not loaded
+    """
+
+    drivers: dict[str, driver_base.DriverBase]
+    plugins: dict[str, plugin_base.PluginBase]
+    errors: dict[str, str]
+
+    def driver(self, name: str) -> driver_base.DriverBase:
+        """:raises NoMatchingDriver: it is not loaded"""
+        if name not in self.drivers:
+            raise exception.NoMatchingDriver(
+                request=f'driver name {name!r}',
+                reason=self._why_not('driver', name, self.drivers),
+            )
+        return self.drivers[name]
+
+    def plugin(self, name: str) -> plugin_base.PluginBase:
+        """:raises NoMatchingPlugin: it is not loaded"""
+        if name not in self.plugins:
+            raise exception.NoMatchingPlugin(
+                plugin=name,
+                reason=self._why_not('plugin', name, self.plugins),
+            )
+        return self.plugins[name]
+
+    def _why_not(self, kind: str, name: str, loaded: Iterable[str]) -> str:
+        error = self.errors.get(f'{kind} {name}')
+        if error is not None:
+            return f'it failed to load: {error}'
+        return f'loaded are: {", ".join(sorted(loaded)) or "none"}'
+
+    def driver_for(
+        self, request: objects.AcceleratorRequest, preferred: Sequence[str]
+    ) -> driver_base.DriverBase:
+        """Choose the driver of a request.
+
+        :param preferred: the option ``[os_acc] drivers``
+        :raises NoMatchingDriver: none claims it, or the one it names is not
+            loaded, or one could not say
+        :raises AmbiguousDriver: several claim it, and preferred names none
+        """
+        if request.driver is not None:
+            return self.driver(request.driver)
+        claims = [d for d in self.drivers.values() if _claims(d, request)]
+        claims = [d for d in claims if not d.generic] or claims
+        if not claims:
+            raise exception.NoMatchingDriver(
+                request=_describe(request),
+                reason=f'none of {", ".join(sorted(self.drivers))} claims it',
+            )
+        rank = {name: place for place, name in enumerate(preferred)}
+        claims.sort(key=lambda d: (rank.get(d.name, len(rank)), d.name))
+        if len(claims) > 1 and claims[0].name not in rank:
+            raise exception.AmbiguousDriver(
+                request=_describe(request),
+                drivers=', '.join(d.name for d in claims),
+            )
+        return claims[0]
+
+
+def _claims(
+    candidate: driver_base.DriverBase, request: objects.AcceleratorRequest
+) -> bool:
+    try:
+        return candidate.can_handle(request)
+    except Exception as err:
+        # Taken for a no, this could send a device to a less fitting driver.
+        raise exception.NoMatchingDriver(
+            request=_describe(request),
+            reason=f'driver {candidate.name!r} could not say whether it '
+            f'handles it: {type(err).__name__}: {err}',
+        ) from err
+
+
+def _describe(request: objects.AcceleratorRequest) -> str:
+    wanted = [
+        f'{name}={getattr(request, name)!r}'
+        for name in ('resource_class', 'traits')
+        if getattr(request, name)
+    ]
+    if request.handle is not None:
+        wanted.insert(0, request.handle.identity)
+    return f'request {request.uuid} ({", ".join(wanted) or "no selector"})'
+
+
+def load(
+    namespace: str, base: type[_T]
+) -> tuple[dict[str, _T], dict[str, str]]:
+    """Load all that a namespace's entry points name.
+
+    One that fails is logged and left out; the others still load.
+
+    :param namespace: DRIVERS or PLUGINS
+    :param base: what each must be a subclass of
+    :returns: the instances by name, and the errors by name
+    """
+    loaded: dict[str, _T] = {}
+    errors: dict[str, str] = {}
+
+    def fail(name: str, reason: str, err: BaseException | None = None) -> None:
+        errors[name] = reason
+        loaded.pop(name, None)
+        LOG.error(
+            'Cannot load %r of %s: %s', name, namespace, reason, exc_info=err
+        )
+
+    def on_failure(
+        _manager: Any, entry_point: Any, err: BaseException
+    ) -> None:
+        fail(entry_point.name, f'{type(err).__name__}: {err}', err)
+
+    for found in stevedore_extension.ExtensionManager[Any](
+        namespace, on_load_failure_callback=on_failure
+    ):
+        name = found.name
+        if name in loaded or name in errors:
+            # Which of them drives the device must not depend on sys.path.
+            fail(name, 'two installed packages bring one of that name')
+        elif not (
+            isinstance(found.plugin, type) and issubclass(found.plugin, base)
+        ):
+            fail(name, f'{found.plugin!r} is not a {base.__name__}')
+        else:
+            try:
+                loaded[name] = found.plugin.load(name)
+            except Exception as err:
+                fail(name, f'{type(err).__name__}: {err}', err)
+    return loaded, errors
+
+
+def load_all() -> Extensions:
+    """Load all drivers and plugins."""
+    drivers, driver_errors = load(DRIVERS, driver_base.DriverBase)  # type: ignore[type-abstract]
+    plugins, plugin_errors = load(PLUGINS, plugin_base.PluginBase)  # type: ignore[type-abstract]
+    LOG.info(
+        'Loaded os-acc drivers: %s; plugins: %s',
+        ', '.join(sorted(drivers)) or 'none',
+        ', '.join(sorted(plugins)) or 'none',
+    )
+    errors = {f'driver {name}': err for name, err in driver_errors.items()}
+    errors |= {f'plugin {name}': err for name, err in plugin_errors.items()}
+    return Extensions(drivers, plugins, errors)
+
+
+class Importable(NamedTuple):
+    name: str
+    options: Sequence[cfg.Opt]
+
+
+def importable() -> list[Importable]:
+    """The drivers and plugins that can be imported, without loading them."""
+    return [
+        Importable(found.name, found.plugin.CONFIG_OPTS)
+        for namespace in (DRIVERS, PLUGINS)
+        for found in stevedore_extension.ExtensionManager[Any](namespace)
+    ]

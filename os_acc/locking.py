@@ -1,0 +1,110 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Locks on instances and devices, between threads and processes.
+
+Order: instance, then device; nobody takes an instance's lock while holding a
+device's. A process that dies lets go of its locks: they are the kernel's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+import contextlib
+import os
+import time
+import urllib.parse
+
+from oslo_concurrency import lockutils
+
+from os_acc import exception
+
+# fcntl locks are the process's: two threads of it would both get one, and
+# the first to close the file would drop it for both. So threads first.
+_THREADS = lockutils.Semaphores()
+
+
+class Locks:
+    """The locks of one lock folder.
+
+    :param path: the folder; made when first needed
+    :param timeout: seconds to wait for a lock
+    """
+
+    def __init__(self, path: str, timeout: float) -> None:
+        self.path = path
+        self.timeout = timeout
+
+    @contextlib.contextmanager
+    def instance(self, uuid: str, wait: bool = True) -> Iterator[None]:
+        """Hold an instance.
+
+        :param wait: False: raise at once if someone else holds it
+        :raises Timeout: it was not to be had
+        """
+        with self._hold('instance', uuid, self.timeout if wait else 0):
+            yield
+
+    @contextlib.contextmanager
+    def device(self, address: str) -> Iterator[None]:
+        """Hold a device. See instance."""
+        with self._hold('device', address, self.timeout):
+            yield
+
+    @contextlib.contextmanager
+    def _hold(self, kind: str, name: str, timeout: float) -> Iterator[None]:
+        file_name = f'os-acc-{kind}-{urllib.parse.quote(name, safe=":")}'
+        deadline = time.monotonic() + timeout
+        threads = _THREADS.get(os.path.join(self.path, file_name))
+        failed = exception.Timeout(
+            what=f'the lock of {kind} {name}', seconds=timeout
+        )
+        if not threads.acquire(timeout=timeout):
+            raise failed
+        try:
+            lock = self._lock_file(file_name, deadline)
+            if lock is None:
+                raise failed
+            try:
+                yield
+            finally:
+                # Unlinked while held, so that files do not pile up; whoever
+                # waits on this one sees that it is no longer the one there.
+                with contextlib.suppress(OSError):
+                    os.unlink(lock.path)
+                lock.release()
+        finally:
+            threads.release()
+
+    def _lock_file(
+        self, file_name: str, deadline: float
+    ) -> lockutils.InterProcessLock | None:
+        while True:
+            lock = lockutils.external_lock(file_name, lock_path=self.path)
+            left = max(deadline - time.monotonic(), 0)
+            try:
+                gotten = lock.acquire(
+                    blocking=left > 0, delay=0.005, timeout=left
+                )
+            except OSError as err:
+                raise exception.JournalError(
+                    path=self.path, reason=f'cannot lock there: {err}'
+                ) from err
+            if not gotten:
+                return None
+            if self._is_current(lock):
+                return lock
+            lock.release()
+
+    @staticmethod
+    def _is_current(lock: lockutils.InterProcessLock) -> bool:
+        try:
+            there = os.stat(lock.path)
+        except FileNotFoundError:
+            return False
+        return os.path.samestat(there, os.fstat(lock.lockfile.fileno()))

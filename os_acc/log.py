@@ -1,0 +1,38 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Log lines that say which instance and which VAN they are about."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+import logging
+from typing import Any
+
+
+class _About(logging.LoggerAdapter[logging.Logger]):
+    def process(
+        self, msg: Any, kwargs: MutableMapping[str, Any]
+    ) -> tuple[Any, MutableMapping[str, Any]]:
+        assert self.extra is not None
+        return f'{self.extra["prefix"]}{msg}', kwargs
+
+
+def about(
+    logger: logging.Logger, instance_uuid: str, van_uuid: str | None = None
+) -> logging.LoggerAdapter[logging.Logger]:
+    """A logger whose lines begin with the ids, as Nova's do.
+
+    :param logger: the module's
+    :param instance_uuid: the instance
+    :param van_uuid: the VAN, if it is about one
+    """
+    prefix = f'[instance: {instance_uuid}] '
+    if van_uuid is not None:
+        prefix += f'[van: {van_uuid}] '
+    return _About(logger, {'prefix': prefix})

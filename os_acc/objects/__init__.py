@@ -1,0 +1,89 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""The versioned objects, each under its own name: ``objects.VAN``.
+
+They load when first used, so that ``import os_acc`` stays light.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+from typing import Any
+
+if TYPE_CHECKING:
+    from os_acc.objects.device import Device
+    from os_acc.objects.handle import AttachHandle
+    from os_acc.objects.handle import DRCHandle
+    from os_acc.objects.handle import MdevHandle
+    from os_acc.objects.handle import PCIHandle
+    from os_acc.objects.handle import TestHandle
+    from os_acc.objects.host_info import HostDriverInfo
+    from os_acc.objects.host_info import HostHandleInfo
+    from os_acc.objects.host_info import HostInfo
+    from os_acc.objects.host_info import HostPluginInfo
+    from os_acc.objects.instance_info import InstanceInfo
+    from os_acc.objects.report import RecoveryReport
+    from os_acc.objects.request import AcceleratorRequest
+    from os_acc.objects.van import VAN
+    from os_acc.objects.van import VANList
+
+_MODULES = {
+    'AcceleratorRequest': 'request',
+    'AttachHandle': 'handle',
+    'DRCHandle': 'handle',
+    'Device': 'device',
+    'HostDriverInfo': 'host_info',
+    'HostHandleInfo': 'host_info',
+    'HostInfo': 'host_info',
+    'HostPluginInfo': 'host_info',
+    'InstanceInfo': 'instance_info',
+    'MdevHandle': 'handle',
+    'PCIHandle': 'handle',
+    'RecoveryReport': 'report',
+    'TestHandle': 'handle',
+    'VAN': 'van',
+    'VANList': 'van',
+}
+
+__all__ = [
+    'VAN',
+    'AcceleratorRequest',
+    'AttachHandle',
+    'DRCHandle',
+    'Device',
+    'HostDriverInfo',
+    'HostHandleInfo',
+    'HostInfo',
+    'HostPluginInfo',
+    'InstanceInfo',
+    'MdevHandle',
+    'PCIHandle',
+    'RecoveryReport',
+    'TestHandle',
+    'VANList',
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+    module = importlib.import_module(f'{__name__}.{_MODULES[name]}')
+    value = globals()[name] = getattr(module, name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def register_all() -> None:
+    """Load them all, so that any of them can be read from a primitive."""
+    for module in set(_MODULES.values()):
+        importlib.import_module(f'{__name__}.{module}')

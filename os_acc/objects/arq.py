@@ -1,0 +1,145 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Cyborg's accelerator requests, as its REST API v2 gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Mapping
+import re
+from typing import Any
+from typing import NoReturn
+
+from os_acc import exception
+from os_acc.objects import base
+from os_acc.objects import handle
+
+# The same name and meaning in an ARQ and in an AcceleratorRequest.
+_PLAIN = (
+    'hostname',
+    'instance_uuid',
+    'device_profile_name',
+    'device_profile_group_id',
+    'device_rp_uuid',
+)
+# Cyborg writes the parts of an address in hex without a prefix and with
+# varying padding. Part, digits at the most, highest value.
+_ADDRESS = (
+    ('domain', 8, 0xFFFFFFFF),
+    ('bus', 2, 0xFF),
+    ('device', 2, 0x1F),
+    ('function', 1, 7),
+)
+
+
+class _ARQ:
+    """One ARQ while it is read: knows its own name for the errors."""
+
+    def __init__(self, values: Any) -> None:
+        self.name = 'ARQ'
+        if not isinstance(values, Mapping):
+            self.refuse('ARQ', values, 'a dict')
+        self.values = values
+        self.name = f'ARQ {values.get("uuid")!s:.80}'
+
+    def refuse(self, field: str, value: Any, expected: str) -> NoReturn:
+        raise exception.InvalidRequest(
+            subject=self.name, field=field, value=value, expected=expected
+        )
+
+    def set(
+        self, target: base.VersionedObject, name: str, field: str, value: Any
+    ) -> None:
+        """Set target.name to the value of the ARQ's field."""
+        try:
+            setattr(target, name, value)
+        except exception.InvalidRequest as err:
+            self.refuse(field, value, err.kwargs['expected'])
+        except (TypeError, ValueError) as err:
+            self.refuse(field, value, str(err))
+
+    def copy(self, key: str, target: base.VersionedObject) -> None:
+        self.set(target, key, key, self.values.get(key))
+
+    def info(self) -> Mapping[str, Any]:
+        info = self.values.get('attach_handle_info')
+        if not isinstance(info, Mapping):
+            self.refuse('attach_handle_info', info, 'a dict')
+        return info
+
+    def address(self) -> str:
+        """The PCI address that the handle info spells in parts."""
+        info = self.info()
+        parts = []
+        for key, digits, highest in _ADDRESS:
+            text = info.get(key)
+            field = f'attach_handle_info.{key}'
+            if not isinstance(text, str) or not re.fullmatch(
+                f'[0-9A-Fa-f]{{1,{digits}}}', text
+            ):
+                self.refuse(field, text, f'1 to {digits} hex digits')
+            if int(text, 16) > highest:
+                self.refuse(field, text, f'at most {highest:x} (hex)')
+            parts.append(int(text, 16))
+        return '%04x:%02x:%02x.%x' % tuple(parts)
+
+
+def _pci(arq: _ARQ) -> handle.AttachHandle:
+    made = handle.PCIHandle(address=arq.address())
+    key = 'physical_network'
+    arq.set(made, key, f'attach_handle_info.{key}', arq.info().get(key))
+    return made
+
+
+def _mdev(arq: _ARQ) -> handle.AttachHandle:
+    # The mdev's UUID is the attach handle's own, not a part of its info.
+    made = handle.MdevHandle(parent=arq.address())
+    key = 'attach_handle_uuid'
+    arq.set(made, 'uuid', key, arq.values.get(key))
+    key = 'asked_type'
+    arq.set(made, 'type', f'attach_handle_info.{key}', arq.info().get(key))
+    return made
+
+
+def _test(arq: _ARQ) -> handle.AttachHandle:
+    return handle.TestHandle(name=arq.address())
+
+
+_HANDLES: dict[str, Callable[[_ARQ], handle.AttachHandle]] = {
+    'PCI': _pci,
+    'MDEV': _mdev,
+    'TEST_PCI': _test,
+}
+
+
+def fill(request: Any, values: Mapping[str, Any]) -> None:
+    """Read an ARQ into a request.
+
+    :param request: an empty AcceleratorRequest
+    :param values: the ARQ
+    :raises ARQNotBound, InvalidRequest: see AcceleratorRequest.from_arq
+    """
+    arq = _ARQ(values)
+    arq.copy('uuid', request)
+    arq.copy('state', request)
+    if request.state != 'Bound':
+        raise exception.ARQNotBound(
+            subject=arq.name,
+            field='state',
+            value=request.state,
+            expected="'Bound'",
+        )
+    kind = values.get('attach_handle_type')
+    if not isinstance(kind, str) or kind not in _HANDLES:
+        arq.refuse(
+            'attach_handle_type', kind, 'one of ' + ', '.join(sorted(_HANDLES))
+        )
+    request.handle = _HANDLES[kind](arq)
+    for key in _PLAIN:
+        arq.copy(key, request)

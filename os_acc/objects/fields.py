@@ -1,0 +1,132 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Field types that refuse what oslo.versionedobjects would let through.
+
+Each has one canonical form inside, whatever spelling came in, so that two
+spellings of one device can never be taken for two devices.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from typing import NoReturn
+import uuid
+
+from oslo_versionedobjects import fields
+
+from os_acc import exception
+
+_UUID = re.compile(r'[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}', re.I)
+_PCI = re.compile(
+    r'(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([01][0-9a-f])\.([0-7])', re.I
+)
+_NAME = re.compile(r'[A-Za-z0-9_][A-Za-z0-9_.:+@=-]{0,254}')
+_DRC = re.compile(r'(?:0x)?([0-9A-F]{8})', re.I)
+
+
+def _refuse(obj: Any, attr: str, value: Any, expected: str) -> NoReturn:
+    subject = obj.obj_name() if obj is not None else 'value'
+    raise exception.InvalidRequest(
+        subject=subject, field=attr, value=value, expected=expected
+    )
+
+
+def parse_pci_address(text: str) -> tuple[int, int, int, int] | None:
+    """Split a PCI address.
+
+    :param text: ``[dddd:]bb:ss.f``, hex, any case; the domain may have up to
+        8 digits (the kernel prints it with %04x, drivers/pci/probe.c)
+    :returns: (domain, bus, slot, function), or None for any other text
+    """
+    match = _PCI.fullmatch(text)
+    if match is None:
+        return None
+    domain, bus, slot, function = match.groups()
+    return int(domain or '0', 16), int(bus, 16), int(slot, 16), int(function)
+
+
+class UUID(fields.FieldType[str]):
+    """A UUID with hyphens; kept in lower case."""
+
+    def coerce(self, obj: Any, attr: str, value: Any) -> str:
+        if isinstance(value, uuid.UUID):
+            return str(value)
+        if isinstance(value, str) and _UUID.fullmatch(value):
+            return value.lower()
+        _refuse(obj, attr, value, 'a UUID')
+
+
+class PCIAddress(fields.FieldType[str]):
+    """A PCI address; kept as ``0000:0c:00.1``, in lower case."""
+
+    def coerce(self, obj: Any, attr: str, value: Any) -> str:
+        parts = parse_pci_address(value) if isinstance(value, str) else None
+        if parts is None:
+            _refuse(obj, attr, value, 'a PCI address (dddd:bb:ss.f)')
+        return '%04x:%02x:%02x.%x' % parts
+
+
+class Name(fields.FieldType[str]):
+    """A name that is safe as one component of a path."""
+
+    def coerce(self, obj: Any, attr: str, value: Any) -> str:
+        if isinstance(value, str) and _NAME.fullmatch(value):
+            return value
+        _refuse(
+            obj,
+            attr,
+            value,
+            'a name of letters, digits and _.:+@=- (at most 255)',
+        )
+
+
+class DeviceAddress(Name):
+    """A PCI address in its canonical form, else a name (mtty, 0.0.0033)."""
+
+    def coerce(self, obj: Any, attr: str, value: Any) -> str:
+        name = super().coerce(obj, attr, value)
+        parts = parse_pci_address(name)
+        return name if parts is None else '%04x:%02x:%02x.%x' % parts
+
+
+class DRCIndex(fields.FieldType[str]):
+    """A Power DRC index: 8 upper-case hex digits; takes an int as well."""
+
+    def coerce(self, obj: Any, attr: str, value: Any) -> str:
+        index = 0
+        if isinstance(value, int) and not isinstance(value, bool):
+            index = value
+        elif isinstance(value, str) and (match := _DRC.fullmatch(value)):
+            index = int(match[1], 16)
+        if not 0 < index <= 0xFFFFFFFF:
+            _refuse(
+                obj, attr, value, '8 hex digits or an int, 1 to 0xFFFFFFFF'
+            )
+        return f'{index:08X}'
+
+
+class UUIDField(fields.AutoTypedField[str]):
+    AUTO_TYPE = UUID()
+
+
+class PCIAddressField(fields.AutoTypedField[str]):
+    AUTO_TYPE = PCIAddress()
+
+
+class NameField(fields.AutoTypedField[str]):
+    AUTO_TYPE = Name()
+
+
+class DeviceAddressField(fields.AutoTypedField[str]):
+    AUTO_TYPE = DeviceAddress()
+
+
+class DRCIndexField(fields.AutoTypedField[str]):
+    AUTO_TYPE = DRCIndex()

@@ -1,0 +1,134 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""The Virtual Accelerator Nexus: one accelerator in one instance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from oslo_utils import timeutils
+from oslo_versionedobjects import base as ovo_base
+from oslo_versionedobjects import fields as ovo_fields
+
+from os_acc import exception
+from os_acc.objects import base
+from os_acc.objects import fields
+
+PREPARING = 'preparing'
+PREPARED = 'prepared'
+PLUGGING = 'plugging'
+PLUGGED = 'plugged'
+UNPLUGGING = 'unplugging'
+UNPREPARING = 'unpreparing'
+ERROR = 'error'
+
+STATES = (
+    PREPARING,
+    PREPARED,
+    PLUGGING,
+    PLUGGED,
+    UNPLUGGING,
+    UNPREPARING,
+    ERROR,
+)
+
+
+class VANStateField(ovo_fields.AutoTypedField[str]):
+    AUTO_TYPE = ovo_fields.Enum(valid_values=STATES)
+
+
+@ovo_base.VersionedObjectRegistry.register
+class VAN(base.VersionedObject):
+    """Binds an accelerator's two halves, as a VIF does for a port.
+
+    os-acc makes and keeps it; a driver sets handle, device, function_id and
+    driver_data, a plugin sets guest_config.
+    """
+
+    # Version 1.0: Initial version
+    VERSION = '1.0'
+
+    fields = {
+        # The request's.
+        'uuid': fields.UUIDField(),
+        'instance_uuid': fields.UUIDField(),
+        'driver': fields.NameField(),
+        'plugin': fields.NameField(),
+        'state': VANStateField(),
+        'handle': ovo_fields.ObjectField(
+            'AttachHandle', subclasses=True, nullable=True
+        ),
+        # Address of the parent device: DriverBase.vans_on() finds it by that.
+        'device': fields.DeviceAddressField(nullable=True),
+        'function_id': fields.NameField(nullable=True),
+        # What the guest's definition needs; its format is the plugin's.
+        'guest_config': ovo_fields.StringField(nullable=True),
+        # What the driver needs to undo, and hints that a plugin may read.
+        'driver_data': ovo_fields.DictOfStringsField(default={}),
+        # The boot of the host in which the device was prepared.
+        'boot_id': ovo_fields.StringField(),
+        'error': ovo_fields.StringField(nullable=True),
+        'created_at': ovo_fields.DateTimeField(nullable=True),
+        'updated_at': ovo_fields.DateTimeField(nullable=True),
+    }
+
+    _save: Callable[[VAN], None] | None = None
+    _report: Callable[[float | None, str | None], None] | None = None
+
+    def connect(
+        self,
+        save: Callable[[VAN], None] | None,
+        report: Callable[[float | None, str | None], None] | None = None,
+    ) -> None:
+        """Give it its journal, and who listens to progress. os-acc's own."""
+        self._save = save
+        self._report = report
+
+    def save(self) -> None:
+        """Write it to the journal, durably, before this returns.
+
+        A driver calls it after it has set what undo will need, and before it
+        touches the device.
+
+        :raises DeviceBusy: another VAN has the same handle
+        :raises JournalError: it cannot be written, or the VAN is not one that
+            os-acc is working on now (what get_vans() returns are copies)
+        """
+        if self._save is None:
+            raise exception.JournalError(
+                path='(none)',
+                reason=f'VAN {self.uuid} is a copy; only a driver or plugin '
+                'that is handed a VAN can save it',
+            )
+        self.updated_at = timeutils.utcnow(with_timezone=True)
+        self._save(self)
+        self.obj_reset_changes()
+
+    def report_progress(
+        self, fraction: float | None, message: str | None = None
+    ) -> None:
+        """Tell the caller of plug how far the present step is.
+
+        :param fraction: 0.0 to 1.0, None where unknown
+        :param message: what is being done, in a few words
+        """
+        if self._report is not None:
+            self._report(fraction, message)
+
+
+@ovo_base.VersionedObjectRegistry.register
+class VANList(ovo_base.ObjectListBase['VAN'], base.VersionedObject):
+    """VANs, in the order of the requests."""
+
+    # Version 1.0: Initial version
+    VERSION = '1.0'
+
+    fields = {
+        'objects': ovo_fields.ListOfObjectsField('VAN'),
+    }

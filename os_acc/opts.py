@@ -1,0 +1,94 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""The options of the group [os_acc], and all of them for oslo.config."""
+
+from __future__ import annotations
+
+import os
+
+from oslo_config import cfg
+
+GROUP = 'os_acc'
+
+OPTS = [
+    cfg.StrOpt(
+        'plugin',
+        default='libvirt',
+        help='Name of the plugin that does the instance half on this host: '
+        'one of the entry points os_acc.plugins.',
+    ),
+    cfg.ListOpt(
+        'drivers',
+        default=[],
+        help='Names of drivers in order of preference, for requests that '
+        'more than one of them claims. Those not named come last.',
+    ),
+    cfg.StrOpt(
+        'state_path',
+        default='/var/lib/os-acc',
+        help='Folder of the journal. It must be on a local disk, and belong '
+        'to the user that the calling service runs as.',
+    ),
+    cfg.StrOpt(
+        'lock_path',
+        default='',
+        sample_default='<state_path>/locks',
+        help='Folder of the lock files, the same for all services of the '
+        'host that use os-acc.',
+    ),
+    cfg.IntOpt(
+        'max_workers',
+        default=16,
+        min=1,
+        max=256,
+        help='How many accelerators of one instance are prepared at once.',
+    ),
+    cfg.FloatOpt(
+        'lock_timeout',
+        default=300.0,
+        min=0,
+        help='Seconds to wait for another thread or process that works on '
+        'the same instance or device.',
+    ),
+    cfg.FloatOpt(
+        'journal_timeout',
+        default=30.0,
+        min=0.1,
+        help='Seconds to wait for another thread or process that writes to '
+        'the journal.',
+    ),
+]
+
+
+def register(conf: cfg.ConfigOpts) -> None:
+    """Register the group [os_acc] with conf. May be called again."""
+    conf.register_group(cfg.OptGroup(GROUP, title='os-acc options'))
+    conf.register_opts(OPTS, group=GROUP)
+
+
+def lock_path(conf: cfg.ConfigOpts) -> str:
+    """The folder of the lock files."""
+    chosen: str = conf.os_acc.lock_path
+    return chosen or os.path.join(conf.os_acc.state_path, 'locks')
+
+
+def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
+    """All options, for oslo-config-generator and the documentation.
+
+    :returns: (group, options), with those of every driver and plugin that
+        can be imported
+    """
+    from os_acc import loader
+
+    result: list[tuple[str, list[cfg.Opt]]] = [(GROUP, list(OPTS))]
+    for extension in loader.importable():
+        if extension.options:
+            group = f'{GROUP}_{extension.name}'
+            result.append((group, list(extension.options)))
+    return result

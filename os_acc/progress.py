@@ -1,0 +1,68 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""How far plug and unplug are, for the caller to show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import dataclasses
+import logging
+import threading
+
+LOG = logging.getLogger(__name__)
+
+STARTED = 'started'
+RUNNING = 'running'
+DONE = 'done'
+FAILED = 'failed'
+
+
+@dataclasses.dataclass(frozen=True)
+class Progress:
+    """One step of one VAN.
+
+    :ivar instance_uuid: the instance
+    :ivar van_uuid: the VAN
+    :ivar step: prepareVAN, plug, postplug, unplug or unprepareVAN
+    :ivar status: started, running, done or failed
+    :ivar fraction: how much of the step is done, 0.0 to 1.0; None: unknown
+    :ivar message: what is being done, or why it failed
+    """
+
+    instance_uuid: str
+    van_uuid: str
+    step: str
+    status: str
+    fraction: float | None = None
+    message: str | None = None
+
+
+Callback = Callable[[Progress], None]
+
+
+class Reporter:
+    """Hands progress to the caller, one at a time, and survives its errors.
+
+    Steps run in several threads; the callback is never entered by two.
+
+    :param callback: the caller's; None: nobody listens
+    """
+
+    def __init__(self, callback: Callback | None) -> None:
+        self._callback = callback
+        self._lock = threading.Lock()
+
+    def __call__(self, progress: Progress) -> None:
+        if self._callback is None:
+            return
+        with self._lock:
+            try:
+                self._callback(progress)
+            except Exception:
+                LOG.exception('The progress callback failed on %s', progress)

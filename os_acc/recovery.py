@@ -1,0 +1,79 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""What a crash or a reboot left behind: finish it, or undo it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+
+from os_acc import attach
+from os_acc import exception
+from os_acc import log
+from os_acc import objects
+from os_acc.linux import boot
+from os_acc.objects import van as states
+
+LOG = logging.getLogger(__name__)
+
+
+def recover(attacher: attach.Attacher) -> objects.RecoveryReport:
+    """See os_acc.recover."""
+    report = objects.RecoveryReport(
+        released=[], restored=[], failed=[], busy=[]
+    )
+    for instance_uuid in attacher.journal.unsettled(boot.boot_id()):
+        with contextlib.ExitStack() as stack:
+            lock = attacher.locks.instance(instance_uuid, wait=False)
+            try:
+                stack.enter_context(lock)
+            except exception.Timeout:
+                # Whoever holds it is at work on it, and will see to it.
+                report.busy.append(instance_uuid)
+                log.about(LOG, instance_uuid).info('is worked on: left')
+                continue
+            _recover_instance(attacher, instance_uuid, report)
+    LOG.info(
+        'Recovery: %d VANs released, %d prepared again, %d failed; '
+        '%d instances busy',
+        len(report.released),
+        len(report.restored),
+        len(report.failed),
+        len(report.busy),
+    )
+    return report
+
+
+def _recover_instance(
+    attacher: attach.Attacher,
+    instance_uuid: str,
+    report: objects.RecoveryReport,
+) -> None:
+    step = attacher.steps()
+    entries = attacher.journal.entries(instance_uuid)
+    half_done = [e for e in entries if e.van.state != states.PLUGGED]
+    stale = [
+        e
+        for e in entries
+        if e.van.state == states.PLUGGED and e.van.boot_id != boot.boot_id()
+    ]
+    if half_done:
+        attacher.release(half_done, step)
+    if stale:
+        attacher.restore(stale, step)
+    # What became of each is what the journal now says.
+    left = {e.van.uuid: e.van for e in attacher.journal.entries(instance_uuid)}
+    for entry in half_done:
+        if entry.van.uuid in left:
+            report.failed.append(left[entry.van.uuid])
+        else:
+            report.released.append(entry.van)
+    for entry in stale:
+        van = left[entry.van.uuid]
+        (report.failed if van.error else report.restored).append(van)

@@ -1,0 +1,170 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""One step of one VAN: a call of a driver or plugin, told and logged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import logging
+import time
+
+from os_acc import exception
+from os_acc import journal
+from os_acc import loader
+from os_acc import log
+from os_acc import objects
+from os_acc import progress
+from os_acc import validation
+
+LOG = logging.getLogger(__name__)
+
+# Raised in the caller's own thread, these are not about the step.
+_ENDS_PROCESS = (KeyboardInterrupt, SystemExit)
+
+
+class Steps:
+    """The five calls of the two contracts. Each raises StepFailed.
+
+    :param extensions: where the drivers and plugins are
+    :param save: writes a VAN to the journal
+    :param reporter: whom to tell
+    """
+
+    def __init__(
+        self,
+        extensions: loader.Extensions,
+        save: Callable[[objects.VAN], None],
+        reporter: progress.Reporter,
+    ) -> None:
+        self._extensions = extensions
+        self._save = save
+        self._reporter = reporter
+
+    def prepare(self, entry: journal.Entry) -> None:
+        """prepareVAN, and a look at the handle that it leaves.
+
+        Runs in a thread of its own: whatever the driver raises, a sys.exit()
+        too, is a failure of the driver.
+        """
+
+        def act() -> None:
+            van, before = entry.van, entry.van.handle
+            driver = self._extensions.driver(van.driver)
+            plugin = self._extensions.plugin(van.plugin)
+            driver.prepareVAN(van, entry.request, entry.instance_info)
+            if van.handle is None:
+                raise exception.HandleMissing(driver=van.driver)
+            validation.check_handle(van.handle, plugin.describe())
+            if before and before.identity != van.handle.identity:
+                raise exception.HandleChanged(
+                    driver=van.driver,
+                    old=before.identity,
+                    new=van.handle.identity,
+                )
+
+        self._run(entry, 'prepareVAN', act, wrap_all=True)
+
+    def plug(self, entry: journal.Entry) -> None:
+        plugin = self._extensions.plugin(entry.van.plugin)
+        self._run(
+            entry,
+            'plug',
+            lambda: plugin.plug(entry.van, entry.instance_info, entry.live),
+        )
+
+    def postplug(self, entry: journal.Entry) -> None:
+        driver = self._extensions.driver(entry.van.driver)
+        self._run(
+            entry,
+            'postplug',
+            lambda: driver.postplug(entry.van, entry.instance_info),
+        )
+
+    def unplug(self, entry: journal.Entry) -> None:
+        """An undo: nothing that it raises stops the other undos."""
+
+        def act() -> None:
+            plugin = self._extensions.plugin(entry.van.plugin)
+            plugin.unplug(entry.van, entry.instance_info, entry.live)
+
+        self._run(entry, 'unplug', act, wrap_all=True)
+
+    def unprepare(self, entry: journal.Entry) -> None:
+        """An undo, as unplug."""
+
+        def act() -> None:
+            driver = self._extensions.driver(entry.van.driver)
+            driver.unprepareVAN(entry.van, entry.instance_info)
+
+        self._run(entry, 'unprepareVAN', act, wrap_all=True)
+
+    def _run(
+        self,
+        entry: journal.Entry,
+        step: str,
+        act: Callable[[], None],
+        wrap_all: bool = False,
+    ) -> None:
+        van = entry.van
+        actor = (
+            f'plugin {van.plugin!r}'
+            if step in ('plug', 'unplug')
+            else f'driver {van.driver!r}'
+        )
+        logger = log.about(LOG, van.instance_uuid, van.uuid)
+
+        def tell(
+            status: str,
+            fraction: float | None = None,
+            message: str | None = None,
+        ) -> None:
+            self._reporter(
+                progress.Progress(
+                    van.instance_uuid,
+                    van.uuid,
+                    step,
+                    status,
+                    fraction,
+                    message,
+                )
+            )
+
+        van.connect(
+            self._save,
+            lambda fraction, message: tell(
+                progress.RUNNING, fraction, message
+            ),
+        )
+        tell(progress.STARTED)
+        logger.debug('%s by %s', step, actor)
+        start = time.monotonic()
+        try:
+            act()
+        except BaseException as err:
+            if isinstance(err, _ENDS_PROCESS) and not wrap_all:
+                raise
+            text = exception.describe(err)
+            tell(progress.FAILED, message=text)
+            logger.error(
+                '%s of %s failed after %.3f s: %s',
+                step,
+                actor,
+                time.monotonic() - start,
+                text,
+                exc_info=logger.isEnabledFor(logging.DEBUG),
+            )
+            raise exception.StepFailed(
+                van=van.uuid, step=step, actor=actor, err=text
+            ) from err
+        finally:
+            van.connect(None)
+        tell(progress.DONE, 1.0)
+        logger.debug(
+            '%s by %s took %.3f s', step, actor, time.monotonic() - start
+        )

@@ -1,0 +1,41 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""The plugin for guests that something else attaches, or nobody."""
+
+from __future__ import annotations
+
+from os_acc import objects
+from os_acc import plugin
+
+
+class NoopPlugin(plugin.PluginBase):
+    """Takes every handle that os-acc knows, and does nothing with it."""
+
+    def describe(self) -> objects.HostPluginInfo:
+        names = ('PCIHandle', 'MdevHandle', 'DRCHandle', 'TestHandle')
+        return objects.HostPluginInfo(
+            plugin_name=self.name,
+            handle_info=[objects.HostHandleInfo.of(name) for name in names],
+        )
+
+    def plug(
+        self,
+        van: objects.VAN,
+        instance_info: objects.InstanceInfo,
+        live: bool,
+    ) -> None:
+        pass
+
+    def unplug(
+        self,
+        van: objects.VAN,
+        instance_info: objects.InstanceInfo,
+        live: bool,
+    ) -> None:
+        pass
