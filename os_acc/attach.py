@@ -339,7 +339,8 @@ def _new_entry(
     live: bool,
     boot_id: str,
 ) -> Entry:
-    now = timeutils.utcnow(with_timezone=True)
+    # Whole seconds: all that a versioned object's text keeps.
+    now = timeutils.utcnow(with_timezone=True).replace(microsecond=0)
     van = objects.VAN(
         uuid=plan.request.uuid,
         instance_uuid=instance_info.uuid,

@@ -137,6 +137,10 @@ class JournalError(ExceptionBase):
     msg_fmt = _('Journal %(path)s: %(reason)s')
 
 
+class JournalMissing(JournalError):
+    """There is no journal yet: nothing was ever plugged there."""
+
+
 class StepFailed(ExceptionBase):
     """A driver's or plugin's step on one VAN failed; its cause says how."""
 

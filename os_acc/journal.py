@@ -148,6 +148,7 @@ class Journal:
         """
         with self._writing() as db:
             for van in vans:
+                van.updated_at = timeutils.utcnow(with_timezone=True)
                 row = {
                     **_van_columns(van),
                     'uuid': van.uuid,
@@ -173,15 +174,22 @@ class Journal:
 
     def mark(self, entries: Iterable[Entry], state: str) -> None:
         """Write a state, and the entries' live and attached; one commit."""
-        now = _now()
+        now = timeutils.utcnow(with_timezone=True)
         with self._writing() as db:
             for entry in entries:
                 db.execute(
                     'UPDATE van SET state = ?, live = ?, attached = ?,'
                     ' updated_at = ? WHERE uuid = ?',
-                    (state, entry.live, entry.attached, now, entry.van.uuid),
+                    (
+                        state,
+                        entry.live,
+                        entry.attached,
+                        now.isoformat(),
+                        entry.van.uuid,
+                    ),
                 )
                 entry.van.state = state
+                entry.van.updated_at = now
 
     def settle(
         self,
@@ -194,7 +202,7 @@ class Journal:
         :param failed: VAN uuids, and the error of each
         :param state: the state of the failed ones
         """
-        now = _now()
+        now = timeutils.utcnow(with_timezone=True).isoformat()
         with self._writing() as db:
             db.executemany(
                 'DELETE FROM van WHERE uuid = ? AND instance_uuid = ?',
@@ -297,17 +305,13 @@ class Journal:
         )
 
 
-def _now() -> str:
-    return timeutils.utcnow(with_timezone=True).isoformat()
-
-
 def _van_columns(van: objects.VAN) -> dict[str, Any]:
     row = {
         'state': van.state,
         'boot_id': van.boot_id,
         'device': van.device,
         'error': van.error,
-        'updated_at': _now(),
+        'updated_at': str(van.updated_at),
         'van': _dump(van),
     }
     if van.handle is not None:

@@ -15,6 +15,7 @@ it, opening fails and says what to do.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import contextlib
 import glob
 import logging
@@ -102,7 +103,7 @@ def prepare(state_path: str, timeout: float, create: bool) -> str:
                 + _WAY_OUT,
             )
         if not create:
-            raise error(path, 'there is none')
+            raise exception.JournalMissing(path=path, reason='there is none')
         _create(path, timeout)
     try:
         problem = _check(path, timeout)
@@ -120,8 +121,13 @@ def prepare(state_path: str, timeout: float, create: bool) -> str:
     return path
 
 
-def _create(path: str, timeout: float) -> None:
-    """Make the file under another name and link it: there whole, or not."""
+def _create(
+    path: str, timeout: float, fill: Callable[[str], None] | None = None
+) -> None:
+    """Make the file under another name and link it: there whole, or not.
+
+    :param fill: puts rows into it, before it is linked
+    """
     folder = os.path.dirname(path)
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)
@@ -139,6 +145,8 @@ def _create(path: str, timeout: float) -> None:
         db.execute('PRAGMA journal_mode = WAL')
         db.close()
         _migrate(new, timeout)
+        if fill is not None:
+            fill(new)
         with contextlib.suppress(FileExistsError):
             # Another process may have made one meanwhile: then that is it.
             os.link(new, path)
@@ -219,23 +227,27 @@ def rebuild(state_path: str, timeout: float) -> tuple[int, int]:
         raise error(path, 'it is there; nothing to rebuild')
     if not damaged:
         raise error(path, 'no damaged journal was set aside')
-    _create(path, timeout)
     kept = lost = 0
-    with contextlib.closing(connect(path, timeout)) as db:
-        db.execute('BEGIN IMMEDIATE')
-        for row in _salvage(damaged[-1], timeout):
-            marks = ', '.join('?' * len(row))
-            try:
-                db.execute(
-                    f'INSERT INTO van ({", ".join(row.keys())})'
-                    f' VALUES ({marks})',
-                    tuple(row),
-                )
-                kept += 1
-            except sqlite3.Error as err:
-                lost += 1
-                LOG.error('A row of %s is lost: %s', damaged[-1], err)
-        db.execute('COMMIT')
+
+    def fill(new: str) -> None:
+        nonlocal kept, lost
+        with contextlib.closing(connect(new, timeout)) as db:
+            db.execute('BEGIN IMMEDIATE')
+            for row in _salvage(damaged[-1], timeout):
+                marks = ', '.join('?' * len(row))
+                try:
+                    db.execute(
+                        f'INSERT INTO van ({", ".join(row.keys())})'
+                        f' VALUES ({marks})',
+                        tuple(row),
+                    )
+                    kept += 1
+                except sqlite3.Error as err:
+                    lost += 1
+                    LOG.error('A row of %s is lost: %s', damaged[-1], err)
+            db.execute('COMMIT')
+
+    _create(path, timeout, fill)
     for old in damaged:
         for end in ('-wal', '-shm', ''):
             with contextlib.suppress(FileNotFoundError):

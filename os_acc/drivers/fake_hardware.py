@@ -105,7 +105,6 @@ class Hardware:
         self.path = path or os.path.join(
             cfg.CONF.os_acc.state_path, 'fake-hardware'
         )
-        os.makedirs(self.path, exist_ok=True)
 
     def take(self, handle: str, van_uuid: str, instance_uuid: str) -> None:
         """Put a handle to use; again by the same VAN changes nothing.
@@ -113,9 +112,10 @@ class Hardware:
         :raises DeviceBusy: another VAN has it
         """
         mine = {'van': van_uuid, 'instance': instance_uuid}
+        os.makedirs(self.path, exist_ok=True)
         # Written aside and linked: never seen half written.
         path = self._file('handle', handle)
-        new = f'{path}.{van_uuid}'
+        new = f'{path}.new-{van_uuid}'
         with open(new, 'w', encoding='utf-8') as file:
             json.dump(mine, file)
         try:
@@ -143,7 +143,7 @@ class Hardware:
                 os.path.join(self.path, name)
             )
             for name in os.listdir(self.path)
-            if name.startswith('handle-')
+            if name.startswith('handle-') and '.new-' not in name
         }
 
     def function_of(self, device: str) -> str | None:
@@ -155,6 +155,7 @@ class Hardware:
 
     def program(self, device: str, function_id: str) -> None:
         """Put a function in, and count that. The caller holds the device."""
+        os.makedirs(self.path, exist_ok=True)
         path = self._file('device', device)
         count = self._read(path).get('programmed', 0)
         with open(f'{path}.new', 'w', encoding='utf-8') as file:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from oslo_utils import timeutils
 from oslo_versionedobjects import base as ovo_base
 from oslo_versionedobjects import fields as ovo_fields
 
@@ -106,7 +105,6 @@ class VAN(base.VersionedObject):
                 reason=f'VAN {self.uuid} is a copy; only a driver or plugin '
                 'that is handed a VAN can save it',
             )
-        self.updated_at = timeutils.utcnow(with_timezone=True)
         self._save(self)
         self.obj_reset_changes()
 

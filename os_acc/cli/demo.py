@@ -1,0 +1,159 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""os-acc demo: the whole way, on devices that are not there."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+import tempfile
+import time
+import uuid
+
+import os_acc
+from os_acc import exception
+from os_acc import objects
+from os_acc import progress
+from os_acc.cli import base
+from os_acc.cli import progress as cli_progress
+
+_DEVICES = ['nic0:pci:4', 'gpu0:mdev:4', 'fpga0:pci:2:single']
+_WANTED = (
+    ('a PCI function', 'CUSTOM_FAKE_PCI', None),
+    ('a mediated device', 'CUSTOM_FAKE_MDEV', None),
+    ('an FPGA function', 'CUSTOM_FAKE_PCI', 'aes-256'),
+)
+
+
+class Demo(base.Command):
+    """Plug, fail, roll back and unplug, on fake devices.
+
+    Uses a temporary journal and the real libvirt plugin; changes nothing on
+    this host.
+    """
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        with tempfile.TemporaryDirectory(prefix='os-acc-demo-') as folder:
+            self._start(folder)
+            first = self._instance('web-1')
+            self._plug(first)
+            self._fail()
+            self._unplug(first)
+
+    def _say(self, text: str = '') -> None:
+        self.app.stdout.write(text + '\n')
+        self.app.stdout.flush()
+
+    def _start(self, folder: str) -> None:
+        conf = os_acc.CONF
+        conf.set_override('state_path', folder, 'os_acc')
+        conf.set_override('lock_path', '', 'os_acc')
+        conf.set_override('plugin', 'libvirt', 'os_acc')
+        os_acc.initialize()
+        conf.set_override('hardware_path', '', 'os_acc_fake')
+        conf.set_override('devices', _DEVICES, 'os_acc_fake')
+        conf.set_override('discover', True, 'os_acc_fake')
+        conf.set_override('fail', [], 'os_acc_fake')
+        delays = {'prepareVAN': '0.2', 'program': '1.5'}
+        conf.set_override('delays', delays, 'os_acc_fake')
+        self._say(f'== The host: fake devices, journal in {folder}\n')
+        for device in os_acc.get_devices():
+            self._say(
+                f'   {device.address:6} {device.resource_class:17} '
+                f'{device.handles_free} of {device.handles_total} handles '
+                f'free, programming: {device.programming}'
+            )
+
+    @staticmethod
+    def _instance(name: str) -> objects.InstanceInfo:
+        return objects.InstanceInfo(
+            uuid=uuid.uuid4(), name=name, project_id='demo'
+        )
+
+    @staticmethod
+    def _requests() -> list[objects.AcceleratorRequest]:
+        return [
+            objects.AcceleratorRequest(
+                uuid=uuid.uuid4(),
+                driver='fake',
+                resource_class=resource_class,
+                function_id=function,
+            )
+            for _, resource_class, function in _WANTED
+        ]
+
+    def _plug(self, instance: objects.InstanceInfo) -> None:
+        requests = self._requests()
+        self._say(
+            f'\n== plug: three accelerators for {instance.name}, at once'
+        )
+        names = self._name(requests)
+        vans = os_acc.plug(instance, requests, progress=self._teller(names))
+        for van in vans:
+            self._say(f'\n   {names[van.uuid]}, for the domain of libvirt:\n')
+            for line in (van.guest_config or '').splitlines():
+                self._say(f'      {line}')
+        self._say('\n== plug again: the same VANs, and no device is touched')
+        again = os_acc.plug(instance, requests, progress=self._teller(names))
+        self._say(f'   the same {len(again)} VANs: {again == vans}')
+
+    def _fail(self) -> None:
+        instance, requests = self._instance('web-2'), self._requests()
+        # The same function as web-1's: the FPGA has that in already.
+        os_acc.CONF.set_override(
+            'fail', [f'postplug@{requests[1].uuid}'], 'os_acc_fake'
+        )
+        self._say(
+            f'\n== plug for {instance.name}: the second fails when all three '
+            'are in'
+        )
+        names = self._name(requests)
+        try:
+            os_acc.plug(instance, requests, progress=self._teller(names))
+        except exception.PlugException as err:
+            self._say(f'\n   PlugException: {err}')
+        left = len(os_acc.get_vans(instance))
+        self._say(f'   left of {instance.name}: {left} VANs')
+
+    def _unplug(self, instance: objects.InstanceInfo) -> None:
+        self._say(f'\n== unplug {instance.name}, last plugged first')
+        names = self._name(
+            [
+                objects.AcceleratorRequest(uuid=van.uuid)
+                for van in os_acc.get_vans(instance)
+            ]
+        )
+        count = os_acc.unplug(instance, progress=self._teller(names))
+        left = len(os_acc.get_vans())
+        self._say(f'   released {count}; left in the journal: {left} VANs')
+
+    @staticmethod
+    def _name(requests: list[objects.AcceleratorRequest]) -> dict[str, str]:
+        return {
+            request.uuid: f'VAN {request.uuid[:8]} ({wanted[0]})'
+            for request, wanted in zip(requests, _WANTED, strict=True)
+        }
+
+    def _teller(
+        self, names: dict[str, str]
+    ) -> Callable[[progress.Progress], None]:
+        """Prints each step when it ends; a bar while it is long."""
+        start = time.monotonic()
+        bar = cli_progress.Bar(self.app.stdout)
+
+        def tell(event: progress.Progress) -> None:
+            bar(event)
+            if event.status in (progress.DONE, progress.FAILED):
+                seconds = time.monotonic() - start
+                self._say(
+                    f'   {seconds:6.3f} s  {event.step:12} '
+                    f'{names[event.van_uuid]:34} {event.status}'
+                )
+
+        return tell

@@ -1,0 +1,74 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""os-acc recover: finish or undo what a crash or a reboot left."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+from collections.abc import Sequence
+from typing import Any
+
+from cliff import lister
+
+import os_acc
+from os_acc import host
+from os_acc import journal_file
+from os_acc import recovery
+from os_acc.cli import base
+
+
+class Recover(base.Command, lister.Lister):
+    """Finish or undo what a crash or a reboot of the host left behind."""
+
+    unfinished = False
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument(
+            '--rebuild',
+            action='store_true',
+            help='first start a new journal in place of one that was set '
+            'aside as damaged, with what can be read from it',
+        )
+        return parser
+
+    def take_action(
+        self, parsed_args: argparse.Namespace
+    ) -> tuple[Sequence[str], Iterable[Any]]:
+        base.check_owner()
+        if parsed_args.rebuild:
+            conf = os_acc.CONF.os_acc
+            kept, lost = journal_file.rebuild(
+                conf.state_path, conf.journal_timeout
+            )
+            self.app.stderr.write(
+                f'New journal: {kept} VANs taken over, {lost} lost. Plug '
+                'each instance again to take up what is missing.\n'
+            )
+        # Not os_acc.initialize(), which recovers too, but says nothing.
+        report = recovery.recover(host.attacher(os_acc.CONF))
+        self.unfinished = bool(report.failed)
+        rows: list[tuple[Any, ...]] = [
+            (van.uuid, van.instance_uuid, result, van.error)
+            for result, vans in (
+                ('released', report.released),
+                ('prepared again', report.restored),
+                ('failed', report.failed),
+            )
+            for van in vans
+        ]
+        rows += [
+            (None, uuid, 'is being worked on', None) for uuid in report.busy
+        ]
+        return ('VAN', 'Instance', 'Result', 'Error'), rows
+
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        result = super().run(parsed_args)
+        return base.UNFINISHED if self.unfinished and not result else result
