@@ -70,7 +70,8 @@ def plug(
 ) -> objects.VANList:
     """Give an instance its accelerators: all of them, or none.
 
-    Plugging what is plugged returns the same VANs and touches no device.
+    Plugging what is plugged returns the same VANs and touches no device; it
+    does not attach live what was plugged cold.
 
     :param instance_info: the instance
     :param requests: one for each accelerator
@@ -80,9 +81,14 @@ def plug(
         several threads but one at a time; what it raises is only logged
     :returns: the VANs, in the order of the requests
     :raises LibraryNotInitialized: initialize() was not called
-    :raises InvalidRequest, ARQNotBound, NoMatchingDriver, AmbiguousDriver,
-        NoMatchingPlugin, UnsupportedHandle, LiveNotSupported: the call is
-        wrong; nothing was touched
+    :raises InvalidRequest: a value is wrong; this and the next: nothing was
+        touched
+    :raises ARQNotBound: an ARQ is in another state than Bound
+    :raises NoMatchingDriver: no driver claims a request
+    :raises AmbiguousDriver: more than one does
+    :raises NoMatchingPlugin: the host's plugin is not loaded
+    :raises UnsupportedHandle: it does not take such a handle
+    :raises LiveNotSupported: it cannot attach to a running guest
     :raises PlugException: it failed, and what this call did is undone; its
         cause is the first failure, its undo_errors what could not be undone
     """
@@ -106,8 +112,9 @@ def unplug(
     :param progress: as plug's
     :returns: how many were released
     :raises LibraryNotInitialized, InvalidRequest: as plug
-    :raises UnplugException: some are still there, in state error; its
-        undo_errors says which and why. unplug() or recover() goes on there
+    :raises UnplugException: its undo_errors says which VANs are still there
+        and why: unplug() or recover() goes on with them. Without undo_errors
+        nothing was touched, as its cause says
     """
     return _get().unplug(instance_info, requests, live, progress)
 

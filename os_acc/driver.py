@@ -66,8 +66,9 @@ class DriverBase(extension.ExtensionBase, abc.ABC):
     ) -> None:
         """Do the device half: set ``van.handle``, and make it good.
 
-        Called again for the same VAN after the host was rebooted: it then
-        makes the same handle good again.
+        Called again for the same VAN after the host was rebooted: its handle
+        and driver_data are then as they were saved, and it makes the same
+        handle good again.
 
         :param van: set handle, and device (the parent's address), function_id
             and driver_data as needed; report_progress() for what is long
@@ -80,7 +81,8 @@ class DriverBase(extension.ExtensionBase, abc.ABC):
     ) -> None:
         """Clean up after the attach. Here: nothing.
 
-        A failure undoes the whole plug.
+        A failure undoes the whole plug. Not called when a device is prepared
+        again after a reboot of the host: that attaches nothing.
         """
 
     @abc.abstractmethod

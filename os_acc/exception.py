@@ -148,7 +148,7 @@ class StepFailed(ExceptionBase):
 
 
 class AttachException(ExceptionBase):
-    """What plug and unplug raise once they hold the instance's lock.
+    """What plug and unplug raise from their second step on.
 
     :ivar undo_errors: a StepFailed (or JournalError) for each thing that is
         not undone; those VANs stay in the journal and recover() retries

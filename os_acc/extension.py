@@ -26,7 +26,7 @@ class ExtensionBase:
     """Base of DriverBase and PluginBase.
 
     :param config: the values of the group [os_acc_<name>]
-    :ivar name: the name of its entry point
+    :ivar name: the name of its entry point, once load() has returned
     """
 
     #: oslo.config options, registered in the group [os_acc_<name>].

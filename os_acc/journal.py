@@ -249,6 +249,7 @@ class Journal:
         with self._mutex:
             if self._pid != os.getpid():
                 # A connection must not be used, nor closed, across a fork.
+                self._inherited = self._db
                 self._db = journal_file.connect(self.path, self._timeout)
                 self._pid = os.getpid()
             try:

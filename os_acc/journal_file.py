@@ -57,9 +57,9 @@ MIGRATIONS = [
 ]
 
 _WAY_OUT = (
-    'Run "os-acc recover --rebuild" to start a new one from what can still '
-    'be read; then plug each instance again as before (nova-compute: restart '
-    'it), which takes up what is still there.'
+    'Run "os-acc --state-path {} recover --rebuild" to start a new one from '
+    'what can still be read; then plug each instance again as before '
+    '(nova-compute: restart it), which takes up what is still there.'
 )
 
 
@@ -95,12 +95,11 @@ def prepare(state_path: str, timeout: float, create: bool) -> str:
     """
     path = os.path.join(state_path, NAME)
     if not os.path.exists(path):
-        damaged = sorted(glob.glob(glob.escape(path) + DAMAGED + '*'))
-        if damaged:
+        if damaged := _damaged(path):
             raise error(
                 path,
                 f'it was damaged and is set aside as {damaged[-1]}. '
-                + _WAY_OUT,
+                + _WAY_OUT.format(state_path),
             )
         if not create:
             raise exception.JournalMissing(path=path, reason='there is none')
@@ -112,7 +111,8 @@ def prepare(state_path: str, timeout: float, create: bool) -> str:
     if problem is not None:
         if create:
             aside = set_aside(path, DAMAGED)
-            problem += f'; set aside as {aside}. {_WAY_OUT}'
+            problem += f'; set aside as {aside}. '
+            problem += _WAY_OUT.format(state_path)
         LOG.critical('Journal %s is damaged: %s', path, problem)
         raise error(path, f'it is damaged: {problem}')
     if create:
@@ -161,21 +161,21 @@ def _create(
 
 def _check(path: str, timeout: float) -> str | None:
     """Say what is wrong with the file, or None."""
-    with contextlib.closing(connect(path, timeout)) as db:
-        try:
+    try:
+        with contextlib.closing(connect(path, timeout)) as db:
             found = db.execute('PRAGMA quick_check(1)').fetchone()[0]
             if found != 'ok':
                 return str(found)
             version = db.execute('PRAGMA user_version').fetchone()[0]
             if version == 0:
                 return 'it is empty'
-        except sqlite3.DatabaseError as err:
-            if err.sqlite_errorcode & 0xFF in (
-                sqlite3.SQLITE_CORRUPT,
-                sqlite3.SQLITE_NOTADB,
-            ):
-                return str(err)
-            raise
+    except sqlite3.DatabaseError as err:
+        if err.sqlite_errorcode & 0xFF in (
+            sqlite3.SQLITE_CORRUPT,
+            sqlite3.SQLITE_NOTADB,
+        ):
+            return str(err)
+        raise
     return None
 
 
@@ -218,11 +218,12 @@ def rebuild(state_path: str, timeout: float) -> tuple[int, int]:
     """Start a new journal in place of one that was set aside as damaged.
 
     :returns: how many rows could be read from the damaged file and were
-        taken over, and how many could not be taken over
+        taken over, and how many of them clash; what cannot be read cannot be
+        counted
     :raises JournalError: there is a journal, or nothing was set aside
     """
     path = os.path.join(state_path, NAME)
-    damaged = sorted(glob.glob(glob.escape(path) + DAMAGED + '*[0-9]'))
+    damaged = _damaged(path)
     if os.path.exists(path):
         raise error(path, 'it is there; nothing to rebuild')
     if not damaged:
@@ -253,6 +254,11 @@ def rebuild(state_path: str, timeout: float) -> tuple[int, int]:
             with contextlib.suppress(FileNotFoundError):
                 os.rename(old + end, old.replace(DAMAGED, REBUILT) + end)
     return kept, lost
+
+
+def _damaged(path: str) -> list[str]:
+    """What was set aside, the newest last; without sqlite's own files."""
+    return sorted(glob.glob(glob.escape(path) + DAMAGED + '*[0-9]'))
 
 
 def _salvage(path: str, timeout: float) -> list[sqlite3.Row]:

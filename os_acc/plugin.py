@@ -66,7 +66,8 @@ class PluginBase(extension.ExtensionBase, abc.ABC):
         Succeeds on what was only half plugged, or is gone already.
 
         :param live: detach it from the running guest, and return only when
-            the guest has let go
+            the guest has let go; a guest that does not run has. When a crash
+            is recovered from, what the interrupted call was given
         :raises Exception: any means that the guest may still hold it: the
             device half is then left as it is
         """

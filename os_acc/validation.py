@@ -100,8 +100,7 @@ def plan(
     """Check all of a plug, and choose a driver for each request.
 
     :returns: a plan for each request, in their order
-    :raises InvalidRequest, ARQNotBound, NoMatchingDriver, AmbiguousDriver,
-        NoMatchingPlugin, UnsupportedHandle, LiveNotSupported: as they say
+    :raises ExceptionBase: any of those that os_acc.plug names
     """
     check_instance(instance_info)
     requests = check_requests(requests)

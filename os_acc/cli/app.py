@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import logging
 import sys
 from typing import Any
+import warnings
 
 from cliff import app
 from cliff import commandmanager
@@ -37,6 +38,8 @@ class OSAccApp(app.App):
     def build_option_parser(
         self, *args: Any, **kwargs: Any
     ) -> argparse.ArgumentParser:
+        # Else --state of a sub-command would be taken for --state-path.
+        kwargs['argparse_kwargs'] = {'allow_abbrev': False}
         parser = super().build_option_parser(*args, **kwargs)
         parser.add_argument(
             '--config-file',
@@ -62,15 +65,18 @@ class OSAccApp(app.App):
 
     def interact(self) -> None:
         """No command given: cliff would open a shell of its own."""
-        self.print_help_if_requested()
-        self.parser.print_help(self.stderr)
+        self.run_subcommand(['help'])
         raise SystemExit(2)
 
     def initialize_app(self, argv: list[str]) -> None:
         arguments = []
         for path in self.options.config_file:
             arguments += ['--config-file', path]
-        os_acc.CONF(arguments, project='os-acc', version=None)
+        try:
+            os_acc.CONF(arguments, project='os-acc')
+        except cfg.Error as err:
+            self.LOG.error(err)
+            raise SystemExit(2) from err
         if self.options.state_path:
             os_acc.CONF.set_override(
                 'state_path', self.options.state_path, 'os_acc'
@@ -85,8 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         something undone
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
-    try:
-        return OSAccApp().run(arguments)
-    except cfg.Error as err:
-        print(err, file=sys.stderr)
-        return 2
+    if not sys.warnoptions:
+        # What a library deprecates is not for the operator's screen.
+        warnings.simplefilter('ignore')
+    return OSAccApp().run(arguments)

@@ -49,8 +49,9 @@ class Recover(base.Command, lister.Lister):
                 conf.state_path, conf.journal_timeout
             )
             self.app.stderr.write(
-                f'New journal: {kept} VANs taken over, {lost} lost. Plug '
-                'each instance again to take up what is missing.\n'
+                f'New journal: {kept} VANs could be read and taken over, '
+                f'{lost} clashed with others. Plug each instance again to '
+                'take up what is missing.\n'
             )
         # Not os_acc.initialize(), which recovers too, but says nothing.
         report = recovery.recover(host.attacher(os_acc.CONF))

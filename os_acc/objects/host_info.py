@@ -17,7 +17,24 @@ from oslo_versionedobjects import base as ovo_base
 from oslo_versionedobjects import fields as ovo_fields
 
 from os_acc import exception
+from os_acc import objects
 from os_acc.objects import base
+
+
+def _versions(name: str) -> list[str]:
+    """The versions of a handle class that are known here, highest first.
+
+    :raises UnsupportedHandle: there is no such class
+    """
+    registry = ovo_base.VersionedObjectRegistry.obj_classes()
+    if name not in registry:
+        objects.register_all()
+    versions = [cls.VERSION for cls in registry.get(name, [])]
+    if not versions:
+        raise exception.UnsupportedHandle(
+            taker='os-acc', handle=name, takes='(unknown class)'
+        )
+    return versions
 
 
 @ovo_base.VersionedObjectRegistry.register
@@ -38,9 +55,9 @@ class HostHandleInfo(base.VersionedObject):
         """What this os-acc speaks of a handle class: all versions so far.
 
         :param name: such as 'PCIHandle'
+        :raises UnsupportedHandle: there is no such class
         """
-        classes = ovo_base.VersionedObjectRegistry.obj_classes()[name]
-        newest = classes[0].VERSION
+        newest = _versions(name)[0]
         oldest = newest.partition('.')[0] + '.0'
         return cls(
             handle_object_name=name, min_version=oldest, max_version=newest
@@ -53,15 +70,9 @@ class HostHandleInfo(base.VersionedObject):
         :raises UnsupportedHandleVersion: no version of it fits
         """
         name = self.handle_object_name
-        registry = ovo_base.VersionedObjectRegistry.obj_classes()
-        versions = [c.VERSION for c in registry.get(name, [])]
-        if not versions:
-            raise exception.UnsupportedHandle(
-                taker='os-acc', handle=name, takes='(unknown class)'
-            )
+        versions = _versions(name)
         as_tuple = versionutils.convert_version_to_tuple
         low, high = as_tuple(self.min_version), as_tuple(self.max_version)
-        # The registry has the highest version first.
         for version in versions:
             if low <= as_tuple(version) <= high:
                 return version

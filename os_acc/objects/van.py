@@ -95,7 +95,8 @@ class VAN(base.VersionedObject):
         A driver calls it after it has set what undo will need, and before it
         touches the device.
 
-        :raises DeviceBusy: another VAN has the same handle
+        :raises DeviceBusy: another VAN has the same handle; this one is set
+            back to what was saved of it last
         :raises JournalError: it cannot be written, or the VAN is not one that
             os-acc is working on now (what get_vans() returns are copies)
         """

@@ -1,0 +1,214 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""What the benchmarks share: a real os-acc, and the table at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Iterator
+import gc
+import os
+import pathlib
+import statistics
+import time
+from typing import Any
+from typing import NamedTuple
+
+from oslo_config import cfg
+import pytest
+
+import os_acc
+from os_acc import loader
+
+CONF = cfg.CONF
+
+
+class Aim(NamedTuple):
+    """A line of the table.
+
+    :ivar test: the test, which has taken turns with a peer
+    :ivar ratio: its time to the peer's shall not be above
+    :ivar seconds: its time shall not be above
+    """
+
+    subject: str
+    test: str
+    ratio: float | None = None
+    seconds: float | None = None
+
+
+AIMS = (
+    Aim('plug, unplug / TaskFlow', 'test_plug[rows=0]', 0.35),
+    Aim('  driver saves / TaskFlow', 'test_plug[saving]'),
+    Aim('  5000 rows / 0 rows', 'test_plug[rows=5000]', 1.2),
+    Aim('plug, undone / TaskFlow', 'test_rollback[rows=0]', 0.35),
+    Aim('  driver saves / TaskFlow', 'test_rollback[saving]'),
+    Aim('  5000 rows / 0 rows', 'test_rollback[rows=5000]', 1.2),
+    Aim('import / os_vif', 'test_import[os_acc]', 1.1),
+    Aim('XML of 100 VANs / Nova', 'test_xml', 1.0),
+    Aim('8 x 200 ms / TaskFlow', 'test_parallel', seconds=0.4),
+)
+
+
+class Figures(NamedTuple):
+    """Medians: seconds, the peer's seconds, and the one to the other."""
+
+    own: float
+    peer: float
+    ratio: float
+
+
+_FIGURES = pytest.StashKey[dict[str, Figures]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_FIGURES] = {}
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Print what was reached, beside what is aimed at."""
+    done = config.stash[_FIGURES]
+    if not done:
+        return
+    terminalreporter.section('os-acc beside its peers: medians, in ms')
+    terminalreporter.line(
+        f'{"":26}{"os-acc":>10}{"peer":>10}{"ratio":>8}  aim'
+    )
+    for aim in AIMS:
+        if aim.test in done:
+            figures = done[aim.test]
+            wanted = ''
+            if aim.ratio is not None:
+                wanted = f'<= {aim.ratio}'
+            if aim.seconds is not None:
+                wanted = f'<= {aim.seconds * 1000:g} ms'
+            terminalreporter.line(
+                f'{aim.subject:26}{figures.own * 1000:10.2f}'
+                f'{figures.peer * 1000:10.2f}{figures.ratio:8.3f}  {wanted}'
+            )
+
+
+@pytest.fixture
+def take_turns(
+    benchmark: Any, request: pytest.FixtureRequest
+) -> Callable[..., None]:
+    """A function that times an act; before each round a peer has its turn.
+
+    So both have the same machine at the same time, and a load from elsewhere
+    weighs on both: the ratio is the median of the rounds' ratios.
+    """
+
+    def do(
+        act: Callable[[], Any],
+        peer: Callable[[], Any],
+        rounds: int,
+        warmup_rounds: int = 2,
+    ) -> None:
+        peer_times = []
+
+        def setup() -> None:
+            gc.collect()
+            start = time.perf_counter()
+            peer()
+            peer_times.append(time.perf_counter() - start)
+            # Nobody pays for what the other has left behind.
+            gc.collect()
+
+        benchmark.pedantic(
+            act, setup=setup, rounds=rounds, warmup_rounds=warmup_rounds
+        )
+        if benchmark.stats is None:
+            return
+        times = benchmark.stats.stats.data
+        peer_times = peer_times[-len(times) :]
+        ratios = [own / other for own, other in zip(times, peer_times)]
+        figures = Figures(
+            *(statistics.median(data) for data in (times, peer_times, ratios))
+        )
+        benchmark.extra_info |= {
+            'peer_median': figures.peer,
+            'peer_min': min(peer_times),
+            'ratio': figures.ratio,
+        }
+        request.config.stash[_FIGURES][request.node.name] = figures
+
+    return do
+
+
+@pytest.fixture
+def disk(tmp_path: pathlib.Path, benchmark: Any) -> pathlib.Path:
+    """A folder on a real disk: in memory a commit would cost nothing.
+
+    What a commit costs there is told with the benchmark.
+    """
+    kind = _file_system(tmp_path)
+    if kind in ('tmpfs', 'ramfs'):
+        pytest.fail(f'{tmp_path} is on {kind}: give --basetemp=a disk folder')
+    benchmark.extra_info['file_system'] = kind
+    benchmark.extra_info['fsync_ms'] = _fsync_ms(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def initialize(
+    disk: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Callable[[], None]]]:
+    """A function that makes an os-acc with a state path of its own.
+
+    Its parameters: the state path, and the drivers and plugins in place of
+    the installed ones. It returns a function that puts that os-acc back in
+    place when another was made after it.
+    """
+    made = []
+
+    def do(
+        state_path: pathlib.Path = disk,
+        extensions: loader.Extensions | None = None,
+    ) -> Callable[[], None]:
+        if extensions is not None:
+            monkeypatch.setattr(loader, 'load_all', lambda: extensions)
+        CONF.set_override('state_path', str(state_path), group='os_acc')
+        monkeypatch.setattr(os_acc, '_attacher', None)
+        os_acc.initialize()
+        attacher = os_acc._attacher
+        made.append(attacher)
+        return lambda: monkeypatch.setattr(os_acc, '_attacher', attacher)
+
+    CONF.set_override('plugin', 'noop', group='os_acc')
+    yield do
+    for attacher in made:
+        attacher.journal.close()
+    CONF.clear_override('state_path', group='os_acc')
+    CONF.clear_override('plugin', group='os_acc')
+
+
+def _file_system(path: pathlib.Path) -> str:
+    """The type of the file system that a path is on."""
+    best = ('', 'unknown')
+    for line in pathlib.Path('/proc/self/mountinfo').read_text().splitlines():
+        mount, _, source = line.partition(' - ')
+        point, kind = mount.split()[4], source.split()[0]
+        if path.resolve().is_relative_to(point) and len(point) >= len(best[0]):
+            best = (point, kind)
+    return best[1]
+
+
+def _fsync_ms(folder: pathlib.Path) -> float:
+    """What it takes to have 4 KiB more of a file on the disk, median."""
+    times = []
+    with open(folder / 'fsync', 'wb', buffering=0) as file:
+        for _ in range(50):
+            file.write(bytes(4096))
+            start = time.perf_counter()
+            os.fsync(file.fileno())
+            times.append(time.perf_counter() - start)
+    return round(statistics.median(times) * 1000, 3)

@@ -1,0 +1,83 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""The time of ``import os_acc``, beside ``import os_vif``.
+
+Each import is in a new process. What Python takes without any is in the
+group too, as "nothing".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import os
+import pathlib
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+ROUNDS = 40
+STATEMENTS = {
+    'os_acc': 'import os_acc',
+    'os_vif': 'import os_vif',
+    'nothing': 'pass',
+}
+
+
+@pytest.mark.benchmark(group='import')
+@pytest.mark.parametrize(
+    ('name', 'peer'),
+    [
+        pytest.param('os_acc', 'os_vif', id='os_acc'),
+        pytest.param('os_vif', 'os_acc', id='os_vif'),
+        pytest.param('nothing', 'os_acc', id='nothing'),
+    ],
+)
+def test_import(
+    benchmark: Any,
+    take_turns: Callable[..., None],
+    tmp_path: pathlib.Path,
+    name: str,
+    peer: str,
+) -> None:
+    take_turns(
+        lambda: _run(tmp_path, name), lambda: _run(tmp_path, peer), ROUNDS
+    )
+    benchmark.extra_info |= _modules(tmp_path, name)
+
+
+def _run(folder: pathlib.Path, name: str, *options: str) -> str:
+    # All of them compiled, and what is in this folder not imported.
+    environ = {**os.environ, 'PYTHONPYCACHEPREFIX': str(folder)}
+    environ.pop('PYTHONDONTWRITEBYTECODE', None)
+    done = subprocess.run(
+        [sys.executable, *options, '-c', STATEMENTS[name]],
+        cwd=folder,
+        env=environ,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return done.stderr
+
+
+def _modules(folder: pathlib.Path, name: str) -> dict[str, Any]:
+    """How many modules it loads, and which take the longest by themselves."""
+    modules = []
+    for line in _run(folder, name, '-X', 'importtime').splitlines():
+        # import time: self [us] | cumulative | imported package
+        own, _, rest = line.removeprefix('import time:').partition('|')
+        if own.strip().isdigit():
+            modules.append((int(own), rest.partition('|')[2].strip()))
+    modules.sort(reverse=True)
+    return {
+        'modules': len(modules),
+        'heaviest_us': {module: own for own, module in modules[:5]},
+    }

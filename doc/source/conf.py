@@ -1,0 +1,112 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Sphinx configuration of the documentation."""
+
+import importlib.metadata
+import inspect
+import re
+
+from oslo_versionedobjects import base as ovo_base
+
+from os_acc import exception
+
+extensions = [
+    'sphinx.ext.autodoc',
+    'openstackdocstheme',
+    'oslo_config.sphinxext',
+    'oslo_config.sphinxconfiggen',
+    'cliff.sphinxext',
+]
+
+project = 'os-acc'
+author = 'the os-acc authors'
+copyright = author  # noqa: A001
+version = release = importlib.metadata.version('os-acc')
+
+root_doc = 'index'
+html_theme = 'openstackdocs'
+pygments_style = 'native'
+openstackdocs_repo_name = 'openstack/os-acc'
+openstackdocs_auto_name = False
+openstackdocs_auto_version = False
+openstackdocs_pdf_link = False
+
+autodoc_member_order = 'bysource'
+autodoc_typehints = 'description'
+autodoc_typehints_description_target = 'documented_params'
+
+# The sample goes beside the other output: nothing is made in the source.
+config_generator_config_file = [('config-generator.conf', '../build/os-acc')]
+
+autoprogram_cliff_application = 'os-acc'
+autoprogram_cliff_app_dist_name = 'os-acc'
+# Each command has cliff's formatters: said once on the page.
+autoprogram_cliff_ignored = [
+    '-h', '--help', '-f', '--format', '-c', '--column', '--quote',
+    '--noindent', '--max-width', '--fit-width', '--print-empty',
+    '--sort-column', '--sort-ascending', '--sort-descending', '--prefix',
+    '--variable',
+]  # fmt: skip
+
+
+def _comment_above(source, field):
+    """The comment lines that stand above a field in its class."""
+    match = re.search(rf"((?:^ *#.*\n)*)^ *'{field}':", source, re.MULTILINE)
+    lines = match[1].splitlines() if match else []
+    return ' '.join(line.strip(' #') for line in lines)
+
+
+def _list_fields(_app, _what, _name, obj, _options, lines):
+    """Add to the docstring of a versioned object what fields it has."""
+    if not inspect.isclass(obj) or not issubclass(
+        obj, ovo_base.VersionedObject
+    ):
+        return
+    source = inspect.getsource(obj)
+    own = obj.__dict__.get('fields') or {}
+    if own:
+        lines += ['', f'Version {obj.VERSION}. Fields:', '']
+    for name in own:
+        field = obj.fields[name]
+        kind = type(field).__name__.removesuffix('Field')
+        if hasattr(field, 'objname'):
+            kind = kind.replace('Objects', field.objname)
+            kind = kind.replace('Object', field.objname)
+        if field.nullable:
+            kind += ', may be None'
+        text = _comment_above(source, name)
+        lines.append(f'- ``{name}`` ({kind})' + (f': {text}' if text else ''))
+    if own:
+        lines.append('')
+
+
+def _give_message(_app, _what, _name, obj, _options, lines):
+    """Add to the docstring of an exception what it says."""
+    if not inspect.isclass(obj) or not issubclass(
+        obj, exception.ExceptionBase
+    ):
+        return
+    if 'msg_fmt' in obj.__dict__:
+        lines += ['', f'Message: {obj.msg_fmt}', '']
+
+
+def _join_raises(_app, _what, _name, _obj, _options, lines):
+    """Put the names of a :raises on one line: docutils wants them so."""
+    text = re.sub(
+        r':raises (?:\w+,\s+)*\w+:',
+        lambda match: ' '.join(match[0].split()),
+        '\n'.join(lines),
+    )
+    lines[:] = text.split('\n')
+
+
+def setup(app):
+    app.connect('autodoc-process-docstring', _list_fields)
+    app.connect('autodoc-process-docstring', _give_message)
+    app.connect('autodoc-process-docstring', _join_raises)

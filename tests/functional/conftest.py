@@ -1,0 +1,28 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""What the functional tests share: a summary of what they did."""
+
+from __future__ import annotations
+
+import pytest
+
+_LINES: list[str] = []
+
+
+@pytest.fixture
+def report():
+    """Adds a line to the summary at the end of the run."""
+    return _LINES.append
+
+
+def pytest_terminal_summary(terminalreporter) -> None:
+    if _LINES:
+        terminalreporter.section('what the functional tests did')
+        for line in _LINES:
+            terminalreporter.write_line(line)

@@ -1,0 +1,107 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Children of the test process that use os-acc as a process of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import os
+import signal
+import traceback
+from typing import Any
+
+import os_acc
+
+# Loaded before the fork, so that a child starts in milliseconds.
+from os_acc import host as _host  # noqa: F401
+from os_acc import objects
+from os_acc.drivers import fake as _fake  # noqa: F401
+
+objects.register_all()
+
+
+def configure(state_path: str, **fake_options: Any) -> None:
+    """Set this process up, with the fake driver and the libvirt plugin."""
+    conf = os_acc.CONF
+    conf([], project='os-acc', default_config_files=[])
+    conf.set_override('state_path', state_path, 'os_acc')
+    # One after the other: the boundaries have one order.
+    conf.set_override('max_workers', 1, 'os_acc')
+    from os_acc.drivers.fake import FakeDriver
+
+    FakeDriver.load('fake')
+    for name, value in fake_options.items():
+        conf.set_override(name, value, 'os_acc_fake')
+
+
+def start(work: Callable[[], None]) -> int:
+    """Do work in a forked child.
+
+    :returns: its process id, for wait()
+    """
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            work()
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    return pid
+
+
+def wait(pid: int) -> int:
+    """Wait for a child.
+
+    :returns: 0: it was done; 1: it raised (its trace is on stderr); negative:
+        the signal that ended it
+    """
+    _, status = os.waitpid(pid, 0)
+    return os.waitstatus_to_exitcode(status)
+
+
+def run(work: Callable[[], None]) -> int:
+    """Do work in a forked child, and wait for it. See wait()."""
+    return wait(start(work))
+
+
+class Boundaries:
+    """Counts the boundaries between calls, and kills at one of them.
+
+    :param kill_at: the number of the boundary, from 0; None: at none
+    """
+
+    def __init__(self, kill_at: int | None) -> None:
+        self.names: list[str] = []
+        self._kill_at = kill_at
+
+    def cut(self, name: str) -> None:
+        if len(self.names) == self._kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.names.append(name)
+
+    def watch(self, cls: type, label: str, methods: list[str]) -> None:
+        """Make each call of the methods two boundaries."""
+        for method in methods:
+            setattr(
+                cls, method, self._wrap(getattr(cls, method), label, method)
+            )
+
+    def _wrap(
+        self, original: Callable[..., Any], label: str, method: str
+    ) -> Callable[..., Any]:
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            self.cut(f'before {label}.{method}')
+            result = original(*args, **kwargs)
+            self.cut(f'after {label}.{method}')
+            return result
+
+        return wrapped

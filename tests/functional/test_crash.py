@@ -1,0 +1,276 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""kill -9 at every boundary of plug, its rollback, unplug and recover.
+
+After it a new process must find nothing left behind, or everything as it was.
+The calls at whose boundaries it kills are pinned in crash_boundaries.json: a
+new step fails the test until it is looked at and written down there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import contextlib
+import inspect
+import json
+import os
+import pathlib
+import shutil
+import signal
+import uuid
+
+import processes
+import pytest
+
+from acc_plug_libvirt import LibvirtPlugin
+import os_acc
+from os_acc import driver
+from os_acc import exception
+from os_acc import journal
+from os_acc import objects
+from os_acc import plugin
+from os_acc import recovery
+from os_acc.drivers.fake import FakeDriver
+from os_acc.drivers.fake_hardware import Hardware
+from os_acc.linux import boot
+
+PINNED = pathlib.Path(__file__).with_name('crash_boundaries.json')
+INSTANCE = '7b4a1e52-5d0c-4e49-8a53-2b8f6d1c0e01'
+VANS = [str(uuid.uuid5(uuid.UUID(INSTANCE), name)) for name in 'ab']
+
+# Every public method is a boundary: a new one is found by itself.
+WATCHED = (
+    (
+        journal.Journal,
+        'journal',
+        [
+            name
+            for name, _ in inspect.getmembers(
+                journal.Journal, inspect.isfunction
+            )
+            if not name.startswith('_')
+        ],
+    ),
+    (
+        FakeDriver,
+        'driver',
+        sorted(driver.DriverBase.__abstractmethods__ | {'postplug'}),
+    ),
+    (LibvirtPlugin, 'plugin', sorted(plugin.PluginBase.__abstractmethods__)),
+    (Hardware, 'hardware', ['take', 'give_back', 'program']),
+)
+
+
+class Host:
+    """A state path on which one process after the other works."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        self.path = path
+        self.state = path / 'state'
+        self.hardware = Hardware(str(path / 'hardware'))
+        (path / 'hardware').mkdir(parents=True)
+        self.boot('first')
+
+    def boot(self, boot_id: str) -> None:
+        (self.path / 'boot_id').write_text(boot_id)
+
+    def process(
+        self,
+        work: Callable[[], object],
+        kill_at: int | None = None,
+        fail: str | None = None,
+        recover: bool = True,
+    ) -> tuple[int, list[str]]:
+        """Do work in a process of its own, and kill it at a boundary.
+
+        :param recover: initialize() first, not watched
+        :returns: how it ended, and the boundaries that it passed
+        """
+        names = self.path / 'names'
+
+        def child() -> None:
+            boot.BOOT_ID = str(self.path / 'boot_id')
+            processes.configure(
+                str(self.state),
+                devices=['f0:pci:1:single', 'f1:pci:1:single'],
+                hardware_path=self.hardware.path,
+                fail=[fail] if fail else [],
+            )
+            if recover:
+                os_acc.initialize()
+            boundaries = processes.Boundaries(kill_at)
+            for cls, label, methods in WATCHED:
+                boundaries.watch(cls, label, methods)
+            work()
+            names.write_text(json.dumps(boundaries.names))
+
+        code = processes.run(child)
+        return code, json.loads(names.read_text()) if code == 0 else []
+
+    def in_use(self) -> dict[str, str]:
+        """The handles in use by the hardware, and by which VAN."""
+        return {
+            handle: user['van']
+            for handle, user in self.hardware.in_use().items()
+        }
+
+    def vans(self) -> list[objects.VAN]:
+        opened = journal.Journal(str(self.state), 5, create=False)
+        with contextlib.closing(opened):
+            return [entry.van for entry in opened.entries()]
+
+    def check_whole(self) -> list[str]:
+        """All or nothing, and the hardware and the journal agree.
+
+        :returns: the VANs that are plugged
+        """
+        vans = self.vans()
+        assert {van.state for van in vans} <= {'plugged'}
+        assert self.in_use() == {v.handle.identity: v.uuid for v in vans}
+        assert {v.boot_id for v in vans} <= {boot_text(self.path)}
+        plugged = [van.uuid for van in vans]
+        assert plugged in ([], VANS)
+        return plugged
+
+
+def boot_text(path: pathlib.Path) -> str:
+    return (path / 'boot_id').read_text()
+
+
+def instance() -> objects.InstanceInfo:
+    return objects.InstanceInfo(uuid=INSTANCE, name='i', project_id='p')
+
+
+def plug() -> None:
+    os_acc.plug(
+        instance(),
+        [
+            objects.AcceleratorRequest(
+                uuid=van, driver='fake', function_id=f'f{number}'
+            )
+            for number, van in enumerate(VANS)
+        ],
+    )
+
+
+def plug_in_a_living_process() -> None:
+    """In one that was initialized before the other crashed."""
+    recovery.recover = lambda attacher: None
+    os_acc.initialize()
+    plug()
+
+
+def plug_in_vain() -> None:
+    with contextlib.suppress(exception.PlugException):
+        plug()
+
+
+def unplug() -> None:
+    os_acc.unplug(instance())
+
+
+def plug_and_unplug() -> None:
+    plug()
+    assert [van.state for van in os_acc.get_vans()] == ['plugged'] * 2
+    unplug()
+
+
+def nothing_there(host: Host) -> None:
+    pass
+
+
+def plugged(host: Host) -> None:
+    assert host.process(plug)[0] == 0
+
+
+def killed_in_plug(host: Host) -> None:
+    """At the worst place: all is in, and nothing says so."""
+    for _ in range(2):  # the second finds the devices programmed already
+        names = host.process(plug)[1]
+        assert host.process(unplug)[0] == 0
+    last = names.index('after driver.postplug') + 3
+    assert names[last] == 'before journal.save_all'
+    assert host.process(plug, kill_at=last)[0] == -signal.SIGKILL
+    assert {van.state for van in host.vans()} == {'plugging'}
+
+
+def killed_in_unplug(host: Host) -> None:
+    plugged(host)
+    # The intent is written, one plugin call is done.
+    assert host.process(unplug, kill_at=6)[0] == -signal.SIGKILL
+    assert {van.state for van in host.vans()} == {'unplugging'}
+
+
+def rebooted(host: Host) -> None:
+    plugged(host)
+    # What a reboot does to VFs and mdevs.
+    shutil.rmtree(host.hardware.path)
+    os.mkdir(host.hardware.path)
+    host.boot('second')
+
+
+NONE, ALL = [], VANS
+# What is done before; what is killed; how it may end.
+SCENARIOS = {
+    'plug': (nothing_there, plug, (NONE, ALL)),
+    'plug that fails': (nothing_there, plug_in_vain, (NONE,)),
+    'plug again': (plugged, plug, (ALL,)),
+    'unplug': (plugged, unplug, (NONE, ALL)),
+    'recover from plug': (killed_in_plug, os_acc.initialize, (NONE,)),
+    'recover from unplug': (killed_in_unplug, os_acc.initialize, (NONE,)),
+    'recover from a reboot': (rebooted, os_acc.initialize, (ALL,)),
+    'plug after a crash': (
+        killed_in_plug,
+        plug_in_a_living_process,
+        (NONE, ALL),
+    ),
+}
+
+
+def run(host: Host, name: str, kill_at: int | None) -> tuple[int, list[str]]:
+    _, work, _ = SCENARIOS[name]
+    return host.process(
+        work,
+        kill_at,
+        fail=f'postplug@{VANS[1]}' if name == 'plug that fails' else None,
+        recover=work in (plug, plug_in_vain, unplug),
+    )
+
+
+@pytest.mark.parametrize('name', SCENARIOS)
+def test_kill_at_every_boundary(tmp_path, name, report):
+    prepare, _, ends = SCENARIOS[name]
+    whole = Host(tmp_path / 'whole')
+    prepare(whole)
+    code, names = run(whole, name, None)
+    assert code == 0
+    assert whole.check_whole() in ends
+    pinned = json.loads(PINNED.read_text())
+    assert names == pinned[name], (
+        f'{name}: the boundaries have changed. See that a kill at each is '
+        f'recovered from, then pin in {PINNED.name}: {json.dumps(names)}'
+    )
+    for number, boundary in enumerate(names):
+        host = Host(tmp_path / str(number))
+        prepare(host)
+        code, _ = run(host, name, number)
+        assert code == -signal.SIGKILL, boundary
+        # Killed again while it recovers, at the same distance; then left.
+        host.process(os_acc.initialize, kill_at=number, recover=False)
+        code, _ = host.process(os_acc.initialize, recover=False)
+        assert code == 0, boundary
+        assert host.check_whole() in ends, boundary
+        # And nothing is lost for the next.
+        assert host.process(plug_and_unplug)[0] == 0, boundary
+        assert host.check_whole() == NONE, boundary
+    calls = sorted({boundary.split(' ', 1)[1] for boundary in names})
+    report(
+        f'crash in {name!r}: killed at {len(names)} boundaries of '
+        + ', '.join(calls)
+    )

@@ -1,0 +1,330 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""The journal's disk is full, truly: a small tmpfs, so it takes root.
+
+The devices are elsewhere. At whatever moment the disk fills up, a device is
+either as it was, or the journal still says that there is something to undo.
+"""
+
+import errno
+import os
+import subprocess
+import uuid
+
+import pytest
+
+import os_acc
+from os_acc import exception
+from os_acc import objects
+from os_acc.drivers import fake_hardware
+
+
+class Disk:
+    """A tmpfs of 400 KiB."""
+
+    def __init__(self, path):
+        self.path = path
+        self.filler = path / 'filler'
+        path.mkdir()
+        subprocess.run(
+            ['mount', '-t', 'tmpfs', '-o', 'size=400k,mode=0700']
+            + ['os-acc-test', str(path)],
+            check=True,
+        )
+
+    def fill(self, *_):
+        """Write until not one more byte goes in."""
+        with open(self.filler, 'ab', buffering=0) as file:
+            for size in (4096, 1):
+                with pytest.raises(OSError) as caught:
+                    while True:
+                        file.write(b'\xa5' * size)
+                assert caught.value.errno == errno.ENOSPC
+
+    def free(self):
+        self.filler.unlink()
+
+    def umount(self):
+        subprocess.run(['umount', '--lazy', str(self.path)], check=True)
+
+
+class Host:
+    def __init__(self, disk, hardware):
+        self.disk = disk
+        self.hardware = fake_hardware.Hardware(str(hardware))
+        hardware.mkdir()
+        conf = os_acc.CONF
+        conf([], project='os-acc', default_config_files=[])
+        conf.set_override('state_path', str(disk.path / 'state'), 'os_acc')
+        conf.set_override('plugin', 'noop', 'os_acc')
+        os_acc.initialize(reset=True)
+        conf.set_override('hardware_path', str(hardware), 'os_acc_fake')
+        conf.set_override('devices', ['dev0:pci:8:single'], 'os_acc_fake')
+        self.instance = objects.InstanceInfo(
+            uuid=uuid.uuid4(), name='guest', project_id='project'
+        )
+        self.requests = [
+            objects.AcceleratorRequest(
+                uuid=uuid.uuid4(), driver='fake', function_id='aes'
+            )
+            for _ in range(3)
+        ]
+
+    def plug(self):
+        return os_acc.plug(self.instance, self.requests)
+
+    def unplug(self):
+        return os_acc.unplug(self.instance)
+
+    def in_use(self):
+        """The VANs that the devices have."""
+        return {use['van'] for use in self.hardware.in_use().values()}
+
+    @staticmethod
+    def states():
+        return {van.uuid: van.state for van in os_acc.get_vans()}
+
+    def nothing_is_forgotten(self):
+        """What a device has is in the journal, for recover() to undo."""
+        assert self.in_use() <= set(self.states())
+
+    def works(self):
+        """There is room again: all is well, and in the end empty."""
+        self.disk.free()
+        os_acc.recover()
+        assert set(self.states().values()) <= {'plugged'}
+        assert self.in_use() == set(self.states())
+        vans = self.plug()
+        assert [van.state for van in vans] == ['plugged'] * 3
+        assert self.in_use() == {r.uuid for r in self.requests}
+        assert self.unplug() == 3
+        assert self.states() == {}
+        assert self.in_use() == set()
+
+    @staticmethod
+    def uuids(requests):
+        return {request.uuid for request in requests}
+
+
+@pytest.fixture
+def host(tmp_path):
+    disk = Disk(tmp_path / 'disk')
+    try:
+        yield Host(disk, tmp_path / 'hardware')
+    finally:
+        if os_acc._attacher is not None:
+            os_acc._attacher.journal.close()
+            os_acc._attacher = None
+        os_acc.CONF.reset()
+        for group in ('os_acc', 'os_acc_fake'):
+            for option in os_acc.CONF[group]:
+                os_acc.CONF.clear_override(option, group)
+        disk.umount()
+
+
+def fill_when(host, monkeypatch, kind, step, before=False, at=0):
+    """Fill the disk at a call of the driver or plugin.
+
+    :param before: before the call does anything; else when it has done all
+    :param at: the number of the call
+    """
+    extensions = os_acc._attacher.extensions
+    actor = (
+        extensions.drivers['fake']
+        if kind == 'driver'
+        else extensions.plugins['noop']
+    )
+    act, calls = getattr(actor, step), []
+
+    def acted(*arguments):
+        calls.append(arguments)
+        if len(calls) - 1 == at:
+            if before:
+                host.disk.fill()
+                act(*arguments)
+            else:
+                act(*arguments)
+                host.disk.fill()
+        else:
+            act(*arguments)
+
+    monkeypatch.setattr(actor, step, acted)
+    return calls
+
+
+def is_about_the_journal(err):
+    """The failure itself, and what could not be undone, say so."""
+    assert isinstance(err.__cause__, exception.JournalError)
+    assert '/state' in str(err)
+
+
+def test_full_before_the_first_journal(tmp_path, host):
+    os_acc.CONF.set_override(
+        'state_path', str(host.disk.path / 'other'), 'os_acc'
+    )
+    host.disk.fill()
+    with pytest.raises(exception.JournalError) as caught:
+        os_acc.initialize(reset=True)
+    assert 'cannot make it' in str(caught.value)
+    assert not [
+        name
+        for _, _, names in os.walk(host.disk.path / 'other')
+        for name in names
+    ]
+    host.disk.free()
+    os_acc.initialize(reset=True)
+    host.disk.fill()
+    host.works()
+
+
+def test_full_before_plug(host):
+    host.disk.fill()
+    with pytest.raises(exception.PlugException) as caught:
+        host.plug()
+    is_about_the_journal(caught.value)
+    assert host.in_use() == set()
+    assert host.states() == {}
+    host.works()
+
+
+def test_full_when_an_opened_library_starts_again(host):
+    host.plug()
+    host.disk.fill()
+    os_acc.initialize(reset=True)
+    assert host.states() == dict.fromkeys(host.in_use(), 'plugged')
+    host.works()
+
+
+def test_full_before_a_driver_saves(host, monkeypatch):
+    """What it could not write down, it does not touch."""
+    calls = fill_when(host, monkeypatch, 'driver', 'prepareVAN', before=True)
+    with pytest.raises(exception.PlugException) as caught:
+        host.plug()
+    assert calls
+    is_about_the_journal(caught.value)
+    assert caught.value.undo_errors
+    host.nothing_is_forgotten()
+    host.works()
+
+
+@pytest.mark.parametrize(
+    ('kind', 'step', 'at'),
+    [
+        # The next thing to write down: plugging; plugged.
+        ('driver', 'prepareVAN', 2),
+        ('plugin', 'plug', 0),
+        ('plugin', 'plug', 2),
+        ('driver', 'postplug', 2),
+    ],
+)
+def test_full_while_plugging(host, monkeypatch, kind, step, at):
+    calls = fill_when(host, monkeypatch, kind, step, at=at)
+    with pytest.raises(exception.PlugException) as caught:
+        host.plug()
+    assert len(calls) == 3
+    is_about_the_journal(caught.value)
+    # The devices are given back, which could not be written down.
+    assert host.in_use() == set()
+    assert caught.value.undo_errors
+    for err in caught.value.undo_errors:
+        assert isinstance(err, exception.JournalError)
+    assert set(host.states()) == host.uuids(host.requests)
+    assert 'plugged' not in host.states().values()
+    host.works()
+
+
+def test_full_before_unplug(host):
+    host.plug()
+    host.disk.fill()
+    with pytest.raises(exception.UnplugException) as caught:
+        host.unplug()
+    is_about_the_journal(caught.value)
+    # Nothing was begun.
+    assert host.in_use() == host.uuids(host.requests)
+    assert host.states() == dict.fromkeys(host.in_use(), 'plugged')
+    host.disk.free()
+    assert host.unplug() == 3
+    host.disk.fill()
+    host.works()
+
+
+@pytest.mark.parametrize(
+    ('kind', 'step', 'at', 'before'),
+    [
+        ('plugin', 'unplug', 0, True),
+        ('plugin', 'unplug', 2, False),
+        ('driver', 'unprepareVAN', 0, True),
+        ('driver', 'unprepareVAN', 2, False),
+    ],
+)
+def test_full_while_unplugging(host, monkeypatch, kind, step, at, before):
+    host.plug()
+    fill_when(host, monkeypatch, kind, step, before, at)
+    with pytest.raises(exception.UnplugException) as caught:
+        host.unplug()
+    is_about_the_journal(caught.value)
+    host.nothing_is_forgotten()
+    assert set(host.states()) == host.uuids(host.requests)
+    assert 'plugged' not in host.states().values()
+    host.works()
+
+
+def test_unplug_again_after_it_was_full(host, monkeypatch):
+    """By unplug itself, not by recover()."""
+    host.plug()
+    fill_when(host, monkeypatch, 'driver', 'unprepareVAN', at=1)
+    with pytest.raises(exception.UnplugException):
+        host.unplug()
+    assert host.in_use() == set()
+    host.disk.free()
+    assert host.unplug() == 3
+    assert host.states() == {}
+
+
+def test_plug_again_after_it_was_full(host, monkeypatch):
+    fill_when(host, monkeypatch, 'plugin', 'plug', at=1)
+    with pytest.raises(exception.PlugException):
+        host.plug()
+    host.disk.free()
+    assert [van.state for van in host.plug()] == ['plugged'] * 3
+    assert host.in_use() == host.uuids(host.requests)
+
+
+def test_other_instances_stay_as_they_are(host, monkeypatch):
+    other = objects.InstanceInfo(
+        uuid=uuid.uuid4(), name='other', project_id='project'
+    )
+    (theirs,) = os_acc.plug(
+        other,
+        [objects.AcceleratorRequest(uuid=uuid.uuid4(), driver='fake')],
+    )
+    fill_when(host, monkeypatch, 'driver', 'postplug', at=1)
+    with pytest.raises(exception.PlugException):
+        host.plug()
+    assert list(os_acc.get_vans(other)) == [theirs]
+    assert host.in_use() == {theirs.uuid}
+    host.disk.free()
+    os_acc.recover()
+    assert list(os_acc.get_vans()) == [theirs]
+    assert os_acc.unplug(other) == 1
+    assert host.in_use() == set()
+
+
+def test_full_while_recovering(host, monkeypatch):
+    host.plug()
+    fill_when(host, monkeypatch, 'plugin', 'unplug')
+    with pytest.raises(exception.UnplugException):
+        host.unplug()
+    monkeypatch.undo()
+    # Still full: a process that starts now does not fail for that.
+    report = os_acc.recover()
+    assert {van.uuid for van in report.failed} == host.uuids(host.requests)
+    assert report.released == []
+    host.nothing_is_forgotten()
+    host.works()

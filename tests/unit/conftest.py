@@ -1,0 +1,182 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""A host to plug on: real journal and locks, a driver and a plugin that
+record what is asked of them and can be told to misbehave."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Iterator
+import threading
+from typing import Any
+import uuid
+
+import pytest
+
+import os_acc
+from os_acc import driver
+from os_acc import loader
+from os_acc import objects
+from os_acc import plugin
+
+
+class Calls:
+    """What was called, in order, and what to do at which call."""
+
+    def __init__(self) -> None:
+        self.log: list[tuple[str, str]] = []
+        self.hooks: dict[tuple[str, str | None], Callable[[Any], None]] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, step: str, van: objects.VAN) -> None:
+        with self._lock:
+            self.log.append((step, van.uuid))
+        for key in ((step, van.uuid), (step, None)):
+            if key in self.hooks:
+                self.hooks[key](van)
+
+    def on(
+        self,
+        step: str,
+        do: Callable[[Any], None] | BaseException,
+        van: str | None = None,
+    ) -> None:
+        def fail(_van: Any) -> None:
+            raise do
+
+        act = fail if isinstance(do, BaseException) else do
+        self.hooks[(step, van)] = act
+
+    def of(self, *steps: str) -> list[str]:
+        """The VANs of these steps, in order."""
+        return [van for step, van in self.log if step in steps]
+
+    def clear(self) -> None:
+        self.log.clear()
+        self.hooks.clear()
+
+
+class RecordingDriver(driver.DriverBase):
+    calls: Calls
+    claims = True
+    handle_types: tuple[str, ...] = ()
+
+    def can_handle(self, request: objects.AcceleratorRequest) -> bool:
+        return self.claims
+
+    def get_devices(self) -> list[objects.Device]:
+        return [
+            objects.Device(
+                address='dev0',
+                driver=self.name,
+                handles_total=8,
+                handles_free=8,
+            )
+        ]
+
+    def prepareVAN(self, van, request, instance_info) -> None:
+        if van.handle is None:
+            van.handle = request.handle or objects.TestHandle(
+                name=f'made-{van.uuid}'
+            )
+        van.device = 'dev0'
+        van.driver_data = {'was': 'free'}
+        van.save()
+        self.calls('prepareVAN', van)
+
+    def postplug(self, van, instance_info) -> None:
+        self.calls('postplug', van)
+
+    def unprepareVAN(self, van, instance_info) -> None:
+        self.calls('unprepareVAN', van)
+
+
+class RecordingPlugin(plugin.PluginBase):
+    calls: Calls
+    takes: tuple[str, ...] = ('TestHandle', 'PCIHandle')
+
+    def describe(self) -> objects.HostPluginInfo:
+        return objects.HostPluginInfo(
+            plugin_name=self.name,
+            handle_info=[objects.HostHandleInfo.of(n) for n in self.takes],
+        )
+
+    def plug(self, van, instance_info, live) -> None:
+        self.calls('plug', van)
+        van.guest_config = f'<{van.handle.identity} live={live}>'
+
+    def unplug(self, van, instance_info, live) -> None:
+        self.calls('unplug', van)
+
+
+class Host:
+    """Drives os_acc by its public calls."""
+
+    def __init__(self) -> None:
+        self.calls = Calls()
+        self.driver = RecordingDriver.load('recording')
+        self.plugin = RecordingPlugin.load('recording')
+        self.driver.calls = self.plugin.calls = self.calls
+        self.errors: dict[str, str] = {}
+        self.drivers: dict[str, Any] = {'recording': self.driver}
+
+    def load(self) -> loader.Extensions:
+        return loader.Extensions(
+            self.drivers, {'recording': self.plugin}, self.errors
+        )
+
+    @staticmethod
+    def restart() -> None:
+        """As a new process would find things."""
+        os_acc.initialize(reset=True)
+
+    @staticmethod
+    def instance() -> objects.InstanceInfo:
+        return objects.InstanceInfo(
+            uuid=uuid.uuid4(), name='guest', project_id='project'
+        )
+
+    @staticmethod
+    def request(**kwargs: Any) -> objects.AcceleratorRequest:
+        return objects.AcceleratorRequest(uuid=uuid.uuid4(), **kwargs)
+
+    def requests(self, count: int) -> list[objects.AcceleratorRequest]:
+        return [self.request() for _ in range(count)]
+
+    @staticmethod
+    def states() -> dict[str, str]:
+        return {van.uuid: van.state for van in os_acc.get_vans()}
+
+
+@pytest.fixture
+def clean(tmp_path, monkeypatch) -> Iterator[None]:
+    """The library as in a new process, with a state path of its own."""
+    monkeypatch.setattr(os_acc, '_attacher', None)
+    conf = os_acc.CONF
+    conf([], project='os-acc', default_config_files=[])
+    conf.set_override('state_path', str(tmp_path / 'state'), 'os_acc')
+    conf.set_override('lock_timeout', 5.0, 'os_acc')
+    yield
+    if os_acc._attacher is not None:
+        os_acc._attacher.journal.close()
+    conf.clear_override('plugin', 'os_acc')
+    conf.reset()
+    for group in list(conf._groups):
+        if group.startswith('os_acc'):
+            for option in conf._groups[group]._opts:
+                conf.clear_override(option, group)
+
+
+@pytest.fixture
+def host(clean, monkeypatch) -> Host:
+    made = Host()
+    monkeypatch.setattr(loader, 'load_all', made.load)
+    os_acc.CONF.set_override('plugin', 'recording', 'os_acc')
+    os_acc.initialize()
+    return made

@@ -1,0 +1,1412 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""The journal: what it keeps, whom it refuses, and what damage does to it."""
+
+from concurrent import futures
+import contextlib
+import datetime
+import functools
+import glob
+import json
+import os
+import random
+import shutil
+import sqlite3
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+import uuid
+
+import hypothesis
+from hypothesis import stateful
+from hypothesis import strategies
+import pytest
+
+from os_acc import exception
+from os_acc import journal
+from os_acc import journal_file
+from os_acc import objects
+
+STATES = (
+    'preparing',
+    'prepared',
+    'plugging',
+    'plugged',
+    'unplugging',
+    'unpreparing',
+    'error',
+)
+
+
+def new_uuid():
+    return str(uuid.uuid4())
+
+
+def test_handle(name):
+    return objects.TestHandle(name=name)
+
+
+test_handle.__test__ = False
+
+
+def make_entry(instance=None, van=None, claim=None, live=False, **values):
+    """An entry as plug makes it.
+
+    :param claim: name of the handle that the request asks for
+    :param values: fields of the VAN
+    """
+    instance, van = instance or new_uuid(), van or new_uuid()
+    now = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
+    fields = {
+        'uuid': van,
+        'instance_uuid': instance,
+        'driver': 'fake',
+        'plugin': 'noop',
+        'state': 'preparing',
+        'boot_id': 'this-boot',
+        'created_at': now,
+        'updated_at': now,
+    }
+    request = objects.AcceleratorRequest(uuid=van)
+    if claim is not None:
+        request.handle = test_handle(claim)
+    return journal.Entry(
+        van=objects.VAN(**{**fields, **values}),
+        request=request,
+        instance_info=objects.InstanceInfo(
+            uuid=instance, name='guest', project_id='project'
+        ),
+        live=live,
+    )
+
+
+def uuids(entries):
+    return [entry.van.uuid for entry in entries]
+
+
+def mode(path):
+    return stat.S_IMODE(os.stat(path).st_mode)
+
+
+@pytest.fixture
+def state_path(tmp_path):
+    return str(tmp_path / 'state')
+
+
+@pytest.fixture
+def opened(state_path):
+    made = journal.Journal(state_path, 5)
+    yield made
+    made.close()
+
+
+@contextlib.contextmanager
+def opening(state_path, **kwargs):
+    with contextlib.closing(
+        journal.Journal(state_path, kwargs.pop('timeout', 5), **kwargs)
+    ) as made:
+        yield made
+
+
+def read_again(state_path):
+    with opening(state_path) as made:
+        return made.entries()
+
+
+@contextlib.contextmanager
+def raw(path):
+    """The file by sqlite3 alone, as an intruder or another version."""
+    with contextlib.closing(
+        sqlite3.connect(path, isolation_level=None, timeout=5)
+    ) as db:
+        yield db
+
+
+def fill(state_path, count=3, **values):
+    """Make a journal with rows, and close it: all is in the one file."""
+    entries = [
+        make_entry(claim=f'h{number}', **values) for number in range(count)
+    ]
+    with opening(state_path) as made:
+        made.add(entries)
+    assert os.listdir(state_path) == ['journal.db']
+    return entries
+
+
+# --- the files
+
+
+def test_only_its_user_may_look(state_path):
+    before = os.umask(0)
+    try:
+        with opening(state_path) as made:
+            made.add([make_entry()])
+            modes = {
+                name: mode(os.path.join(state_path, name))
+                for name in os.listdir(state_path)
+            }
+    finally:
+        os.umask(before)
+    assert modes == {
+        'journal.db': 0o600,
+        'journal.db-wal': 0o600,
+        'journal.db-shm': 0o600,
+    }
+    assert mode(state_path) == 0o700
+
+
+def test_opening_tightens_a_loose_mode(state_path):
+    fill(state_path)
+    path = os.path.join(state_path, 'journal.db')
+    os.chmod(path, 0o666)
+    with opening(state_path, create=False):
+        assert mode(path) == 0o666
+    with opening(state_path) as made:
+        made.add([make_entry()])
+        assert mode(path) == 0o600
+        assert mode(path + '-wal') == 0o600
+        assert mode(path + '-shm') == 0o600
+
+
+def test_commits_are_on_the_disk_when_they_return(opened):
+    with raw(opened.path) as db:
+        assert db.execute('PRAGMA journal_mode').fetchone() == ('wal',)
+    # The setting is the connection's own: 2 is FULL.
+    with contextlib.closing(journal_file.connect(opened.path, 1)) as db:
+        assert db.execute('PRAGMA synchronous').fetchone()[0] == 2
+
+
+def test_state_path_may_have_any_name(tmp_path):
+    folder = str(tmp_path / 'a?b#c%20d e' / 'state')
+    entries = fill(folder)
+    assert read_again(folder) == entries
+
+
+@pytest.mark.parametrize('place', ['file/state', '/proc/os-acc-state'])
+def test_a_state_path_that_cannot_be_made(tmp_path, place):
+    (tmp_path / 'file').write_text('in the way')
+    with pytest.raises(exception.JournalError) as caught:
+        journal.Journal(os.path.join(tmp_path, place), 1)
+    text = str(caught.value)
+    assert 'cannot make it' in text
+    assert f'user id {os.geteuid()}' in text
+    assert '[os_acc] state_path' in text
+
+
+def test_making_that_fails_leaves_nothing(state_path, monkeypatch):
+    monkeypatch.setattr(journal_file, 'MIGRATIONS', ['CREATE NONSENSE'])
+    with pytest.raises(exception.JournalError, match='cannot make it'):
+        journal.Journal(state_path, 1)
+    assert os.listdir(state_path) == []
+
+
+def test_a_folder_in_place_of_the_file(state_path):
+    os.makedirs(os.path.join(state_path, 'journal.db'))
+    with pytest.raises(exception.JournalError, match='cannot open it'):
+        journal.Journal(state_path, 1)
+
+
+def test_looking_only_makes_nothing(state_path):
+    with pytest.raises(exception.JournalMissing, match='there is none'):
+        journal.Journal(state_path, 1, create=False)
+    assert not os.path.exists(state_path)
+
+
+def test_looking_only_reads(state_path):
+    entries = fill(state_path)
+    with opening(state_path, create=False) as made:
+        assert made.entries() == entries
+
+
+def test_many_may_make_it_at_once(state_path):
+    """The first opening, by eight processes."""
+    children = [
+        run_child(
+            state_path,
+            'made.add([make_entry()])\nprint(len(made.entries()) > 0)',
+        )
+        for _ in range(8)
+    ]
+    assert [finish(child) for child in children] == ['True'] * 8
+    assert len(read_again(state_path)) == 8
+    assert os.listdir(state_path) == ['journal.db']
+
+
+# --- round trips
+
+
+def test_entries_come_back_as_they_were(opened, state_path):
+    full = make_entry(
+        claim='claimed',
+        live=True,
+        handle=objects.PCIHandle(address='0000:0c:00.1', managed=False),
+        device='0000:0c:00.0',
+        function_id='aes-256',
+        guest_config='<hostdev é/>',
+        driver_data={'old_driver': 'nvme', 'empty': ''},
+        error='it failed',
+    )
+    full.request.traits = ['CUSTOM_A', 'CUSTOM_B']
+    full.instance_info.hypervisor_id = 'lpar-1'
+    full.attached = True
+    bare = make_entry()
+    opened.add([full, bare])
+    for found in (opened.entries(), read_again(state_path)):
+        assert found == [full, bare]
+        assert found[0].van.handle == full.van.handle
+        assert found[0].van.created_at == full.van.created_at
+        assert found[0].van.obj_what_changed() == set()
+        assert found[0].started
+
+
+def test_entries_come_in_the_order_of_their_making(opened):
+    first, second = new_uuid(), new_uuid()
+    entries = [
+        make_entry(instance)
+        for instance in (second, first, second, first, second)
+    ]
+    opened.add(entries[:3])
+    opened.add(entries[3:])
+    # A later change does not move a row.
+    opened.mark(entries[:1], 'plugged')
+    opened.save(entries[1].van)
+    assert uuids(opened.entries()) == uuids(entries)
+    assert uuids(opened.entries(first)) == uuids(entries[1::2])
+    assert uuids(opened.entries(second)) == uuids(entries[::2])
+    assert opened.entries(new_uuid()) == []
+
+
+def test_save_writes_a_van_whole(opened, state_path):
+    entry, other = make_entry(), make_entry()
+    opened.add([entry, other])
+    before = entry.van.updated_at
+    entry.van.handle = test_handle('h')
+    entry.van.device = 'dev0'
+    entry.van.function_id = 'f'
+    entry.van.driver_data = {'key': 'value'}
+    entry.van.guest_config = '<x/>'
+    entry.van.state = 'plugged'
+    entry.van.error = 'once'
+    entry.van.boot_id = 'next-boot'
+    opened.save(entry.van)
+    found = read_again(state_path)
+    assert [e.van for e in found] == [entry.van, other.van]
+    assert found[0].van.updated_at >= before
+    assert (found[0].attached, found[0].live) == (False, False)
+
+
+def test_save_all_says_what_the_plugin_did(opened):
+    entries = [make_entry(live=True), make_entry(), make_entry()]
+    opened.add(entries)
+    vans = [entry.van for entry in entries]
+    opened.save_all(vans[:2], attached=True)
+    opened.save_all(vans)
+    assert [e.attached for e in opened.entries()] == [True, True, False]
+    opened.save_all(vans[:1], attached=False)
+    assert [e.attached for e in opened.entries()] == [False, True, False]
+    assert [e.live for e in opened.entries()] == [True, False, False]
+
+
+def test_mark_writes_state_live_and_attached_only(opened):
+    entry, other = make_entry(), make_entry()
+    opened.add([entry, other])
+    entry.van.guest_config = 'not to be saved'
+    entry.live = entry.attached = True
+    opened.mark([entry], 'unplugging')
+    assert entry.van.state == 'unplugging'
+    found, untouched = opened.entries()
+    assert found.van.state == 'unplugging'
+    assert found.van.updated_at == entry.van.updated_at
+    assert (found.live, found.attached) == (True, True)
+    assert found.van.guest_config is None
+    assert untouched == other
+
+
+def test_a_state_written_by_mark_survives_a_later_reader(state_path):
+    (entry,) = fill(state_path, 1)
+    with opening(state_path) as made:
+        made.mark([entry], 'plugged')
+    assert read_again(state_path)[0].van.state == 'plugged'
+
+
+def test_settle_drops_and_writes_down(opened):
+    gone, kept, other = make_entry(), make_entry(), make_entry()
+    opened.add([gone, kept, other])
+    opened.settle([gone.van], {kept.van.uuid: 'the guest holds it'})
+    found = opened.entries()
+    assert uuids(found) == uuids([kept, other])
+    assert found[0].van.state == 'error'
+    assert found[0].van.error == 'the guest holds it'
+    assert found[1] == other
+
+
+def test_settle_writes_the_state_it_is_told(opened):
+    entry = make_entry()
+    opened.add([entry])
+    opened.settle([], {entry.van.uuid: 'no such device'}, state='plugged')
+    (found,) = opened.entries()
+    assert (found.van.state, found.van.error) == ('plugged', 'no such device')
+
+
+def test_settle_of_nothing_changes_nothing(opened):
+    entry = make_entry()
+    opened.add([entry])
+    opened.settle([], {})
+    assert opened.entries() == [entry]
+
+
+def test_vans_on_a_device_in_every_state(opened):
+    entries = [
+        make_entry(state=state, device='0000:0c:00.0') for state in STATES
+    ]
+    opened.add([*entries, make_entry(device='0000:0c:00.1'), make_entry()])
+    found = opened.vans_on('0000:0c:00.0')
+    assert isinstance(found, objects.VANList)
+    assert list(found) == [entry.van for entry in entries]
+    assert len(opened.vans_on('0000:0d:00.0')) == 0
+
+
+def test_unsettled_instances(opened):
+    good, half, old = new_uuid(), new_uuid(), new_uuid()
+    opened.add(
+        [
+            make_entry(old, state='plugged', boot_id='boot-1'),
+            make_entry(good, state='plugged', boot_id='boot-2'),
+            make_entry(half, state='plugged', boot_id='boot-2'),
+            make_entry(half, state='error', boot_id='boot-2'),
+            make_entry(half, state='preparing', boot_id='boot-1'),
+        ]
+    )
+    # In the order of their first row to do, each once.
+    assert opened.unsettled('boot-2') == [old, half]
+    assert opened.unsettled('boot-1') == [good, half]
+
+
+# --- one device, one VAN
+
+
+def assert_names(err, entry):
+    """A DeviceBusy that says who has it."""
+    text = str(err)
+    assert entry.van.instance_uuid in text
+    assert entry.van.uuid in text
+    assert entry.van.state in text
+
+
+def test_a_handle_has_one_van(opened):
+    first, second = make_entry(), make_entry()
+    opened.add([first, second])
+    first.van.handle = test_handle('h')
+    first.van.state = 'plugging'
+    opened.save(first.van)
+    second.van.handle = test_handle('h')
+    with pytest.raises(exception.DeviceBusy, match='test/h') as caught:
+        opened.save(second.van)
+    assert_names(caught.value, first)
+    assert [e.van.handle for e in opened.entries()] == [first.van.handle, None]
+
+
+def test_a_handle_is_one_device_in_any_spelling(opened):
+    entries = [
+        make_entry(handle=objects.PCIHandle(address=text))
+        for text in ('0000:0C:00.1', '0c:00.1')
+    ]
+    with pytest.raises(exception.DeviceBusy, match=r'pci/0000:0c:00\.1'):
+        opened.add(entries)
+
+
+def test_the_intent_claims_the_handle_of_the_request(opened):
+    first = make_entry(claim='h')
+    opened.add([first])
+    with pytest.raises(exception.DeviceBusy, match='test/h') as caught:
+        opened.add([make_entry(claim='h')])
+    assert_names(caught.value, first)
+    third = make_entry()
+    opened.add([third])
+    third.van.handle = test_handle('h')
+    with pytest.raises(exception.DeviceBusy) as caught:
+        opened.save(third.van)
+    assert_names(caught.value, first)
+
+
+def test_a_claim_stays_until_the_van_is_released(opened):
+    first = make_entry(claim='h')
+    opened.add([first])
+    opened.save(first.van)
+    opened.mark([first], 'error')
+    opened.settle([], {first.van.uuid: 'stuck'})
+    for _ in range(2):
+        with pytest.raises(exception.DeviceBusy):
+            opened.add([make_entry(claim='h')])
+    opened.settle([first.van], {})
+    opened.add([make_entry(claim='h')])
+    assert len(opened.entries()) == 1
+
+
+def test_add_is_all_or_none(opened):
+    there = make_entry(claim='taken')
+    opened.add([there])
+    with pytest.raises(exception.DeviceBusy):
+        opened.add([make_entry(), make_entry(claim='taken'), make_entry()])
+    with pytest.raises(exception.DeviceBusy):
+        opened.add([make_entry(claim='twice'), make_entry(claim='twice')])
+    assert opened.entries() == [there]
+    opened.add([make_entry(claim='twice')])
+
+
+def test_an_error_of_the_callers_writes_nothing(opened):
+    def broken():
+        yield make_entry()
+        raise LookupError('the caller')
+
+    with pytest.raises(LookupError):
+        opened.add(broken())
+    assert opened.entries() == []
+    opened.add([make_entry()])
+
+
+def test_save_all_is_all_or_none(opened):
+    holder = make_entry(claim='taken')
+    entries = [make_entry() for _ in range(3)]
+    opened.add([holder, *entries])
+    for entry in entries:
+        entry.van.guest_config = 'new'
+    entries[1].van.handle = test_handle('taken')
+    with pytest.raises(exception.DeviceBusy):
+        opened.save_all([e.van for e in entries], attached=True)
+    found = opened.entries()[1:]
+    assert [e.van.guest_config for e in found] == [None] * 3
+    assert [e.attached for e in found] == [False] * 3
+
+
+def test_save_all_with_a_vanished_row_writes_none(opened):
+    entries = [make_entry() for _ in range(3)]
+    opened.add(entries)
+    opened.settle([entries[1].van], {})
+    for entry in entries:
+        entry.van.guest_config = 'new'
+    with pytest.raises(exception.JournalError, match=entries[1].van.uuid):
+        opened.save_all([e.van for e in entries])
+    assert [e.van.guest_config for e in opened.entries()] == [None, None]
+
+
+def test_a_van_uuid_is_of_one_instance(opened):
+    first = make_entry(claim='h1')
+    opened.add([first])
+    same = make_entry(van=first.van.uuid, claim='h2')
+    with pytest.raises(
+        exception.DeviceBusy, match=f'VAN {first.van.uuid}'
+    ) as caught:
+        opened.add([same])
+    assert_names(caught.value, first)
+    assert opened.entries() == [first]
+
+
+def test_handle_and_van_uuid_both_taken_names_the_handle(opened):
+    holder, same = make_entry(claim='h'), make_entry()
+    opened.add([same, holder])
+    with pytest.raises(exception.DeviceBusy, match='test/h') as caught:
+        opened.add([make_entry(van=same.van.uuid, claim='h')])
+    assert_names(caught.value, holder)
+
+
+def test_a_van_cannot_touch_another_instances_row(opened):
+    """A late unplug of the old owner, after the ARQ went to a new one."""
+    old = make_entry(claim='h')
+    opened.add([old])
+    opened.settle([old.van], {})
+    new = make_entry(van=old.van.uuid, claim='h')
+    opened.add([new])
+    opened.settle([old.van], {})
+    assert opened.entries() == [new]
+    with pytest.raises(exception.JournalError, match='no longer there'):
+        opened.save(old.van)
+    assert opened.entries() == [new]
+
+
+def test_save_of_a_vanished_row(opened):
+    entry = make_entry()
+    with pytest.raises(exception.JournalError, match='no longer there'):
+        opened.save(entry.van)
+    opened.add([entry])
+    opened.settle([entry.van], {})
+    with pytest.raises(exception.JournalError, match=entry.van.uuid):
+        opened.save(entry.van)
+    assert opened.entries() == []
+
+
+def test_a_van_that_did_not_get_a_handle_forgets_it(opened):
+    holder, entry = make_entry(claim='taken'), make_entry()
+    opened.add([holder, entry])
+    entry.van.device = 'dev0'
+    entry.van.driver_data = {'was': 'free'}
+    opened.save(entry.van)
+    entry.van.handle = test_handle('taken')
+    entry.van.device = 'dev1'
+    entry.van.function_id = 'f'
+    entry.van.driver_data = {'was': 'mine'}
+    with pytest.raises(exception.DeviceBusy):
+        opened.save(entry.van)
+    assert entry.van.handle is None
+    assert entry.van.device == 'dev0'
+    assert entry.van.function_id is None
+    assert entry.van.driver_data == {'was': 'free'}
+    opened.save(entry.van)
+
+
+# --- many at once
+
+
+def run_child(state_path, script, **kwargs):
+    """Start another process with the journal open as ``made``."""
+    lines = [
+        'import sys',
+        f'sys.path.insert(0, {os.path.dirname(__file__)!r})',
+        'from test_journal import *',
+        f'made = journal.Journal({state_path!r}, 30)',
+        script,
+    ]
+    return subprocess.Popen(
+        [sys.executable, '-c', '\n'.join(lines)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **kwargs,
+    )
+
+
+def finish(child):
+    """Wait for it.
+
+    :returns: what it printed
+    """
+    out, err = child.communicate(timeout=60)
+    assert child.returncode == 0, err
+    return out.strip()
+
+
+def test_many_threads_add_at_once(opened):
+    instances = [new_uuid() for _ in range(8)]
+
+    def work(instance):
+        for number in range(10):
+            entry = make_entry(instance, claim=f'{instance}-{number}')
+            opened.add([entry])
+            entry.van.handle = entry.request.handle
+            opened.save(entry.van)
+            assert opened.entries(instance)[-1] == entry
+
+    with futures.ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, instances))
+    found = opened.entries()
+    assert len({e.van.handle.identity for e in found}) == len(found) == 80
+
+
+def test_many_threads_want_one_handle(opened):
+    start = threading.Barrier(8)
+
+    def work(_):
+        start.wait()
+        try:
+            opened.add([make_entry(claim='one')])
+        except exception.DeviceBusy:
+            return 0
+        return 1
+
+    with futures.ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(work, range(8))) == 1
+    assert len(opened.entries()) == 1
+
+
+def test_many_processes_want_the_same_handles(opened, state_path):
+    script = '\n'.join(
+        [
+            'print("ready", flush=True)',
+            'sys.stdin.readline()',
+            'for number in range(20):',
+            '    with contextlib.suppress(exception.DeviceBusy):',
+            '        made.add([make_entry(claim=f"h{number}")])',
+            '        print(number)',
+        ]
+    )
+    children = [
+        run_child(state_path, script, stdin=subprocess.PIPE) for _ in range(5)
+    ]
+    for child in children:
+        assert child.stdout.readline() == 'ready\n'
+    for child in children:
+        child.stdin.write('go\n')
+        child.stdin.flush()
+    won = [int(n) for c in children for n in finish(c).split()]
+    assert sorted(won) == list(range(20))
+    claims = [e.request.handle.name for e in opened.entries()]
+    assert sorted(claims) == sorted(f'h{number}' for number in range(20))
+
+
+def test_readers_do_not_wait_for_a_writer(opened, state_path):
+    opened.add([make_entry()])
+    with raw(opened.path) as db:
+        db.execute('BEGIN IMMEDIATE')
+        db.execute('DELETE FROM van')
+        # Opening reads too.
+        child = run_child(state_path, 'print(len(made.entries()))')
+        assert finish(child) == '1'
+        assert len(opened.entries()) == 1
+        db.execute('COMMIT')
+    assert opened.entries() == []
+
+
+def test_a_writer_waits_for_another(opened):
+    with raw(opened.path) as db:
+        db.execute('BEGIN IMMEDIATE')
+        with futures.ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(opened.add, [make_entry()])
+            time.sleep(0.2)
+            assert not waiting.done()
+            db.execute('COMMIT')
+            waiting.result(timeout=5)
+    assert len(opened.entries()) == 1
+
+
+def test_a_writer_does_not_wait_longer_than_the_timeout(state_path):
+    with opening(state_path, timeout=0.3) as made, raw(made.path) as db:
+        db.execute('BEGIN IMMEDIATE')
+        start = time.monotonic()
+        with pytest.raises(exception.Timeout) as caught:
+            made.add([make_entry()])
+        assert 0.25 < time.monotonic() - start < 3
+        assert 'Waited 0.3 s for another writer' in str(caught.value)
+        assert made.path in str(caught.value)
+        db.execute('ROLLBACK')
+        made.add([make_entry()])
+        assert len(made.entries()) == 1
+
+
+class Child:
+    """A fork of this process that does an act at each call."""
+
+    def __init__(self, *acts):
+        here, there = os.pipe(), os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            status = 1
+            try:
+                for act in acts:
+                    os.read(there[0], 1)
+                    act()
+                    os.write(here[1], b'd')
+                status = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(status)
+        os.close(here[1])
+        os.close(there[0])
+        self.answers, self.orders = here[0], there[1]
+
+    def next(self):
+        os.write(self.orders, b'g')
+        assert os.read(self.answers, 1) == b'd', 'the child failed'
+
+    def wait(self):
+        os.close(self.orders)
+        os.close(self.answers)
+        assert os.waitpid(self.pid, 0)[1] == 0
+
+
+def test_a_forked_child_has_its_own_connection(opened, state_path):
+    entries = [make_entry(claim=f'h{number}') for number in range(4)]
+    opened.add(entries[:1])
+
+    def busy():
+        assert uuids(opened.entries()) == uuids(entries[:3])
+        with pytest.raises(exception.DeviceBusy):
+            opened.add([make_entry(claim='h2')])
+
+    child = Child(functools.partial(opened.add, entries[1:2]), busy)
+    child.next()
+    opened.add(entries[2:3])
+    child.next()
+    child.wait()
+    opened.add(entries[3:])
+    assert opened.entries() == entries
+    opened.close()
+    assert read_again(state_path) == entries
+
+
+def test_what_a_forked_child_writes_stays(opened, state_path):
+    """Also when the parent is gone first, as a daemon's is."""
+    entries = [make_entry() for _ in range(3)]
+    opened.add(entries[:1])
+    child = Child(
+        functools.partial(opened.add, entries[1:2]),
+        functools.partial(opened.add, entries[2:]),
+    )
+    child.next()
+    opened.close()
+    assert uuids(read_again(state_path)) == uuids(entries[:2])
+    child.next()
+    child.wait()
+    assert uuids(read_again(state_path)) == uuids(entries)
+
+
+def test_a_fork_while_another_thread_writes(opened):
+    """The child has not that thread, nor its transaction."""
+    writing, forked = threading.Event(), threading.Event()
+
+    def slow():
+        writing.set()
+        forked.wait(10)
+        yield make_entry()
+
+    with futures.ThreadPoolExecutor(1) as pool:
+        parent = pool.submit(opened.add, slow())
+        assert writing.wait(5)
+        # A child that hangs would outlive the test.
+        child = Child(
+            functools.partial(signal_alarm, 5),
+            functools.partial(opened.add, [make_entry()]),
+        )
+        child.next()
+        forked.set()
+        parent.result(timeout=5)
+        child.next()
+        child.wait()
+    assert len(opened.entries()) == 2
+
+
+def signal_alarm(seconds):
+    import signal
+
+    signal.alarm(seconds)
+
+
+# --- errors of sqlite
+
+
+def test_a_closed_journal(state_path):
+    with opening(state_path) as made:
+        pass
+    for call in (made.entries, functools.partial(made.add, [make_entry()])):
+        with pytest.raises(exception.JournalError, match='closed'):
+            call()
+
+
+def test_a_text_that_is_no_utf8(opened):
+    opened.add([make_entry()])
+    with raw(opened.path) as db:
+        db.execute("UPDATE van SET van = CAST(x'ff22' AS TEXT)")
+    with pytest.raises(exception.JournalError, match='UTF-8'):
+        opened.entries()
+
+
+def test_an_error_of_sqlite_is_a_journal_error(opened):
+    with raw(opened.path) as db:
+        db.execute('ALTER TABLE van RENAME TO hidden')
+    with pytest.raises(exception.JournalError, match='no such table'):
+        opened.entries()
+    with pytest.raises(exception.JournalError, match='no such table'):
+        opened.add([make_entry()])
+    with raw(opened.path) as db:
+        db.execute('ALTER TABLE hidden RENAME TO van')
+    opened.add([make_entry()])
+
+
+# --- versions
+
+
+def schema_version(state_path):
+    with raw(os.path.join(state_path, 'journal.db')) as db:
+        return db.execute('PRAGMA user_version').fetchone()[0]
+
+
+FURTHER = """
+ALTER TABLE van ADD COLUMN note TEXT;
+CREATE INDEX van_note ON van (note);
+"""
+
+
+def test_an_older_schema_is_brought_forward(state_path, monkeypatch):
+    entries = fill(state_path)
+    assert schema_version(state_path) == 1
+    monkeypatch.setattr(
+        journal_file, 'MIGRATIONS', [*journal_file.MIGRATIONS, FURTHER]
+    )
+    for _ in range(2):
+        with opening(state_path) as made:
+            assert made.entries() == entries
+            made.save_all(entry.van for entry in entries)
+        assert schema_version(state_path) == 2
+    with raw(os.path.join(state_path, 'journal.db')) as db:
+        notes = db.execute('SELECT note FROM van').fetchall()
+    assert notes == [(None,)] * 3
+
+
+def test_a_new_journal_has_the_newest_schema(state_path, monkeypatch):
+    monkeypatch.setattr(
+        journal_file, 'MIGRATIONS', [*journal_file.MIGRATIONS, FURTHER]
+    )
+    fill(state_path)
+    assert schema_version(state_path) == 2
+
+
+def test_a_migration_is_done_whole_or_not(state_path, monkeypatch):
+    entries = fill(state_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            journal_file,
+            'MIGRATIONS',
+            [*journal_file.MIGRATIONS, FURTHER + 'CREATE NONSENSE'],
+        )
+        with pytest.raises(exception.JournalError):
+            journal.Journal(state_path, 1)
+    assert schema_version(state_path) == 1
+    assert read_again(state_path) == entries
+
+
+def test_a_newer_schema_is_refused(state_path):
+    fill(state_path)
+    path = os.path.join(state_path, 'journal.db')
+    with raw(path) as db:
+        db.execute('PRAGMA user_version = 99')
+    for _ in range(2):
+        with pytest.raises(exception.JournalError) as caught:
+            journal.Journal(state_path, 1)
+        assert 'version 99, this os-acc knows 1' in str(caught.value)
+    assert os.listdir(state_path) == ['journal.db']
+
+
+def edit(state_path, column, change):
+    """Change the primitive in a column of the only row."""
+    with raw(os.path.join(state_path, 'journal.db')) as db:
+        (text,) = db.execute(f'SELECT {column} FROM van').fetchone()
+        primitive = json.loads(text)
+        change(primitive)
+        db.execute(f'UPDATE van SET {column} = ?', (json.dumps(primitive),))
+
+
+VERSION = 'versioned_object.version'
+DATA = 'versioned_object.data'
+
+
+def newer(primitive):
+    """As a later minor version, which added a field, would write it."""
+    primitive[VERSION] = '1.7'
+    primitive[DATA]['shiny'] = {'of': ['a', 'later', {'release': 1}]}
+    primitive.setdefault('versioned_object.changes', []).append('shiny')
+
+
+def test_a_row_of_a_newer_minor_version_is_read(state_path):
+    (entry,) = fill(state_path, 1, handle=test_handle('h'))
+    for column in ('van', 'request', 'instance'):
+        edit(state_path, column, newer)
+    for column in ('van', 'request'):
+        edit(state_path, column, lambda value: newer(value[DATA]['handle']))
+    assert read_again(state_path) == [entry]
+
+
+def test_a_row_of_an_older_minor_version_is_read(state_path, monkeypatch):
+    (entry,) = fill(state_path, 1, handle=test_handle('h'))
+
+    def older(primitive):
+        assert primitive[VERSION] == '1.0'
+        # Not yet known to that version.
+        for name in ('function_id', 'traits', 'image_id'):
+            primitive[DATA].pop(name, None)
+
+    for column in ('van', 'request', 'instance'):
+        edit(state_path, column, older)
+    for name in ('VAN', 'AcceleratorRequest', 'InstanceInfo', 'TestHandle'):
+        monkeypatch.setattr(getattr(objects, name), 'VERSION', '1.3')
+    (found,) = read_again(state_path)
+    assert found.van.VERSION == '1.3'
+    assert found.van.function_id is None
+    assert found.request.traits == []
+    assert found.instance_info.image_id is None
+    assert found.van.handle == entry.van.handle
+
+
+def other_major(primitive):
+    primitive[VERSION] = '2.0'
+
+
+def unknown(primitive):
+    primitive['versioned_object.name'] = 'Surprise'
+
+
+def no_data(primitive):
+    del primitive[DATA]
+
+
+def wrong_value(primitive):
+    primitive[DATA]['uuid'] = 'no uuid'
+
+
+@pytest.mark.parametrize('column', ['van', 'request', 'instance'])
+@pytest.mark.parametrize(
+    'change', [other_major, unknown, no_data, wrong_value]
+)
+def test_a_row_that_cannot_be_read_is_named(state_path, column, change):
+    (entry,) = fill(state_path, 1)
+    edit(state_path, column, change)
+    with opening(state_path) as made:
+        with pytest.raises(exception.JournalError) as caught:
+            made.entries()
+    assert f'VAN {entry.van.uuid} cannot be read' in str(caught.value)
+
+
+def test_another_major_of_a_handle_is_named(state_path):
+    (entry,) = fill(state_path, 1, handle=test_handle('h'))
+    edit(state_path, 'van', lambda value: other_major(value[DATA]['handle']))
+    with opening(state_path) as made:
+        with pytest.raises(exception.JournalError, match=entry.van.uuid):
+            made.entries()
+
+
+@pytest.mark.parametrize(
+    ('column', 'value'),
+    [
+        ('van', '{"cut": "off'),
+        ('van', '[1, 2]'),
+        ('van', 7),
+        ('state', 'dancing'),
+        ('updated_at', 'yesterday'),
+    ],
+)
+def test_a_garbled_row_is_named(state_path, column, value):
+    (entry,) = fill(state_path, 1)
+    with raw(os.path.join(state_path, 'journal.db')) as db:
+        db.execute(f'UPDATE van SET {column} = ?', (value,))
+    with opening(state_path) as made:
+        with pytest.raises(exception.JournalError, match=entry.van.uuid):
+            made.entries()
+
+
+# --- damage
+
+
+def overwrite(path, offset, content):
+    with open(path, 'r+b') as file:
+        file.seek(offset)
+        file.write(content)
+
+
+def random_middle(path):
+    size = os.path.getsize(path)
+    assert size > 5 * 4096
+    overwrite(path, size // 3, random.Random(1).randbytes(size // 3))
+
+
+def cut_to_nothing(path):
+    os.truncate(path, 0)
+
+
+def cut_short(path):
+    os.truncate(path, os.path.getsize(path) // 2)
+
+
+def overwrite_header(path):
+    overwrite(path, 0, random.Random(2).randbytes(100))
+
+
+def text_file(path):
+    with open(path, 'w', encoding='utf-8') as file:
+        file.write('This is a note to self.\n' * 400)
+
+
+DAMAGES = [
+    random_middle,
+    cut_to_nothing,
+    cut_short,
+    overwrite_header,
+    text_file,
+]
+
+
+def read_bytes(path):
+    with open(path, 'rb') as file:
+        return file.read()
+
+
+def set_aside(state_path):
+    """The path of the one file that is set aside."""
+    (path,) = [
+        os.path.join(state_path, name)
+        for name in os.listdir(state_path)
+        if '.damaged-' in name and not name.endswith(('-wal', '-shm'))
+    ]
+    return path
+
+
+@pytest.mark.parametrize('damage', DAMAGES)
+def test_a_damaged_journal_is_set_aside(state_path, damage):
+    fill(state_path, 20)
+    path = os.path.join(state_path, 'journal.db')
+    damage(path)
+    content = read_bytes(path)
+    with pytest.raises(exception.JournalError) as caught:
+        journal.Journal(state_path, 1)
+    aside = set_aside(state_path)
+    assert read_bytes(aside) == content
+    assert aside in str(caught.value)
+    assert 'os-acc recover --rebuild' in str(caught.value)
+    assert not os.path.exists(path)
+
+
+@pytest.mark.parametrize('damage', DAMAGES)
+def test_no_new_journal_in_place_of_a_damaged_one(state_path, damage):
+    fill(state_path, 20)
+    damage(os.path.join(state_path, 'journal.db'))
+    with pytest.raises(exception.JournalError):
+        journal.Journal(state_path, 1)
+    there = os.listdir(state_path)
+    for create in (True, False, True):
+        with pytest.raises(exception.JournalError) as caught:
+            journal.Journal(state_path, 1, create=create)
+        assert set_aside(state_path) in str(caught.value)
+        assert 'os-acc recover --rebuild' in str(caught.value)
+        assert os.listdir(state_path) == there
+
+
+@pytest.mark.parametrize('damage', DAMAGES)
+def test_looking_only_sets_nothing_aside(state_path, damage):
+    fill(state_path, 20)
+    path = os.path.join(state_path, 'journal.db')
+    damage(path)
+    content = read_bytes(path)
+    for _ in range(2):
+        with pytest.raises(exception.JournalError, match='it is damaged'):
+            journal.Journal(state_path, 1, create=False)
+    assert os.listdir(state_path) == ['journal.db']
+    assert read_bytes(path) == content
+
+
+def test_what_a_crash_left_beside_it_goes_along(tmp_path, state_path):
+    """The rows of a process that was killed may be in the -wal only."""
+    with opening(state_path) as made:
+        made.add([make_entry()])
+        crashed = str(tmp_path / 'crashed')
+        shutil.copytree(state_path, crashed)
+    wal = read_bytes(os.path.join(crashed, 'journal.db-wal'))
+    assert wal
+    overwrite_header(os.path.join(crashed, 'journal.db'))
+    with pytest.raises(exception.JournalError):
+        journal.Journal(crashed, 1)
+    aside = set_aside(crashed)
+    assert read_bytes(aside + '-wal') == wal
+    with pytest.raises(exception.JournalError) as caught:
+        journal.Journal(crashed, 1)
+    # The file itself is named, not what is beside it.
+    assert f'set aside as {aside}. ' in str(caught.value)
+
+
+def test_a_busy_file_is_not_taken_for_a_damaged_one(state_path):
+    entries = fill(state_path)
+    with raw(os.path.join(state_path, 'journal.db')) as db:
+        db.execute('PRAGMA locking_mode = EXCLUSIVE')
+        db.execute('BEGIN EXCLUSIVE')
+        with pytest.raises(exception.JournalError, match='locked'):
+            journal.Journal(state_path, 0.1)
+        assert not glob.glob(os.path.join(state_path, '*damaged*'))
+        db.execute('ROLLBACK')
+    assert read_again(state_path) == entries
+
+
+# --- rebuild
+
+
+def page_of(path, name):
+    """Where the root page of a table or index begins."""
+    with raw(path) as db:
+        (size,) = db.execute('PRAGMA page_size').fetchone()
+        (page,) = db.execute(
+            'SELECT rootpage FROM sqlite_master WHERE name = ?', (name,)
+        ).fetchone()
+    return (page - 1) * size, size
+
+
+def spoil(state_path):
+    """Open it, so that it is found damaged and set aside."""
+    with pytest.raises(exception.JournalError):
+        journal.Journal(state_path, 1)
+    assert not os.path.exists(os.path.join(state_path, 'journal.db'))
+
+
+def test_rebuild_keeps_all_where_an_index_is_damaged(state_path):
+    entries = fill(state_path, 8)
+    path = os.path.join(state_path, 'journal.db')
+    start, size = page_of(path, 'van_device')
+    overwrite(path, start, random.Random(3).randbytes(size))
+    spoil(state_path)
+    aside = set_aside(state_path)
+    content = read_bytes(aside)
+    assert journal_file.rebuild(state_path, 1) == (8, 0)
+    assert read_again(state_path) == entries
+    kept = aside.replace('.damaged-', '.rebuilt-')
+    assert read_bytes(kept) == content
+    assert sorted(os.listdir(state_path)) == [
+        'journal.db',
+        os.path.basename(kept),
+    ]
+    assert mode(path) == 0o600
+    # New rows come after those that were kept, and handles stay taken.
+    with opening(state_path) as made:
+        with pytest.raises(exception.DeviceBusy):
+            made.add([make_entry(claim='h3')])
+        made.add([make_entry()])
+        assert made.entries()[:8] == entries
+
+
+def test_rebuild_keeps_what_comes_before_the_damage(state_path):
+    entries = fill(state_path, 40)
+    path = os.path.join(state_path, 'journal.db')
+    needle = entries[30].van.uuid.encode()
+    (offset,) = [
+        at
+        for at in range(0, os.path.getsize(path), 4096)
+        # A leaf of the table: type 13, sqlite.org/fileformat2.html
+        if read_bytes(path)[at] == 13
+        and b'"uuid":"' + needle in read_bytes(path)[at : at + 4096]
+    ]
+    overwrite(path, offset, random.Random(4).randbytes(4096))
+    spoil(state_path)
+    kept, lost = journal_file.rebuild(state_path, 1)
+    assert 0 < kept <= 30
+    assert lost == 0
+    assert read_again(state_path) == entries[:kept]
+
+
+def test_rebuild_counts_what_it_cannot_take_over(state_path):
+    entries = fill(state_path, 3)
+    path = os.path.join(state_path, 'journal.db')
+    with raw(path) as db:
+        db.execute('CREATE TABLE copy AS SELECT * FROM van')
+        db.execute('DROP TABLE van')
+        db.execute('ALTER TABLE copy RENAME TO van')
+        # Two rows of one VAN: the unique index would not have let it in.
+        db.execute('INSERT INTO van SELECT * FROM van WHERE seq = 2')
+        db.execute('UPDATE van SET seq = 9 WHERE rowid = 4')
+    os.rename(path, path + '.damaged-20260101T000000-1')
+    assert journal_file.rebuild(state_path, 1) == (3, 1)
+    assert read_again(state_path) == entries
+
+
+def test_rebuild_from_nothing_readable(state_path):
+    fill(state_path)
+    text_file(os.path.join(state_path, 'journal.db'))
+    spoil(state_path)
+    assert journal_file.rebuild(state_path, 1) == (0, 0)
+    assert read_again(state_path) == []
+
+
+def test_rebuild_takes_the_rows_of_the_wal_too(tmp_path, state_path):
+    entries = [make_entry() for _ in range(3)]
+    aside = str(tmp_path / 'crashed' / 'journal.db.damaged-20260101T000000-1')
+    os.mkdir(tmp_path / 'crashed')
+    with opening(state_path) as made:
+        made.add(entries)
+        for end in ('', '-wal'):
+            shutil.copy(made.path + end, aside + end)
+    crashed = os.path.dirname(aside)
+    assert journal_file.rebuild(crashed, 1) == (3, 0)
+    assert read_again(crashed) == entries
+    assert not glob.glob(os.path.join(crashed, '*damaged*'))
+
+
+def test_rebuild_refuses_where_a_journal_is(state_path):
+    entries = fill(state_path)
+    path = os.path.join(state_path, 'journal.db')
+    shutil.copy(path, path + '.damaged-20260101T000000-1')
+    with pytest.raises(exception.JournalError, match='nothing to rebuild'):
+        journal_file.rebuild(state_path, 1)
+    assert read_again(state_path) == entries
+    assert len(os.listdir(state_path)) == 2
+
+
+def test_rebuild_refuses_where_nothing_was_set_aside(state_path):
+    os.mkdir(state_path)
+    with pytest.raises(exception.JournalError, match='no damaged journal'):
+        journal_file.rebuild(state_path, 1)
+    assert os.listdir(state_path) == []
+
+
+# --- against a model
+
+
+INSTANCES = [new_uuid() for _ in range(2)]
+VANS = [new_uuid() for _ in range(6)]
+HANDLES = strategies.sampled_from(['h0', 'h1', 'h2', 'h3'])
+VALUES = strategies.one_of(
+    strategies.none(), strategies.sampled_from(['dev0', 'dev1', 'dev2'])
+)
+CHANGES = strategies.fixed_dictionaries(
+    {},
+    optional={
+        'handle': HANDLES.map(test_handle),
+        'device': VALUES,
+        'function_id': VALUES,
+        'guest_config': strategies.none()
+        | strategies.text(
+            strategies.characters(exclude_categories=['Cs']), max_size=20
+        ),
+        'driver_data': strategies.dictionaries(
+            strategies.text('abc', max_size=2),
+            strategies.text('xyz', max_size=2),
+            max_size=2,
+        ),
+        'state': strategies.sampled_from(STATES),
+    },
+)
+
+
+class Model(stateful.RuleBasedStateMachine):
+    """The journal beside a dict. Rows are told apart by their VAN's uuid."""
+
+    def __init__(self):
+        super().__init__()
+        self.folder = tempfile.mkdtemp(prefix='os-acc-test-')
+        self.journal = journal.Journal(self.folder, 5)
+        self.rows = {}
+        self.taken = {}
+
+    def teardown(self):
+        self.journal.close()
+        shutil.rmtree(self.folder)
+
+    def holder(self, handle):
+        return next((v for v, h in self.taken.items() if h == handle), None)
+
+    @stateful.rule(
+        instance=strategies.sampled_from(INSTANCES),
+        wanted=strategies.lists(
+            strategies.tuples(
+                strategies.sampled_from(VANS), strategies.none() | HANDLES
+            ),
+            min_size=1,
+            max_size=3,
+        ),
+        live=strategies.booleans(),
+    )
+    def add(self, instance, wanted, live):
+        entries = [
+            make_entry(instance, van, claim, live) for van, claim in wanted
+        ]
+        rows, taken = dict(self.rows), dict(self.taken)
+        fits = True
+        for entry, (van, claim) in zip(entries, wanted, strict=True):
+            if van in rows or (claim and claim in taken.values()):
+                fits = False
+                break
+            rows[van], taken[van] = entry, claim
+        if fits:
+            self.journal.add(entries)
+            self.rows, self.taken = rows, taken
+        else:
+            with pytest.raises(exception.DeviceBusy):
+                self.journal.add(entries)
+
+    @stateful.precondition(lambda self: self.rows)
+    @stateful.rule(data=strategies.data(), change=CHANGES)
+    def save(self, data, change):
+        entry = self.pick(data)
+        before = entry.van.obj_clone()
+        for name, value in change.items():
+            setattr(entry.van, name, value)
+        wanted = entry.van.handle.name if entry.van.handle else None
+        holder = self.holder(wanted)
+        if wanted is None or holder in (None, entry.van.uuid):
+            self.journal.save(entry.van)
+            if wanted is not None:
+                self.taken[entry.van.uuid] = wanted
+        else:
+            with pytest.raises(exception.DeviceBusy, match=holder):
+                self.journal.save(entry.van)
+            entry.van = before
+
+    @stateful.precondition(lambda self: self.rows)
+    @stateful.rule(
+        data=strategies.data(),
+        state=strategies.sampled_from(STATES),
+        live=strategies.booleans(),
+        attached=strategies.booleans(),
+    )
+    def mark(self, data, state, live, attached):
+        entry = self.pick(data)
+        entry.live, entry.attached = live, attached
+        self.journal.mark([entry], state)
+        assert entry.van.state == state
+
+    @stateful.precondition(lambda self: self.rows)
+    @stateful.rule(data=strategies.data(), attached=strategies.booleans())
+    def save_all(self, data, attached):
+        entries = [self.pick(data)]
+        if data.draw(strategies.booleans()):
+            entries = list(self.rows.values())
+        self.journal.save_all([e.van for e in entries], attached=attached)
+        for entry in entries:
+            entry.attached = attached
+
+    @stateful.precondition(lambda self: self.rows)
+    @stateful.rule(data=strategies.data(), error=strategies.text('e!'))
+    def settle(self, data, error):
+        released, failed = self.pick(data), self.pick(data)
+        failures = {}
+        if failed is not released:
+            failures[failed.van.uuid] = error
+            failed.van.state, failed.van.error = 'error', error
+        self.journal.settle([released.van], failures)
+        del self.rows[released.van.uuid], self.taken[released.van.uuid]
+
+    @stateful.precondition(lambda self: self.rows)
+    @stateful.rule(data=strategies.data())
+    def settle_as_another_instance(self, data):
+        stranger = self.pick(data).van.obj_clone()
+        stranger.instance_uuid = new_uuid()
+        self.journal.settle([stranger], {})
+        with pytest.raises(exception.JournalError):
+            self.journal.save(stranger)
+
+    @stateful.rule()
+    def reopen(self):
+        self.journal.close()
+        self.journal = journal.Journal(self.folder, 5)
+
+    def pick(self, data):
+        return self.rows[data.draw(strategies.sampled_from(list(self.rows)))]
+
+    @stateful.invariant()
+    def the_same(self):
+        def plain(entry):
+            van = entry.van.obj_clone()
+            # The journal's own to set.
+            van.updated_at = None
+            return van, entry.live, entry.attached, entry.request
+
+        found = [plain(entry) for entry in self.journal.entries()]
+        assert found == [plain(entry) for entry in self.rows.values()]
+        for instance in INSTANCES:
+            assert uuids(self.journal.entries(instance)) == uuids(
+                e
+                for e in self.rows.values()
+                if e.van.instance_uuid == instance
+            )
+        for device in ('dev0', 'dev1'):
+            assert [v.uuid for v in self.journal.vans_on(device)] == uuids(
+                e for e in self.rows.values() if e.van.device == device
+            )
+
+
+Model.TestCase.settings = hypothesis.settings(
+    max_examples=40, stateful_step_count=25, deadline=None
+)
+TestModel = Model.TestCase

@@ -1,0 +1,108 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""The options of the group [os_acc], and of all extensions."""
+
+from __future__ import annotations
+
+import io
+
+from oslo_config import cfg
+from oslo_config import generator
+import pytest
+
+from os_acc import opts
+
+
+@pytest.fixture
+def conf():
+    made = cfg.ConfigOpts()
+    opts.register(made)
+    made([], default_config_files=[])
+    return made
+
+
+def test_defaults(conf):
+    assert conf.os_acc.plugin == 'libvirt'
+    assert conf.os_acc.drivers == []
+    assert conf.os_acc.state_path == '/var/lib/os-acc'
+    assert conf.os_acc.max_workers == 16
+    assert conf.os_acc.lock_timeout == 300
+    assert conf.os_acc.journal_timeout == 30
+
+
+def test_registered_twice(conf):
+    opts.register(conf)
+    assert conf.os_acc.plugin == 'libvirt'
+
+
+def test_registered_globally():
+    import os_acc
+
+    assert 'state_path' in os_acc.CONF.os_acc
+
+
+def test_lock_path(conf):
+    assert opts.lock_path(conf) == '/var/lib/os-acc/locks'
+    conf.set_override('state_path', '/srv/acc', 'os_acc')
+    assert opts.lock_path(conf) == '/srv/acc/locks'
+    conf.set_override('lock_path', '/run/lock/acc', 'os_acc')
+    assert opts.lock_path(conf) == '/run/lock/acc'
+
+
+@pytest.mark.parametrize(
+    ('name', 'value'),
+    [
+        ('max_workers', 0),
+        ('max_workers', 257),
+        ('max_workers', 'many'),
+        ('lock_timeout', -1),
+        ('journal_timeout', 0),
+    ],
+)
+def test_out_of_range(conf, name, value):
+    with pytest.raises(ValueError, match=r'[Ss]hould be|invalid'):
+        conf.set_override(name, value, 'os_acc')
+
+
+def test_from_a_file(tmp_path):
+    file = tmp_path / 'nova.conf'
+    file.write_text(
+        '[os_acc]\ndrivers = qat, pci\nlock_timeout = 0.5\n', encoding='utf-8'
+    )
+    conf = cfg.ConfigOpts()
+    opts.register(conf)
+    conf([], default_config_files=[str(file)])
+    assert conf.os_acc.drivers == ['qat', 'pci']
+    assert conf.os_acc.lock_timeout == 0.5
+
+
+def test_list_opts():
+    listed = dict(opts.list_opts())
+    assert {'os_acc', 'os_acc_fake', 'os_acc_libvirt'} <= set(listed)
+    assert 'os_acc_noop' not in listed  # it has none
+    assert {o.name for o in listed['os_acc']} == {o.name for o in opts.OPTS}
+    assert 'managed' in {o.name for o in listed['os_acc_libvirt']}
+    assert 'hardware_path' in {o.name for o in listed['os_acc_fake']}
+    for options in listed.values():
+        for option in options:
+            assert option.help, option.name
+
+
+def test_sample_file():
+    conf = cfg.ConfigOpts()
+    generator.register_cli_opts(conf)
+    conf(['--namespace', 'os_acc'], default_config_files=[])
+    sample = io.StringIO()
+    generator.generate(conf, sample)
+    text = sample.getvalue()
+    assert '[os_acc]\n' in text
+    assert '#state_path = /var/lib/os-acc\n' in text
+    assert '#lock_path = <state_path>/locks\n' in text
+    assert '[os_acc_libvirt]\n' in text
+    assert '#guest_addresses =\n' in text

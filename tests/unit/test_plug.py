@@ -1,0 +1,621 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""os_acc.plug: order, undo, idempotency, failures."""
+
+import threading
+import time
+
+import pytest
+
+import os_acc
+from os_acc import exception
+from os_acc import objects
+
+
+class Oops(BaseException):
+    """Not an Exception, as some libraries' time limits are not."""
+
+
+def uuids(vans):
+    return [van.uuid for van in vans]
+
+
+def test_plug_returns_vans_in_order_of_requests(host):
+    instance, requests = host.instance(), host.requests(5)
+    # The first is the slowest.
+    host.calls.on('prepareVAN', lambda v: time.sleep(0.1), requests[0].uuid)
+    vans = os_acc.plug(instance, requests)
+    assert isinstance(vans, objects.VANList)
+    assert uuids(vans) == uuids(requests)
+    assert uuids(os_acc.get_vans(instance)) == uuids(requests)
+    for van in vans:
+        assert van.state == 'plugged'
+        assert van.instance_uuid == instance.uuid
+        assert van.driver == van.plugin == 'recording'
+        assert van.handle == objects.TestHandle(name=f'made-{van.uuid}')
+        assert van.guest_config == f'<test/made-{van.uuid} live=False>'
+        assert van.error is None
+    assert list(os_acc.get_vans()) == list(vans)
+
+
+def test_plug_steps_come_in_the_order_of_the_design(host):
+    instance, requests = host.instance(), host.requests(4)
+    os_acc.plug(instance, requests)
+    steps = [step for step, _ in host.calls.log]
+    assert steps == ['prepareVAN'] * 4 + ['plug'] * 4 + ['postplug'] * 4
+    assert host.calls.of('plug') == uuids(requests)
+    assert host.calls.of('postplug') == uuids(requests)
+
+
+def test_the_van_says_its_state_at_each_step(host):
+    seen = {}
+    for step in ('prepareVAN', 'plug', 'postplug', 'unplug', 'unprepareVAN'):
+        host.calls.on(
+            step,
+            lambda van, step=step: seen.update(
+                {step: host.states()[van.uuid]}
+            ),
+        )
+    instance, requests = host.instance(), host.requests(1)
+    os_acc.plug(instance, requests)
+    os_acc.unplug(instance)
+    assert seen == {
+        'prepareVAN': 'preparing',
+        'plug': 'plugging',
+        'postplug': 'plugging',
+        'unplug': 'unplugging',
+        'unprepareVAN': 'unpreparing',
+    }
+
+
+def test_preparation_is_parallel(host):
+    together = threading.Barrier(6, timeout=5)
+    host.calls.on('prepareVAN', lambda van: together.wait())
+    os_acc.plug(host.instance(), host.requests(6))
+
+
+def test_max_workers_limits_the_preparation(host):
+    os_acc.CONF.set_override('max_workers', 2, 'os_acc')
+    running, most = set(), []
+
+    def prepare(van):
+        running.add(van.uuid)
+        most.append(len(running))
+        time.sleep(0.02)
+        running.discard(van.uuid)
+
+    host.calls.on('prepareVAN', prepare)
+    os_acc.plug(host.instance(), host.requests(8))
+    assert max(most) == 2
+
+
+def test_plug_again_touches_nothing(host):
+    instance, requests = host.instance(), host.requests(3)
+    vans = os_acc.plug(instance, requests)
+    host.calls.clear()
+    again = os_acc.plug(instance, list(reversed(requests)))
+    assert host.calls.log == []
+    assert list(again) == list(reversed(list(vans)))
+
+
+def test_plug_more_touches_only_what_is_new(host):
+    instance, requests = host.instance(), host.requests(3)
+    os_acc.plug(instance, requests[1:2])
+    host.calls.clear()
+    vans = os_acc.plug(instance, requests)
+    assert uuids(vans) == uuids(requests)
+    assert sorted(host.calls.of('prepareVAN')) == sorted(
+        [requests[0].uuid, requests[2].uuid]
+    )
+
+
+def test_plugged_with_another_request_is_refused(host):
+    instance = host.instance()
+    request = host.request(resource_class='FPGA')
+    os_acc.plug(instance, [request])
+    host.calls.clear()
+    other = objects.AcceleratorRequest(uuid=request.uuid, resource_class='GPU')
+    with pytest.raises(exception.PlugException) as caught:
+        os_acc.plug(instance, [other])
+    assert isinstance(caught.value.__cause__, exception.InvalidRequest)
+    for text in ('resource_class', 'GPU', 'FPGA', request.uuid):
+        assert text in str(caught.value)
+    assert host.calls.log == []
+    assert host.states() == {request.uuid: 'plugged'}
+
+
+@pytest.mark.parametrize('step', ['prepareVAN', 'plug', 'postplug'])
+@pytest.mark.parametrize('victim', [0, 1, 2])
+@pytest.mark.parametrize('error', [RuntimeError('boom'), Oops('boom')])
+def test_any_failure_undoes_all_of_the_call(host, step, victim, error):
+    instance, kept = host.instance(), host.requests(1)
+    os_acc.plug(instance, kept)
+    before = list(os_acc.get_vans())
+    host.calls.clear()
+    requests = host.requests(3)
+    host.calls.on(step, error, requests[victim].uuid)
+    with pytest.raises(exception.PlugException) as caught:
+        os_acc.plug(instance, [*kept, *requests])
+    assert caught.value.__cause__ is error
+    assert caught.value.undo_errors == []
+    for text in ('boom', requests[victim].uuid, step, instance.uuid):
+        assert text in str(caught.value)
+    assert list(os_acc.get_vans()) == before
+    # Undone is what was begun, last first, and nothing else.
+    plugged = host.calls.of('plug')
+    assert host.calls.of('unplug') == list(reversed(plugged))
+    prepared = host.calls.of('prepareVAN')
+    undone = host.calls.of('unprepareVAN')
+    assert sorted(undone) == sorted(prepared)
+    assert undone == [u for u in reversed(uuids(requests)) if u in prepared]
+    assert kept[0].uuid not in undone
+
+
+def test_after_a_failure_no_more_are_started(host):
+    os_acc.CONF.set_override('max_workers', 1, 'os_acc')
+    requests = host.requests(5)
+    host.calls.on('prepareVAN', RuntimeError('boom'), requests[1].uuid)
+    with pytest.raises(exception.PlugException):
+        os_acc.plug(host.instance(), requests)
+    assert host.calls.of('prepareVAN') == uuids(requests[:2])
+    assert host.calls.of('unprepareVAN') == uuids(reversed(requests[:2]))
+    assert host.states() == {}
+
+
+def test_a_sys_exit_of_a_driver_does_not_end_the_process(host):
+    host.calls.on('prepareVAN', SystemExit(3))
+    with pytest.raises(exception.PlugException) as caught:
+        os_acc.plug(host.instance(), host.requests(1))
+    assert isinstance(caught.value.__cause__, SystemExit)
+    assert host.states() == {}
+
+
+@pytest.mark.parametrize('step', ['plug', 'postplug'])
+def test_an_interrupt_of_the_caller_is_undone_and_passed_on(host, step):
+    requests = host.requests(2)
+    host.calls.on(step, KeyboardInterrupt(), requests[1].uuid)
+    with pytest.raises(KeyboardInterrupt):
+        os_acc.plug(host.instance(), requests)
+    assert host.states() == {}
+    assert len(host.calls.of('unprepareVAN')) == 2
+
+
+def test_an_interrupt_while_preparing_waits_for_the_drivers(host):
+    # The caller's thread gets it in the middle of its wait.
+    import _thread
+
+    requests = host.requests(3)
+    ended = []
+    together = threading.Barrier(3, timeout=5)
+
+    def prepare(van):
+        together.wait()
+        if van.uuid == requests[0].uuid:
+            _thread.interrupt_main()
+        time.sleep(0.2)
+        ended.append(van.uuid)
+
+    host.calls.on('prepareVAN', prepare)
+    host.calls.on('unprepareVAN', lambda van: ended.append('undo'))
+    with pytest.raises(KeyboardInterrupt):
+        os_acc.plug(host.instance(), requests)
+    assert host.states() == {}
+    assert ended[:3].count('undo') == 0
+    assert ended[3:] == ['undo'] * 3
+
+
+def test_a_failed_undo_is_told_kept_and_tried_again(host):
+    instance, requests = host.instance(), host.requests(3)
+    host.calls.on('plug', RuntimeError('boom'), requests[2].uuid)
+    host.calls.on('unprepareVAN', OSError('stuck'), requests[1].uuid)
+    with pytest.raises(exception.PlugException) as caught:
+        os_acc.plug(instance, requests)
+    (undo,) = caught.value.undo_errors
+    assert isinstance(undo.__cause__, OSError)
+    assert 'boom' in str(caught.value)
+    assert 'stuck' in str(caught.value)
+    assert requests[1].uuid in str(undo)
+    (left,) = os_acc.get_vans()
+    assert (left.uuid, left.state) == (requests[1].uuid, 'error')
+    assert 'stuck' in left.error
+    # Others were undone nevertheless.
+    assert host.calls.of('unprepareVAN') == uuids(reversed(requests))
+    host.calls.clear()
+    report = os_acc.recover()
+    assert uuids(report.released) == [requests[1].uuid]
+    assert host.calls.log == [('unprepareVAN', requests[1].uuid)]
+    assert host.states() == {}
+
+
+def test_what_the_guest_will_not_let_go_is_not_unprepared(host):
+    requests = host.requests(2)
+    host.calls.on('postplug', RuntimeError('boom'))
+    host.calls.on('unplug', TimeoutError('guest asleep'), requests[0].uuid)
+    with pytest.raises(exception.PlugException) as caught:
+        os_acc.plug(host.instance(), requests)
+    assert host.calls.of('unprepareVAN') == [requests[1].uuid]
+    assert len(caught.value.undo_errors) == 1
+    host.calls.clear()
+    os_acc.recover()
+    assert host.calls.log == [
+        ('unplug', requests[0].uuid),
+        ('unprepareVAN', requests[0].uuid),
+    ]
+
+
+def test_plug_after_a_failed_undo_undoes_first(host):
+    instance, requests = host.instance(), host.requests(1)
+    host.calls.on('postplug', RuntimeError('boom'))
+    host.calls.on('unprepareVAN', OSError('stuck'))
+    with pytest.raises(exception.PlugException):
+        os_acc.plug(instance, requests)
+    with pytest.raises(exception.PlugException) as caught:
+        os_acc.plug(instance, requests)
+    assert isinstance(caught.value.__cause__, OSError)
+    host.calls.clear()
+    os_acc.plug(instance, requests)
+    steps = [step for step, _ in host.calls.log]
+    assert steps == ['unprepareVAN', 'prepareVAN', 'plug', 'postplug']
+
+
+def test_a_driver_that_sets_no_handle_fails(host, monkeypatch):
+    monkeypatch.setattr(
+        type(host.driver), 'prepareVAN', lambda self, *args: None
+    )
+    request = host.request(handle=objects.PCIHandle(address='0000:01:00.0'))
+    with pytest.raises(exception.PlugException) as caught:
+        os_acc.plug(host.instance(), [request])
+    assert isinstance(caught.value.__cause__, exception.HandleMissing)
+    assert 'recording' in str(caught.value)
+    assert host.calls.of('unprepareVAN') == [request.uuid]
+    assert host.states() == {}
+
+
+def test_a_handle_that_the_plugin_does_not_take_fails_untouched(host):
+    request = host.request(handle=objects.DRCHandle(drc_index=0x21030011))
+    with pytest.raises(exception.UnsupportedHandle) as caught:
+        os_acc.plug(host.instance(), [host.request(), request])
+    assert 'DRCHandle' in str(caught.value)
+    assert host.calls.log == []
+
+
+def test_a_driver_of_no_handle_that_the_plugin_takes_fails_untouched(host):
+    host.driver.handle_types = ('MdevHandle',)
+    with pytest.raises(exception.UnsupportedHandle):
+        os_acc.plug(host.instance(), host.requests(1))
+    assert host.calls.log == []
+
+
+def test_a_driver_that_makes_a_handle_not_taken_is_undone(host):
+    def prepare(van):
+        van.handle = objects.DRCHandle(drc_index='21030011')
+
+    host.calls.on('prepareVAN', prepare)
+    with pytest.raises(exception.PlugException) as caught:
+        os_acc.plug(host.instance(), host.requests(1))
+    assert isinstance(caught.value.__cause__, exception.UnsupportedHandle)
+    assert len(host.calls.of('unprepareVAN')) == 1
+
+
+def test_one_handle_for_two_instances(host):
+    handle = objects.PCIHandle(address='0000:0C:00.1')
+    first = host.instance()
+    (van,) = os_acc.plug(first, [host.request(handle=handle)])
+    host.calls.clear()
+    other = host.request(handle=objects.PCIHandle(address='0c:00.1'))
+    with pytest.raises(exception.PlugException) as caught:
+        os_acc.plug(host.instance(), [host.request(), other])
+    assert isinstance(caught.value.__cause__, exception.DeviceBusy)
+    assert first.uuid in str(caught.value)
+    assert '0000:0c:00.1' in str(caught.value)
+    assert host.calls.log == []
+    assert host.states() == {van.uuid: 'plugged'}
+
+
+def test_a_driver_that_finds_a_taken_handle_never_undoes_the_owner(host):
+    """It saves a handle that is another's: its undo must not have it."""
+    handle = objects.TestHandle(name='the-one')
+    first, second = host.request(), host.request()
+    undone = []
+    host.calls.on('unprepareVAN', lambda van: undone.append(van.handle))
+
+    def prepare(van):
+        van.handle = handle
+        van.driver_data = {'touched': 'the-one'}
+
+    # Without save(): the conflict comes up only after prepareVAN.
+    host.calls.on('prepareVAN', prepare)
+    os_acc.plug(host.instance(), [first])
+    with pytest.raises(exception.PlugException) as caught:
+        os_acc.plug(host.instance(), [second])
+    assert isinstance(caught.value.__cause__, exception.DeviceBusy)
+    (seen,) = undone
+    assert seen != handle
+    # With save().
+    host.calls.on('prepareVAN', lambda van: (prepare(van), van.save()))
+    with pytest.raises(exception.PlugException) as caught:
+        os_acc.plug(host.instance(), [second])
+    assert isinstance(caught.value.__cause__, exception.DeviceBusy)
+    assert handle not in undone
+    assert host.states() == {first.uuid: 'plugged'}
+
+
+def test_one_van_uuid_for_two_instances(host):
+    first, request = host.instance(), host.request()
+    os_acc.plug(first, [request])
+    host.calls.clear()
+    with pytest.raises(exception.PlugException) as caught:
+        os_acc.plug(host.instance(), [request])
+    assert isinstance(caught.value.__cause__, exception.DeviceBusy)
+    assert first.uuid in str(caught.value)
+    assert host.calls.log == []
+    assert host.states() == {request.uuid: 'plugged'}
+
+
+def test_a_late_unplug_does_not_touch_the_next_owner(host):
+    old, new, request = host.instance(), host.instance(), host.request()
+    os_acc.plug(old, [request])
+    os_acc.unplug(old)
+    os_acc.plug(new, [request])
+    host.calls.clear()
+    assert os_acc.unplug(old, [request]) == 0
+    assert os_acc.unplug(old) == 0
+    assert host.calls.log == []
+    assert host.states() == {request.uuid: 'plugged'}
+
+
+def bad_calls(host):
+    request = host.request()
+    unset = objects.AcceleratorRequest()
+    handle = objects.TestHandle(name='one')
+    return {
+        'empty': ([], 'requests'),
+        'none': (None, 'requests'),
+        'text': ('abc', 'requests'),
+        'dict': ({'uuid': request.uuid}, 'requests'),
+        'raw ARQ': ([{'uuid': request.uuid}], 'request'),
+        'no uuid': ([unset], 'uuid'),
+        'twice': ([request, request], request.uuid),
+        'handle twice': (
+            [host.request(handle=handle), host.request(handle=handle)],
+            'test/one',
+        ),
+        'handle unset': (
+            [host.request(handle=objects.PCIHandle())],
+            'address',
+        ),
+        'not bound': ([host.request(state='BindFailed')], 'BindFailed'),
+        'not mine': (
+            [host.request(instance_uuid=request.uuid)],
+            'instance_uuid',
+        ),
+        'no driver': ([host.request(driver='nix')], 'nix'),
+    }
+
+
+@pytest.mark.parametrize(
+    'case',
+    [
+        'empty',
+        'none',
+        'text',
+        'dict',
+        'raw ARQ',
+        'no uuid',
+        'twice',
+        'handle twice',
+        'handle unset',
+        'not bound',
+        'not mine',
+        'no driver',
+    ],
+)
+def test_bad_requests_are_refused_before_anything(host, case):
+    requests, text = bad_calls(host)[case]
+    expected = (
+        exception.NoMatchingDriver
+        if case == 'no driver'
+        else exception.InvalidRequest
+    )
+    with pytest.raises(expected) as caught:
+        os_acc.plug(host.instance(), requests)
+    assert text in str(caught.value)
+    assert host.calls.log == []
+    assert host.states() == {}
+
+
+def test_not_bound_has_its_own_error(host):
+    with pytest.raises(exception.ARQNotBound):
+        os_acc.plug(host.instance(), [host.request(state='Unbound')])
+
+
+@pytest.mark.parametrize(
+    'instance', [None, 'uuid', objects.InstanceInfo(name='x', project_id='y')]
+)
+def test_bad_instance_is_refused(host, instance):
+    with pytest.raises(exception.InvalidRequest):
+        os_acc.plug(instance, host.requests(1))
+    with pytest.raises(exception.InvalidRequest):
+        os_acc.unplug(instance)
+
+
+def test_a_missing_plugin_is_said(host):
+    os_acc.CONF.set_override('plugin', 'nix', 'os_acc')
+    host.errors['plugin nix'] = 'ImportError: no nix'
+    with pytest.raises(exception.NoMatchingPlugin) as caught:
+        os_acc.plug(host.instance(), host.requests(1))
+    assert 'no nix' in str(caught.value)
+
+
+def test_live_is_passed_on(host):
+    instance, requests = host.instance(), host.requests(1)
+    (van,) = os_acc.plug(instance, requests, live=True)
+    assert van.guest_config.endswith('live=True>')
+
+
+def test_live_without_support_is_refused_before_anything(host):
+    host.plugin.supports_live = False
+    instance, requests = host.instance(), host.requests(1)
+    with pytest.raises(exception.LiveNotSupported):
+        os_acc.plug(instance, requests, live=True)
+    assert host.calls.log == []
+    os_acc.plug(instance, requests)
+    host.calls.clear()
+    with pytest.raises(exception.UnplugException) as caught:
+        os_acc.unplug(instance, live=True)
+    assert isinstance(caught.value.__cause__, exception.LiveNotSupported)
+    assert host.calls.log == []
+    assert host.states() == {requests[0].uuid: 'plugged'}
+
+
+def test_progress_tells_each_step(host):
+    seen = []
+    instance, requests = host.instance(), host.requests(2)
+    host.calls.on(
+        'prepareVAN', lambda van: van.report_progress(0.5, 'half way')
+    )
+    os_acc.plug(instance, requests, progress=seen.append)
+    for request in requests:
+        mine = [e for e in seen if e.van_uuid == request.uuid]
+        assert [(e.step, e.status) for e in mine] == [
+            ('prepareVAN', 'started'),
+            ('prepareVAN', 'running'),
+            ('prepareVAN', 'done'),
+            ('plug', 'started'),
+            ('plug', 'done'),
+            ('postplug', 'started'),
+            ('postplug', 'done'),
+        ]
+        assert (mine[1].fraction, mine[1].message) == (0.5, 'half way')
+        assert {e.instance_uuid for e in mine} == {instance.uuid}
+    seen.clear()
+    os_acc.unplug(instance, progress=seen.append)
+    assert [e.step for e in seen if e.status == 'done'] == [
+        'unplug',
+        'unplug',
+        'unprepareVAN',
+        'unprepareVAN',
+    ]
+
+
+def test_progress_tells_the_failure_and_its_undo(host):
+    seen = []
+    host.calls.on('plug', RuntimeError('boom'))
+    with pytest.raises(exception.PlugException):
+        os_acc.plug(host.instance(), host.requests(1), progress=seen.append)
+    assert [(e.step, e.status) for e in seen[2:]] == [
+        ('plug', 'started'),
+        ('plug', 'failed'),
+        ('unplug', 'started'),
+        ('unplug', 'done'),
+        ('unprepareVAN', 'started'),
+        ('unprepareVAN', 'done'),
+    ]
+    assert 'boom' in seen[3].message
+
+
+def test_a_failing_progress_callback_changes_nothing(host, caplog):
+    def callback(event):
+        raise RuntimeError('no screen')
+
+    vans = os_acc.plug(host.instance(), host.requests(2), progress=callback)
+    assert len(vans) == 2
+    assert 'no screen' in caplog.text
+
+
+def test_log_lines_have_the_ids(host, caplog):
+    caplog.set_level('DEBUG')
+    instance, requests = host.instance(), host.requests(1)
+    os_acc.plug(instance, requests)
+    ids = f'[instance: {instance.uuid}] [van: {requests[0].uuid}]'
+    lines = [r.getMessage() for r in caplog.records if ids in r.getMessage()]
+    for step in ('prepareVAN', 'plug', 'postplug', 'plugged'):
+        assert any(step in line for line in lines)
+
+
+def test_the_returned_vans_are_copies(host):
+    instance = host.instance()
+    (van,) = os_acc.plug(instance, host.requests(1))
+    with pytest.raises(exception.JournalError):
+        van.save()
+
+
+def test_a_lock_that_is_held_too_long_is_a_timeout(host):
+    os_acc.CONF.set_override('lock_timeout', 0.1, 'os_acc')
+    host.restart()
+    instance, requests = host.instance(), host.requests(1)
+    holding, done = threading.Event(), threading.Event()
+
+    def hold(van):
+        holding.set()
+        done.wait(10)
+
+    host.calls.on('plug', hold)
+    thread = threading.Thread(target=os_acc.plug, args=(instance, requests))
+    thread.start()
+    assert holding.wait(10)
+    with pytest.raises(exception.PlugException) as caught:
+        os_acc.plug(instance, requests)
+    done.set()
+    thread.join()
+    assert isinstance(caught.value.__cause__, exception.Timeout)
+    assert instance.uuid in str(caught.value.__cause__)
+
+
+@pytest.mark.parametrize('broken', ['mark', 'settle'])
+def test_a_journal_that_fails_in_the_undo_is_told(host, monkeypatch, broken):
+    """As with a full disk: the devices are undone all the same."""
+    from os_acc import journal
+
+    instance, requests = host.instance(), host.requests(2)
+    host.calls.on('postplug', RuntimeError('boom'))
+
+    def fail(self, *args, **kwargs):
+        raise exception.JournalError(path='j', reason='disk is full')
+
+    with monkeypatch.context() as patch:
+        patch.setattr(journal.Journal, broken, fail)
+        with pytest.raises(exception.PlugException) as caught:
+            os_acc.plug(instance, requests)
+    (undo,) = caught.value.undo_errors
+    assert isinstance(undo, exception.JournalError)
+    assert host.calls.of('unprepareVAN') == uuids(reversed(requests))
+    os_acc.recover()
+    assert host.states() == {}
+
+
+@pytest.mark.parametrize('when', ['add', 'save_all'])
+def test_a_journal_that_fails_in_the_plug_undoes_it(host, monkeypatch, when):
+    from os_acc import journal
+
+    instance, requests = host.instance(), host.requests(2)
+
+    def fail(self, *args, **kwargs):
+        raise exception.JournalError(path='j', reason='disk is full')
+
+    with monkeypatch.context() as patch:
+        patch.setattr(journal.Journal, when, fail)
+        with pytest.raises(exception.PlugException) as caught:
+            os_acc.plug(instance, requests)
+    assert isinstance(caught.value.__cause__, exception.JournalError)
+    assert host.calls.of('plug') == []
+    assert host.states() == {}
+
+
+def test_plug_needs_initialize(clean):
+    for call in (
+        lambda: os_acc.plug(None, []),
+        lambda: os_acc.unplug(None),
+        lambda: os_acc.get_vans(),
+        lambda: os_acc.get_devices(),
+        lambda: os_acc.host_info(),
+        lambda: os_acc.recover(),
+    ):
+        with pytest.raises(exception.LibraryNotInitialized):
+            call()

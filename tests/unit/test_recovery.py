@@ -1,0 +1,241 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""os_acc.recover: what a crash or a reboot of the host left."""
+
+import threading
+
+import pytest
+
+import os_acc
+from os_acc import exception
+from os_acc.linux import boot
+
+
+def uuids(vans):
+    return [van.uuid for van in vans]
+
+
+class Crash(Exception):
+    """Stands for kill -9: nothing of os-acc runs after it."""
+
+
+@pytest.fixture
+def crash(host, monkeypatch):
+    """Stops all undoing, as the end of the process would."""
+    from os_acc import attach
+
+    def at(step, call, van=None):
+        host.calls.on(step, Crash(), van)
+        with monkeypatch.context() as patch:
+            patch.setattr(attach.Attacher, 'release', lambda *a: [])
+            with pytest.raises(exception.AttachException):
+                call()
+        host.calls.clear()
+
+    return at
+
+
+@pytest.fixture
+def reboot(host, monkeypatch, tmp_path):
+    count = iter(range(100))
+
+    def again():
+        path = tmp_path / 'boot_id'
+        path.write_text(f'boot-{next(count)}\n')
+        monkeypatch.setattr(boot, 'BOOT_ID', str(path))
+
+    return again
+
+
+def test_nothing_to_do(host):
+    os_acc.plug(host.instance(), host.requests(1))
+    host.calls.clear()
+    report = os_acc.recover()
+    assert host.calls.log == []
+    assert (report.released, report.restored, report.failed) == ([], [], [])
+
+
+@pytest.mark.parametrize(
+    'step,undone',
+    [
+        ('prepareVAN', ['unprepareVAN'] * 2),
+        ('plug', ['unplug'] * 2 + ['unprepareVAN'] * 2),
+        ('postplug', ['unplug'] * 2 + ['unprepareVAN'] * 2),
+    ],
+)
+def test_a_half_done_plug_is_undone_at_the_next_start(
+    host, crash, step, undone
+):
+    instance, requests = host.instance(), host.requests(2)
+    crash(step, lambda: os_acc.plug(instance, requests))
+    assert set(host.states()) == set(uuids(requests))
+    host.restart()
+    assert [s for s, _ in host.calls.log] == undone
+    assert host.calls.of('unprepareVAN') == uuids(reversed(requests))
+    assert host.states() == {}
+
+
+def test_the_driver_gets_what_it_saved(host, crash):
+    request = host.request()
+    crash('prepareVAN', lambda: os_acc.plug(host.instance(), [request]))
+    seen = []
+    host.calls.on(
+        'unprepareVAN', lambda van: seen.append((van.driver_data, van.handle))
+    )
+    host.restart()
+    ((data, handle),) = seen
+    assert data == {'was': 'free'}
+    assert handle.name == f'made-{request.uuid}'
+
+
+def test_recovery_can_fail_and_is_tried_again(host, crash):
+    requests = host.requests(2)
+    crash('plug', lambda: os_acc.plug(host.instance(), requests))
+    host.calls.on('unprepareVAN', OSError('stuck'), requests[0].uuid)
+    report = os_acc.recover()
+    assert uuids(report.released) == [requests[1].uuid]
+    (failed,) = report.failed
+    assert (failed.uuid, failed.state) == (requests[0].uuid, 'error')
+    assert 'stuck' in failed.error
+    host.calls.clear()
+    assert uuids(os_acc.recover().released) == [requests[0].uuid]
+    assert host.calls.log == [('unprepareVAN', requests[0].uuid)]
+
+
+def test_after_a_reboot_the_same_handles_are_prepared_again(host, reboot):
+    instance, requests = host.instance(), host.requests(3)
+    before = os_acc.plug(instance, requests)
+    host.calls.clear()
+    reboot()
+    host.restart()
+    assert sorted(host.calls.log) == sorted(
+        ('prepareVAN', uuid) for uuid in uuids(requests)
+    )
+    after = os_acc.get_vans(instance)
+    assert [v.handle for v in after] == [v.handle for v in before]
+    assert {v.boot_id for v in after} == {boot.boot_id()}
+    assert {v.state for v in after} == {'plugged'}
+    host.calls.clear()
+    os_acc.recover()
+    assert host.calls.log == []
+
+
+def test_after_a_reboot_what_was_half_done_is_undone(host, crash, reboot):
+    instance, kept, half = host.instance(), host.requests(1), host.requests(1)
+    os_acc.plug(instance, kept)
+    crash('plug', lambda: os_acc.plug(instance, half))
+    reboot()
+    host.restart()
+    assert host.calls.of('prepareVAN') == uuids(kept)
+    assert host.calls.of('unprepareVAN') == uuids(half)
+    assert host.states() == {kept[0].uuid: 'plugged'}
+
+
+def test_what_cannot_be_prepared_again_stays_plugged_and_says_why(
+    host, reboot
+):
+    instance, requests = host.instance(), host.requests(3)
+    os_acc.plug(instance, requests)
+    reboot()
+    host.calls.on('prepareVAN', OSError('no driver yet'), requests[1].uuid)
+    report = os_acc.recover()
+    assert uuids(report.restored) == [requests[0].uuid, requests[2].uuid]
+    (failed,) = report.failed
+    assert failed.state == 'plugged'
+    assert 'no driver yet' in failed.error
+    assert failed.boot_id != boot.boot_id()
+    assert host.calls.of('unprepareVAN') == []
+    # The next plug of the same tries it again, and says so when it fails.
+    with pytest.raises(exception.PlugException) as caught:
+        os_acc.plug(instance, requests)
+    assert isinstance(caught.value.__cause__, OSError)
+    host.calls.clear()
+    vans = os_acc.plug(instance, requests)
+    assert host.calls.log == [('prepareVAN', requests[1].uuid)]
+    assert {v.error for v in vans} == {None}
+    assert {v.boot_id for v in vans} == {boot.boot_id()}
+
+
+def test_another_handle_after_a_reboot_is_an_error(host, reboot):
+    from os_acc import objects
+
+    instance, request = host.instance(), host.request()
+    os_acc.plug(instance, [request])
+    reboot()
+    host.calls.on(
+        'prepareVAN',
+        lambda van: setattr(van, 'handle', objects.TestHandle(name='other')),
+    )
+    report = os_acc.recover()
+    assert 'test/other' in report.failed[0].error
+    (van,) = os_acc.get_vans()
+    assert van.handle.name == f'made-{request.uuid}'
+
+
+def test_an_instance_that_is_worked_on_is_left_alone(host):
+    instance, requests = host.instance(), host.requests(1)
+    working, done = threading.Event(), threading.Event()
+
+    def work(van):
+        working.set()
+        done.wait(10)
+
+    host.calls.on('plug', work)
+    thread = threading.Thread(target=os_acc.plug, args=(instance, requests))
+    thread.start()
+    try:
+        assert working.wait(10)
+        report = os_acc.recover()
+        assert report.busy == [instance.uuid]
+        assert report.released == []
+        assert host.calls.of('unplug') == []
+    finally:
+        done.set()
+        thread.join()
+    assert host.states() == {requests[0].uuid: 'plugged'}
+
+
+def test_a_half_done_plug_is_undone_by_the_next_plug(host, crash):
+    instance, requests = host.instance(), host.requests(1)
+    crash('plug', lambda: os_acc.plug(instance, requests))
+    os_acc.plug(instance, requests)
+    steps = [step for step, _ in host.calls.log]
+    assert steps == [
+        'unplug',
+        'unprepareVAN',
+        'prepareVAN',
+        'plug',
+        'postplug',
+    ]
+
+
+def test_a_half_done_unplug_is_finished(host, crash):
+    instance, requests = host.instance(), host.requests(2)
+    os_acc.plug(instance, requests)
+
+    # A crash in unplug: after the intent, before the first act.
+    from os_acc import attach
+
+    class Stop(BaseException):
+        pass
+
+    with pytest.MonkeyPatch.context() as patch:
+
+        def stop(*args):
+            raise Stop
+
+        patch.setattr(attach.Attacher, 'release', stop)
+        with pytest.raises(Stop):
+            os_acc.unplug(instance)
+    assert set(host.states().values()) == {'unplugging'}
+    host.calls.clear()
+    report = os_acc.recover()
+    assert len(report.released) == 2
+    assert host.calls.of('unplug') == uuids(reversed(requests))
+    assert host.states() == {}

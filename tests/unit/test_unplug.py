@@ -1,0 +1,158 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""os_acc.unplug: order, going on after a failure, what is left."""
+
+import pytest
+
+import os_acc
+from os_acc import exception
+from os_acc import objects
+
+
+def uuids(vans):
+    return [van.uuid for van in vans]
+
+
+def test_unplug_all_last_plugged_first(host):
+    instance = host.instance()
+    first, second = host.requests(2), host.requests(2)
+    os_acc.plug(instance, second)
+    os_acc.plug(instance, first)
+    host.calls.clear()
+    assert os_acc.unplug(instance) == 4
+    order = uuids(reversed([*second, *first]))
+    assert host.calls.of('unplug') == order
+    assert host.calls.of('unprepareVAN') == order
+    assert [step for step, _ in host.calls.log[:4]] == ['unplug'] * 4
+    assert host.states() == {}
+
+
+def test_unplug_some(host):
+    instance, requests = host.instance(), host.requests(3)
+    os_acc.plug(instance, requests)
+    assert os_acc.unplug(instance, requests[1:2]) == 1
+    assert set(host.states()) == {requests[0].uuid, requests[2].uuid}
+
+
+def test_unplug_what_is_not_there(host):
+    instance = host.instance()
+    assert os_acc.unplug(instance) == 0
+    assert os_acc.unplug(instance, host.requests(2)) == 0
+    assert host.calls.log == []
+
+
+def test_unplug_of_an_empty_list_is_not_unplug_of_all(host):
+    instance, requests = host.instance(), host.requests(1)
+    os_acc.plug(instance, requests)
+    assert os_acc.unplug(instance, []) == 0
+    assert host.states() == {requests[0].uuid: 'plugged'}
+
+
+def test_unplug_leaves_other_instances_alone(host):
+    mine, other = host.instance(), host.instance()
+    os_acc.plug(mine, host.requests(1))
+    kept = host.requests(1)
+    os_acc.plug(other, kept)
+    os_acc.unplug(mine)
+    assert host.states() == {kept[0].uuid: 'plugged'}
+
+
+def test_the_handle_is_free_after_unplug(host):
+    handle = objects.PCIHandle(address='0000:01:00.0')
+    for _ in range(2):
+        instance = host.instance()
+        os_acc.plug(instance, [host.request(handle=handle)])
+        assert os_acc.unplug(instance) == 1
+
+
+@pytest.mark.parametrize('step', ['unplug', 'unprepareVAN'])
+@pytest.mark.parametrize(
+    'error', [RuntimeError('stuck'), KeyboardInterrupt(), SystemExit(1)]
+)
+def test_unplug_goes_on_after_a_failure(host, step, error):
+    instance, requests = host.instance(), host.requests(3)
+    os_acc.plug(instance, requests)
+    host.calls.clear()
+    host.calls.on(step, error, requests[1].uuid)
+    with pytest.raises(exception.UnplugException) as caught:
+        os_acc.unplug(instance)
+    assert caught.value.__cause__ is error
+    (undo,) = caught.value.undo_errors
+    assert requests[1].uuid in str(undo)
+    assert instance.uuid in str(caught.value)
+    (left,) = os_acc.get_vans(instance)
+    assert (left.uuid, left.state) == (requests[1].uuid, 'error')
+    assert step in left.error
+    expected = [requests[2].uuid, requests[0].uuid]
+    if step == 'unprepareVAN':
+        expected.insert(1, requests[1].uuid)
+    assert host.calls.of('unprepareVAN') == expected
+    # A later unplug goes on from there, with what is still to do.
+    host.calls.clear()
+    assert os_acc.unplug(instance) == 1
+    again = [s for s, _ in host.calls.log]
+    assert again == ['unplug', 'unprepareVAN'][step == 'unprepareVAN' :]
+    assert host.states() == {}
+
+
+def test_all_failures_are_told(host):
+    instance, requests = host.instance(), host.requests(3)
+    os_acc.plug(instance, requests)
+    host.calls.on('unplug', RuntimeError('one'), requests[0].uuid)
+    host.calls.on('unprepareVAN', RuntimeError('two'), requests[2].uuid)
+    with pytest.raises(exception.UnplugException) as caught:
+        os_acc.unplug(instance)
+    assert len(caught.value.undo_errors) == 2
+    assert 'one' in str(caught.value)
+    assert 'two' in str(caught.value)
+    assert len(host.states()) == 2
+
+
+def test_a_driver_that_is_gone_keeps_its_vans(host):
+    instance, requests = host.instance(), host.requests(1)
+    os_acc.plug(instance, requests)
+    host.drivers.clear()
+    host.errors['driver recording'] = 'ImportError: removed'
+    host.restart()
+    with pytest.raises(exception.UnplugException) as caught:
+        os_acc.unplug(instance)
+    assert isinstance(caught.value.__cause__, exception.NoMatchingDriver)
+    assert 'removed' in str(caught.value)
+    assert host.states() == {requests[0].uuid: 'error'}
+    host.drivers['recording'] = host.driver
+    assert os_acc.unplug(instance) == 1
+
+
+def test_unplug_live_is_passed_on_and_remembered(host):
+    seen = []
+    original = host.plugin.unplug
+
+    def unplug(van, instance_info, live):
+        seen.append(live)
+        original(van, instance_info, live)
+
+    host.plugin.unplug = unplug
+    instance, requests = host.instance(), host.requests(1)
+    os_acc.plug(instance, requests, live=False)
+    host.calls.on('unplug', RuntimeError('asleep'))
+    with pytest.raises(exception.UnplugException):
+        os_acc.unplug(instance, live=True)
+    host.calls.clear()
+    os_acc.recover()
+    assert seen == [True, True]
+    assert host.states() == {}
+
+
+@pytest.mark.parametrize('requests', ['abc', {'a': 1}, 7, [None], [{}]])
+def test_bad_requests_are_refused(host, requests):
+    instance, there = host.instance(), host.requests(1)
+    os_acc.plug(instance, there)
+    with pytest.raises(exception.InvalidRequest):
+        os_acc.unplug(instance, requests)
+    assert host.states() == {there[0].uuid: 'plugged'}
