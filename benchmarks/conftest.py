@@ -130,7 +130,9 @@ def take_turns(
             return
         times = benchmark.stats.stats.data
         peer_times = peer_times[-len(times) :]
-        ratios = [own / other for own, other in zip(times, peer_times)]
+        ratios = [
+            own / other for own, other in zip(times, peer_times, strict=True)
+        ]
         figures = Figures(
             *(statistics.median(data) for data in (times, peer_times, ratios))
         )

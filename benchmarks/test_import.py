@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 
-ROUNDS = 40
+ROUNDS = 25
 STATEMENTS = {
     'os_acc': 'import os_acc',
     'os_vif': 'import os_vif',

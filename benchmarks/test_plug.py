@@ -41,7 +41,7 @@ from os_acc.linux import boot
 Requests = Sequence[objects.AcceleratorRequest]
 
 COUNT = 8
-ROUNDS = 100
+ROUNDS = 60
 INSTANCE = objects.InstanceInfo(
     uuid=str(uuid.UUID(int=1)), name='instance-1', project_id='project'
 )

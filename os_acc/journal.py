@@ -28,9 +28,9 @@ import sqlite3
 import threading
 from typing import Any
 from typing import TypeVar
+import weakref
 
 from oslo_utils import timeutils
-from oslo_versionedobjects import base as ovo_base
 from oslo_versionedobjects import exception as ovo_exception
 
 from os_acc import exception
@@ -38,6 +38,9 @@ from os_acc import journal_file
 from os_acc import objects
 from os_acc.objects import base
 from os_acc.objects import van as van_states
+
+#: The journals that this process has open, or had when it was forked.
+_OPEN: weakref.WeakSet[Journal] = weakref.WeakSet()
 
 _T = TypeVar('_T', bound=base.VersionedObject)
 
@@ -73,15 +76,20 @@ class Journal:
         self, state_path: str, timeout: float, create: bool = True
     ) -> None:
         objects.register_all()
-        self._timeout = timeout
         self._mutex = threading.RLock()
+        self._timeout = timeout
+        for opened in _OPEN:
+            opened._refuse_fork()
         self.path = journal_file.prepare(state_path, timeout, create)
-        self._db = journal_file.connect(self.path, timeout)
         self._pid = os.getpid()
+        self._db = journal_file.connect(self.path, timeout)
+        _OPEN.add(self)
 
     def close(self) -> None:
+        self._refuse_fork()
         with self._mutex:
             self._db.close()
+            _OPEN.discard(self)
 
     def entries(self, instance_uuid: str | None = None) -> list[Entry]:
         """The rows of an instance, or all, in the order of their making."""
@@ -243,19 +251,25 @@ class Journal:
                 f'it?): {type(err).__name__}: {err}',
             ) from err
 
+    def _refuse_fork(self) -> None:
+        # sqlite's locks do not survive a fork, but it believes that they do:
+        # what the child writes can be lost (sqlite.org/howtocorrupt.html).
+        if self._pid != os.getpid():
+            raise journal_file.error(
+                self.path,
+                f'process {self._pid} had it open when it forked into '
+                f'{os.getpid()}; call os_acc.initialize() after the fork only',
+            )
+
     @contextlib.contextmanager
     def _using(self) -> Iterator[sqlite3.Connection]:
         """The connection, for one thread; sqlite's errors become ours."""
+        self._refuse_fork()
         with self._mutex:
-            if self._pid != os.getpid():
-                # A connection must not be used, nor closed, across a fork.
-                self._inherited = self._db
-                self._db = journal_file.connect(self.path, self._timeout)
-                self._pid = os.getpid()
             try:
                 yield self._db
             except sqlite3.Error as err:
-                if err.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
+                if journal_file.code(err) == sqlite3.SQLITE_BUSY:
                     raise exception.Timeout(
                         what=f'another writer of {self.path}',
                         seconds=self._timeout,
@@ -336,28 +350,6 @@ def _dump(obj: base.VersionedObject) -> str:
 
 
 def _load(cls: type[_T], text: str) -> _T:
-    """Read what this or another minor version of os-acc wrote.
-
-    A newer minor version has only added fields: those are left out here.
-    """
-    primitive = json.loads(text)
-    _as_known_here(primitive)
-    made = cls.obj_from_primitive(primitive)
+    made = cls.obj_from_primitive(json.loads(text))
     made.obj_reset_changes(recursive=True)
     return made
-
-
-def _as_known_here(value: Any) -> None:
-    """Give every object in a primitive the version that is known here."""
-    registry = ovo_base.VersionedObjectRegistry.obj_classes()
-    if isinstance(value, list):
-        for item in value:
-            _as_known_here(item)
-    elif isinstance(value, dict):
-        if 'versioned_object.version' in value:
-            classes = registry.get(value['versioned_object.name'], [])
-            major = value['versioned_object.version'].partition('.')[0]
-            if classes and classes[0].VERSION.partition('.')[0] == major:
-                value['versioned_object.version'] = classes[0].VERSION
-        for item in value.values():
-            _as_known_here(item)

@@ -67,6 +67,12 @@ def error(path: str, reason: str) -> exception.JournalError:
     return exception.JournalError(path=path, reason=reason)
 
 
+def code(err: sqlite3.Error) -> int | None:
+    """sqlite's primary result code; None for an error of Python's module."""
+    extended = getattr(err, 'sqlite_errorcode', None)
+    return None if extended is None else extended & 0xFF
+
+
 def connect(path: str, timeout: float) -> sqlite3.Connection:
     """Open an existing file for use by many threads under one mutex.
 
@@ -106,7 +112,11 @@ def prepare(state_path: str, timeout: float, create: bool) -> str:
         _create(path, timeout)
     try:
         problem = _check(path, timeout)
-    except sqlite3.DatabaseError as err:
+        if problem is None:
+            if create:
+                os.chmod(path, 0o600)
+            _migrate(path, timeout, create)
+    except (OSError, sqlite3.Error) as err:
         raise error(path, f'cannot open it: {err}') from err
     if problem is not None:
         if create:
@@ -115,9 +125,6 @@ def prepare(state_path: str, timeout: float, create: bool) -> str:
             problem += _WAY_OUT.format(state_path)
         LOG.critical('Journal %s is damaged: %s', path, problem)
         raise error(path, f'it is damaged: {problem}')
-    if create:
-        os.chmod(path, 0o600)
-        _migrate(path, timeout)
     return path
 
 
@@ -170,17 +177,17 @@ def _check(path: str, timeout: float) -> str | None:
             if version == 0:
                 return 'it is empty'
     except sqlite3.DatabaseError as err:
-        if err.sqlite_errorcode & 0xFF in (
-            sqlite3.SQLITE_CORRUPT,
-            sqlite3.SQLITE_NOTADB,
-        ):
+        if code(err) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
             return str(err)
         raise
     return None
 
 
-def _migrate(path: str, timeout: float) -> None:
-    """Bring the schema to the newest version, in one transaction."""
+def _migrate(path: str, timeout: float, change: bool = True) -> None:
+    """Bring the schema to the newest version, in one transaction.
+
+    :param change: False: only see that it is the newest
+    """
     with contextlib.closing(connect(path, timeout)) as db:
         newest = len(MIGRATIONS)
         (version,) = db.execute('PRAGMA user_version').fetchone()
@@ -191,6 +198,13 @@ def _migrate(path: str, timeout: float) -> None:
                 path,
                 f'its schema has version {version}, this os-acc knows '
                 f'{newest}: a newer os-acc wrote it',
+            )
+        if not change:
+            raise error(
+                path,
+                f'its schema has version {version}, this os-acc wants '
+                f'{newest}: the service that uses it migrates it when it '
+                'starts',
             )
         db.execute('BEGIN IMMEDIATE')
         (version,) = db.execute('PRAGMA user_version').fetchone()

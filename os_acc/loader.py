@@ -124,6 +124,16 @@ def _describe(request: objects.AcceleratorRequest) -> str:
     return f'request {request.uuid} ({", ".join(wanted) or "no selector"})'
 
 
+class _Manager(stevedore_extension.ExtensionManager[Any]):
+    """stevedore's, but nothing that one package does stops the others."""
+
+    def _load_one_plugin(self, ep: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super()._load_one_plugin(ep, *args, **kwargs)
+        except (AssertionError, SystemExit) as err:
+            raise ImportError(exception.describe(err)) from err
+
+
 def load(
     namespace: str, base: type[_T]
 ) -> tuple[dict[str, _T], dict[str, str]]:
@@ -150,9 +160,7 @@ def load(
     ) -> None:
         fail(entry_point.name, f'{type(err).__name__}: {err}', err)
 
-    for found in stevedore_extension.ExtensionManager[Any](
-        namespace, on_load_failure_callback=on_failure
-    ):
+    for found in _Manager(namespace, on_load_failure_callback=on_failure):
         name = found.name
         if name in loaded or name in errors:
             # Which of them drives the device must not depend on sys.path.
@@ -193,5 +201,7 @@ def importable() -> list[Importable]:
     return [
         Importable(found.name, found.plugin.CONFIG_OPTS)
         for namespace in (DRIVERS, PLUGINS)
-        for found in stevedore_extension.ExtensionManager[Any](namespace)
+        for found in _Manager(namespace)
+        if isinstance(found.plugin, type)
+        and issubclass(found.plugin, extension.ExtensionBase)
     ]

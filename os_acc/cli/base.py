@@ -17,6 +17,7 @@ from typing import Any
 
 from cliff import columns
 from cliff import command
+from oslo_config import cfg
 
 import os_acc
 from os_acc import exception
@@ -31,6 +32,7 @@ WRONG_INPUT = 2
 UNFINISHED = 3
 
 _WRONG_INPUT = (
+    cfg.Error,
     exception.InvalidRequest,
     exception.NoMatchingDriver,
     exception.AmbiguousDriver,
@@ -58,10 +60,10 @@ class Command(command.Command):
         try:
             result: int = super().run(parsed_args)
             return result
-        except exception.ExceptionBase as err:
+        except (exception.ExceptionBase, cfg.Error) as err:
             if self.app.options.debug:
                 self.app.LOG.exception('')
-            text = ' '.join(exception.describe(err).split())
+            text = ' '.join(str(err).split())
             self.app.LOG.error('%s: %s', type(err).__name__, text)
             wrong = isinstance(err, _WRONG_INPUT)
             return WRONG_INPUT if wrong else FAILED

@@ -61,7 +61,7 @@ class _ARQ:
             setattr(target, name, value)
         except exception.InvalidRequest as err:
             self.refuse(field, value, err.kwargs['expected'])
-        except (TypeError, ValueError) as err:
+        except (TypeError, ValueError, OverflowError) as err:
             self.refuse(field, value, str(err))
 
     def copy(self, key: str, target: base.VersionedObject) -> None:

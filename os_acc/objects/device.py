@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-from oslo_versionedobjects import base as ovo_base
 from oslo_versionedobjects import fields as ovo_fields
 
 from os_acc.objects import base
@@ -34,7 +33,7 @@ class ProgrammingField(ovo_fields.AutoTypedField[str]):
     )
 
 
-@ovo_base.VersionedObjectRegistry.register
+@base.VersionedObjectRegistry.register
 class Device(base.VersionedObject):
     """An accelerator of this host, and how many handles it can give."""
 

@@ -12,14 +12,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from oslo_versionedobjects import base as ovo_base
 from oslo_versionedobjects import fields as ovo_fields
 
 from os_acc.objects import base
 from os_acc.objects import fields
 
 
-@ovo_base.VersionedObjectRegistry.register
+@base.VersionedObjectRegistry.register
 class AttachHandle(base.VersionedObject):
     """The host's name for an accelerator that can go into a guest.
 
@@ -41,7 +40,7 @@ class AttachHandle(base.VersionedObject):
         return '/'.join([self.obj_name(), *values])
 
 
-@ovo_base.VersionedObjectRegistry.register
+@base.VersionedObjectRegistry.register
 class PCIHandle(AttachHandle):
     """A PCI function, PF or VF."""
 
@@ -62,7 +61,7 @@ class PCIHandle(AttachHandle):
         return f'pci/{self.address}'
 
 
-@ovo_base.VersionedObjectRegistry.register
+@base.VersionedObjectRegistry.register
 class MdevHandle(AttachHandle):
     """A mediated device: UUID, the parent's sysfs name, the mdev type."""
 
@@ -81,7 +80,7 @@ class MdevHandle(AttachHandle):
         return f'mdev/{self.uuid}'
 
 
-@ovo_base.VersionedObjectRegistry.register
+@base.VersionedObjectRegistry.register
 class DRCHandle(AttachHandle):
     """A Power I/O slot by its Dynamic Reconfiguration Connector."""
 
@@ -100,7 +99,7 @@ class DRCHandle(AttachHandle):
         return f'drc/{self.drc_index}'
 
 
-@ovo_base.VersionedObjectRegistry.register
+@base.VersionedObjectRegistry.register
 class TestHandle(AttachHandle):
     """A handle of no device: Cyborg's TEST_PCI, and the fake driver's."""
 

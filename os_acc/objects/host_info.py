@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from oslo_utils import versionutils
-from oslo_versionedobjects import base as ovo_base
 from oslo_versionedobjects import fields as ovo_fields
 
 from os_acc import exception
@@ -26,7 +25,7 @@ def _versions(name: str) -> list[str]:
 
     :raises UnsupportedHandle: there is no such class
     """
-    registry = ovo_base.VersionedObjectRegistry.obj_classes()
+    registry = base.VersionedObjectRegistry.obj_classes()
     if name not in registry:
         objects.register_all()
     versions = [cls.VERSION for cls in registry.get(name, [])]
@@ -37,7 +36,7 @@ def _versions(name: str) -> list[str]:
     return versions
 
 
-@ovo_base.VersionedObjectRegistry.register
+@base.VersionedObjectRegistry.register
 class HostHandleInfo(base.VersionedObject):
     """An attach handle class and the versions of it that are understood."""
 
@@ -112,7 +111,7 @@ class _SpeaksHandles:
         ]
 
 
-@ovo_base.VersionedObjectRegistry.register
+@base.VersionedObjectRegistry.register
 class HostPluginInfo(_SpeaksHandles, base.VersionedObject):
     """A plugin and the handles that it takes."""
 
@@ -128,7 +127,7 @@ class HostPluginInfo(_SpeaksHandles, base.VersionedObject):
         return f'plugin {self.plugin_name!r}'
 
 
-@ovo_base.VersionedObjectRegistry.register
+@base.VersionedObjectRegistry.register
 class HostDriverInfo(_SpeaksHandles, base.VersionedObject):
     """A driver and the handles that it makes."""
 
@@ -144,7 +143,7 @@ class HostDriverInfo(_SpeaksHandles, base.VersionedObject):
         return f'driver {self.driver_name!r}'
 
 
-@ovo_base.VersionedObjectRegistry.register
+@base.VersionedObjectRegistry.register
 class HostInfo(base.VersionedObject):
     """The plugins and drivers of this host, and what failed to load."""
 

@@ -10,14 +10,13 @@
 
 from __future__ import annotations
 
-from oslo_versionedobjects import base as ovo_base
 from oslo_versionedobjects import fields as ovo_fields
 
 from os_acc.objects import base
 from os_acc.objects import fields
 
 
-@ovo_base.VersionedObjectRegistry.register
+@base.VersionedObjectRegistry.register
 class InstanceInfo(base.VersionedObject):
     """What drivers and plugins may know of a Nova instance."""
 

@@ -10,13 +10,12 @@
 
 from __future__ import annotations
 
-from oslo_versionedobjects import base as ovo_base
 from oslo_versionedobjects import fields as ovo_fields
 
 from os_acc.objects import base
 
 
-@ovo_base.VersionedObjectRegistry.register
+@base.VersionedObjectRegistry.register
 class RecoveryReport(base.VersionedObject):
     """What a crash or a reboot had left, and what became of it."""
 

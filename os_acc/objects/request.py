@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
-from oslo_versionedobjects import base as ovo_base
 from oslo_versionedobjects import fields as ovo_fields
 
 from os_acc import exception
@@ -23,7 +22,7 @@ from os_acc.objects import base
 from os_acc.objects import fields
 
 
-@ovo_base.VersionedObjectRegistry.register
+@base.VersionedObjectRegistry.register
 class AcceleratorRequest(base.VersionedObject):
     """An accelerator request (ARQ) of Cyborg's, or a selector.
 

@@ -42,7 +42,7 @@ class VANStateField(ovo_fields.AutoTypedField[str]):
     AUTO_TYPE = ovo_fields.Enum(valid_values=STATES)
 
 
-@ovo_base.VersionedObjectRegistry.register
+@base.VersionedObjectRegistry.register
 class VAN(base.VersionedObject):
     """Binds an accelerator's two halves, as a VIF does for a port.
 
@@ -121,7 +121,7 @@ class VAN(base.VersionedObject):
             self._report(fraction, message)
 
 
-@ovo_base.VersionedObjectRegistry.register
+@base.VersionedObjectRegistry.register
 class VANList(ovo_base.ObjectListBase['VAN'], base.VersionedObject):
     """VANs, in the order of the requests."""
 

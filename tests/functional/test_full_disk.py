@@ -13,6 +13,7 @@ either as it was, or the journal still says that there is something to undo.
 """
 
 import errno
+import itertools
 import os
 import subprocess
 import uuid
@@ -26,15 +27,15 @@ from os_acc.drivers import fake_hardware
 
 
 class Disk:
-    """A tmpfs of 400 KiB."""
+    """A tmpfs of 3 MiB: some hundred commits."""
 
     def __init__(self, path):
         self.path = path
         self.filler = path / 'filler'
         path.mkdir()
+        options = 'size=3m,mode=0700'
         subprocess.run(
-            ['mount', '-t', 'tmpfs', '-o', 'size=400k,mode=0700']
-            + ['os-acc-test', str(path)],
+            ['mount', '-t', 'tmpfs', '-o', options, 'os-acc-test', path],
             check=True,
         )
 
@@ -51,7 +52,7 @@ class Disk:
         self.filler.unlink()
 
     def umount(self):
-        subprocess.run(['umount', '--lazy', str(self.path)], check=True)
+        subprocess.run(['umount', '--lazy', self.path], check=True)
 
 
 class Host:
@@ -140,19 +141,16 @@ def fill_when(host, monkeypatch, kind, step, before=False, at=0):
         if kind == 'driver'
         else extensions.plugins['noop']
     )
-    act, calls = getattr(actor, step), []
+    act, calls, numbers = getattr(actor, step), [], itertools.count()
 
     def acted(*arguments):
         calls.append(arguments)
-        if len(calls) - 1 == at:
-            if before:
-                host.disk.fill()
-                act(*arguments)
-            else:
-                act(*arguments)
-                host.disk.fill()
-        else:
-            act(*arguments)
+        now = next(numbers) == at
+        if now and before:
+            host.disk.fill()
+        act(*arguments)
+        if now and not before:
+            host.disk.fill()
 
     monkeypatch.setattr(actor, step, acted)
     return calls

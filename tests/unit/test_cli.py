@@ -624,17 +624,15 @@ def test_a_damaged_journal_and_the_way_out(run):
     damage(run)
     line = run.fails(1, 'plug', INSTANCE, '--arqs', FAKE)
     assert line.startswith('JournalError: ')
-    assert 'os-acc recover --rebuild' in line
+    assert f'os-acc --state-path {run.state_path} recover' in line
     (aside,) = run.state_path.glob('journal.db.damaged-*')
     assert str(aside) in line
     for command in (['van', 'list'], ['recover'], ['unplug', INSTANCE]):
         assert str(aside) in run.fails(1, *command)
     result = run('recover', '--rebuild', '-f', 'json')
     assert (result.code, result.json) == (0, [])
-    assert result.err == (
-        'New journal: 2 VANs taken over, 0 lost. Plug each instance again to '
-        'take up what is missing.\n'
-    )
+    assert result.err.startswith('New journal: 2 VANs could be read')
+    assert result.err.count('\n') == 1
     assert run.vans() == dict.fromkeys(VANS, 'plugged')
     run.plug()
     assert run.fine('unplug', INSTANCE).out == 'released 2\n'
@@ -824,8 +822,9 @@ def test_wrong_arguments(run, arguments):
 
 def test_no_command(run):
     result = run()
-    assert (result.code, result.out) == (2, '')
-    assert result.err.startswith('usage: ')
+    assert result.code == 2
+    assert 'usage: ' in result.out + result.err
+    assert '  van list ' in result.out + result.err
 
 
 def test_an_unknown_command(run):

@@ -10,12 +10,11 @@
 
 from __future__ import annotations
 
-from oslo_versionedobjects import base as ovo_base
-from oslo_versionedobjects import fixture as ovo_fixture
 import pytest
 
 from os_acc import exception
 from os_acc import objects
+from os_acc.objects import base
 
 objects.register_all()
 
@@ -68,11 +67,13 @@ def names(info):
 @pytest.fixture
 def versions():
     """PCIHandle in the versions 1.0, 1.2, 1.10 and 2.0."""
-    with ovo_fixture.VersionedObjectRegistryFixture():
-        for version in ('1.2', '2.0', '1.10'):
-            cls = type('PCIHandle', (objects.PCIHandle,), {'VERSION': version})
-            ovo_base.VersionedObjectRegistry.register(cls)
-        yield
+    known = base.VersionedObjectRegistry.obj_classes()
+    before = list(known['PCIHandle'])
+    for version in ('1.2', '2.0', '1.10'):
+        cls = type('PCIHandle', (objects.PCIHandle,), {'VERSION': version})
+        base.VersionedObjectRegistry.register(cls)
+    yield
+    known['PCIHandle'] = before
 
 
 class TestHandleInfo:
@@ -119,8 +120,14 @@ class TestHandleInfo:
         )
 
     def test_unknown_class(self):
-        with pytest.raises(exception.UnsupportedHandle, match='CCWHandle'):
-            handle_info('CCWHandle').get_common_version()
+        for call in (
+            handle_info('CCWHandle').get_common_version,
+            lambda: objects.HostHandleInfo.of('CCWHandle'),
+        ):
+            with pytest.raises(exception.UnsupportedHandle, match='CCWHandle'):
+                call()
+        # Nor is it known by having been asked for.
+        assert 'CCWHandle' not in base.VersionedObjectRegistry.obj_classes()
 
     def test_round_trip(self):
         info = host_info()

@@ -17,6 +17,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import sqlite3
 import stat
 import subprocess
@@ -724,44 +725,32 @@ class Child:
         assert os.waitpid(self.pid, 0)[1] == 0
 
 
-def test_a_forked_child_has_its_own_connection(opened, state_path):
-    entries = [make_entry(claim=f'h{number}') for number in range(4)]
-    opened.add(entries[:1])
-
-    def busy():
-        assert uuids(opened.entries()) == uuids(entries[:3])
-        with pytest.raises(exception.DeviceBusy):
-            opened.add([make_entry(claim='h2')])
-
-    child = Child(functools.partial(opened.add, entries[1:2]), busy)
-    child.next()
-    opened.add(entries[2:3])
-    child.next()
-    child.wait()
-    opened.add(entries[3:])
-    assert opened.entries() == entries
-    opened.close()
-    assert read_again(state_path) == entries
+def refused(opened):
+    """What a fork finds of its parent's journal."""
+    for call in (
+        opened.entries,
+        functools.partial(opened.add, [make_entry()]),
+        functools.partial(opened.vans_on, 'dev0'),
+    ):
+        with pytest.raises(exception.JournalError, match='after the fork'):
+            call()
 
 
-def test_what_a_forked_child_writes_stays(opened, state_path):
-    """Also when the parent is gone first, as a daemon's is."""
-    entries = [make_entry() for _ in range(3)]
-    opened.add(entries[:1])
-    child = Child(
-        functools.partial(opened.add, entries[1:2]),
-        functools.partial(opened.add, entries[2:]),
-    )
-    child.next()
-    opened.close()
-    assert uuids(read_again(state_path)) == uuids(entries[:2])
+def test_a_fork_cannot_use_the_journal_of_its_parent(opened, state_path):
+    """sqlite's locks and connections do not survive one."""
+    entry = make_entry()
+    opened.add([entry])
+    child = Child(functools.partial(refused, opened))
     child.next()
     child.wait()
-    assert uuids(read_again(state_path)) == uuids(entries)
+    assert opened.entries() == [entry]
+    opened.add([make_entry()])
+    opened.close()
+    assert len(read_again(state_path)) == 2
 
 
 def test_a_fork_while_another_thread_writes(opened):
-    """The child has not that thread, nor its transaction."""
+    """The child has the mutex as it was, but not the thread."""
     writing, forked = threading.Event(), threading.Event()
 
     def slow():
@@ -774,21 +763,48 @@ def test_a_fork_while_another_thread_writes(opened):
         assert writing.wait(5)
         # A child that hangs would outlive the test.
         child = Child(
-            functools.partial(signal_alarm, 5),
-            functools.partial(opened.add, [make_entry()]),
+            functools.partial(signal.alarm, 5),
+            functools.partial(refused, opened),
         )
         child.next()
         forked.set()
         parent.result(timeout=5)
         child.next()
         child.wait()
-    assert len(opened.entries()) == 2
+    assert len(opened.entries()) == 1
 
 
-def signal_alarm(seconds):
-    import signal
+def test_a_fork_cannot_open_its_own_while_its_parent_had_it_open(
+    opened, state_path
+):
+    """sqlite in the child takes the parent's locks for its own: with the
+    parent gone first, what the child wrote was lost."""
 
-    signal.alarm(seconds)
+    def open_it():
+        with pytest.raises(exception.JournalError, match='after the fork'):
+            journal.Journal(state_path, 5)
+        with pytest.raises(exception.JournalError, match='after the fork'):
+            opened.close()
+
+    child = Child(open_it)
+    child.next()
+    child.wait()
+    opened.add([make_entry()])
+    assert len(read_again(state_path)) == 1
+
+
+def test_a_fork_opens_its_own_if_its_parent_had_none_open(state_path):
+    fill(state_path)
+    before = len(read_again(state_path))
+
+    def open_it():
+        with opening(state_path) as made:
+            made.add([make_entry()])
+
+    child = Child(open_it)
+    child.next()
+    child.wait()
+    assert len(read_again(state_path)) == before + 1
 
 
 # --- errors of sqlite
@@ -872,6 +888,44 @@ def test_a_migration_is_done_whole_or_not(state_path, monkeypatch):
             journal.Journal(state_path, 1)
     assert schema_version(state_path) == 1
     assert read_again(state_path) == entries
+
+
+def test_a_migration_that_waits_too_long(state_path, monkeypatch):
+    fill(state_path)
+    monkeypatch.setattr(
+        journal_file, 'MIGRATIONS', [*journal_file.MIGRATIONS, FURTHER]
+    )
+    with raw(os.path.join(state_path, 'journal.db')) as db:
+        db.execute('BEGIN IMMEDIATE')
+        with pytest.raises((exception.JournalError, exception.Timeout)):
+            journal.Journal(state_path, 0.1)
+        db.execute('ROLLBACK')
+    assert schema_version(state_path) == 1
+
+
+def test_looking_at_a_newer_schema(state_path, monkeypatch):
+    fill(state_path)
+    with monkeypatch.context() as patch:
+        rename = 'ALTER TABLE van RENAME COLUMN live TO alive'
+        patch.setattr(
+            journal_file, 'MIGRATIONS', [*journal_file.MIGRATIONS, rename]
+        )
+        journal.Journal(state_path, 1).close()
+    with pytest.raises(exception.JournalError):
+        with opening(state_path, create=False) as made:
+            made.entries()
+
+
+def test_a_journal_of_another_user(state_path, monkeypatch):
+    """Whom the kernel lets write it, but not change its mode."""
+
+    def refuse(path, mode):
+        raise PermissionError(1, 'Operation not permitted', path)
+
+    fill(state_path)
+    monkeypatch.setattr(os, 'chmod', refuse)
+    with pytest.raises(exception.JournalError, match='not permitted'):
+        journal.Journal(state_path, 1)
 
 
 def test_a_newer_schema_is_refused(state_path):
@@ -1024,6 +1078,7 @@ def text_file(path):
         file.write('This is a note to self.\n' * 400)
 
 
+WAY_OUT = 'os-acc --state-path {} recover --rebuild'
 DAMAGES = [
     random_middle,
     cut_to_nothing,
@@ -1059,7 +1114,7 @@ def test_a_damaged_journal_is_set_aside(state_path, damage):
     aside = set_aside(state_path)
     assert read_bytes(aside) == content
     assert aside in str(caught.value)
-    assert 'os-acc recover --rebuild' in str(caught.value)
+    assert WAY_OUT.format(state_path) in str(caught.value)
     assert not os.path.exists(path)
 
 
@@ -1074,7 +1129,7 @@ def test_no_new_journal_in_place_of_a_damaged_one(state_path, damage):
         with pytest.raises(exception.JournalError) as caught:
             journal.Journal(state_path, 1, create=create)
         assert set_aside(state_path) in str(caught.value)
-        assert 'os-acc recover --rebuild' in str(caught.value)
+        assert WAY_OUT.format(state_path) in str(caught.value)
         assert os.listdir(state_path) == there
 
 
@@ -1087,7 +1142,7 @@ def test_looking_only_sets_nothing_aside(state_path, damage):
     for _ in range(2):
         with pytest.raises(exception.JournalError, match='it is damaged'):
             journal.Journal(state_path, 1, create=False)
-    assert os.listdir(state_path) == ['journal.db']
+    assert not glob.glob(path + '.*')
     assert read_bytes(path) == content
 
 

@@ -295,6 +295,7 @@ class TestLoad:
             ('import', 'SyntaxError'),
             ('import no_such_module_of_ours', 'no_such_module_of_ours'),
             ("raise AssertionError('boom')", 'AssertionError: boom'),
+            ('import sys; sys.exit(3)', 'SystemExit: 3'),
         ],
     )
     def test_a_module_that_cannot_be_imported(

@@ -288,9 +288,12 @@ class TestFiles:
         assert os.listdir(path) == []
         assert os.listdir(os.path.dirname(path)) == ['locks']
 
-    def test_names_are_kept_apart(self, locks):
-        with locks.device('a/b'), locks.device('a%2Fb'), locks.device('a-b'):
-            pass
+    def test_names_are_kept_apart(self, locks, path):
+        names = ('a/b', 'a%2Fb', 'a-b', 'a_b', 'a b')
+        with contextlib.ExitStack() as stack:
+            for name in names:
+                stack.enter_context(locks.device(name))
+            assert len(os.listdir(path)) == len(names)
 
     def test_unwritable_folder(self, tmp_path):
         (tmp_path / 'file').write_text('', encoding='ascii')
