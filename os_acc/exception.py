@@ -133,6 +133,12 @@ class Timeout(ExceptionBase):
     msg_fmt = _('Waited %(seconds)g s for %(what)s')
 
 
+class HypervisorError(ExceptionBase):
+    """The hypervisor's management said no, or did not answer."""
+
+    msg_fmt = _('%(what)s: %(reason)s')
+
+
 class JournalError(ExceptionBase):
     msg_fmt = _('Journal %(path)s: %(reason)s')
 

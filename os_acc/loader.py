@@ -87,7 +87,9 @@ class Extensions:
         if not claims:
             raise exception.NoMatchingDriver(
                 request=_describe(request),
-                reason=f'none of {", ".join(sorted(self.drivers))} claims it',
+                reason=f'none of {", ".join(sorted(self.drivers))} claims it'
+                if self.drivers
+                else 'no driver is loaded',
             )
         rank = {name: place for place, name in enumerate(preferred)}
         claims.sort(key=lambda d: (rank.get(d.name, len(rank)), d.name))

@@ -16,7 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 import contextlib
+import hashlib
 import os
+import threading
 import time
 import urllib.parse
 
@@ -24,9 +26,20 @@ from oslo_concurrency import lockutils
 
 from os_acc import exception
 
+_LONGEST = 200  # of NAME_MAX, 255
+
 # fcntl locks are the process's: two threads of it would both get one, and
 # the first to close the file would drop it for both. So threads first.
 _THREADS = lockutils.Semaphores()
+
+
+def _after_fork() -> None:
+    # What another thread of the parent held, nobody would let go of here.
+    global _THREADS
+    _THREADS = lockutils.Semaphores()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class Locks:
@@ -58,9 +71,14 @@ class Locks:
 
     @contextlib.contextmanager
     def _hold(self, kind: str, name: str, timeout: float) -> Iterator[None]:
-        file_name = f'os-acc-{kind}-{urllib.parse.quote(name, safe=":")}'
+        quoted = urllib.parse.quote(name, safe=':')
+        if len(quoted) > _LONGEST:
+            quoted = hashlib.sha256(name.encode()).hexdigest()
+        file_name = f'os-acc-{kind}-{quoted}'
         deadline = time.monotonic() + timeout
-        threads = _THREADS.get(os.path.join(self.path, file_name))
+        # By the real path: two spellings of one folder are one lock.
+        path = os.path.join(os.path.realpath(self.path), file_name)
+        threads = _THREADS.get(path)
         failed = exception.Timeout(
             what=f'the lock of {kind} {name}', seconds=timeout
         )
@@ -91,7 +109,8 @@ class Locks:
                 gotten = lock.acquire(
                     blocking=left > 0, delay=0.005, timeout=left
                 )
-            except OSError as err:
+            except (OSError, threading.ThreadError) as err:
+                # fasteners raises the latter where fcntl fails.
                 raise exception.JournalError(
                     path=self.path, reason=f'cannot lock there: {err}'
                 ) from err

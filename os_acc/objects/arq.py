@@ -111,9 +111,22 @@ def _test(arq: _ARQ) -> handle.AttachHandle:
     return handle.TestHandle(name=arq.address())
 
 
+def _drc(arq: _ARQ) -> handle.AttachHandle:
+    # A proposal: Cyborg has no type for a Power I/O slot yet. The index is
+    # text of 8 hex digits, as in "lsslot": an int could be meant otherwise.
+    made, info = handle.DRCHandle(), arq.info()
+    index = info.get('drc_index')
+    if not isinstance(index, str):
+        arq.refuse('attach_handle_info.drc_index', index, '8 hex digits')
+    for key in ('drc_index', 'drc_name'):
+        arq.set(made, key, f'attach_handle_info.{key}', info.get(key))
+    return made
+
+
 _HANDLES: dict[str, Callable[[_ARQ], handle.AttachHandle]] = {
     'PCI': _pci,
     'MDEV': _mdev,
+    'DRC': _drc,
     'TEST_PCI': _test,
 }
 

@@ -49,8 +49,8 @@ class Device(base.VersionedObject):
         'resource_class': ovo_fields.StringField(default=''),
         'traits': ovo_fields.ListOfStringsField(default=[]),
         'numa_node': ovo_fields.IntegerField(nullable=True),
-        'handles_total': ovo_fields.NonNegativeIntegerField(),
-        'handles_free': ovo_fields.NonNegativeIntegerField(),
+        'handles_total': fields.CountField(),
+        'handles_free': fields.CountField(),
         'programming': ProgrammingField(default=PROGRAMMING_NONE),
         'function_id': fields.NameField(nullable=True),
     }

@@ -112,6 +112,24 @@ class DRCIndex(fields.FieldType[str]):
         return f'{index:08X}'
 
 
+class Flag(fields.FieldType[bool]):
+    """True or False, and not the truth of some other value ('no')."""
+
+    def coerce(self, obj: Any, attr: str, value: Any) -> bool:
+        if isinstance(value, bool):
+            return value
+        _refuse(obj, attr, value, 'True or False')
+
+
+class Count(fields.FieldType[int]):
+    """An int from 0."""
+
+    def coerce(self, obj: Any, attr: str, value: Any) -> int:
+        if type(value) is int and value >= 0:
+            return value
+        _refuse(obj, attr, value, 'an int from 0')
+
+
 class UUIDField(fields.AutoTypedField[str]):
     AUTO_TYPE = UUID()
 
@@ -130,3 +148,11 @@ class DeviceAddressField(fields.AutoTypedField[str]):
 
 class DRCIndexField(fields.AutoTypedField[str]):
     AUTO_TYPE = DRCIndex()
+
+
+class FlagField(fields.AutoTypedField[bool]):
+    AUTO_TYPE = Flag()
+
+
+class CountField(fields.AutoTypedField[int]):
+    AUTO_TYPE = Count()

@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from oslo_versionedobjects import fields as ovo_fields
-
 from os_acc.objects import base
 from os_acc.objects import fields
 
@@ -51,7 +49,7 @@ class PCIHandle(AttachHandle):
         'address': fields.PCIAddressField(),
         # True: the hypervisor binds it to VFIO and back (libvirt's managed).
         # None: the plugin's option decides.
-        'managed': ovo_fields.BooleanField(nullable=True),
+        'managed': fields.FlagField(nullable=True),
         # The network that a smart NIC's function is on.
         'physical_network': fields.NameField(nullable=True),
     }
@@ -91,7 +89,7 @@ class DRCHandle(AttachHandle):
         'drc_index': fields.DRCIndexField(),
         # The location code, U78CB.001.WZS0JZB-P1-C7
         'drc_name': fields.NameField(nullable=True),
-        'bus_grp_required': ovo_fields.BooleanField(nullable=True),
+        'bus_grp_required': fields.FlagField(nullable=True),
     }
 
     @property

@@ -40,9 +40,7 @@ class AcceleratorRequest(base.VersionedObject):
         'hostname': fields.NameField(nullable=True),
         'instance_uuid': fields.UUIDField(nullable=True),
         'device_profile_name': ovo_fields.StringField(nullable=True),
-        'device_profile_group_id': ovo_fields.NonNegativeIntegerField(
-            nullable=True
-        ),
+        'device_profile_group_id': fields.CountField(nullable=True),
         'device_rp_uuid': fields.UUIDField(nullable=True),
         'handle': ovo_fields.ObjectField(
             'AttachHandle', subclasses=True, nullable=True

@@ -749,6 +749,12 @@ def test_a_fork_cannot_use_the_journal_of_its_parent(opened, state_path):
     assert len(read_again(state_path)) == 2
 
 
+def test_a_process_that_did_not_open_it(opened, monkeypatch):
+    """As above, without a fork: what a fork does is not measured."""
+    monkeypatch.setattr(os, 'getpid', lambda: -1)
+    refused(opened)
+
+
 def test_a_fork_while_another_thread_writes(opened):
     """The child has the mutex as it was, but not the thread."""
     writing, forked = threading.Event(), threading.Event()

@@ -327,6 +327,15 @@ class TestGuestAddress:
         options(guest_addresses=f'0d:00.0=01:00.0, {name}=0A:1F.7')
         assert self.found(plug(handle)) == [self.EXPECTED]
 
+    @pytest.mark.parametrize('api', ['vfio-ap', 'vfio-ccw'])
+    def test_an_mdev_that_is_no_pci_device_has_none(self, plug, api):
+        element = plug(mdev(), device_api=api, guest_address='0a:1f.7')
+        assert self.found(element) == []
+
+    def test_the_host_bridge_has_its_own(self, plug):
+        with pytest.raises(exception.InvalidRequest, match='not all zero'):
+            plug(pci(), guest_address='0000:00:00.0')
+
     def test_option_for_others(self, plug, options):
         options(guest_addresses=[f'{MDEV}=05:00.0', '0c:00.2=06:00.0'])
         assert self.found(plug(pci())) == []
@@ -344,7 +353,7 @@ class TestGuestAddress:
             plug(pci(), guest_address=text)
         assert str(caught.value) == (
             f'VAN {VAN}: guest_address is {text!r}, expected a PCI address '
-            '(dddd:bb:ss.f)'
+            '(dddd:bb:ss.f), not all zero'
         )
         options(guest_addresses=[f'0c:00.1={text}'])
         with pytest.raises(exception.InvalidRequest, match='guest_address'):

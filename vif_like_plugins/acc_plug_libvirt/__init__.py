@@ -27,7 +27,8 @@ OPTS = (
         'vfio_driver',
         default='',
         help='Name of a VFIO variant driver for PCI functions, as in <driver '
-        "name='vfio' model='...'/> (libvirt 10.0). Empty: libvirt chooses.",
+        "name='vfio' model='...'/>. Needs libvirt 10.0: an older one drops "
+        'it without a word. Empty: libvirt chooses.',
     ),
     cfg.BoolOpt(
         'iommufd',

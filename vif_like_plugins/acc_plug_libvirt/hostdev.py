@@ -59,7 +59,11 @@ def build(van: objects.VAN, config: Any) -> str | None:
     guest_address = van.driver_data.get('guest_address')
     if guest_address is None:
         guest_address = _guest_addresses(config).get(own_name)
-    if guest_address is not None:
+    # An AP or CCW mdev is no PCI device for the guest.
+    if guest_address is not None and hostdev.get('model') in (
+        None,
+        'vfio-pci',
+    ):
         _guest_address(hostdev, guest_address, van)
     text: str = etree.tostring(hostdev, encoding='unicode', pretty_print=True)
     return text
@@ -134,12 +138,13 @@ def _guest_addresses(config: Any) -> dict[str, str]:
 def _guest_address(
     hostdev: etree._Element, text: str, van: objects.VAN
 ) -> None:
-    if fields.parse_pci_address(text) is None:
+    # All zero is the host bridge's; libvirt takes it for no address.
+    if fields.parse_pci_address(text) in (None, (0, 0, 0, 0)):
         raise exception.InvalidRequest(
             subject=f'VAN {van.uuid}',
             field='guest_address',
             value=text,
-            expected='a PCI address (dddd:bb:ss.f)',
+            expected='a PCI address (dddd:bb:ss.f), not all zero',
         )
     etree.SubElement(hostdev, 'address', {'type': 'pci'} | _pci_address(text))
 

@@ -1,0 +1,254 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Power I/O slots of a PowerVM host, by DRC index.
+
+The device half has nothing to bind: PowerVM moves the whole slot. It finds
+the slot in the managed system's inventory and checks that it may be given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+import dataclasses
+import re
+from typing import Any
+
+from oslo_config import cfg
+
+from os_acc import driver
+from os_acc import exception
+from os_acc import objects
+from os_acc import powervm
+
+OPTS = (
+    cfg.BoolOpt(
+        'discover',
+        default=False,
+        help='Report the slots in get_devices(). For hosts with PowerVM.',
+    ),
+    cfg.StrOpt(
+        'resource_class',
+        default='CUSTOM_POWER_IO_SLOT',
+        help='Resource class of the slots; requests for it are taken.',
+    ),
+)
+
+_PARENT = 'ParentSlotDynamicReconfigurationConnectorIndex'
+
+
+@dataclasses.dataclass(frozen=True)
+class Slot:
+    """A slot of the managed system's inventory.
+
+    :ivar owner: UUID of the partition that has it, in upper case; None: free
+    :ivar bus: DRC index of the slot that it hangs on
+    """
+
+    handle: objects.DRCHandle
+    vendor_id: str
+    product_id: str
+    class_code: str
+    owner: str | None
+    owner_name: str | None
+    bus: str | None
+
+    @property
+    def address(self) -> str:
+        address: str = self.handle.drc_index
+        return address
+
+    @property
+    def traits(self) -> list[str]:
+        """What a request may select it by: what it holds, and where it is."""
+        traits = [
+            f'CUSTOM_PCI_VENDOR_{self.vendor_id.upper()}',
+            f'CUSTOM_PCI_PRODUCT_{self.product_id.upper()}',
+            f'CUSTOM_PCI_CLASS_{self.class_code.upper()}',
+        ]
+        if self.handle.drc_name is not None:
+            traits.append(location_trait(self.handle.drc_name))
+        return traits
+
+
+def location_trait(drc_name: str) -> str:
+    """The trait for a location code: CUSTOM_LOCATION_U78CB_001_..._P1_C7."""
+    return 'CUSTOM_LOCATION_' + re.sub('[^A-Z0-9_]', '_', drc_name.upper())
+
+
+class DRCDriver(driver.DriverBase):
+    CONFIG_OPTS = OPTS
+    handle_types = ('DRCHandle',)
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        powervm.register(cfg.CONF)
+
+    def can_handle(self, request: objects.AcceleratorRequest) -> bool:
+        if request.handle is not None:
+            return isinstance(request.handle, objects.DRCHandle)
+        wanted: bool = request.resource_class == self.config.resource_class
+        return wanted
+
+    def get_devices(self) -> list[objects.Device]:
+        if not self.config.discover:
+            return []
+        return [
+            objects.Device(
+                address=slot.address,
+                driver=self.name,
+                vendor_id=slot.vendor_id,
+                product_id=slot.product_id,
+                resource_class=self.config.resource_class,
+                traits=slot.traits,
+                handles_total=1,
+                handles_free=int(
+                    slot.owner is None and not self.vans_on(slot.address)
+                ),
+            )
+            for slot in inventory()
+        ]
+
+    def prepareVAN(
+        self,
+        van: objects.VAN,
+        request: objects.AcceleratorRequest,
+        instance_info: objects.InstanceInfo,
+    ) -> None:
+        slots = {slot.address: slot for slot in inventory()}
+        lpar = powervm.lpar_uuid(instance_info)
+        wanted = van.handle or request.handle
+        if wanted is None:
+            self._choose(van, request, slots)
+            return
+        if not isinstance(wanted, objects.DRCHandle):
+            raise exception.UnsupportedHandle(
+                taker=f'driver {self.name!r}',
+                handle=wanted.obj_name(),
+                takes='DRCHandle',
+            )
+        slot = _find(wanted, slots)
+        check(slot, slots.values(), lpar)
+        van.handle, van.device = slot.handle, slot.address
+        van.save()
+
+    def unprepareVAN(
+        self, van: objects.VAN, instance_info: objects.InstanceInfo
+    ) -> None:
+        """Nothing to undo; but the slot must not be with its LPAR still."""
+        if not isinstance(van.handle, objects.DRCHandle):
+            return
+        lpar = powervm.lpar_uuid(instance_info)
+        for slot in inventory():
+            if slot.address == van.handle.drc_index and slot.owner == lpar:
+                raise exception.DeviceBusy(
+                    device=f'slot {slot.address}',
+                    holder=f'LPAR {slot.owner_name}',
+                )
+
+    def _choose(
+        self,
+        van: objects.VAN,
+        request: objects.AcceleratorRequest,
+        slots: dict[str, Slot],
+    ) -> None:
+        """Take the first free slot that has all of the request's traits."""
+        for slot in slots.values():
+            if slot.owner or not set(request.traits) <= set(slot.traits):
+                continue
+            with self.lock(slot.address):
+                if self.vans_on(slot.address):
+                    continue
+                try:
+                    check(slot, slots.values(), None)
+                except exception.DeviceBusy:
+                    continue
+                van.handle, van.device = slot.handle, slot.address
+                # Saved under the lock: the next one sees it as taken.
+                van.save()
+                return
+        raise exception.DeviceNotFound(
+            wanted=f'request {request.uuid}',
+            reason='no slot is free that has the traits '
+            f'{", ".join(request.traits) or "(any)"}',
+        )
+
+
+def inventory() -> list[Slot]:
+    """The slots of this managed system.
+
+    :raises HypervisorError, Timeout: it cannot be had
+    """
+    adapter = powervm.adapter()
+    with powervm.errors('inventory of I/O slots'):
+        from pypowervm.wrappers import managed_system
+
+        (system,) = managed_system.System.get(adapter)
+        return [_slot(slot) for slot in system.asio_config.io_slots]
+
+
+def _slot(slot: Any) -> Slot:
+    def hex4(value: int | None) -> str:
+        return '' if value is None else f'{value & 0xFFFF:04x}'
+
+    bus = slot.element.findtext(_PARENT)
+    return Slot(
+        handle=objects.DRCHandle(
+            drc_index=slot.drc_index,
+            drc_name=slot.drc_name or None,
+            bus_grp_required=bool(slot.bus_grp_required),
+        ),
+        vendor_id=hex4(slot.pci_vendor_id),
+        product_id=hex4(slot.pci_dev_id),
+        class_code=hex4(slot.pci_class),
+        owner=slot.part_uuid.upper() if slot.part_uuid else None,
+        owner_name=slot.part_name,
+        bus=f'{int(bus):08X}' if bus else None,
+    )
+
+
+def _find(handle: objects.DRCHandle, slots: dict[str, Slot]) -> Slot:
+    """Find a handle's slot, and see that its location code is the same."""
+    slot = slots.get(handle.drc_index)
+    if slot is None:
+        raise exception.DeviceNotFound(
+            wanted=f'slot {handle.drc_index}',
+            reason='this managed system has no such DRC index',
+        )
+    if handle.drc_name not in (None, slot.handle.drc_name):
+        raise exception.InvalidRequest(
+            subject=f'slot {handle.drc_index}',
+            field='drc_name',
+            value=handle.drc_name,
+            expected=f'{slot.handle.drc_name!r}, which is at that index',
+        )
+    return slot
+
+
+def check(slot: Slot, slots: Iterable[Slot], lpar: str | None) -> None:
+    """See that a slot may be given to an LPAR.
+
+    :param slots: the whole inventory
+    :param lpar: the LPAR that may have it already; None: nobody may
+    :raises DeviceBusy: it is another partition's, or must go with the rest
+        of its bus, of which another partition has a part
+    """
+    if slot.owner not in (None, lpar):
+        raise exception.DeviceBusy(
+            device=f'slot {slot.address}',
+            holder=f'partition {slot.owner_name} ({slot.owner})',
+        )
+    if not slot.handle.bus_grp_required or slot.bus is None:
+        return
+    for other in slots:
+        if other.bus == slot.bus and other.owner not in (None, lpar):
+            raise exception.DeviceBusy(
+                device=f'bus {slot.bus}, which slot {slot.address} must go '
+                'with,',
+                holder=f'partition {other.owner_name} (slot {other.address})',
+            )

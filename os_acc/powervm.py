@@ -1,0 +1,158 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""PowerVM's REST API through pypowervm: the connection, LPARs, errors.
+
+For the driver drc and the plugin powervm, which know nothing of each other.
+pypowervm (the extra powervm) is imported only when it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+import contextlib
+import threading
+from typing import Any
+
+from oslo_config import cfg
+
+from os_acc import exception
+from os_acc import objects
+
+GROUP = 'os_acc_powervm'
+
+OPTS = (
+    cfg.StrOpt(
+        'host',
+        default='localhost',
+        help='Host of the REST API: localhost for NovaLink, or an HMC.',
+    ),
+    cfg.PortOpt(
+        'port',
+        help='Its port. Unset: 12080 for http, 12443 for https.',
+    ),
+    cfg.StrOpt(
+        'protocol',
+        choices=('http', 'https'),
+        help='Unset: http without a password (NovaLink on this host), https '
+        'with one.',
+    ),
+    cfg.StrOpt('username', help='User for the log-on. NovaLink needs none.'),
+    cfg.StrOpt(
+        'password',
+        secret=True,
+        help='Password for the log-on. Unset: by a token file, as NovaLink '
+        'has it.',
+    ),
+    cfg.StrOpt(
+        'cert_path',
+        default='/etc/ssl/certs/',
+        help='Folder of the certificate of an https server.',
+    ),
+    cfg.StrOpt(
+        'cert_ext',
+        default='.crt',
+        help='Ending of its file, whose name is that of the host.',
+    ),
+    cfg.IntOpt(
+        'request_timeout',
+        default=60,
+        min=1,
+        help='Seconds to wait for the answer to one request.',
+    ),
+)
+
+_adapters: dict[tuple[Any, ...], Any] = {}
+_connecting = threading.Lock()
+
+
+def register(conf: cfg.ConfigOpts) -> None:
+    """Register the group [os_acc_powervm]. May be called again."""
+    conf.register_opts(OPTS, group=GROUP)
+
+
+def adapter() -> Any:
+    """A pypowervm Adapter, logged on; one for the process.
+
+    pypowervm logs on again by itself when its session has expired.
+
+    :raises HypervisorError: pypowervm is missing, or the log-on failed
+    """
+    conf = cfg.CONF[GROUP]
+    wanted = tuple(conf[option.dest] for option in OPTS)
+    with _connecting:
+        if wanted not in _adapters:
+            with errors(f'log-on to {conf.host}'):
+                _adapters[wanted] = _connect(conf)
+        return _adapters[wanted]
+
+
+def _connect(conf: Any) -> Any:
+    from pypowervm import adapter as pvm_adapter
+    from pypowervm.helpers import log_helper
+    from pypowervm.helpers import vios_busy
+
+    session = pvm_adapter.Session(
+        host=conf.host,
+        port=conf.port,
+        protocol=conf.protocol,
+        username=conf.username,
+        password=conf.password,
+        auditmemento='os-acc',
+        timeout=conf.request_timeout,
+        certpath=conf.cert_path,
+        certext=conf.cert_ext,
+    )
+    # As Nova's PowerVM driver had them.
+    helpers = [log_helper.log_helper, vios_busy.vios_busy_retry_helper]
+    return pvm_adapter.Adapter(session, helpers=helpers)
+
+
+def lpar_uuid(instance_info: objects.InstanceInfo) -> str:
+    """The UUID of an instance's LPAR, in upper case as PowerVM has it.
+
+    :param instance_info: hypervisor_id, if it is set; else it is derived as
+        Nova's drivers for PowerVM did (pypowervm.utils.uuid)
+    """
+    if instance_info.hypervisor_id is not None:
+        chosen: str = instance_info.hypervisor_id
+    else:
+        with errors('LPAR'):
+            from pypowervm.utils import uuid as pvm_uuid
+
+            chosen = pvm_uuid.convert_uuid_to_pvm(instance_info.uuid)
+    return chosen.upper()
+
+
+@contextlib.contextmanager
+def errors(what: str) -> Iterator[None]:
+    """Turn pypowervm's errors into ours, with their message kept.
+
+    :param what: what is being done, for the message
+    :raises DeviceNotFound: there is no such object (404)
+    :raises Timeout: no answer in time
+    :raises HypervisorError: anything else that it refused or could not do
+    """
+    try:
+        from pypowervm import exceptions as pvm_exceptions
+    except ImportError as err:
+        raise exception.HypervisorError(
+            what=what,
+            reason=f'the package pypowervm is not to be had ({err}); install '
+            'os-acc[powervm]',
+        ) from err
+    try:
+        yield
+    except pvm_exceptions.HttpNotFound as err:
+        raise exception.DeviceNotFound(wanted=what, reason=str(err)) from err
+    except pvm_exceptions.TimeoutError as err:
+        raise exception.Timeout(
+            what=f'{what}: {err}', seconds=cfg.CONF[GROUP].request_timeout
+        ) from err
+    except pvm_exceptions.Error as err:
+        raise exception.HypervisorError(what=what, reason=str(err)) from err

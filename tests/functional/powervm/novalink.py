@@ -1,0 +1,404 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""A NovaLink on the loopback: the REST that pypowervm's own classes speak.
+
+It serves the samples that come with pypowervm: one managed system of 20
+slots and 21 LPARs, and keeps what is written to them for as long as it
+lives. What NovaLink says to a slot that is not there, or that somebody else
+has, is our guess (500 and a message); that it has one owner is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import copy
+import dataclasses
+from http import server
+import itertools
+import pathlib
+import re
+import tempfile
+import threading
+from urllib import parse
+import uuid
+
+from lxml import etree
+import novalink_xml as xml
+from pypowervm import adapter
+from pypowervm import const
+from pypowervm.helpers import log_helper
+from pypowervm.helpers import vios_busy
+from pypowervm.wrappers import base_partition
+
+SYSTEM = 'caae9209-25e5-35cd-a71a-ed55c03f294d'
+
+# Three LPARs are running with RMC, one without, 17 are not activated.
+RUNNING = (
+    '3D3DE3FA-5DD6-439D-BF4C-1835C340A9BD',
+    '23FEE581-94AF-4E80-843D-B14409D9A101',
+    '09D4D2E7-162B-4478-8DFB-87CBC3E76343',
+)
+NO_RMC = '5ADCEC07-B213-41FD-9B14-5130D65CCCBB'
+INACTIVE = (
+    '089FFB20-5D19-4A8C-BB80-13650627D985',
+    '668B0882-C24A-4AE9-91C8-297E95E3FE29',
+    '9068B0FB-1CF0-4D23-8A23-31AC87D5F5D2',
+)
+UNKNOWN = '00000000-0000-4000-8000-000000000000'
+
+# Slots that are free, one that is a VIOS's, and one that is nowhere.
+FREE_SLOTS = (0x21030011, 0x21040001, 0x21010012)
+VIOS_SLOT = 0x21020011
+VIOS = '02899D96-9D20-490F-8B1B-4D3DEE1210ED'
+NO_SLOT = 0x2FFFFFFF
+
+_LPARS = re.compile(
+    r'/rest/api/uom/(?:ManagedSystem/[^/]+/)?LogicalPartition(?:/([^/]+))?$'
+)
+_SYSTEMS = re.compile(r'/rest/api/uom/ManagedSystem(?:/([^/]+))?$')
+_LOGON_RESPONSE = (
+    f'<LogonResponse xmlns="{const.WEB_NS}" schemaVersion="V1_1_0">'
+    '<X-API-SessionFile>%s</X-API-SessionFile></LogonResponse>'
+)
+WRITES = ('POST', 'PUT', 'DELETE')
+
+
+@dataclasses.dataclass
+class _Answer:
+    status: int
+    body: bytes = b''
+    etag: str | None = None
+
+
+@dataclasses.dataclass
+class _Failure:
+    status: int
+    message: str | None
+    times: int
+    method: str
+    applied: bool
+
+
+class _RefusedError(Exception):
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class _Handler(server.BaseHTTPRequestHandler):
+    def _handle(self) -> None:
+        try:
+            body = self.rfile.read(int(self.headers['Content-Length'] or 0))
+            answer = self.server.novalink.answer(
+                self.command, self.path, self.headers, body
+            )
+            if answer is None:
+                return
+            self.send_response(answer.status)
+            self.send_header('X-MC-Type', 'PVM')  # or pypowervm sees an HMC
+            self.send_header('Content-Type', 'application/atom+xml')
+            self.send_header('Content-Length', str(len(answer.body)))
+            if answer.etag:
+                self.send_header('ETag', answer.etag)
+            self.end_headers()
+            self.wfile.write(answer.body)
+        except ConnectionError:
+            pass  # the client did not wait for the answer
+
+    do_GET = do_PUT = do_POST = do_DELETE = _handle
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        """Nothing: the tests ask for .requests."""
+
+
+class _Server(server.ThreadingHTTPServer):
+    request_queue_size = 64
+    novalink: NovaLink
+
+
+class NovaLink:
+    """One NovaLink, answering from the moment it is made until stop()."""
+
+    def __init__(self) -> None:
+        self.delay = 0.0
+        """Seconds between an update and its answer (log-off excepted)."""
+        self.before_post: Callable[[], object] | None = None
+        """Runs before each POST is handled, but those it causes itself."""
+        self.requests: list[tuple[str, str]] = []
+        self.bodies: list[str] = []
+        self._lock = threading.RLock()
+        self._interleaving = threading.Lock()
+        self._stopped = threading.Event()
+        self._failures: list[_Failure] = []
+        self._tokens: set[str] = set()
+        self._folder = tempfile.TemporaryDirectory(prefix='novalink-')
+        self._server = _Server(('127.0.0.1', 0), _Handler)
+        self._server.novalink = self
+        self.port: int = self._server.server_address[1]
+        self._revisions = itertools.count(959374938)
+        self._system_feed, systems = xml.load('managedsystem.txt', self.port)
+        # A NovaLink has one system; the sample is of an HMC with three.
+        self._system = systems[SYSTEM.upper()]
+        self._lpar_feed, self._lpars = xml.load('lpar.txt', self.port)
+        self._revision = next(self._revisions)
+        self._etags = {
+            name: str(next(self._revisions)) for name in self._lpars
+        }
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.01,), daemon=True
+        )
+        self._thread.start()
+
+    def __enter__(self) -> NovaLink:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Gone: no answers any more, not even to what was asked before."""
+        if not self._stopped.is_set():
+            self._stopped.set()
+            self._server.shutdown()
+            self._server.server_close()
+            self._thread.join()
+            self._folder.cleanup()
+
+    # What the tests ask and tell
+
+    def writes(self) -> list[tuple[str, str]]:
+        """The requests that change something; .bodies has what they sent."""
+        with self._lock:
+            return [
+                (method, path)
+                for method, path in self.requests
+                if method in WRITES and path != const.LOGON_PATH
+            ]
+
+    def fail_next(
+        self,
+        status: int,
+        message: str | None = None,
+        times: int = 1,
+        method: str = 'POST',
+        applied: bool = False,
+    ) -> None:
+        """Answer with an error; applied: after having done it all the same.
+
+        The method is POST, PUT, GET, DELETE, LOGON or LOGOFF.
+        """
+        with self._lock:
+            self._failures.append(
+                _Failure(status, message, times, method, applied)
+            )
+
+    def touch(self, lpar_uuid: str) -> None:
+        """Change the etag, as somebody else's update would."""
+        with self._lock:
+            assert lpar_uuid.upper() in self._lpars, lpar_uuid
+            self._revision = next(self._revisions)
+            self._etags[lpar_uuid.upper()] = str(self._revision)
+
+    def give(self, lpar_uuid: str, drc_index: int) -> None:
+        """Give a slot to an LPAR, as somebody else's update would."""
+        with self._lock:
+            slot = base_partition.IOSlot.bld(None, False, drc_index)
+            xml.wrap(self._lpar(lpar_uuid)).io_config.io_slots.append(slot)
+            self.touch(lpar_uuid)
+
+    def take(self, lpar_uuid: str, drc_index: int) -> None:
+        """Take a slot from an LPAR, as somebody else's update would."""
+        with self._lock:
+            slots = xml.wrap(self._lpar(lpar_uuid)).io_config.io_slots
+            for slot in [one for one in slots if one.drc_index == drc_index]:
+                slots.remove(slot)
+            self.touch(lpar_uuid)
+
+    def lpar_xml(self, lpar_uuid: str) -> str:
+        """The LogicalPartition as it is stored."""
+        with self._lock:
+            return etree.tostring(self._lpar(lpar_uuid), encoding='unicode')
+
+    def slots_of(self, lpar_uuid: str) -> list[int]:
+        """The DRC indexes, each as often as the LPAR lists it."""
+        with self._lock:
+            found = xml.slots(self._lpar(lpar_uuid))
+            return [int(index.text) for index in found]
+
+    def owner_of(self, drc_index: int) -> str | None:
+        """The UUID of the LPAR or VIOS that has the slot."""
+        with self._lock:
+            for lpar_uuid in self._lpars:
+                if drc_index in self.slots_of(lpar_uuid):
+                    return lpar_uuid
+            slot = xml.inventory(self._system).get(drc_index)
+            return None if slot is None else slot.findtext(xml.PARTITION_UUID)
+
+    # The requests
+
+    def answer(
+        self, method: str, url: str, headers: object, body: bytes
+    ) -> _Answer | None:
+        """The answer to one request; None when this NovaLink is gone."""
+        path = parse.urlsplit(url).path
+        kind = method
+        if path == const.LOGON_PATH:
+            kind = {'PUT': 'LOGON', 'DELETE': 'LOGOFF'}[method]
+        with self._lock:
+            self.requests.append((method, path))
+            if kind in WRITES:
+                self.bodies.append(body.decode())
+        hook = self.before_post
+        if kind == 'POST' and hook and self._interleaving.acquire(False):
+            try:
+                hook()
+            finally:
+                self._interleaving.release()
+        with self._lock:
+            answer = self._handle(kind, path, headers, body)
+        if self.delay and kind != 'LOGOFF':
+            self._stopped.wait(self.delay)
+        return None if self._stopped.is_set() else answer
+
+    def _handle(self, kind, path, headers, body) -> _Answer:
+        failure = self._failure(kind)
+        try:
+            if failure is None or failure.applied:
+                answer = self._route(kind, path, headers, body)
+            if failure is None:
+                return answer
+            raise _RefusedError(failure.status, failure.message or 'Failed.')
+        except _RefusedError as err:
+            return _Answer(err.status, xml.error(err.status, path, str(err)))
+
+    def _failure(self, kind: str) -> _Failure | None:
+        for failure in self._failures:
+            if failure.method == kind and failure.times > 0:
+                failure.times -= 1
+                return failure
+        return None
+
+    def _route(self, kind, path, headers, body) -> _Answer:
+        token = headers['X-API-Session']
+        if kind == 'LOGON':
+            return self._logon()
+        if token not in self._tokens:
+            raise _RefusedError(401, 'The session is not known.')
+        if kind == 'LOGOFF':
+            self._tokens.discard(token)
+            return _Answer(204)
+        seen = headers['If-None-Match']
+        if (match := _LPARS.match(path)) is not None:
+            name = match[1] and match[1].upper()
+            if name is None:
+                if kind == 'PUT':
+                    return self._create(body)
+                return self._feed(seen)
+            if name not in self._lpars:
+                raise _RefusedError(404, f'No LogicalPartition {match[1]}.')
+            if kind == 'POST':
+                return self._update(name, headers['If-Match'], body)
+            if kind == 'DELETE':
+                return self._delete(name, headers['If-Match'])
+            return self._entry(name, seen)
+        match = _SYSTEMS.match(path)
+        if match is None or kind != 'GET':
+            raise _RefusedError(404, f'No {kind} of {path} here.')
+        if match[1] and match[1].lower() != SYSTEM:
+            raise _RefusedError(404, f'No ManagedSystem {match[1]}.')
+        return self._managed_system(match[1] is None, seen)
+
+    def _logon(self) -> _Answer:
+        token = uuid.uuid4().hex
+        self._tokens.add(token)
+        file = pathlib.Path(self._folder.name, f'token-{len(self._tokens)}')
+        file.write_text(token)
+        return _Answer(200, (_LOGON_RESPONSE % file).encode())
+
+    def _managed_system(self, feed: bool, seen: str | None) -> _Answer:
+        system = copy.deepcopy(self._system)
+        slots = xml.inventory(system)
+        for name in self._lpars:
+            for drc_index in set(self.slots_of(name)):
+                xml.own(slots[drc_index], self._lpar(name))
+        etag = str(self._revision)
+        if not feed:
+            return _answer(system, etag, seen)
+        whole = copy.deepcopy(self._system_feed)
+        whole.append(xml.with_etag(system, etag))
+        return _answer(whole, etag, seen)
+
+    def _feed(self, seen: str | None) -> _Answer:
+        feed = copy.deepcopy(self._lpar_feed)
+        for name, entry in self._lpars.items():
+            feed.append(xml.with_etag(entry, self._etags[name]))
+        return _answer(feed, str(self._revision), seen)
+
+    def _entry(self, name: str, seen: str | None = None) -> _Answer:
+        return _answer(self._lpars[name], self._etags[name], seen)
+
+    def _update(self, name: str, etag: str | None, body: bytes) -> _Answer:
+        self._check_etag(name, etag)
+        xml.replace(self._lpars[name], self._parse(body, name))
+        self.touch(name)
+        return self._entry(name)
+
+    def _delete(self, name: str, etag: str | None) -> _Answer:
+        if etag is not None:
+            self._check_etag(name, etag)
+        del self._lpars[name], self._etags[name]
+        self._revision = next(self._revisions)
+        return _Answer(204)
+
+    def _create(self, body: bytes) -> _Answer:
+        lpar = self._parse(body, None)
+        given = lpar.findtext(xml.PARTITION_UUID)
+        name = (given or str(uuid.uuid4())).upper()
+        if name in self._lpars:
+            raise _RefusedError(500, f'LogicalPartition {name} exists.')
+        number = 1 + max(xml.wrap(self._lpar(one)).id for one in self._lpars)
+        like = self._lpars[INACTIVE[0]]
+        self._lpars[name] = xml.created(like, lpar, name, number)
+        self.touch(name)
+        return self._entry(name)
+
+    def _check_etag(self, name: str, etag: str | None) -> None:
+        if etag != self._etags[name]:
+            raise _RefusedError(412, f'The etag of {name} is not {etag}.')
+
+    def _parse(self, body: bytes, name: str | None) -> etree._Element:
+        """The LPAR in a request, if it may have the slots it lists."""
+        lpar = etree.fromstring(body)
+        if lpar.tag != f'{xml.UOM}LogicalPartition':
+            raise _RefusedError(400, f'{lpar.tag} is no LogicalPartition.')
+        inventory = xml.inventory(self._system)
+        for index in xml.slots(lpar):
+            drc_index = int(index.text)
+            if drc_index not in inventory:
+                raise _RefusedError(500, f'There is no slot {drc_index}.')
+            if self.owner_of(drc_index) not in (None, name):
+                raise _RefusedError(500, f'Slot {drc_index} is in use.')
+            if index.getparent().find(xml.DRC_NAME) is None:
+                drc_name = etree.SubElement(index.getparent(), xml.DRC_NAME)
+                drc_name.text = inventory[drc_index].findtext(xml.DRC_NAME)
+        return lpar
+
+
+def _answer(element: etree._Element, etag: str, seen: str | None) -> _Answer:
+    if seen == etag:
+        return _Answer(304, etag=etag)
+    return _Answer(200, etree.tostring(element), etag)
+
+
+def session(novalink: NovaLink, timeout: float = 5) -> adapter.Adapter:
+    """An adapter as Nova's driver made it, logged on with a token file."""
+    return adapter.Adapter(
+        adapter.Session(host='localhost', port=novalink.port, timeout=timeout),
+        helpers=[log_helper.log_helper, vios_busy.vios_busy_retry_helper],
+    )

@@ -1,0 +1,127 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""The XML of novalink.py: pypowervm's samples, and what becomes of them."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import re
+
+from lxml import etree
+from pypowervm import const
+from pypowervm import entities
+from pypowervm.tests.test_utils import pvmhttp
+from pypowervm.wrappers import logical_partition
+
+UOM = '{%s}' % const.UOM_NS
+ATOM = '{%s}' % const.ATOM_NS
+WEB = '{%s}' % const.WEB_NS
+DRC_INDEX = f'{UOM}SlotDynamicReconfigurationConnectorIndex'
+DRC_NAME = f'{UOM}SlotDynamicReconfigurationConnectorName'
+PARTITION_UUID = f'{UOM}PartitionUUID'
+
+
+@functools.cache
+def sample(name: str) -> str:
+    """The body of one of pypowervm's samples."""
+    return pvmhttp.PVMFile(name).body
+
+
+def load(name: str, port: int) -> tuple[etree._Element, dict]:
+    """A feed without its entries, and those by their upper-case UUID."""
+    here = f'http://localhost:{port}/rest/'
+    text = re.sub(r'https?://9\.1\.2\.3:\d+/rest/', here, sample(name))
+    feed = etree.fromstring(text.encode())
+    entries = {}
+    for entry in feed.findall(f'{ATOM}entry'):
+        entries[entry.findtext(f'{ATOM}id').upper()] = entry
+        feed.remove(entry)
+    return feed, entries
+
+
+def error(status: int, path: str, message: str) -> bytes:
+    """What says what went wrong, as NovaLink shapes it."""
+    entry = etree.fromstring(sample('fake_httperror.txt').strip().encode())
+    for name, text in (
+        ('HTTPStatus', str(status)),
+        ('RequestURI', path),
+        ('Message', message),
+        ('RequestHeaders', ''),
+    ):
+        entry.find(f'.//{WEB}{name}').text = text
+    return etree.tostring(entry)
+
+
+def content(entry: etree._Element) -> etree._Element:
+    """The LogicalPartition or ManagedSystem in an entry."""
+    return entry.find(f'{ATOM}content')[0]
+
+
+def replace(entry: etree._Element, element: etree._Element) -> None:
+    """Put another LogicalPartition into an entry."""
+    entry.find(f'{ATOM}content')[0] = element
+
+
+def with_etag(entry: etree._Element, etag: str) -> etree._Element:
+    """A copy of an entry as it stands in a feed."""
+    entry = copy.deepcopy(entry)
+    tag = etree.Element(f'{UOM}etag', nsmap={'etag': const.UOM_NS})
+    tag.text = etag
+    entry.find(f'{ATOM}content').addprevious(tag)
+    return entry
+
+
+def slots(lpar: etree._Element) -> list[etree._Element]:
+    """The DRC indexes a LogicalPartition lists, as elements."""
+    return lpar.findall(f'.//{UOM}AssociatedIOSlot/{DRC_INDEX}')
+
+
+def inventory(system: etree._Element) -> dict[int, etree._Element]:
+    """The slots of a ManagedSystem or its entry."""
+    found = system.iterfind(f'.//{UOM}IOSlots/{UOM}IOSlot')
+    return {int(slot.findtext(DRC_INDEX)): slot for slot in found}
+
+
+def wrap(lpar: etree._Element) -> logical_partition.LPAR:
+    """pypowervm's wrapper: what it changes, it changes in the element."""
+    return logical_partition.LPAR.wrap(entities.Entry({}, lpar, None))
+
+
+def own(slot: etree._Element, lpar: etree._Element) -> None:
+    """Make the inventory say whose a slot is."""
+    place = slot.find(f'{UOM}PCIClass')
+    for name in (
+        'PartitionID',
+        'PartitionUUID',
+        'PartitionName',
+        'PartitionType',
+    ):
+        element = etree.Element(f'{UOM}{name}')
+        element.text = lpar.findtext(f'{UOM}{name}')
+        place.addprevious(element)
+
+
+def created(
+    like: etree._Element, lpar: etree._Element, name: str, number: int
+) -> etree._Element:
+    """The entry of a new LPAR, with what NovaLink adds to it."""
+    entry = copy.deepcopy(like)
+    entry.find(f'{ATOM}id').text = name
+    link = entry.find(f'{ATOM}link')
+    link.set('href', link.get('href').rpartition('/')[0] + '/' + name)
+    replace(entry, lpar)
+    wrapper = wrap(lpar)
+    wrapper.set_uuid(name)
+    wrapper.set_parm_value('PartitionID', number)
+    wrapper.set_parm_value('PartitionState', 'not activated')
+    wrapper.set_parm_value('ResourceMonitoringControlState', 'inactive')
+    able = copy.deepcopy(like.find(f'.//{UOM}PartitionCapabilities'))
+    wrapper.inject(entities.Element.wrapelement(able, None))
+    return entry
