@@ -10,6 +10,8 @@
 
 from __future__ import annotations
 
+import platform
+
 from oslo_config import cfg
 
 from os_acc import exception
@@ -84,12 +86,21 @@ class LibvirtPlugin(plugin.PluginBase):
         instance_info: objects.InstanceInfo,
         live: bool,
     ) -> None:
-        """Set guest_config to the <hostdev>; None for a TestHandle."""
+        """Set guest_config to the <hostdev>; None for a TestHandle.
+
+        On a Power host, where it is known already, driver_data gets the
+        drc_index that the guest will know the device by.
+        """
         # lxml loads only here.
+        from acc_plug_libvirt import drc
         from acc_plug_libvirt import hostdev
 
         self._refuse_live(live)
         van.guest_config = hostdev.build(van, self.config)
+        if van.guest_config and platform.machine() in ('ppc64', 'ppc64le'):
+            index = drc.drc_index_before(van.guest_config)
+            if index is not None:
+                van.driver_data['drc_index'] = index
 
     def unplug(
         self,

@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Callable
 import copy
 import dataclasses
-from http import server
 import itertools
 import pathlib
 import re
@@ -29,6 +28,7 @@ from urllib import parse
 import uuid
 
 from lxml import etree
+import novalink_http
 import novalink_xml as xml
 from pypowervm import adapter
 from pypowervm import const
@@ -70,13 +70,6 @@ WRITES = ('POST', 'PUT', 'DELETE')
 
 
 @dataclasses.dataclass
-class _Answer:
-    status: int
-    body: bytes = b''
-    etag: str | None = None
-
-
-@dataclasses.dataclass
 class _Failure:
     status: int
     message: str | None
@@ -91,37 +84,6 @@ class _RefusedError(Exception):
         self.status = status
 
 
-class _Handler(server.BaseHTTPRequestHandler):
-    def _handle(self) -> None:
-        try:
-            body = self.rfile.read(int(self.headers['Content-Length'] or 0))
-            answer = self.server.novalink.answer(
-                self.command, self.path, self.headers, body
-            )
-            if answer is None:
-                return
-            self.send_response(answer.status)
-            self.send_header('X-MC-Type', 'PVM')  # or pypowervm sees an HMC
-            self.send_header('Content-Type', 'application/atom+xml')
-            self.send_header('Content-Length', str(len(answer.body)))
-            if answer.etag:
-                self.send_header('ETag', answer.etag)
-            self.end_headers()
-            self.wfile.write(answer.body)
-        except ConnectionError:
-            pass  # the client did not wait for the answer
-
-    do_GET = do_PUT = do_POST = do_DELETE = _handle
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Nothing: the tests ask for .requests."""
-
-
-class _Server(server.ThreadingHTTPServer):
-    request_queue_size = 64
-    novalink: NovaLink
-
-
 class NovaLink:
     """One NovaLink, answering from the moment it is made until stop()."""
 
@@ -132,14 +94,14 @@ class NovaLink:
         """Runs before each POST is handled, but those it causes itself."""
         self.requests: list[tuple[str, str]] = []
         self.bodies: list[str] = []
+        self.sessions: list[adapter.Session] = []
         self._lock = threading.RLock()
         self._interleaving = threading.Lock()
         self._stopped = threading.Event()
         self._failures: list[_Failure] = []
         self._tokens: set[str] = set()
         self._folder = tempfile.TemporaryDirectory(prefix='novalink-')
-        self._server = _Server(('127.0.0.1', 0), _Handler)
-        self._server.novalink = self
+        self._server = novalink_http.Server(self)
         self.port: int = self._server.server_address[1]
         self._revisions = itertools.count(959374938)
         self._system_feed, systems = xml.load('managedsystem.txt', self.port)
@@ -169,6 +131,9 @@ class NovaLink:
             self._server.server_close()
             self._thread.join()
             self._folder.cleanup()
+            for made in self.sessions:
+                made._logged_in = False  # or it logs that it can't log off
+            self.sessions.clear()
 
     # What the tests ask and tell
 
@@ -208,6 +173,7 @@ class NovaLink:
     def give(self, lpar_uuid: str, drc_index: int) -> None:
         """Give a slot to an LPAR, as somebody else's update would."""
         with self._lock:
+            assert drc_index in xml.inventory(self._system), drc_index
             slot = base_partition.IOSlot.bld(None, False, drc_index)
             xml.wrap(self._lpar(lpar_uuid)).io_config.io_slots.append(slot)
             self.touch(lpar_uuid)
@@ -240,11 +206,14 @@ class NovaLink:
             slot = xml.inventory(self._system).get(drc_index)
             return None if slot is None else slot.findtext(xml.PARTITION_UUID)
 
+    def _lpar(self, lpar_uuid: str) -> etree._Element:
+        return xml.content(self._lpars[lpar_uuid.upper()])
+
     # The requests
 
     def answer(
         self, method: str, url: str, headers: object, body: bytes
-    ) -> _Answer | None:
+    ) -> novalink_http.Answer | None:
         """The answer to one request; None when this NovaLink is gone."""
         path = parse.urlsplit(url).path
         kind = method
@@ -266,7 +235,7 @@ class NovaLink:
             self._stopped.wait(self.delay)
         return None if self._stopped.is_set() else answer
 
-    def _handle(self, kind, path, headers, body) -> _Answer:
+    def _handle(self, kind, path, headers, body) -> novalink_http.Answer:
         failure = self._failure(kind)
         try:
             if failure is None or failure.applied:
@@ -275,7 +244,9 @@ class NovaLink:
                 return answer
             raise _RefusedError(failure.status, failure.message or 'Failed.')
         except _RefusedError as err:
-            return _Answer(err.status, xml.error(err.status, path, str(err)))
+            return novalink_http.Answer(
+                err.status, xml.error(err.status, path, str(err))
+            )
 
     def _failure(self, kind: str) -> _Failure | None:
         for failure in self._failures:
@@ -284,7 +255,7 @@ class NovaLink:
                 return failure
         return None
 
-    def _route(self, kind, path, headers, body) -> _Answer:
+    def _route(self, kind, path, headers, body) -> novalink_http.Answer:
         token = headers['X-API-Session']
         if kind == 'LOGON':
             return self._logon()
@@ -292,36 +263,38 @@ class NovaLink:
             raise _RefusedError(401, 'The session is not known.')
         if kind == 'LOGOFF':
             self._tokens.discard(token)
-            return _Answer(204)
-        seen = headers['If-None-Match']
+            return novalink_http.Answer(204)
         if (match := _LPARS.match(path)) is not None:
-            name = match[1] and match[1].upper()
-            if name is None:
-                if kind == 'PUT':
-                    return self._create(body)
-                return self._feed(seen)
-            if name not in self._lpars:
-                raise _RefusedError(404, f'No LogicalPartition {match[1]}.')
-            if kind == 'POST':
-                return self._update(name, headers['If-Match'], body)
-            if kind == 'DELETE':
-                return self._delete(name, headers['If-Match'])
-            return self._entry(name, seen)
+            return self._route_lpar(kind, match[1], headers, body)
         match = _SYSTEMS.match(path)
-        if match is None or kind != 'GET':
+        if kind != 'GET' or not match or match[1] not in (None, SYSTEM):
             raise _RefusedError(404, f'No {kind} of {path} here.')
-        if match[1] and match[1].lower() != SYSTEM:
-            raise _RefusedError(404, f'No ManagedSystem {match[1]}.')
-        return self._managed_system(match[1] is None, seen)
+        return self._managed_system(not match[1], headers['If-None-Match'])
 
-    def _logon(self) -> _Answer:
+    def _route_lpar(self, kind, name, headers, body) -> novalink_http.Answer:
+        if name is None:
+            if kind == 'PUT':
+                return self._create(body)
+            return self._feed(headers['If-None-Match'])
+        name = name.upper()
+        if name not in self._lpars:
+            raise _RefusedError(404, f'There is no LogicalPartition {name}.')
+        if kind == 'POST':
+            return self._update(name, headers['If-Match'], body)
+        if kind == 'DELETE':
+            return self._delete(name, headers['If-Match'])
+        return self._entry(name, headers['If-None-Match'])
+
+    def _logon(self) -> novalink_http.Answer:
         token = uuid.uuid4().hex
         self._tokens.add(token)
-        file = pathlib.Path(self._folder.name, f'token-{len(self._tokens)}')
+        file = pathlib.Path(self._folder.name, f'token-{token[:8]}')
         file.write_text(token)
-        return _Answer(200, (_LOGON_RESPONSE % file).encode())
+        return novalink_http.Answer(200, (_LOGON_RESPONSE % file).encode())
 
-    def _managed_system(self, feed: bool, seen: str | None) -> _Answer:
+    def _managed_system(
+        self, feed: bool, seen: str | None
+    ) -> novalink_http.Answer:
         system = copy.deepcopy(self._system)
         slots = xml.inventory(system)
         for name in self._lpars:
@@ -334,29 +307,33 @@ class NovaLink:
         whole.append(xml.with_etag(system, etag))
         return _answer(whole, etag, seen)
 
-    def _feed(self, seen: str | None) -> _Answer:
+    def _feed(self, seen: str | None) -> novalink_http.Answer:
         feed = copy.deepcopy(self._lpar_feed)
         for name, entry in self._lpars.items():
             feed.append(xml.with_etag(entry, self._etags[name]))
         return _answer(feed, str(self._revision), seen)
 
-    def _entry(self, name: str, seen: str | None = None) -> _Answer:
+    def _entry(
+        self, name: str, seen: str | None = None
+    ) -> novalink_http.Answer:
         return _answer(self._lpars[name], self._etags[name], seen)
 
-    def _update(self, name: str, etag: str | None, body: bytes) -> _Answer:
+    def _update(
+        self, name: str, etag: str | None, body: bytes
+    ) -> novalink_http.Answer:
         self._check_etag(name, etag)
         xml.replace(self._lpars[name], self._parse(body, name))
         self.touch(name)
         return self._entry(name)
 
-    def _delete(self, name: str, etag: str | None) -> _Answer:
+    def _delete(self, name: str, etag: str | None) -> novalink_http.Answer:
         if etag is not None:
             self._check_etag(name, etag)
         del self._lpars[name], self._etags[name]
         self._revision = next(self._revisions)
-        return _Answer(204)
+        return novalink_http.Answer(204)
 
-    def _create(self, body: bytes) -> _Answer:
+    def _create(self, body: bytes) -> novalink_http.Answer:
         lpar = self._parse(body, None)
         given = lpar.findtext(xml.PARTITION_UUID)
         name = (given or str(uuid.uuid4())).upper()
@@ -390,15 +367,18 @@ class NovaLink:
         return lpar
 
 
-def _answer(element: etree._Element, etag: str, seen: str | None) -> _Answer:
+def _answer(
+    element: etree._Element, etag: str, seen: str | None
+) -> novalink_http.Answer:
     if seen == etag:
-        return _Answer(304, etag=etag)
-    return _Answer(200, etree.tostring(element), etag)
+        return novalink_http.Answer(304, etag=etag)
+    return novalink_http.Answer(200, etree.tostring(element), etag)
 
 
 def session(novalink: NovaLink, timeout: float = 5) -> adapter.Adapter:
     """An adapter as Nova's driver made it, logged on with a token file."""
+    made = adapter.Session(port=novalink.port, timeout=timeout)
+    novalink.sessions.append(made)  # none logs off by a garbage collection
     return adapter.Adapter(
-        adapter.Session(host='localhost', port=novalink.port, timeout=timeout),
-        helpers=[log_helper.log_helper, vios_busy.vios_busy_retry_helper],
+        made, helpers=[log_helper.log_helper, vios_busy.vios_busy_retry_helper]
     )

@@ -1,0 +1,50 @@
+"""A PowerVM host: os-acc on a NovaLink of the loopback."""
+
+from __future__ import annotations
+
+import gc
+
+import novalink
+import pytest
+
+from acc_plug_powervm import PowerVMPlugin
+import os_acc
+from os_acc import powervm
+
+
+@pytest.fixture
+def link():
+    with novalink.NovaLink() as made:
+        yield made
+
+
+@pytest.fixture
+def host(link, tmp_path, monkeypatch):
+    """os_acc, initialized for it; the NovaLink."""
+    monkeypatch.setattr(os_acc, '_attacher', None)
+    monkeypatch.setattr(powervm, '_adapters', {})
+    conf = os_acc.CONF
+    conf([], project='os-acc', default_config_files=[])
+    PowerVMPlugin.load('powervm')
+    overrides = {
+        ('os_acc', 'state_path'): str(tmp_path / 'state'),
+        ('os_acc', 'plugin'): 'powervm',
+        ('os_acc_powervm', 'port'): link.port,
+        ('os_acc_powervm', 'request_timeout'): 5,
+    }
+    for (group, name), value in overrides.items():
+        conf.set_override(name, value, group)
+    os_acc.initialize()
+    yield link
+    os_acc._attacher.journal.close()
+    # Logs off while there is somebody to log off from.
+    powervm._adapters.clear()
+    gc.collect()
+    for group, name in overrides:
+        conf.clear_override(name, group)
+    for group, name in (
+        ('os_acc_powervm', 'update_tries'),
+        ('os_acc_powervm', 'update_timeout'),
+        ('os_acc_drc', 'discover'),
+    ):
+        conf.clear_override(name, group)

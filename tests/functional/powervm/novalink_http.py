@@ -1,0 +1,55 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""The HTTP of novalink.py."""
+
+from __future__ import annotations
+
+import dataclasses
+from http import server
+
+
+@dataclasses.dataclass
+class Answer:
+    status: int
+    body: bytes = b''
+    etag: str | None = None
+
+
+class Handler(server.BaseHTTPRequestHandler):
+    def _handle(self) -> None:
+        try:
+            body = self.rfile.read(int(self.headers['Content-Length'] or 0))
+            answer = self.server.novalink.answer(
+                self.command, self.path, self.headers, body
+            )
+            if answer is None:
+                return
+            self.send_response(answer.status)
+            self.send_header('X-MC-Type', 'PVM')  # or pypowervm sees an HMC
+            self.send_header('Content-Type', 'application/atom+xml')
+            self.send_header('Content-Length', str(len(answer.body)))
+            if answer.etag:
+                self.send_header('ETag', answer.etag)
+            self.end_headers()
+            self.wfile.write(answer.body)
+        except ConnectionError:
+            pass  # the client did not wait for the answer
+
+    do_GET = do_PUT = do_POST = do_DELETE = _handle  # noqa: N815
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        """Nothing: the tests ask for .requests."""
+
+
+class Server(server.ThreadingHTTPServer):
+    request_queue_size = 64
+
+    def __init__(self, novalink) -> None:
+        self.novalink = novalink
+        super().__init__(('127.0.0.1', 0), Handler)

@@ -1,0 +1,454 @@
+"""The driver drc and the plugin powervm on the real pypowervm."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import time
+import uuid
+
+from lxml import etree
+import novalink
+from pypowervm import exceptions as pvm_exceptions
+from pypowervm.utils import lpar_builder
+from pypowervm.wrappers import managed_system
+import pytest
+
+from acc_plug_powervm import PowerVMPlugin
+from acc_plug_powervm import to_io_slots
+import os_acc
+from os_acc import exception
+from os_acc import objects
+
+RUNNING = novalink.RUNNING[0]
+FREE = [f'{index:08X}' for index in novalink.FREE_SLOTS]
+
+
+def instance(lpar=RUNNING):
+    return objects.InstanceInfo(
+        uuid=uuid.uuid4(), name='i', project_id='p', hypervisor_id=lpar
+    )
+
+
+def arq(drc_index=FREE[0], drc_name=None, **keys):
+    """An ARQ as Cyborg would give it, if it had the type."""
+    info = {'drc_index': drc_index}
+    if drc_name is not None:
+        info['drc_name'] = drc_name
+    return objects.AcceleratorRequest.from_arq(
+        {
+            'uuid': str(uuid.uuid4()),
+            'state': 'Bound',
+            'attach_handle_type': 'DRC',
+            'attach_handle_info': info,
+            **keys,
+        }
+    )
+
+
+def lpar_of(host):
+    """The LPAR's XML in its canonical form, without white space between."""
+    parser = etree.XMLParser(remove_blank_text=True)
+    tree = etree.fromstring(host.lpar_xml(RUNNING), parser)
+    return etree.tostring(tree, method='c14n')
+
+
+def fails(cause, *texts, call):
+    """See that a call fails by a cause, with the texts in its message."""
+    with pytest.raises(exception.AttachException) as caught:
+        call()
+    assert isinstance(caught.value.__cause__, cause), caught.value.__cause__
+    for text in texts:
+        assert text in str(caught.value)
+    return caught.value
+
+
+def option(name, value):
+    os_acc.CONF.set_override(name, value, 'os_acc_powervm')
+
+
+def test_live_attach_and_detach(host):
+    guest, request = instance(), arq()
+    before = lpar_of(host)
+    (van,) = os_acc.plug(guest, [request], live=True)
+    index = int(FREE[0], 16)
+    assert host.slots_of(RUNNING).count(index) == 1
+    assert host.owner_of(index) == RUNNING
+    assert len(host.writes()) == 1
+    assert van.handle.drc_name is not None
+    assert json.loads(van.guest_config) == {
+        'lpar_uuid': RUNNING,
+        'drc_index': FREE[0],
+        'drc_name': van.handle.drc_name,
+        'bus_grp_required': van.handle.bus_grp_required,
+    }
+    assert os_acc.unplug(guest, live=True) == 1
+    assert host.owner_of(index) is None
+    assert len(host.writes()) == 2
+    assert lpar_of(host) == before
+
+
+def test_what_is_attached_already_is_not_written(host):
+    host.give(RUNNING, int(FREE[0], 16))
+    guest = instance()
+    os_acc.plug(guest, [arq()], live=True)
+    assert host.writes() == []
+    assert host.slots_of(RUNNING).count(int(FREE[0], 16)) == 1
+    os_acc.unplug(guest, live=True)
+    assert len(host.writes()) == 1
+
+
+def test_what_is_detached_already_is_not_written(host):
+    guest = instance()
+    os_acc.plug(guest, [arq()], live=True)
+    host.take(RUNNING, int(FREE[0], 16))
+    del host.requests[:]
+    os_acc.unplug(guest, live=True)
+    assert host.writes() == []
+
+
+def test_detach_from_an_lpar_that_is_gone(host):
+    lpar = novalink.INACTIVE[0]
+    guest = instance(lpar)
+    os_acc.plug(guest, [arq()], live=True)
+    host.take(lpar, int(FREE[0], 16))
+    host.fail_next(404, 'no such LPAR', times=9, method='GET')
+    plugin = PowerVMPlugin.load('powervm')
+    (van,) = os_acc.get_vans(guest)
+    plugin.unplug(van, guest, live=True)
+
+
+def test_the_index_is_hex_whatever_the_rest_api_has(host):
+    """Given as text of hex digits, pypowervm takes another slot."""
+    os_acc.plug(instance(), [arq('21030011')], live=True)
+    assert 0x21030011 in host.slots_of(RUNNING)
+    assert str(0x21030011) in host.bodies[-1]
+
+
+def test_an_lpar_that_does_not_run_needs_no_rmc(host):
+    lpar = novalink.INACTIVE[0]
+    os_acc.plug(instance(lpar), [arq()], live=True)
+    assert host.owner_of(int(FREE[0], 16)) == lpar
+
+
+def test_the_lpar_of_an_instance_is_derived_from_its_uuid(host):
+    wanted = novalink.RUNNING[1]
+    # PowerVM clears the highest bit: 23FEE581... and a3fee581... are one.
+    guest = instance(None)
+    guest.uuid = 'a' + wanted[1:].lower()
+    os_acc.plug(guest, [arq()], live=True)
+    assert host.owner_of(int(FREE[0], 16)) == wanted
+
+
+def test_refused_without_rmc(host):
+    fails(
+        exception.HypervisorError,
+        'RMC',
+        call=lambda: os_acc.plug(
+            instance(novalink.NO_RMC), [arq()], live=True
+        ),
+    )
+    assert host.writes() == []
+    assert len(os_acc.get_vans()) == 0
+
+
+def test_a_slot_of_another_partition_is_refused_before_any_write(host):
+    vios_slot = f'{novalink.VIOS_SLOT:08X}'
+    fails(
+        exception.DeviceBusy,
+        'vios1',
+        call=lambda: os_acc.plug(instance(), [arq(vios_slot)], live=True),
+    )
+    index = int(FREE[0], 16)
+    # Taken after the driver has looked, before the plugin writes.
+    give = iter([lambda: host.give(novalink.RUNNING[1], index)])
+    plugin_plug = PowerVMPlugin.plug
+
+    def late(self, *args, **kwargs):
+        next(give)()
+        plugin_plug(self, *args, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PowerVMPlugin, 'plug', late)
+        fails(
+            exception.DeviceBusy,
+            novalink.RUNNING[1],
+            call=lambda: os_acc.plug(instance(), [arq()], live=True),
+        )
+    assert host.writes() == []
+    assert host.owner_of(index) == novalink.RUNNING[1]
+
+
+def test_a_bus_of_which_another_has_a_part_is_refused(host, monkeypatch):
+    from os_acc.drivers import drc
+
+    slots = drc.inventory()
+    free = next(s for s in slots if s.address == FREE[0])
+    theirs = next(s for s in slots if s.owner_name == 'vios1')
+    free = drc.dataclasses.replace(
+        free,
+        handle=objects.DRCHandle(drc_index=FREE[0], bus_grp_required=True),
+        bus=theirs.bus,
+    )
+    monkeypatch.setattr(drc, 'inventory', lambda: [free, theirs])
+    fails(
+        exception.DeviceBusy,
+        theirs.bus,
+        'vios1',
+        call=lambda: os_acc.plug(instance(), [arq()], live=True),
+    )
+    assert host.writes() == []
+
+
+@pytest.mark.parametrize(
+    ('request_', 'cause', 'text'),
+    [
+        (arq('2FFFFFFF'), exception.DeviceNotFound, '2FFFFFFF'),
+        (arq(drc_name='U1.2.3-P1-C1'), exception.InvalidRequest, 'drc_name'),
+    ],
+)
+def test_a_slot_that_is_not_there(host, request_, cause, text):
+    fails(
+        cause,
+        text,
+        call=lambda: os_acc.plug(instance(), [request_], live=True),
+    )
+    assert host.writes() == []
+
+
+def test_one_slot_for_two_instances(host):
+    os_acc.plug(instance(), [arq()])
+    other = instance(novalink.RUNNING[1])
+    fails(
+        exception.DeviceBusy,
+        FREE[0],
+        call=lambda: os_acc.plug(other, [arq('0x' + FREE[0].lower())]),
+    )
+
+
+def test_select_by_what_the_slot_holds_and_where_it_is(host):
+    os_acc.CONF.set_override('discover', True, 'os_acc_drc')
+    devices = {device.address: device for device in os_acc.get_devices()}
+    assert len(devices) == 20
+    free = devices[FREE[0]]
+    assert free.handles_free == 1
+    assert devices[f'{novalink.VIOS_SLOT:08X}'].handles_free == 0
+    location = next(t for t in free.traits if 'LOCATION' in t)
+    vendor = f'CUSTOM_PCI_VENDOR_{free.vendor_id.upper()}'
+    request = objects.AcceleratorRequest(
+        uuid=uuid.uuid4(),
+        resource_class='CUSTOM_POWER_IO_SLOT',
+        traits=[location, vendor],
+    )
+    guest = instance()
+    (van,) = os_acc.plug(guest, [request])
+    assert van.handle.drc_index == FREE[0]
+    assert {d.address: d for d in os_acc.get_devices()}[
+        FREE[0]
+    ].handles_free == 0
+    again = objects.AcceleratorRequest(
+        uuid=uuid.uuid4(), driver='drc', traits=[location]
+    )
+    fails(
+        exception.DeviceNotFound,
+        location,
+        call=lambda: os_acc.plug(guest, [again]),
+    )
+
+
+def test_412_is_retried(host):
+    turns = iter([host.touch, host.touch])
+    host.before_post = lambda: next(turns, lambda lpar: None)(RUNNING)
+    os_acc.plug(instance(), [arq()], live=True)
+    assert host.slots_of(RUNNING).count(int(FREE[0], 16)) == 1
+    assert len(host.writes()) == 3
+
+
+def test_412_past_the_limit_is_given_up(host):
+    option('update_tries', 3)
+    before = lpar_of(host)
+    host.before_post = lambda: host.touch(RUNNING)
+    fails(
+        exception.HypervisorError,
+        '3 tries',
+        call=lambda: os_acc.plug(instance(), [arq()], live=True),
+    )
+    host.before_post = None
+    assert len(host.writes()) == 3
+    assert lpar_of(host) == before
+    assert len(os_acc.get_vans()) == 0
+
+
+def test_412_past_the_deadline_is_given_up(host):
+    option('update_timeout', 0.0)
+    host.before_post = lambda: host.touch(RUNNING)
+    fails(
+        exception.HypervisorError,
+        'given up after 1 tries',
+        call=lambda: os_acc.plug(instance(), [arq()], live=True),
+    )
+
+
+def test_404_of_the_lpar(host):
+    fails(
+        exception.DeviceNotFound,
+        novalink.UNKNOWN,
+        call=lambda: os_acc.plug(
+            instance(novalink.UNKNOWN), [arq()], live=True
+        ),
+    )
+
+
+def test_500_keeps_the_message(host):
+    host.fail_next(500, 'HSCL294C: the slot is on fire')
+    failure = fails(
+        exception.HypervisorError,
+        'HSCL294C: the slot is on fire',
+        call=lambda: os_acc.plug(instance(), [arq()], live=True),
+    )
+    cause = failure.__cause__
+    assert isinstance(cause.__cause__, pvm_exceptions.HttpError)
+    assert len(os_acc.get_vans()) == 0
+
+
+def test_an_attach_that_was_done_but_not_said_is_undone(host):
+    before = lpar_of(host)
+    host.fail_next(500, 'lost in space', applied=True)
+    fails(
+        exception.HypervisorError,
+        call=lambda: os_acc.plug(instance(), [arq()], live=True),
+    )
+    assert lpar_of(host) == before
+
+
+def test_the_server_is_gone(host):
+    guest = instance()
+    os_acc.plug(guest, [arq()], live=True)
+    host.stop()
+    fails(
+        exception.HypervisorError,
+        call=lambda: os_acc.unplug(guest, live=True),
+    )
+    (van,) = os_acc.get_vans(guest)
+    assert van.state == 'error'
+
+
+def test_a_slow_server_is_a_timeout(host):
+    guest = instance()
+    os_acc.plug(guest, [arq()], live=True)
+    option('request_timeout', 1)
+    # The log-on of a new session, with the new time limit, is in time.
+    from os_acc import powervm
+
+    powervm.adapter()
+    host.delay = 3
+    start = time.monotonic()
+    fails(exception.Timeout, call=lambda: os_acc.unplug(guest, live=True))
+    assert time.monotonic() - start < 3 * 3
+    host.delay = 0
+    assert os_acc.unplug(guest, live=True) == 1
+
+
+def test_three_slots_of_which_the_third_is_refused(host):
+    before = lpar_of(host)
+    guest = instance()
+    requests = [arq(index) for index in FREE]
+    posts = []
+
+    def refuse_the_third():
+        posts.append(1)
+        if len(posts) == 3:
+            host.fail_next(500, 'no more power')
+
+    host.before_post = refuse_the_third
+    failure = fails(
+        exception.HypervisorError,
+        'no more power',
+        call=lambda: os_acc.plug(guest, requests, live=True),
+    )
+    assert failure.undo_errors == []
+    assert lpar_of(host) == before
+    assert [host.owner_of(int(index, 16)) for index in FREE] == [None] * 3
+    assert len(os_acc.get_vans()) == 0
+
+
+def test_a_slot_that_the_lpar_still_has_is_not_released(host):
+    guest = instance()
+    os_acc.plug(guest, [arq()])
+    host.give(RUNNING, int(FREE[0], 16))
+    fails(exception.DeviceBusy, FREE[0], call=lambda: os_acc.unplug(guest))
+    assert len(os_acc.get_vans(guest)) == 1
+    host.take(RUNNING, int(FREE[0], 16))
+    assert os_acc.unplug(guest) == 1
+
+
+def test_cold_the_lpar_is_made_with_the_slots(host):
+    guest = instance(None)
+    vans = os_acc.plug(guest, [arq(index) for index in FREE])
+    assert host.writes() == []
+    adapter = novalink.session(host)
+    (system,) = managed_system.System.get(adapter)
+    builder = lpar_builder.LPARBuilder(
+        adapter,
+        {
+            'name': 'cold',
+            'uuid': guest.uuid,
+            'memory': 1024,
+            'vcpu': 1,
+            'phys_io_slots': to_io_slots(vans),
+        },
+        lpar_builder.DefaultStandardize(system),
+    )
+    made = builder.build().create(parent=system)
+    assert host.slots_of(made.uuid) == [int(index, 16) for index in FREE]
+    for index in FREE:
+        assert f'>{int(index, 16)}<' in host.bodies[-1]
+
+
+def attach_in_a_process(port, state_path, lpar, drc_index, results):
+    conf = os_acc.CONF
+    conf([], project='os-acc', default_config_files=[])
+    PowerVMPlugin.load('powervm')
+    conf.set_override('state_path', state_path, 'os_acc')
+    conf.set_override('plugin', 'powervm', 'os_acc')
+    conf.set_override('port', port, 'os_acc_powervm')
+    os_acc.initialize()
+    for _ in range(3):
+        guest = instance(lpar)
+        os_acc.plug(guest, [arq(drc_index)], live=True)
+        os_acc.unplug(guest, live=True)
+    os_acc.plug(instance(lpar), [arq(drc_index)], live=True)
+    results.put(drc_index)
+
+
+def test_two_processes_on_one_lpar_lose_no_update(link, tmp_path):
+    context = multiprocessing.get_context('spawn')
+    results = context.Queue()
+    before = link.slots_of(RUNNING)
+    children = [
+        context.Process(
+            target=attach_in_a_process,
+            args=(link.port, str(tmp_path), RUNNING, index, results),
+        )
+        for index in FREE[:2]
+    ]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join(120)
+        assert child.exitcode == 0
+    assert link.slots_of(RUNNING)[: len(before)] == before
+    assert sorted(link.slots_of(RUNNING)[len(before) :]) == sorted(
+        int(index, 16) for index in FREE[:2]
+    )
+
+
+def test_a_missing_pypowervm_is_named(host, monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, 'pypowervm', None)
+    fails(
+        exception.HypervisorError,
+        'os-acc[powervm]',
+        call=lambda: os_acc.plug(instance(), [arq()]),
+    )
