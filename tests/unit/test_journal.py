@@ -230,17 +230,42 @@ def test_looking_only_reads(state_path):
 
 
 def test_many_may_make_it_at_once(state_path):
-    """The first opening, by eight processes."""
+    """The first opening, by six processes: none loses another's file."""
     children = [
         run_child(
             state_path,
             'made.add([make_entry()])\nprint(len(made.entries()) > 0)',
+            wait=True,
         )
-        for _ in range(8)
+        for _ in range(6)
     ]
-    assert [finish(child) for child in children] == ['True'] * 8
-    assert len(read_again(state_path)) == 8
+    start_all(children)
+    assert [finish(child) for child in children] == ['True'] * 6
+    assert len(read_again(state_path)) == 6
     assert os.listdir(state_path) == ['journal.db']
+
+
+def test_one_made_meanwhile_is_the_one(state_path, monkeypatch):
+    """Between the look and the making, another process was faster."""
+    theirs, exists = [], os.path.exists
+
+    def too_early(path):
+        found = exists(path)
+        if path.endswith('journal.db') and not theirs:
+            assert not found
+            theirs.append(None)
+            theirs[:] = fill(state_path)
+        return found
+
+    monkeypatch.setattr(os.path, 'exists', too_early)
+    assert read_again(state_path) == theirs
+    assert os.listdir(state_path) == ['journal.db']
+
+
+def test_connecting_makes_no_file(tmp_path):
+    with pytest.raises(sqlite3.OperationalError):
+        journal_file.connect(str(tmp_path / 'journal.db'), 1)
+    assert os.listdir(tmp_path) == []
 
 
 # --- round trips
@@ -568,22 +593,35 @@ def test_a_van_that_did_not_get_a_handle_forgets_it(opened):
 # --- many at once
 
 
-def run_child(state_path, script, **kwargs):
-    """Start another process with the journal open as ``made``."""
+def run_child(state_path, script, wait=False):
+    """Start another process with the journal open as ``made``.
+
+    :param wait: it opens the journal only when start_all() is called
+    """
     lines = [
         'import sys',
         f'sys.path.insert(0, {os.path.dirname(__file__)!r})',
         'from test_journal import *',
+        *(['print("ready", flush=True)', 'sys.stdin.readline()'] * wait),
         f'made = journal.Journal({state_path!r}, 30)',
         script,
     ]
     return subprocess.Popen(
         [sys.executable, '-c', '\n'.join(lines)],
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        **kwargs,
     )
+
+
+def start_all(children):
+    """Let them go at once."""
+    for child in children:
+        assert child.stdout.readline() == 'ready\n'
+    for child in children:
+        child.stdin.write('go\n')
+        child.stdin.flush()
 
 
 def finish(child):
@@ -632,22 +670,14 @@ def test_many_threads_want_one_handle(opened):
 def test_many_processes_want_the_same_handles(opened, state_path):
     script = '\n'.join(
         [
-            'print("ready", flush=True)',
-            'sys.stdin.readline()',
             'for number in range(20):',
             '    with contextlib.suppress(exception.DeviceBusy):',
             '        made.add([make_entry(claim=f"h{number}")])',
             '        print(number)',
         ]
     )
-    children = [
-        run_child(state_path, script, stdin=subprocess.PIPE) for _ in range(5)
-    ]
-    for child in children:
-        assert child.stdout.readline() == 'ready\n'
-    for child in children:
-        child.stdin.write('go\n')
-        child.stdin.flush()
+    children = [run_child(state_path, script, wait=True) for _ in range(5)]
+    start_all(children)
     won = [int(n) for c in children for n in finish(c).split()]
     assert sorted(won) == list(range(20))
     claims = [e.request.handle.name for e in opened.entries()]
@@ -906,6 +936,16 @@ def test_a_migration_that_waits_too_long(state_path, monkeypatch):
         with pytest.raises((exception.JournalError, exception.Timeout)):
             journal.Journal(state_path, 0.1)
         db.execute('ROLLBACK')
+    assert schema_version(state_path) == 1
+
+
+def test_looking_at_an_older_schema_changes_nothing(state_path, monkeypatch):
+    fill(state_path)
+    monkeypatch.setattr(
+        journal_file, 'MIGRATIONS', [*journal_file.MIGRATIONS, FURTHER]
+    )
+    with pytest.raises(exception.JournalError, match='version 1, .* wants 2'):
+        journal.Journal(state_path, 1, create=False)
     assert schema_version(state_path) == 1
 
 

@@ -92,13 +92,14 @@ class LibvirtPlugin(plugin.PluginBase):
         drc_index that the guest will know the device by.
         """
         # lxml loads only here.
-        from acc_plug_libvirt import drc
         from acc_plug_libvirt import hostdev
 
         self._refuse_live(live)
-        van.guest_config = hostdev.build(van, self.config)
-        if van.guest_config and platform.machine() in ('ppc64', 'ppc64le'):
-            index = drc.drc_index_before(van.guest_config)
+        text = van.guest_config = hostdev.build(van, self.config)
+        if text is not None and platform.machine().startswith('ppc64'):
+            from acc_plug_libvirt import drc
+
+            index = drc.drc_index_before(text)
             if index is not None:
                 van.driver_data['drc_index'] = index
 

@@ -13,7 +13,10 @@ Its format: https://libvirt.org/formatdomain.html#host-device-assignment
 
 from __future__ import annotations
 
+import copy
+import functools
 import os
+import threading
 from typing import Any
 
 from lxml import etree
@@ -41,50 +44,81 @@ def build(van: objects.VAN, config: Any) -> str | None:
     :raises InvalidRequest: a hint or an option is wrong
     """
     handle = van.handle
-    if isinstance(handle, objects.TestHandle):
-        return None
     if isinstance(handle, objects.PCIHandle):
-        hostdev = _pci(handle, config)
         own_name = handle.address
+        hostdev = _pci(handle, own_name, config)
     elif isinstance(handle, objects.MdevHandle):
-        hostdev = _mdev(handle, van, config)
         own_name = handle.uuid
+        hostdev = _mdev(handle, van, config)
+    elif isinstance(handle, objects.TestHandle):
+        return None
     else:
         raise exception.UnsupportedHandle(
             taker="plugin 'libvirt'",
             handle=handle.obj_name() if handle is not None else None,
             takes='PCIHandle, MdevHandle, TestHandle',
         )
-    etree.SubElement(hostdev, 'alias', name=f'{ALIAS}{van.uuid}')
+    hostdev[1].set('name', f'{ALIAS}{van.uuid}')
     guest_address = van.driver_data.get('guest_address')
-    if guest_address is None:
+    if guest_address is None and config.guest_addresses:
         guest_address = _guest_addresses(config).get(own_name)
     # An AP or CCW mdev is no PCI device for the guest.
     if guest_address is not None and hostdev.get('model') in (
         None,
         'vfio-pci',
     ):
+        hostdev = copy.deepcopy(hostdev)
         _guest_address(hostdev, guest_address, van)
     text: str = etree.tostring(hostdev, encoding='unicode', pretty_print=True)
     return text
 
 
-def _pci(handle: objects.PCIHandle, config: Any) -> etree._Element:
-    managed = config.managed if handle.managed is None else handle.managed
-    hostdev = etree.Element(
-        'hostdev', mode='subsystem', type='pci', managed=_yes_no(managed)
+def _pci(
+    handle: objects.PCIHandle, address: str, config: Any
+) -> etree._Element:
+    managed = handle.managed
+    frame = _pci_frame(
+        threading.get_ident(),
+        config.managed if managed is None else managed,
+        config.vfio_driver,
+        config.iommufd,
+        config.rom_bar,
     )
+    _set_pci_address(frame[0][0], address)
+    return frame
+
+
+@functools.lru_cache(maxsize=64)
+def _pci_frame(
+    _thread: int,
+    managed: bool,
+    vfio_driver: str,
+    iommufd: bool | None,
+    rom_bar: bool | None,
+) -> etree._Element:
+    """What is the same for all PCI functions of a host: made once a thread,
+    and filled in for each of them.
+    """
+    hostdev = _frame('pci', _yes_no(managed))
     driver = {}
-    if config.vfio_driver:
-        driver = {'name': 'vfio', 'model': config.vfio_driver}
-    if config.iommufd is not None:
-        driver['iommufd'] = _yes_no(config.iommufd)
+    if vfio_driver:
+        driver = {'name': 'vfio', 'model': vfio_driver}
+    if iommufd is not None:
+        driver['iommufd'] = _yes_no(iommufd)
     if driver:
         etree.SubElement(hostdev, 'driver', driver)
-    source = etree.SubElement(hostdev, 'source')
-    etree.SubElement(source, 'address', _pci_address(handle.address))
-    if config.rom_bar is not None:
-        etree.SubElement(hostdev, 'rom', bar=_on_off(config.rom_bar))
+    if rom_bar is not None:
+        etree.SubElement(hostdev, 'rom', bar=_on_off(rom_bar))
+    return hostdev
+
+
+def _frame(kind: str, managed: str) -> etree._Element:
+    """A <hostdev> with a <source>, its <address>, and an <alias>."""
+    hostdev = etree.Element(
+        'hostdev', mode='subsystem', type=kind, managed=managed
+    )
+    etree.SubElement(etree.SubElement(hostdev, 'source'), 'address')
+    etree.SubElement(hostdev, 'alias')
     return hostdev
 
 
@@ -92,16 +126,14 @@ def _mdev(
     handle: objects.MdevHandle, van: objects.VAN, config: Any
 ) -> etree._Element:
     model = _model(handle, van)
-    hostdev = etree.Element(
-        'hostdev', mode='subsystem', type='mdev', managed='no', model=model
-    )
+    hostdev = _frame('mdev', 'no')
+    hostdev.set('model', model)
     # libvirt takes display for vfio-pci only, and ramfb with display only.
     if config.display and model == 'vfio-pci':
         hostdev.set('display', 'on')
         if config.ramfb:
             hostdev.set('ramfb', 'on')
-    source = etree.SubElement(hostdev, 'source')
-    etree.SubElement(source, 'address', uuid=handle.uuid)
+    hostdev[0][0].set('uuid', handle.uuid)
     return hostdev
 
 
@@ -138,27 +170,27 @@ def _guest_addresses(config: Any) -> dict[str, str]:
 def _guest_address(
     hostdev: etree._Element, text: str, van: objects.VAN
 ) -> None:
+    parts = fields.parse_pci_address(text)
     # All zero is the host bridge's; libvirt takes it for no address.
-    if fields.parse_pci_address(text) in (None, (0, 0, 0, 0)):
+    if parts is None or not any(parts):
         raise exception.InvalidRequest(
             subject=f'VAN {van.uuid}',
             field='guest_address',
             value=text,
             expected='a PCI address (dddd:bb:ss.f), not all zero',
         )
-    etree.SubElement(hostdev, 'address', {'type': 'pci'} | _pci_address(text))
+    address = etree.SubElement(hostdev, 'address', type='pci')
+    _set_pci_address(address, '%04x:%02x:%02x.%x' % parts)
 
 
-def _pci_address(text: str) -> dict[str, str]:
-    parts = fields.parse_pci_address(text)
-    assert parts is not None  # the handle's field has checked it
-    domain, bus, slot, function = parts
-    return {
-        'domain': f'0x{domain:04x}',
-        'bus': f'0x{bus:02x}',
-        'slot': f'0x{slot:02x}',
-        'function': f'0x{function:x}',
-    }
+def _set_pci_address(element: etree._Element, address: str) -> None:
+    """:param address: in its canonical form, as a handle has it"""
+    domain, bus, rest = address.split(':')
+    slot, function = rest.split('.')
+    element.set('domain', f'0x{domain}')
+    element.set('bus', f'0x{bus}')
+    element.set('slot', f'0x{slot}')
+    element.set('function', f'0x{function}')
 
 
 def _yes_no(value: bool) -> str:
