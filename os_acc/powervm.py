@@ -117,16 +117,14 @@ def lpar_uuid(instance_info: objects.InstanceInfo) -> str:
     """The UUID of an instance's LPAR, in upper case as PowerVM has it.
 
     :param instance_info: hypervisor_id, if it is set; else it is derived as
-        Nova's drivers for PowerVM did (pypowervm.utils.uuid)
+        Nova's drivers for PowerVM did: the first bit is cleared
+        (pypowervm.utils.uuid.convert_uuid_to_pvm)
     """
     if instance_info.hypervisor_id is not None:
         chosen: str = instance_info.hypervisor_id
-    else:
-        with errors('LPAR'):
-            from pypowervm.utils import uuid as pvm_uuid
-
-            chosen = pvm_uuid.convert_uuid_to_pvm(instance_info.uuid)
-    return chosen.upper()
+        return chosen.upper()
+    first, rest = instance_info.uuid[0], instance_info.uuid[1:]
+    return f'{int(first, 16) & 7:x}{rest}'.upper()
 
 
 @contextlib.contextmanager

@@ -944,7 +944,7 @@ def test_looking_at_an_older_schema_changes_nothing(state_path, monkeypatch):
     monkeypatch.setattr(
         journal_file, 'MIGRATIONS', [*journal_file.MIGRATIONS, FURTHER]
     )
-    with pytest.raises(exception.JournalError, match='version 1, .* wants 2'):
+    with pytest.raises(exception.JournalError, match=r'version 1, .* wants 2'):
         journal.Journal(state_path, 1, create=False)
     assert schema_version(state_path) == 1
 
