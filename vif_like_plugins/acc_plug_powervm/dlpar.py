@@ -53,7 +53,7 @@ def attach(lpar_uuid: str, handle: objects.DRCHandle, config: Any) -> None:
         _check_can_modify(lpar)
         _check_owner(lpar.adapter, handle, lpar_uuid)
         lpar.io_config.io_slots.append(io_slot(lpar.adapter, handle))
-        return lpar.update()
+        return _write(lpar, config)
 
     changed = _update(lpar_uuid, f'attach of {handle.identity}', add, config)
     if len(_slots_at(changed, index)) != 1:
@@ -79,7 +79,7 @@ def detach(lpar_uuid: str, handle: objects.DRCHandle, config: Any) -> None:
         _check_can_modify(lpar)
         for slot in present:
             lpar.io_config.io_slots.remove(slot)
-        return lpar.update()
+        return _write(lpar, config)
 
     try:
         changed = _update(
@@ -123,6 +123,11 @@ def _update(
         return act(
             logical_partition.LPAR.getter(adapter, entry_uuid=lpar_uuid)
         )
+
+
+def _write(lpar: Any, config: Any) -> Any:
+    # Without a time of its own update() waits an hour, whatever the session.
+    return lpar.update(timeout=config.request_timeout)
 
 
 def _slots_at(lpar: Any, index: int) -> list[Any]:

@@ -34,6 +34,7 @@ from pypowervm import adapter
 from pypowervm import const
 from pypowervm.helpers import log_helper
 from pypowervm.helpers import vios_busy
+from pypowervm.utils import uuid as pvm_uuid
 from pypowervm.wrappers import base_partition
 
 SYSTEM = 'caae9209-25e5-35cd-a71a-ed55c03f294d'
@@ -336,7 +337,8 @@ class NovaLink:
     def _create(self, body: bytes) -> novalink_http.Answer:
         lpar = self._parse(body, None)
         given = lpar.findtext(xml.PARTITION_UUID)
-        name = (given or str(uuid.uuid4())).upper()
+        made = pvm_uuid.convert_uuid_to_pvm(str(uuid.uuid4()))
+        name = (given or made).upper()  # pypowervm takes no first bit set
         if name in self._lpars:
             raise _RefusedError(500, f'LogicalPartition {name} exists.')
         number = 1 + max(xml.wrap(self._lpar(one)).id for one in self._lpars)

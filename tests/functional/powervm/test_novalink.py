@@ -203,6 +203,21 @@ def test_create_stores_an_lpar_with_its_slot(novalink, adapter):
     assert novalink.owner_of(SLOT) is None
 
 
+def test_create_makes_up_a_uuid_that_pypowervm_takes(
+    novalink, adapter, monkeypatch
+):
+    [system] = managed_system.System.get(adapter)
+    first_bit_set = uuid.UUID('d8a5613d-777c-40e0-9760-9ca37a32ff3b')
+    monkeypatch.setattr(nl.uuid, 'uuid4', lambda: first_bit_set)
+    attributes = {'name': 'g', 'env': 'AIX/Linux', 'memory': 1024, 'vcpu': 1}
+    builder = lpar_builder.LPARBuilder(
+        adapter, attributes, lpar_builder.DefaultStandardize(system)
+    )
+    made = builder.build().create(parent=system)
+    assert made.uuid == '58A5613D-777C-40E0-9760-9CA37A32FF3B'
+    assert novalink.slots_of(made.uuid) == []
+
+
 def test_an_old_etag_is_a_412(novalink, adapter):
     lpar = LPAR.get(adapter, uuid=nl.RUNNING[0])
     novalink.touch(nl.RUNNING[0])

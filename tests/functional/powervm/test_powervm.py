@@ -349,6 +349,20 @@ def test_a_slow_server_is_a_timeout(host):
     assert os_acc.unplug(guest, live=True) == 1
 
 
+def test_a_slow_update_is_a_timeout_and_undone(host):
+    option('request_timeout', 1)
+    guest = instance()
+    host.before_post = lambda: time.sleep(2)
+    start = time.monotonic()
+    fails(
+        exception.Timeout,
+        '1',
+        call=lambda: os_acc.plug(guest, [arq()], live=True),
+    )
+    assert time.monotonic() - start < 10
+    assert len(os_acc.get_vans()) == 0
+
+
 def test_three_slots_of_which_the_third_is_refused(host):
     before = lpar_of(host)
     guest = instance()
@@ -392,7 +406,7 @@ def test_cold_the_lpar_is_made_with_the_slots(host):
         adapter,
         {
             'name': 'cold',
-            'uuid': guest.uuid,
+            'uuid': json.loads(vans[0].guest_config)['lpar_uuid'],
             'memory': 1024,
             'vcpu': 1,
             'phys_io_slots': to_io_slots(vans),
