@@ -9,14 +9,15 @@
 """This host's VANs, on disk: what kill -9, a full disk and a reboot leave.
 
 One sqlite3 file in WAL mode with full sync: a commit is on the disk when it
-returns, readers never wait for a writer. A row has, beside the VAN, what
-another process needs to finish or undo it: the request, the instance and
-whether it was live. The unique index on the handle is what keeps one device
-out of two guests, between processes too.
+returns, readers do not wait for another process that writes. A row has,
+beside the VAN, what another process needs to finish or undo it: the request,
+the instance and whether it was live. The unique index on the handle is what
+keeps one device out of two guests, between processes too.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -42,6 +43,7 @@ from os_acc.objects import van as van_states
 #: The journals that this process has open, or had when it was forked.
 _OPEN: weakref.WeakSet[Journal] = weakref.WeakSet()
 
+_R = TypeVar('_R')
 _T = TypeVar('_T', bound=base.VersionedObject)
 
 
@@ -76,7 +78,7 @@ class Journal:
         self, state_path: str, timeout: float, create: bool = True
     ) -> None:
         objects.register_all()
-        self._mutex = threading.RLock()
+        self._mutex = threading.Lock()
         self._timeout = timeout
         for opened in _OPEN:
             opened._refuse_fork()
@@ -94,13 +96,15 @@ class Journal:
     def entries(self, instance_uuid: str | None = None) -> list[Entry]:
         """The rows of an instance, or all, in the order of their making."""
         if instance_uuid is None:
-            return self._select('1')
-        return self._select('instance_uuid = ?', instance_uuid)
+            rows = self._rows('1')
+        else:
+            rows = self._rows('instance_uuid = ?', instance_uuid)
+        return [self._read(row, _entry) for row in rows]
 
     def vans_on(self, device: str) -> objects.VANList:
         """The VANs on a device, in every state."""
-        entries = self._select('device = ?', device)
-        return objects.VANList(objects=[entry.van for entry in entries])
+        rows = self._rows('device = ?', device)
+        return objects.VANList(objects=[self._read(row, _van) for row in rows])
 
     def unsettled(self, boot_id: str) -> list[str]:
         """UUIDs of the instances that recover() has to look at."""
@@ -222,22 +226,17 @@ class Journal:
                 [(state, err, now, uuid) for uuid, err in failed.items()],
             )
 
-    def _select(self, where: str, *values: str) -> list[Entry]:
+    def _rows(self, where: str, *values: str) -> list[sqlite3.Row]:
         with self._using() as db:
-            rows = db.execute(
+            return db.execute(
                 f'SELECT * FROM van WHERE {where} ORDER BY seq', values
             ).fetchall()
-        return [self._entry(row) for row in rows]
 
-    def _entry(self, row: sqlite3.Row) -> Entry:
+    def _read(
+        self, row: sqlite3.Row, decode: Callable[[sqlite3.Row], _R]
+    ) -> _R:
         try:
-            return Entry(
-                van=_van(row),
-                request=_load(objects.AcceleratorRequest, row['request']),
-                instance_info=_load(objects.InstanceInfo, row['instance']),
-                live=bool(row['live']),
-                attached=bool(row['attached']),
-            )
+            return decode(row)
         except (
             ovo_exception.VersionedObjectsException,
             AttributeError,
@@ -265,7 +264,12 @@ class Journal:
     def _using(self) -> Iterator[sqlite3.Connection]:
         """The connection, for one thread; sqlite's errors become ours."""
         self._refuse_fork()
-        with self._mutex:
+        if not self._mutex.acquire(timeout=self._timeout):
+            raise exception.Timeout(
+                what=f'another thread that uses {self.path}',
+                seconds=self._timeout,
+            )
+        try:
             try:
                 yield self._db
             except sqlite3.Error as err:
@@ -275,6 +279,8 @@ class Journal:
                         seconds=self._timeout,
                     ) from err
                 raise journal_file.error(self.path, str(err)) from err
+        finally:
+            self._mutex.release()
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
@@ -333,6 +339,16 @@ def _van_columns(van: objects.VAN) -> dict[str, Any]:
         # Else what the intent has claimed for it stays claimed.
         row['handle'] = van.handle.identity
     return row
+
+
+def _entry(row: sqlite3.Row) -> Entry:
+    return Entry(
+        van=_van(row),
+        request=_load(objects.AcceleratorRequest, row['request']),
+        instance_info=_load(objects.InstanceInfo, row['instance']),
+        live=bool(row['live']),
+        attached=bool(row['attached']),
+    )
 
 
 def _van(row: sqlite3.Row) -> objects.VAN:

@@ -26,7 +26,7 @@ LOG = logging.getLogger(__name__)
 def recover(attacher: attach.Attacher) -> objects.RecoveryReport:
     """See os_acc.recover."""
     report = objects.RecoveryReport(
-        released=[], restored=[], failed=[], busy=[]
+        released=[], restored=[], failed=[], busy=[], unreadable={}
     )
     for instance_uuid in attacher.journal.unsettled(boot.boot_id()):
         with contextlib.ExitStack() as stack:
@@ -38,14 +38,20 @@ def recover(attacher: attach.Attacher) -> objects.RecoveryReport:
                 report.busy.append(instance_uuid)
                 log.about(LOG, instance_uuid).info('is worked on: left')
                 continue
-            _recover_instance(attacher, instance_uuid, report)
+            try:
+                _recover_instance(attacher, instance_uuid, report)
+            except exception.JournalError as err:
+                # One row that cannot be read must not stop the whole host.
+                report.unreadable[instance_uuid] = str(err)
+                log.about(LOG, instance_uuid).error('not recovered: %s', err)
     LOG.info(
         'Recovery: %d VANs released, %d prepared again, %d failed; '
-        '%d instances busy',
+        '%d instances busy, %d not to be read',
         len(report.released),
         len(report.restored),
         len(report.failed),
         len(report.busy),
+        len(report.unreadable),
     )
     return report
 

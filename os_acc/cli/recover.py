@@ -55,7 +55,7 @@ class Recover(base.Command, lister.Lister):
             )
         # Not os_acc.initialize(), which recovers too, but says nothing.
         report = recovery.recover(host.attacher(os_acc.CONF))
-        self.unfinished = bool(report.failed)
+        self.unfinished = bool(report.failed or report.unreadable)
         rows: list[tuple[Any, ...]] = [
             (van.uuid, van.instance_uuid, result, van.error)
             for result, vans in (
@@ -67,6 +67,10 @@ class Recover(base.Command, lister.Lister):
         ]
         rows += [
             (None, uuid, 'is being worked on', None) for uuid in report.busy
+        ]
+        rows += [
+            (None, uuid, 'cannot be read', err)
+            for uuid, err in report.unreadable.items()
         ]
         return ('VAN', 'Instance', 'Result', 'Error'), rows
 

@@ -29,6 +29,8 @@ class RecoveryReport(base.VersionedObject):
         'restored': ovo_fields.ListOfObjectsField('VAN', default=[]),
         # Still to be done; each VAN's error says why.
         'failed': ovo_fields.ListOfObjectsField('VAN', default=[]),
+        # UUIDs of instances of which the journal cannot be read, and why.
+        'unreadable': ovo_fields.DictOfStringsField(default={}),
         # UUIDs of instances that another thread or process is at work on.
         'busy': ovo_fields.ListOfStringsField(default=[]),
     }

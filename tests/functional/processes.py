@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable
 import os
 import signal
+import sys
+import threading
 import traceback
 from typing import Any
 
@@ -40,6 +42,15 @@ def configure(state_path: str, **fake_options: Any) -> None:
         conf.set_override(name, value, 'os_acc_fake')
 
 
+def _stop_coverage() -> None:
+    # It would trace the child, slowly, and lose what it has seen.
+    if 'coverage' in sys.modules:
+        running = sys.modules['coverage'].Coverage.current()
+        if running is not None:
+            running.stop()
+    threading.settrace(None)
+
+
 def start(work: Callable[[], None]) -> int:
     """Do work in a forked child.
 
@@ -48,6 +59,7 @@ def start(work: Callable[[], None]) -> int:
     pid = os.fork()
     if pid == 0:
         code = 1
+        _stop_coverage()
         try:
             work()
             code = 0

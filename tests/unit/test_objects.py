@@ -48,7 +48,7 @@ HASHES = {
     'InstanceInfo': '1.0-6ea33fe7d09891fccfc42b3a2ffdc015',
     'MdevHandle': '1.0-e5c9994de54ebe4ff7bad3cf71e6b66f',
     'PCIHandle': '1.0-ef77f65f317b86a6fd07ccc632cdfc07',
-    'RecoveryReport': '1.0-3071609b076996b97d4b2ddce81206fb',
+    'RecoveryReport': '1.0-c4c42b3fe3fa16eb442464e2041d1e38',
     'TestHandle': '1.0-c5e17173ff82956c17df877a86e36edb',
     'VAN': '1.0-fbc30c1275283d817d96293bd2550a23',
     'VANList': '1.0-15ecf022a68ddbb8c2a6739cfc9f8f5e',
@@ -73,7 +73,7 @@ FIELDS = {
     'InstanceInfo': 'hypervisor_id image_id name project_id uuid',
     'MdevHandle': 'parent type uuid',
     'PCIHandle': 'address managed physical_network',
-    'RecoveryReport': 'busy failed released restored',
+    'RecoveryReport': 'busy failed released restored unreadable',
     'TestHandle': 'name',
     'VAN': (
         'boot_id created_at device driver driver_data error function_id '

@@ -8,6 +8,8 @@
 
 """os_acc.recover: what a crash or a reboot of the host left."""
 
+import contextlib
+import sqlite3
 import threading
 
 import pytest
@@ -239,3 +241,26 @@ def test_a_half_done_unplug_is_finished(host, crash):
     assert len(report.released) == 2
     assert host.calls.of('unplug') == uuids(reversed(requests))
     assert host.states() == {}
+
+
+def test_a_row_that_cannot_be_read_stops_only_its_own_instance(host, crash):
+    bad, good = host.instance(), host.instance()
+    first, second = host.requests(1), host.requests(1)
+    crash('plug', lambda: os_acc.plug(bad, first))
+    crash('plug', lambda: os_acc.plug(good, second))
+    with contextlib.closing(
+        sqlite3.connect(os_acc._attacher.journal.path)
+    ) as db:
+        db.execute(
+            "UPDATE van SET van = '{}' WHERE uuid = ?", (first[0].uuid,)
+        )
+        db.commit()
+    host.restart()
+    assert host.calls.of('unprepareVAN') == uuids(second)
+    report = os_acc.recover()
+    assert list(report.unreadable) == [bad.uuid]
+    assert first[0].uuid in report.unreadable[bad.uuid]
+    # Not forgotten, and not taken for released.
+    with pytest.raises(exception.JournalError):
+        os_acc.get_vans(bad)
+    assert len(os_acc.plug(host.instance(), host.requests(1))) == 1
