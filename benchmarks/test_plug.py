@@ -41,7 +41,7 @@ from os_acc.linux import boot
 Requests = Sequence[objects.AcceleratorRequest]
 
 COUNT = 8
-ROUNDS = 60
+ROUNDS = 30
 INSTANCE = objects.InstanceInfo(
     uuid=str(uuid.UUID(int=1)), name='instance-1', project_id='project'
 )
@@ -247,9 +247,7 @@ def _roll_back_taskflow(requests: Requests) -> None:
         engines.run(flow)
 
 
-def _vans(
-    requests: Requests,
-) -> list[dict[str, Any]]:
+def _vans(requests: Requests) -> list[dict[str, Any]]:
     return [{'uuid': r.uuid, 'wanted': r.handle} for r in requests]
 
 

@@ -23,7 +23,7 @@ import pytest
 import acc_plug_libvirt
 from os_acc import objects
 
-ROUNDS = 60
+ROUNDS = 30
 COUNT = 100
 INSTANCE = objects.InstanceInfo(
     uuid=uuid.UUID(int=1), name='instance-1', project_id='project'

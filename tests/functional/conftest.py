@@ -12,17 +12,28 @@ from __future__ import annotations
 
 import pytest
 
-_LINES: list[str] = []
+_KEY = 'did'
 
 
 @pytest.fixture
-def report():
+def report(request):
     """Adds a line to the summary at the end of the run."""
-    return _LINES.append
+
+    def add(line: str) -> None:
+        request.node.user_properties.append((_KEY, line))
+
+    return add
 
 
 def pytest_terminal_summary(terminalreporter) -> None:
-    if _LINES:
+    # From the reports: with xdist the tests ran in other processes.
+    lines = [
+        line
+        for passed in terminalreporter.stats.get('passed', [])
+        for key, line in passed.user_properties
+        if key == _KEY and passed.when == 'call'
+    ]
+    if lines:
         terminalreporter.section('what the functional tests did')
-        for line in _LINES:
+        for line in sorted(lines):
             terminalreporter.write_line(line)
