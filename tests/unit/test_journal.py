@@ -1511,3 +1511,22 @@ Model.TestCase.settings = hypothesis.settings(
     max_examples=40, stateful_step_count=25, deadline=None
 )
 TestModel = Model.TestCase
+
+
+def test_waiting_for_another_thread_has_an_end(state_path):
+    writing, done = threading.Event(), threading.Event()
+
+    def slow():
+        writing.set()
+        done.wait(10)
+        yield make_entry()
+
+    with opening(state_path, timeout=0.2) as made:
+        with futures.ThreadPoolExecutor(1) as pool:
+            other = pool.submit(made.add, slow())
+            assert writing.wait(5)
+            with pytest.raises(exception.Timeout, match='another thread'):
+                made.entries()
+            done.set()
+            other.result(timeout=5)
+        assert len(made.entries()) == 1
