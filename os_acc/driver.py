@@ -44,7 +44,10 @@ class DriverBase(extension.ExtensionBase, abc.ABC):
     def __init__(self, config: Any) -> None:
         super().__init__(config)
         self._lock: Callable[[str], AbstractContextManager[None]] | None = None
-        self._vans_on: Callable[[str], objects.VANList] | None = None
+        self._vans_on: Callable[[str | None], objects.VANList] | None = None
+        self._requests_of: (
+            Callable[[str], list[objects.AcceleratorRequest]] | None
+        ) = None
 
     @abc.abstractmethod
     def can_handle(self, request: objects.AcceleratorRequest) -> bool:
@@ -108,20 +111,33 @@ class DriverBase(extension.ExtensionBase, abc.ABC):
             raise exception.LibraryNotInitialized()
         return self._lock(device)
 
-    def vans_on(self, device: str) -> objects.VANList:
+    def vans_on(self, device: str | None) -> objects.VANList:
         """What the journal holds on a device, in every state.
 
-        :param device: its address, as the driver set it in ``van.device``
+        :param device: its address, as the driver set it in ``van.device``;
+            None: on every device, other drivers' too
         """
         if self._vans_on is None:
             raise exception.LibraryNotInitialized()
         return self._vans_on(device)
 
+    def requests_of(
+        self, instance_uuid: str
+    ) -> list[objects.AcceleratorRequest]:
+        """What an instance has, and what is being plugged for it now."""
+        if self._requests_of is None:
+            raise exception.LibraryNotInitialized()
+        return self._requests_of(instance_uuid)
+
     def connect(
         self,
         lock: Callable[[str], AbstractContextManager[None]],
-        vans_on: Callable[[str], objects.VANList],
+        vans_on: Callable[[str | None], objects.VANList],
+        requests_of: (
+            Callable[[str], list[objects.AcceleratorRequest]] | None
+        ) = None,
     ) -> None:
         """Give it the locks and the journal. os-acc's own."""
         self._lock = lock
         self._vans_on = vans_on
+        self._requests_of = requests_of

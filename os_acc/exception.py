@@ -129,6 +129,22 @@ class DiscoveryFailed(ExceptionBase):
         self.devices = list(devices)
 
 
+class DeviceError(ExceptionBase):
+    """A device, or the kernel for it, did not do what it was asked."""
+
+    msg_fmt = _('%(device)s: %(reason)s')
+
+
+class CleaningFailed(DeviceError):
+    """It is not clean: nobody else may have it before it is."""
+
+
+class PrivilegeError(ExceptionBase):
+    """What has to be done as root cannot be."""
+
+    msg_fmt = _('Cannot act as root: %(reason)s')
+
+
 class Timeout(ExceptionBase):
     msg_fmt = _('Waited %(seconds)g s for %(what)s')
 

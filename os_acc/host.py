@@ -37,7 +37,7 @@ def attacher(conf: cfg.ConfigOpts) -> attach.Attacher:
     locks = locking.Locks(opts.lock_path(conf), conf.os_acc.lock_timeout)
     extensions = loader.load_all()
     for driver in extensions.drivers.values():
-        driver.connect(locks.device, journal.vans_on)
+        driver.connect(locks.device, journal.vans_on, journal.requests_of)
     return attach.Attacher(extensions, journal, locks, conf)
 
 

@@ -101,10 +101,19 @@ class Journal:
             rows = self._rows('instance_uuid = ?', instance_uuid)
         return [self._read(row, _entry) for row in rows]
 
-    def vans_on(self, device: str) -> objects.VANList:
-        """The VANs on a device, in every state."""
-        rows = self._rows('device = ?', device)
+    def vans_on(self, device: str | None) -> objects.VANList:
+        """The VANs on a device (None: on any), in every state."""
+        if device is None:
+            rows = self._rows('1')
+        else:
+            rows = self._rows('device = ?', device)
         return objects.VANList(objects=[self._read(row, _van) for row in rows])
+
+    def requests_of(
+        self, instance_uuid: str
+    ) -> list[objects.AcceleratorRequest]:
+        """What was asked for an instance that has, or gets, VANs."""
+        return [entry.request for entry in self.entries(instance_uuid)]
 
     def unsettled(self, boot_id: str) -> list[str]:
         """UUIDs of the instances that recover() has to look at."""

@@ -63,6 +63,43 @@ OPTS = [
         help='Seconds to wait for another thread or process that writes to '
         'the journal.',
     ),
+    cfg.MultiStrOpt(
+        'device_spec',
+        default=[],
+        help='The devices that os-acc may touch, as JSON objects in the '
+        "style of Nova's [pci] device_spec. May be given several times; the "
+        'first entry that names a device counts. Where it is not set, every '
+        'device that the host itself does not use may be asked for.',
+    ),
+    cfg.FloatOpt(
+        'device_timeout',
+        default=60.0,
+        min=0.1,
+        help='Seconds for the kernel to bind, create, remove or reset a '
+        'device.',
+    ),
+    cfg.FloatOpt(
+        'release_timeout',
+        default=60.0,
+        min=0,
+        help='Seconds for a guest to close the file of a device that it is '
+        'to give back.',
+    ),
+    cfg.StrOpt(
+        'cleaning_command',
+        default='',
+        help='Command that cleans a device between two tenants, run as root '
+        'without a shell; {address} stands for the PCI address, or the UUID '
+        'of a mediated device. If it fails, the device is kept in state '
+        'error and not given out.',
+    ),
+    cfg.FloatOpt(
+        'cleaning_timeout',
+        default=600.0,
+        min=0.1,
+        help='Seconds for cleaning_command; then it is killed, with all '
+        'that it started.',
+    ),
 ]
 
 

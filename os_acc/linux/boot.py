@@ -10,14 +10,18 @@
 
 from __future__ import annotations
 
-# A new random UUID at each boot: drivers/char/random.c, proc(5).
-BOOT_ID = '/proc/sys/kernel/random/boot_id'
+import os
+
+from os_acc.linux import sysfs
 
 
 def boot_id() -> str:
     """The UUID of this boot of the host.
 
+    A new random UUID at each boot: drivers/char/random.c, proc(5).
+
     :raises OSError: this is no Linux, or /proc is not mounted
     """
-    with open(BOOT_ID, encoding='ascii') as file:
+    path = os.path.join(sysfs.PROC, 'sys/kernel/random/boot_id')
+    with open(path, encoding='ascii') as file:
         return file.read().strip()

@@ -95,7 +95,7 @@ class Host:
         names = self.path / 'names'
 
         def child() -> None:
-            boot.BOOT_ID = str(self.path / 'boot_id')
+            boot.boot_id = lambda: (self.path / 'boot_id').read_text()
             processes.configure(
                 str(self.state),
                 devices=['f0:pci:1:single', 'f1:pci:1:single'],

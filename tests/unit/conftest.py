@@ -24,6 +24,7 @@ from os_acc import driver
 from os_acc import loader
 from os_acc import objects
 from os_acc import plugin
+from os_acc.linux import sysfs
 
 
 class Calls:
@@ -158,6 +159,8 @@ class Host:
 def clean(tmp_path, monkeypatch) -> Iterator[None]:
     """The library as in a new process, with a state path of its own."""
     monkeypatch.setattr(os_acc, '_attacher', None)
+    # Not the devices of the machine that the tests run on.
+    monkeypatch.setattr(sysfs, 'SYS', str(tmp_path / 'sys'))
     conf = os_acc.CONF
     conf([], project='os-acc', default_config_files=[])
     conf.set_override('state_path', str(tmp_path / 'state'), 'os_acc')

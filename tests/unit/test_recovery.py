@@ -17,6 +17,7 @@ import pytest
 import os_acc
 from os_acc import exception
 from os_acc.linux import boot
+from os_acc.linux import sysfs
 
 
 def uuids(vans):
@@ -48,9 +49,10 @@ def reboot(host, monkeypatch, tmp_path):
     count = iter(range(100))
 
     def again():
-        path = tmp_path / 'boot_id'
+        path = tmp_path / 'sys/kernel/random/boot_id'
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f'boot-{next(count)}\n')
-        monkeypatch.setattr(boot, 'BOOT_ID', str(path))
+        monkeypatch.setattr(sysfs, 'PROC', str(tmp_path))
 
     return again
 

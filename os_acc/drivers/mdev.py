@@ -1,0 +1,278 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Mediated devices: made by type with the UUID given, and removed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+import logging
+
+import os_resource_classes as resource_classes
+from oslo_config import cfg
+
+from os_acc import device_spec
+from os_acc import driver
+from os_acc import exception
+from os_acc import log
+from os_acc import objects
+from os_acc.drivers import pci_listing
+from os_acc.linux import mdev
+from os_acc.linux import pci
+from os_acc.linux import waiting
+
+LOG = logging.getLogger(__name__)
+CONF = cfg.CONF
+
+OS_ACC, EXTERNAL = 'os-acc', 'external'
+
+OPTS = (
+    cfg.StrOpt(
+        'owner',
+        default=OS_ACC,
+        choices=(OS_ACC, EXTERNAL),
+        help='Who makes and removes mediated devices: os-acc, or external: '
+        'Nova or Cyborg, and os-acc only looks that they are there.',
+    ),
+)
+
+# Key of VAN.driver_data: os-acc is about to make it, or has made it.
+MADE = 'made'
+
+PREFIX = 'CUSTOM_MDEV_'
+
+
+class MdevDriver(driver.DriverBase):
+    CONFIG_OPTS = OPTS
+    handle_types = ('MdevHandle',)
+
+    def can_handle(self, request: objects.AcceleratorRequest) -> bool:
+        if request.handle is not None:
+            return isinstance(request.handle, objects.MdevHandle)
+        wanted = request.resource_class
+        return wanted is not None and (
+            wanted.startswith(PREFIX)
+            or any(
+                spec.resource_class == wanted and spec.mdev_types
+                for spec in self._specs().entries
+            )
+        )
+
+    def get_devices(self) -> list[objects.Device]:
+        made = mdev.devices()
+        taken = {
+            van.handle.uuid
+            for van in self.vans_on(None)
+            if isinstance(van.handle, objects.MdevHandle)
+        }
+        return [
+            self._device(parent, spec, types, made, taken)
+            for parent, spec, types in self._parents()
+        ]
+
+    def _device(
+        self,
+        parent: str,
+        spec: device_spec.Spec,
+        types: list[mdev.Type],
+        made: list[mdev.Mdev],
+        taken: set[str],
+    ) -> objects.Device:
+        function = pci.find(parent) if pci.is_address(parent) else None
+        # The types share the capacity: the one that most can be made of.
+        available = max(each.available for each in types)
+        there = [each for each in made if each.parent == parent]
+        unused = sum(each.uuid not in taken for each in there)
+        kinds = [self._class(spec, function, each) for each in types]
+        return objects.Device(
+            address=parent,
+            driver=self.name,
+            vendor_id=function.vendor_id if function else '',
+            product_id=function.product_id if function else '',
+            resource_class=kinds[0],
+            traits=[*spec.traits, *(type_trait(each.name) for each in types)],
+            numa_node=function.numa_node if function else None,
+            handles_total=available + len(there),
+            handles_free=available + unused,
+        )
+
+    def _parents(
+        self,
+    ) -> Iterator[tuple[str, device_spec.Spec, list[mdev.Type]]]:
+        specs = self._specs()
+        for parent in mdev.parents():
+            spec = specs.find_parent(parent)
+            if spec is None:
+                continue
+            types = [
+                each for each in mdev.types(parent) if _allows(spec, each.name)
+            ]
+            if types:
+                yield parent, spec, types
+
+    @staticmethod
+    def _class(
+        spec: device_spec.Spec, function: pci.Function | None, kind: mdev.Type
+    ) -> str:
+        if spec.resource_class is not None:
+            return spec.resource_class
+        if function and function.base_class == pci.CLASS_DISPLAY:
+            return str(resource_classes.VGPU)
+        return type_trait(kind.name)
+
+    def prepareVAN(
+        self,
+        van: objects.VAN,
+        request: objects.AcceleratorRequest,
+        instance_info: objects.InstanceInfo,
+    ) -> None:
+        wanted = van.handle or request.handle
+        if wanted is None:
+            self._choose(van, request)
+            return
+        if not isinstance(wanted, objects.MdevHandle):
+            raise exception.UnsupportedHandle(
+                taker=f'driver {self.name!r}',
+                handle=wanted.obj_name(),
+                takes='MdevHandle',
+            )
+        self._make(van, wanted)
+
+    def _make(self, van: objects.VAN, handle: objects.MdevHandle) -> None:
+        """Take a mediated device; make it where it is not there."""
+        wanted = mdev.Mdev(handle.uuid, handle.parent, handle.type)
+        spec = self._specs().check_parent(wanted.parent)
+        if not _allows(spec, wanted.type):
+            raise exception.DeviceNotFound(
+                wanted=f'mdev type {wanted.type} on {wanted.parent}',
+                reason='[os_acc] device_spec has the types '
+                + ', '.join(spec.mdev_types),
+            )
+        there = mdev.find(wanted.uuid)
+        if there is None and self.config.owner == EXTERNAL:
+            there = waiting.until(
+                lambda: mdev.find(wanted.uuid),
+                CONF.os_acc.device_timeout,
+                f'mdev {wanted.uuid}, which with owner = external Nova or '
+                'Cyborg makes',
+                'mdev',
+            )
+        if there is not None:
+            mdev.check_same(there, wanted)
+            self._check_holders(van, wanted.uuid)
+        else:
+            mdev.check_type(wanted.parent, wanted.type)
+            van.driver_data = {**van.driver_data, MADE: '1'}
+        van.handle, van.device = handle, wanted.parent
+        van.save()
+        if there is None:
+            self._privileged_create(van, wanted)
+
+    def _privileged_create(self, van: objects.VAN, wanted: mdev.Mdev) -> None:
+        from os_acc.privileged import mdev as privileged
+
+        privileged.create(
+            wanted.uuid,
+            wanted.parent,
+            wanted.type,
+            CONF.os_acc.device_timeout,
+        )
+        log.about(LOG, van.instance_uuid, van.uuid).info(
+            'mdev %s of type %s made on %s',
+            wanted.uuid,
+            wanted.type,
+            wanted.parent,
+        )
+
+    def _check_holders(self, van: objects.VAN, uuid: str) -> None:
+        from os_acc.privileged import holding
+
+        found = holding.of_mdev(uuid, van.instance_uuid)
+        if found:
+            raise exception.DeviceBusy(
+                device=f'mdev {uuid}', holder='; '.join(found) + ','
+            )
+
+    def _choose(
+        self, van: objects.VAN, request: objects.AcceleratorRequest
+    ) -> None:
+        """Make one on the first parent that can. Its UUID is the VAN's."""
+        reasons = []
+        for parent, spec, types in self._parents():
+            function = pci.find(parent) if pci.is_address(parent) else None
+            for kind in types:
+                traits = {type_trait(kind.name), *spec.traits}
+                if self._class(
+                    spec, function, kind
+                ) != request.resource_class or not traits.issuperset(
+                    request.traits
+                ):
+                    continue
+                if not kind.available:
+                    reasons.append(f'{kind.name} on {parent} is exhausted')
+                    continue
+                try:
+                    self._make(
+                        van,
+                        objects.MdevHandle(
+                            uuid=van.uuid, parent=parent, type=kind.name
+                        ),
+                    )
+                    return
+                except exception.DeviceBusy as err:
+                    # Another was faster. The row must not keep the handle.
+                    reasons.append(str(err))
+                    van.handle, van.device = None, None
+                    van.driver_data = {}
+                    van.save()
+        raise exception.DeviceNotFound(
+            wanted=f'{request.resource_class} with the traits '
+            f'{", ".join(request.traits) or "(any)"}',
+            reason='; '.join(reasons) or 'no parent here has such a type',
+        )
+
+    def unprepareVAN(
+        self, van: objects.VAN, instance_info: objects.InstanceInfo
+    ) -> None:
+        handle = van.handle
+        if not isinstance(handle, objects.MdevHandle):
+            return
+        there = mdev.find(handle.uuid)
+        if there is None or there != mdev.Mdev(
+            handle.uuid, handle.parent, handle.type
+        ):
+            return
+        from os_acc.privileged import mdev as privileged
+
+        conf = CONF.os_acc
+        if MADE not in van.driver_data:
+            privileged.released(handle.uuid, conf.release_timeout)
+            return
+        privileged.remove(
+            handle.uuid,
+            handle.parent,
+            handle.type,
+            conf.release_timeout,
+            conf.device_timeout,
+        )
+        log.about(LOG, van.instance_uuid, van.uuid).info(
+            'mdev %s removed', handle.uuid
+        )
+
+    @staticmethod
+    def _specs() -> device_spec.Specs:
+        return device_spec.load(CONF)
+
+
+def _allows(spec: device_spec.Spec, kind: str) -> bool:
+    return not spec.mdev_types or kind in spec.mdev_types
+
+
+def type_trait(kind: str) -> str:
+    """The trait, or the resource class, of an mdev type."""
+    return pci_listing.custom(f'MDEV_{kind}')

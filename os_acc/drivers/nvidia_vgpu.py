@@ -1,0 +1,222 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""NVIDIA vGPUs on SR-IOV VFs, where there are no mdevs any more.
+
+The VF stays on NVIDIA's own driver: the guest's definition must never ask
+libvirt to bind it (managed='no'), which would take the node down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+import logging
+
+import os_resource_classes as resource_classes
+from oslo_config import cfg
+
+from os_acc import device_spec
+from os_acc import driver
+from os_acc import exception
+from os_acc import log
+from os_acc import objects
+from os_acc.drivers import pci_listing
+from os_acc.linux import pci
+from os_acc.linux import vgpu
+
+LOG = logging.getLogger(__name__)
+CONF = cfg.CONF
+
+# Key of VAN.driver_data: the id of the type that is about to be set, or is.
+TYPE = 'vgpu_type'
+
+
+class NvidiaVGPUDriver(driver.DriverBase):
+    handle_types = ('PCIHandle',)
+
+    def can_handle(self, request: objects.AcceleratorRequest) -> bool:
+        if isinstance(request.handle, objects.PCIHandle):
+            return vgpu.is_vgpu_function(request.handle.address)
+        return request.handle is None and any(
+            spec.vgpu_type
+            and (spec.resource_class or resource_classes.VGPU)
+            == request.resource_class
+            for spec in device_spec.load(CONF).entries
+        )
+
+    def get_devices(self) -> list[objects.Device]:
+        by_pf: dict[str, list[pci.Function]] = {}
+        specs: dict[str, device_spec.Spec] = {}
+        for function, spec in self._functions():
+            by_pf.setdefault(function.parent, []).append(function)
+            specs[function.parent] = spec
+        return [
+            self._device(pci.get(pf), specs[pf], vfs)
+            for pf, vfs in by_pf.items()
+        ]
+
+    def _device(
+        self, pf: pci.Function, spec: device_spec.Spec, vfs: list[pci.Function]
+    ) -> objects.Device:
+        return objects.Device(
+            address=pf.address,
+            driver=self.name,
+            vendor_id=pf.vendor_id,
+            product_id=pf.product_id,
+            resource_class=spec.resource_class or resource_classes.VGPU,
+            traits=self._traits(spec),
+            numa_node=pf.numa_node,
+            handles_total=len(vfs),
+            handles_free=sum(
+                self._is_free(vf.address, spec.vgpu_type) for vf in vfs
+            ),
+        )
+
+    @staticmethod
+    def _traits(spec: device_spec.Spec) -> list[str]:
+        kind = pci_listing.custom(f'VGPU_{spec.vgpu_type}')
+        return [*spec.traits, *([kind] if spec.vgpu_type else [])]
+
+    @staticmethod
+    def _is_free(address: str, wanted: str | None) -> bool:
+        if vgpu.current(address) != vgpu.NONE:
+            return False
+        there = vgpu.creatable(address)
+        return wanted is None or wanted in (
+            *map(str, there),
+            *there.values(),
+        )
+
+    @staticmethod
+    def _functions() -> Iterator[tuple[pci.Function, device_spec.Spec]]:
+        specs = device_spec.load(CONF)
+        for function in pci.functions():
+            if 'nvidia' in function.entries and function.is_vf:
+                spec = specs.find(function)
+                if spec is not None:
+                    yield function, spec
+
+    def prepareVAN(
+        self,
+        van: objects.VAN,
+        request: objects.AcceleratorRequest,
+        instance_info: objects.InstanceInfo,
+    ) -> None:
+        if van.handle is not None:
+            self._set(van)
+            return
+        if request.handle is None:
+            self._choose(van, request)
+            return
+        if not isinstance(request.handle, objects.PCIHandle):
+            raise exception.UnsupportedHandle(
+                taker=f'driver {self.name!r}',
+                handle=request.handle.obj_name(),
+                takes='PCIHandle',
+            )
+        self._claim(van, request.handle)
+
+    def _claim(self, van: objects.VAN, handle: objects.PCIHandle) -> None:
+        function = pci.get(handle.address)
+        spec = device_spec.load(CONF).check(function)
+        if spec.vgpu_type is None:
+            raise exception.DeviceNotFound(
+                wanted=f'a vGPU on VF {handle.address}',
+                reason='[os_acc] device_spec has no vgpu_type for it',
+            )
+        # What one VF has changes what its siblings can have.
+        with self.lock(function.parent):
+            self._check_free(van, handle.address)
+            number = vgpu.find_type(handle.address, spec.vgpu_type)
+            van.driver_data = {TYPE: str(number)}
+            van.device = function.parent
+            van.handle = objects.PCIHandle(
+                address=handle.address,
+                managed=False,
+                physical_network=handle.physical_network,
+            )
+            van.save()
+            self._privileged_set(van, number)
+
+    def _check_free(self, van: objects.VAN, address: str) -> None:
+        from os_acc.privileged import holding
+
+        now = vgpu.current(address)
+        if now is None:
+            raise exception.DeviceNotFound(
+                wanted=f'a vGPU on VF {address}',
+                reason='its driver has no nvidia/current_vgpu_type; is '
+                'sriov-manage run, and the vGPU manager installed?',
+            )
+        holders = holding.of_function(address, van.instance_uuid, False)
+        if now != vgpu.NONE:
+            holders.append(f'somebody who set vGPU type {now} on it')
+        if holders:
+            raise exception.DeviceBusy(
+                device=f'VF {address}', holder='; '.join(holders) + ','
+            )
+
+    def _set(self, van: objects.VAN) -> None:
+        """After a reboot: the same type on the same VF."""
+        address = _address(van)
+        with self.lock(van.device or address):
+            number = int(van.driver_data[TYPE])
+            if vgpu.current(address) != number:
+                self._check_free(van, address)
+                self._privileged_set(van, number)
+
+    def _privileged_set(self, van: objects.VAN, number: int) -> None:
+        from os_acc.privileged import mdev as privileged
+
+        conf, address = CONF.os_acc, _address(van)
+        privileged.set_vgpu_type(
+            address,
+            number,
+            conf.release_timeout,
+            conf.device_timeout,
+        )
+        log.about(LOG, van.instance_uuid, van.uuid).info(
+            'VF %s has vGPU type %d', address, number
+        )
+
+    def _choose(
+        self, van: objects.VAN, request: objects.AcceleratorRequest
+    ) -> None:
+        reasons = []
+        for function, spec in self._functions():
+            name = spec.resource_class or resource_classes.VGPU
+            if name != request.resource_class or not set(
+                request.traits
+            ) <= set(self._traits(spec)):
+                continue
+            try:
+                self._claim(van, objects.PCIHandle(address=function.address))
+                return
+            except (exception.DeviceBusy, exception.DeviceNotFound) as err:
+                reasons.append(str(err))
+        raise exception.DeviceNotFound(
+            wanted=f'{request.resource_class} with the traits '
+            f'{", ".join(request.traits) or "(any)"}',
+            reason='; '.join(reasons) or 'no such VF here',
+        )
+
+    def unprepareVAN(
+        self, van: objects.VAN, instance_info: objects.InstanceInfo
+    ) -> None:
+        if van.handle is None or TYPE not in van.driver_data:
+            return
+        # Another type there is another owner's.
+        now = vgpu.current(_address(van))
+        if now is not None and str(now) == van.driver_data[TYPE]:
+            self._privileged_set(van, vgpu.NONE)
+
+
+def _address(van: objects.VAN) -> str:
+    assert isinstance(van.handle, objects.PCIHandle)
+    address: str = van.handle.address
+    return address

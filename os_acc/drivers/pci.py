@@ -1,0 +1,399 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Any PCI function, PF or VF: bound to VFIO for a guest, and given back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+import contextlib
+import logging
+
+from oslo_config import cfg
+
+from os_acc import device_spec
+from os_acc import driver
+from os_acc import exception
+from os_acc import log
+from os_acc import objects
+from os_acc.drivers import pci_admission
+from os_acc.drivers import pci_listing
+from os_acc.linux import modules
+from os_acc.linux import pci
+from os_acc.linux import reset
+from os_acc.linux import sriov
+from os_acc.linux import vfio
+from os_acc.linux import waiting
+
+LOG = logging.getLogger(__name__)
+CONF = cfg.CONF
+
+OPTS = (
+    cfg.StrOpt(
+        'bind',
+        default=device_spec.BIND_OS_ACC,
+        choices=device_spec.BINDS,
+        help='Who binds a function to VFIO and back: os-acc, libvirt (a '
+        'managed hostdev), or none (it is bound already). A device_spec may '
+        'say otherwise for its devices.',
+    ),
+    cfg.StrOpt(
+        'reset',
+        default=reset.AUTO,
+        choices=reset.MODES,
+        help='Between two guests: auto resets a function that VFIO does not '
+        'reset by itself, where it can be; required fails if it cannot be; '
+        'none does nothing. A device_spec may say otherwise.',
+    ),
+)
+
+# Keys of VAN.driver_data.
+BIND = 'bind'
+IDS = 'ids'
+RESET = 'reset'
+VFIO_DRIVER = 'vfio_driver'  # there from before the function is touched
+DRIVER_BEFORE = 'driver_before'
+OVERRIDE_BEFORE = 'override_before'
+VFS_MADE = 'vfs_made'  # os-acc made the PF's VFs, so many
+AUTOPROBE_BEFORE = 'autoprobe_before'
+LET_GO = 'let_go'  # nothing keeps the PF's VFs for this VAN's sake
+
+
+class PCIDriver(driver.DriverBase):
+    CONFIG_OPTS = OPTS
+    generic = True
+    handle_types = ('PCIHandle',)
+
+    def can_handle(self, request: objects.AcceleratorRequest) -> bool:
+        if request.handle is not None:
+            return isinstance(request.handle, objects.PCIHandle)
+        wanted = request.resource_class
+        if wanted is None:
+            return False
+        return (
+            wanted in ('PGPU', 'FPGA', 'SRIOV_NET_VF')
+            or wanted.startswith(pci_listing.PREFIX)
+            or any(
+                spec.resource_class == wanted
+                and not spec.mdev_types
+                and not spec.vgpu_type
+                for spec in self._specs().entries
+            )
+        )
+
+    def get_devices(self) -> list[objects.Device]:
+        return pci_listing.devices(self.name, self._specs(), self._taken())
+
+    def _taken(self) -> set[str]:
+        """The functions that VANs have, other drivers' too."""
+        return {
+            van.handle.address
+            for van in self.vans_on(None)
+            if isinstance(van.handle, objects.PCIHandle)
+        }
+
+    def prepareVAN(
+        self,
+        van: objects.VAN,
+        request: objects.AcceleratorRequest,
+        instance_info: objects.InstanceInfo,
+    ) -> None:
+        if van.handle is not None:
+            self._again(van)
+        elif request.handle is None:
+            self._choose(van, request)
+        elif isinstance(request.handle, objects.PCIHandle):
+            self._claim(van, request.handle)
+        else:
+            raise exception.UnsupportedHandle(
+                taker=f'driver {self.name!r}',
+                handle=request.handle.obj_name(),
+                takes='PCIHandle',
+            )
+        self._bind(van)
+
+    def _claim(self, van: objects.VAN, wanted: objects.PCIHandle) -> None:
+        """Take a function by its address: its row says so from here on."""
+        address = wanted.address
+        function = pci.find(address)
+        pf = function.physfn if function else self._future_pf(address)
+        with self.lock(pf or address):
+            new = False
+            if pf is not None and pci.find(address) is None:
+                self._create_vfs(van, wanted, pf)
+                new = True
+            function = pci.get(address)
+            spec = self._specs().check(function)
+            with self._group_lock(function):
+                bind = self._bind_of(wanted, spec)
+                pci_admission.check(self, van, function, bind, new)
+                made = self._vfs_made(pf) if pf and not new else {}
+                van.driver_data = {
+                    **van.driver_data,
+                    **made,
+                    **self._found(function, spec, bind),
+                }
+                van.device = pf or address
+                van.handle = objects.PCIHandle(
+                    address=address,
+                    managed=bind == device_spec.BIND_LIBVIRT,
+                    physical_network=wanted.physical_network,
+                )
+                van.save()
+
+    def _found(
+        self, function: pci.Function, spec: device_spec.Spec, bind: str
+    ) -> dict[str, str]:
+        """What undo will need of how a function was found."""
+        data = {
+            BIND: bind,
+            IDS: f'{function.vendor_id}:{function.product_id}',
+            RESET: spec.reset or self.config.reset,
+        }
+        if bind == device_spec.BIND_OS_ACC:
+            data[VFIO_DRIVER] = modules.vfio_driver(function.modalias)
+            if function.driver is not None:
+                data[DRIVER_BEFORE] = function.driver
+            if (override := function.driver_override) is not None:
+                data[OVERRIDE_BEFORE] = override
+        return data
+
+    def _bind_of(
+        self, wanted: objects.PCIHandle, spec: device_spec.Spec
+    ) -> str:
+        if wanted.managed:
+            return device_spec.BIND_LIBVIRT
+        chosen: str = spec.bind or self.config.bind
+        if wanted.managed is False and chosen == device_spec.BIND_LIBVIRT:
+            return device_spec.BIND_OS_ACC
+        return chosen
+
+    def _bind(self, van: objects.VAN) -> None:
+        """The act that the row tells of."""
+        if van.driver_data[BIND] != device_spec.BIND_OS_ACC:
+            return
+        from os_acc.privileged import pci as privileged
+
+        address, _ = _where(van)
+        siblings = pci_admission.addresses_of_instance(self, van)
+        name = privileged.take(
+            address,
+            van.driver_data[VFIO_DRIVER],
+            sorted(siblings),
+            CONF.os_acc.device_timeout,
+        )
+        log.about(LOG, van.instance_uuid, van.uuid).info(
+            'PCI function %s is bound to %s', address, name
+        )
+
+    def _again(self, van: objects.VAN) -> None:
+        """After a reboot: the same function, whatever became of it."""
+        address, pf = _where(van)
+        with self.lock(pf):
+            if VFS_MADE in van.driver_data and not sriov.count(pf):
+                self._privileged_create(pf, int(van.driver_data[VFS_MADE]))
+            # VFs that others make come when their service has started.
+            function = waiting.until(
+                lambda: pci.find(address),
+                CONF.os_acc.device_timeout,
+                f'PCI function {address} to come back',
+                'pci',
+            )
+            ids = f'{function.vendor_id}:{function.product_id}'
+            if ids != van.driver_data[IDS]:
+                raise exception.DeviceNotFound(
+                    wanted=f'PCI function {address}',
+                    reason=f'{ids} is at that address since the reboot, '
+                    f'where {van.driver_data[IDS]} was',
+                )
+            bind = van.driver_data[BIND]
+            with self._group_lock(function):
+                pci_admission.check(self, van, function, bind, False)
+                spec = self._specs().check(function)
+                if not vfio.Binding.of(function).is_vfio:
+                    data = dict(van.driver_data)
+                    data.pop(DRIVER_BEFORE, None)
+                    data.pop(OVERRIDE_BEFORE, None)
+                    data |= self._found(function, spec, bind)
+                    van.driver_data = data
+                van.save()
+
+    def _choose(
+        self, van: objects.VAN, request: objects.AcceleratorRequest
+    ) -> None:
+        """Take the first free function that serves the request."""
+        reasons = []
+        for address in self._candidates(request):
+            try:
+                self._claim(van, objects.PCIHandle(address=address))
+                return
+            except (
+                exception.DeviceBusy,
+                exception.DeviceInUseByHost,
+            ) as err:
+                reasons.append(str(err))
+        raise exception.DeviceNotFound(
+            wanted=f'{request.resource_class} with the traits '
+            f'{", ".join(request.traits) or "(any)"}',
+            reason='; '.join(reasons) or 'no such PCI function here',
+        )
+
+    def _candidates(
+        self, request: objects.AcceleratorRequest
+    ) -> Iterator[str]:
+        specs = self._specs()
+        taken = self._taken()
+        for function, spec in pci_listing.listed(specs):
+            if (
+                pci_listing.kind_of(function, spec).serves(request)
+                and function.address not in taken
+                and not (function.is_pf and spec.num_vfs)
+            ):
+                yield function.address
+        for address, pf, spec in pci_listing.future(specs):
+            if pci_listing.kind_of(pf, spec, vf=True).serves(request):
+                yield address
+
+    def _future_pf(self, address: str) -> str | None:
+        """The PF that would have a VF at an address, if its VFs were made."""
+        for future, pf, _ in pci_listing.future(self._specs()):
+            if future == address:
+                return pf.address
+        return None
+
+    def _create_vfs(
+        self, van: objects.VAN, wanted: objects.PCIHandle, pf: str
+    ) -> None:
+        function = pci.get(pf)
+        spec = self._specs().check(function)
+        pci_admission.check_pf(self, van, function)
+        if spec.num_vfs is None:
+            raise exception.DeviceNotFound(
+                wanted=f'PCI function {wanted.address}',
+                reason=f'PF {pf} has no VFs, and no num_vfs in device_spec',
+            )
+        before = sriov.autoprobe(pf)
+        van.driver_data = {
+            **van.driver_data,
+            VFS_MADE: str(spec.num_vfs),
+            **({AUTOPROBE_BEFORE: before} if before is not None else {}),
+        }
+        van.device = pf
+        van.handle = objects.PCIHandle(address=wanted.address)
+        van.save()
+        self._privileged_create(pf, spec.num_vfs)
+        log.about(LOG, van.instance_uuid, van.uuid).info(
+            'PF %s: %d VFs made', pf, spec.num_vfs
+        )
+
+    def _privileged_create(self, pf: str, number: int) -> None:
+        from os_acc.privileged import pci as privileged
+
+        privileged.create_vfs(pf, number, CONF.os_acc.device_timeout)
+
+    def _vfs_made(self, pf: str) -> dict[str, str]:
+        """What other VANs know of a PF whose VFs os-acc made."""
+        for other in self.vans_on(pf):
+            data = other.driver_data
+            if VFS_MADE in data and LET_GO not in data:
+                keys = (VFS_MADE, AUTOPROBE_BEFORE)
+                return {key: data[key] for key in keys if key in data}
+        return {}
+
+    def unprepareVAN(
+        self, van: objects.VAN, instance_info: objects.InstanceInfo
+    ) -> None:
+        if van.handle is None:
+            return
+        if BIND in van.driver_data:
+            self._give_back(van)
+        if VFS_MADE in van.driver_data:
+            self._remove_vfs(van)
+
+    def _give_back(self, van: objects.VAN) -> None:
+        from os_acc.privileged import pci as privileged
+
+        (address, _), data = _where(van), van.driver_data
+        function = pci.find(address)
+        if function is None:
+            return
+        now = vfio.Binding.of(function)
+        before = vfio.Binding(
+            data.get(DRIVER_BEFORE), data.get(OVERRIDE_BEFORE)
+        )
+        conf = CONF.os_acc
+        if data[BIND] != device_spec.BIND_OS_ACC:
+            privileged.clean(
+                address, data[RESET], conf.release_timeout, conf.device_timeout
+            )
+        elif now != before or now.is_vfio:
+            if now.driver not in (None, before.driver) and not now.is_vfio:
+                log.about(LOG, van.instance_uuid, van.uuid).warning(
+                    'PCI function %s: someone has bound it to %s: left',
+                    address,
+                    now.driver,
+                )
+                return
+            privileged.give_back(
+                address,
+                before.driver,
+                before.override,
+                data[RESET],
+                conf.release_timeout,
+                conf.device_timeout,
+            )
+
+    def _remove_vfs(self, van: objects.VAN) -> None:
+        """Remove the VFs that os-acc made, if this VAN was the last."""
+        from os_acc.privileged import pci as privileged
+
+        (_, pf), data = _where(van), van.driver_data
+        with self.lock(pf):
+            # Two that are released at once must not wait for each other.
+            van.driver_data = {**data, LET_GO: '1'}
+            van.save()
+            others = [
+                other
+                for other in self.vans_on(pf)
+                if other.uuid != van.uuid and LET_GO not in other.driver_data
+            ]
+            if others or pci.find(pf) is None:
+                return
+            users = privileged.remove_vfs(
+                pf, data.get(AUTOPROBE_BEFORE), CONF.os_acc.device_timeout
+            )
+        logger = log.about(LOG, van.instance_uuid, van.uuid)
+        if users:
+            logger.warning(
+                'PF %s keeps the VFs that os-acc made: %s',
+                pf,
+                '; '.join(users),
+            )
+        else:
+            logger.info('PF %s: VFs removed', pf)
+
+    @contextlib.contextmanager
+    def _group_lock(self, function: pci.Function) -> Iterator[None]:
+        """Hold its IOMMU group too, where others are in it."""
+        group = function.iommu_group
+        if group is None or len(pci.group_members(group)) < 2:
+            yield
+            return
+        with self.lock(f'iommu-group-{group}'):
+            yield
+
+    @staticmethod
+    def _specs() -> device_spec.Specs:
+        return device_spec.load(CONF)
+
+
+def _where(van: objects.VAN) -> tuple[str, str]:
+    """The addresses of a VAN's function, and of its parent."""
+    assert isinstance(van.handle, objects.PCIHandle)
+    address: str = van.handle.address
+    return address, van.device or address

@@ -1,0 +1,209 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Whether the host itself uses a device, and for what.
+
+What can be seen without privilege. What another guest has is in holders.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+
+from os_acc.linux import modules
+from os_acc.linux import pci
+from os_acc.linux import sysfs
+
+_IFF_UP = 0x1  # include/uapi/linux/if.h
+_ETHERNET = 0x0200
+
+# Drivers that do not use the device: they leave a group viable. The first
+# two: driver_managed_dma in drivers/pci/pcie/portdrv.c and pci-stub.c.
+_HARMLESS = frozenset({'pcieport', 'pci-stub', 'shpchp'})
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """The block devices of the host, and who has them."""
+
+    paths: dict[str, str]
+    mounts: dict[str, str]
+    sources: dict[str, str]
+    swaps: frozenset[str]
+
+    @classmethod
+    def read(cls) -> Block:
+        folder = f'{sysfs.SYS}/class/block'
+        mounts, sources = _mounts()
+        return cls(
+            paths={
+                name: os.path.realpath(f'{folder}/{name}')
+                for name in sysfs.names(folder)
+            },
+            mounts=mounts,
+            sources=sources,
+            swaps=_swaps(),
+        )
+
+    def below(self, path: str) -> list[str]:
+        """The names of the disks and partitions of a device."""
+        real = os.path.realpath(path)
+        prefixes = [f'{real}/', *(f'{p}/' for p in _nvme_heads(real))]
+        return [
+            name
+            for name, where in self.paths.items()
+            if where.startswith(tuple(prefixes))
+        ]
+
+    def use(self, name: str) -> str | None:
+        """What the host does with a block device; None: nothing."""
+        number = sysfs.read(f'{self.paths[name]}/dev') or ''
+        for there in (
+            self.mounts.get(number),
+            self.sources.get(f'/dev/{name}'),
+        ):
+            if there is not None:
+                return f'block device {name} is mounted on {there}'
+        if name in self.swaps:
+            return f'block device {name} is swap space'
+        holders = sysfs.names(f'{self.paths[name]}/holders')
+        if holders:
+            labels = [_holder(each) for each in holders]
+            return f'block device {name} is a part of {", ".join(labels)}'
+        return None
+
+
+def _mounts() -> tuple[dict[str, str], dict[str, str]]:
+    """Mount points, by device number and by source: proc(5), mountinfo."""
+    numbers, sources = {}, {}
+    text = _text(f'{sysfs.PROC}/self/mountinfo')
+    for line in text.splitlines():
+        fields = line.split(' ')
+        if len(fields) < 5 or '-' not in fields:
+            continue
+        numbers[fields[2]] = fields[4]
+        # btrfs has a number of its own, so by the source too.
+        after = fields[fields.index('-') + 1 :]
+        if len(after) > 1:
+            sources[after[1]] = fields[4]
+    return numbers, sources
+
+
+def _swaps() -> frozenset[str]:
+    lines = _text(f'{sysfs.PROC}/swaps').splitlines()[1:]
+    return frozenset(os.path.basename(line.split()[0]) for line in lines)
+
+
+def _text(path: str) -> str:
+    # Longer than one read of sysfs.
+    try:
+        with open(path, encoding='utf-8', errors='replace') as file:
+            return file.read()
+    except OSError:
+        return ''
+
+
+def _holder(name: str) -> str:
+    label = sysfs.read(f'{sysfs.SYS}/class/block/{name}/dm/name')
+    return f'{name} ({label})' if label else name
+
+
+def _nvme_heads(real: str) -> list[str]:
+    """Where an NVMe's disks are with native multipath: at its subsystem."""
+    folder = f'{sysfs.SYS}/class/nvme-subsystem'
+    controllers = set(sysfs.names(f'{real}/nvme'))
+    return [
+        os.path.realpath(f'{folder}/{name}')
+        for name in sysfs.names(folder)
+        if controllers & set(sysfs.names(f'{folder}/{name}'))
+    ]
+
+
+def by_host(function: pci.Function, block: Block | None = None) -> str | None:
+    """What the host uses a function for.
+
+    :param block: Block.read(), for many functions
+    :returns: a text for a person; None: it does not use it
+    """
+    if sysfs.read(f'{function.path}/boot_vga') == '1':
+        return 'it is the boot display'
+    if function.driver is None or modules.is_vfio_driver(function.driver):
+        return None
+    for name in _interfaces(function):
+        if (use := _interface_use(name)) is not None:
+            return use
+    block = block or Block.read()
+    for name in block.below(function.path):
+        if (use := block.use(name)) is not None:
+            return use
+    if function.pci_class >> 8 == _ETHERNET and not _interfaces(function):
+        return (
+            f'driver {function.driver} has it, and its interface is in '
+            'another network namespace'
+        )
+    return None
+
+
+def _interfaces(function: pci.Function) -> list[str]:
+    """Its network interfaces; virtio has them one folder further down."""
+    found = sysfs.names(f'{function.path}/net')
+    for entry in function.entries:
+        if re.fullmatch(r'virtio\d+', entry):
+            found += sysfs.names(f'{function.path}/{entry}/net')
+    return found
+
+
+def _interface_use(name: str) -> str | None:
+    path = f'{sysfs.SYS}/class/net/{name}'
+    entries = sysfs.names(path)
+    master = sysfs.link(f'{path}/master')
+    if master is not None:
+        return f'interface {name} is a part of {master}'
+    for entry in entries:
+        if entry.startswith('upper_'):
+            return f'interface {name} carries {entry.removeprefix("upper_")}'
+    if (sysfs.read_int(f'{path}/flags') or 0) & _IFF_UP:
+        return f'interface {name} is up'
+    return None
+
+
+def in_group(function: pci.Function) -> list[tuple[pci.Function | str, str]]:
+    """The other functions of its IOMMU group that keep a guest out of it.
+
+    A group goes to one guest as a whole, so that nothing in it may be bound
+    to a driver of the host (vfio_group_viable, drivers/vfio/group.c).
+
+    :returns: each, or its name where it is no PCI function, and why
+    """
+    group = function.iommu_group
+    if group is None:
+        return []
+    found: list[tuple[pci.Function | str, str]] = []
+    for name in pci.group_members(group):
+        if name == function.address:
+            continue
+        member = pci.find(name) if pci.is_address(name) else None
+        if member is None:
+            found.append((name, f'IOMMU group {group} has {name} in it too'))
+        elif not _leaves_viable(member):
+            use = by_host(member) or f'driver {member.driver}'
+            found.append(
+                (member, f'IOMMU group {group} has {name} in it too: {use}')
+            )
+    return found
+
+
+def _leaves_viable(member: pci.Function) -> bool:
+    return (
+        member.is_bridge
+        or member.driver is None
+        or member.driver in _HARMLESS
+        or modules.is_vfio_driver(member.driver)
+    )

@@ -1,0 +1,187 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""PCI functions, as /sys/bus/pci shows them. Needs no privilege."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+import dataclasses
+import os
+import re
+
+from os_acc import exception
+from os_acc.linux import sysfs
+
+# The kernel prints the domain with %04x: drivers/pci/probe.c
+_BDF = re.compile(r'[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]')
+
+NO_OVERRIDE = '(null)'  # what driver_override reads when it is unset
+
+# Base classes of include/linux/pci_ids.h
+CLASS_STORAGE = 0x01
+CLASS_NETWORK = 0x02
+CLASS_DISPLAY = 0x03
+CLASS_BRIDGE = 0x06
+
+
+def is_address(text: str) -> bool:
+    """Whether a text is a PCI address in its canonical form."""
+    return _BDF.fullmatch(text) is not None
+
+
+def folder(address: str) -> str:
+    """The folder of a function.
+
+    :raises InvalidRequest: the address is none
+    """
+    if not is_address(address):
+        raise exception.InvalidRequest(
+            subject='PCI function',
+            field='address',
+            value=address,
+            expected='a PCI address, dddd:bb:ss.f, in lower case',
+        )
+    return f'{sysfs.SYS}/bus/pci/devices/{address}'
+
+
+def driver_folder(driver: str) -> str:
+    return f'{sysfs.SYS}/bus/pci/drivers/{driver}'
+
+
+def addresses() -> list[str]:
+    """Of every function of this host, sorted."""
+    return sysfs.names(f'{sysfs.SYS}/bus/pci/devices')
+
+
+@dataclasses.dataclass(frozen=True)
+class Function:
+    """A PCI function as it was found.
+
+    :ivar vendor_id: 4 hex digits, as product_id
+    :ivar pci_class: 24 bits: base class, sub-class, programming interface
+    :ivar driver: what it is bound to
+    :ivar entries: the names in its folder
+    """
+
+    address: str
+    vendor_id: str
+    product_id: str
+    pci_class: int
+    modalias: str
+    driver: str | None
+    entries: frozenset[str]
+
+    @property
+    def path(self) -> str:
+        return folder(self.address)
+
+    @property
+    def base_class(self) -> int:
+        return self.pci_class >> 16
+
+    @property
+    def is_bridge(self) -> bool:
+        return self.base_class == CLASS_BRIDGE
+
+    @property
+    def is_vf(self) -> bool:
+        return 'physfn' in self.entries
+
+    @property
+    def is_pf(self) -> bool:
+        """Whether it can have VFs."""
+        return 'sriov_totalvfs' in self.entries
+
+    @property
+    def physfn(self) -> str | None:
+        """The address of a VF's PF."""
+        return sysfs.link(f'{self.path}/physfn') if self.is_vf else None
+
+    @property
+    def parent(self) -> str:
+        """The address of the device that it is a part of."""
+        return self.physfn or self.address
+
+    @property
+    def vf_addresses(self) -> list[str]:
+        """Of the VFs that a PF has now, in the order of their numbers."""
+        links = [e for e in self.entries if e.startswith('virtfn')]
+        links.sort(key=lambda name: int(name.removeprefix('virtfn')))
+        found = (sysfs.link(f'{self.path}/{name}') for name in links)
+        return [address for address in found if address is not None]
+
+    @property
+    def iommu_group(self) -> str | None:
+        """The number of its IOMMU group; None: it is behind no IOMMU."""
+        return sysfs.link(f'{self.path}/iommu_group')
+
+    @property
+    def numa_node(self) -> int | None:
+        """None: the firmware does not say (the kernel shows -1)."""
+        node = sysfs.read_int(f'{self.path}/numa_node')
+        return None if node is None or node < 0 else node
+
+    @property
+    def driver_override(self) -> str | None:
+        text = sysfs.read(f'{self.path}/driver_override')
+        return None if text in (None, '', NO_OVERRIDE) else text
+
+
+def get(address: str) -> Function:
+    """Look at a function.
+
+    :raises DeviceNotFound: there is none at the address
+    """
+    found = find(address)
+    if found is None:
+        raise exception.DeviceNotFound(
+            wanted=f'PCI function {address}', reason='no such address here'
+        )
+    return found
+
+
+def find(address: str) -> Function | None:
+    """Look at a function; None where there is none."""
+    path = folder(address)
+    try:
+        entries = frozenset(os.listdir(path))
+    except OSError:
+        return None
+    text = sysfs.read(f'{path}/uevent')
+    if not text:
+        return None
+    # One read for all of it: pci_uevent() in drivers/pci/pci-driver.c
+    values = dict(line.partition('=')[::2] for line in text.splitlines())
+    vendor, _, product = values.get('PCI_ID', ':').lower().partition(':')
+    return Function(
+        address=address,
+        vendor_id=vendor,
+        product_id=product,
+        pci_class=int(values.get('PCI_CLASS', '0'), 16),
+        modalias=values.get('MODALIAS', ''),
+        driver=values.get('DRIVER'),
+        entries=entries,
+    )
+
+
+def functions() -> Iterator[Function]:
+    """Every function of this host, in the order of the addresses."""
+    for address in addresses():
+        if (found := find(address)) is not None:
+            yield found
+
+
+def driver_of(address: str) -> str | None:
+    """The driver that a function is bound to now."""
+    return sysfs.link(f'{folder(address)}/driver')
+
+
+def group_members(group: str) -> list[str]:
+    """Of an IOMMU group: addresses, or names where it is no PCI."""
+    return sysfs.names(f'{sysfs.SYS}/kernel/iommu_groups/{group}/devices')

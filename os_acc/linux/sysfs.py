@@ -1,0 +1,81 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""The kernel's files: reading, and the one place where they are written."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+# Where the kernel shows itself. All paths are built upon these.
+SYS = '/sys'
+PROC = '/proc'
+DEV = '/dev'
+LIB_MODULES = '/lib/modules'
+
+# A device that goes away while its files are read.
+_GONE = (errno.ENOENT, errno.ENODEV, errno.ENXIO, errno.ENOTDIR)
+
+
+def read(path: str) -> str | None:
+    """Read a file, without white space around it.
+
+    :returns: its text; None where it, or its device, is not there
+    :raises OSError: it cannot be read for another reason
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as err:
+        if err.errno in _GONE:
+            return None
+        raise
+    try:
+        # A file of sysfs is a page at most (Documentation/filesystems/sysfs).
+        data = os.read(fd, 65536)
+    except OSError as err:
+        if err.errno in _GONE:
+            return None
+        raise
+    finally:
+        os.close(fd)
+    return data.decode('utf-8', 'replace').strip()
+
+
+def read_int(path: str) -> int | None:
+    """Read a number, as read()."""
+    text = read(path)
+    return int(text, 0) if text else None
+
+
+def link(path: str) -> str | None:
+    """The last part of what a link points to; None: there is no link."""
+    try:
+        return os.path.basename(os.readlink(path))
+    except OSError:
+        return None
+
+
+def names(path: str) -> list[str]:
+    """What is in a folder, sorted; empty where there is none."""
+    try:
+        return sorted(os.listdir(path))
+    except OSError:
+        return []
+
+
+def write(path: str, text: str) -> None:
+    """Write to a file that is there, in one call.
+
+    :raises OSError: what the kernel answered
+    """
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)

@@ -1,0 +1,82 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Arguments, checked again where they are used as root."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import contextlib
+import uuid as uuid_module
+
+from oslo_config import cfg
+
+from os_acc import device_spec
+from os_acc import exception
+from os_acc.linux import mdev
+from os_acc.linux import pci
+
+_LONGEST = 24 * 3600.0
+
+
+def function(address: str) -> pci.Function:
+    """A PCI function that os-acc may touch on this host.
+
+    :raises InvalidRequest, DeviceNotFound: it may not, or is not there
+    """
+    if not isinstance(address, str):
+        refuse('address', address, 'a PCI address')
+    found = pci.get(address)
+    device_spec.load(cfg.CONF).check(found)
+    return found
+
+
+def parent(name: str) -> str:
+    """A parent of mediated devices that os-acc may touch."""
+    if not isinstance(name, str):
+        refuse('parent', name, 'the name of a device')
+    mdev.check_name(name, 'parent')
+    device_spec.load(cfg.CONF).check_parent(name)
+    return name
+
+
+def uuid(value: str) -> str:
+    with contextlib.suppress(ValueError, AttributeError, TypeError):
+        if str(uuid_module.UUID(value)) == value:
+            return value
+    return refuse('uuid', value, 'a UUID, in lower case with dashes')
+
+
+def seconds(value: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        refuse('seconds', value, 'a number')
+    if not 0 <= value <= _LONGEST:
+        refuse('seconds', value, f'0 to {_LONGEST:g}')
+    return float(value)
+
+
+def whole(value: int, field: str, most: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        refuse(field, value, 'a whole number')
+    if not 0 <= value <= most:
+        refuse(field, value, f'0 to {most}')
+    return value
+
+
+def addresses(values: Sequence[str]) -> list[str]:
+    found = list(values)
+    for value in found:
+        if not isinstance(value, str) or not pci.is_address(value):
+            refuse('addresses', value, 'PCI addresses')
+    return found
+
+
+def refuse(field: str, value: object, expected: str) -> str:
+    raise exception.InvalidRequest(
+        subject='privileged call', field=field, value=value, expected=expected
+    )

@@ -1,0 +1,91 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Cleaning a device between two tenants, as root."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import signal
+import subprocess
+
+from oslo_config import cfg
+
+from os_acc import exception
+from os_acc.linux import pci
+from os_acc.linux import reset
+from os_acc.linux import turns
+from os_acc.linux import vfio
+from os_acc.linux import waiting
+from os_acc.privileged import arguments
+
+_TAIL = 300
+
+
+def clean(function: pci.Function, mode: str, seconds: float) -> None:
+    """Reset a function, then run the operator's command on it.
+
+    The command is the daemon's own option: no caller can name another.
+
+    :raises CleaningFailed: either of them failed
+    :raises Timeout: the reset did not end
+    """
+    if mode not in reset.MODES:
+        arguments.refuse('reset', mode, f'one of {", ".join(reset.MODES)}')
+    vfio_bound = vfio.Binding.of(function).is_vfio
+
+    def act() -> None:
+        with turns.on(function.path, seconds):
+            reset.reset(function.address, mode, vfio_bound)
+
+    waiting.at_most(act, arguments.seconds(seconds), 'a reset')
+    run_command(function.address)
+
+
+def run_command(address: str) -> None:
+    """Run ``[os_acc] cleaning_command`` for a device.
+
+    :param address: takes the place of ``{address}``
+    :raises CleaningFailed: it failed, or did not end in time
+    """
+    template = cfg.CONF.os_acc.cleaning_command
+    if not template:
+        return
+    command = [
+        word.replace('{address}', address) for word in shlex.split(template)
+    ]
+    limit = cfg.CONF.os_acc.cleaning_timeout
+
+    def failed(reason: str) -> exception.CleaningFailed:
+        return exception.CleaningFailed(
+            device=address, reason=f'cleaning_command {command[0]}: {reason}'
+        )
+
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    except OSError as err:
+        raise failed(err.strerror or str(err)) from err
+    try:
+        output, _ = process.communicate(timeout=limit)
+    except subprocess.TimeoutExpired as err:
+        # With all that it started.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        raise failed(f'not done after {limit:g} s, killed') from err
+    if process.returncode:
+        text = output.decode(errors='replace').strip()[-_TAIL:]
+        raise failed(f'exit code {process.returncode}: {text}')

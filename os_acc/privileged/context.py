@@ -1,0 +1,111 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""The daemon that acts as root, and how it is called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import functools
+import os
+import shutil
+import sys
+from typing import ParamSpec
+from typing import TypeVar
+
+from oslo_config import cfg
+from oslo_privsep import capabilities
+from oslo_privsep import comm
+from oslo_privsep import daemon
+from oslo_privsep import priv_context
+
+from os_acc import exception
+
+SECTION = 'os_acc_privileged'
+
+# The files of sysfs are root's: writing to them takes the user id alone.
+# What takes more is to see which files other users' processes have open.
+CAPABILITIES = (
+    capabilities.CAP_SYS_PTRACE,  # to read the links in /proc/PID/fd
+    capabilities.CAP_DAC_READ_SEARCH,  # to look into /proc/PID/fd
+)
+
+# Acts wait for guests and for the kernel: more at once than there are CPUs.
+_THREADS = 32
+
+_P = ParamSpec('_P')
+_T = TypeVar('_T')
+
+
+class _Context(priv_context.PrivContext):
+    def helper_command(self, sockpath: str) -> list[str]:
+        """As oslo.privsep's, but never asks at a terminal for a password,
+        and finds a helper that is not on root's PATH.
+        """
+        command: list[str] = super().helper_command(sockpath)
+        if self.conf.helper_command:
+            return command
+        if command[0] == 'sudo':
+            command[:1] = [] if os.geteuid() == 0 else ['sudo', '-n']
+        place = command.index('privsep-helper')
+        beside = os.path.join(os.path.dirname(sys.executable), command[place])
+        if os.path.exists(beside):
+            command[place] = beside
+        return command
+
+
+pctxt = _Context(
+    'os_acc',
+    cfg_section=SECTION,
+    pypath=f'{__name__}.pctxt',
+    capabilities=CAPABILITIES,
+)
+cfg.CONF.set_default('thread_pool_size', _THREADS, group=SECTION)
+
+
+def entry(func: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Make a function one that runs in the daemon.
+
+    Its arguments and result are what msgpack takes. It raises what the
+    function raises; and PrivilegeError where the daemon is not to be had.
+    """
+    remote = pctxt.entrypoint(func)
+
+    @functools.wraps(func)
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        try:
+            result: _T = remote(*args, **kwargs)
+        except (
+            daemon.FailedToDropPrivileges,
+            daemon.ProtocolError,
+            comm.PrivsepTimeout,
+        ) as err:
+            raise _unavailable(err) from err
+        except OSError as err:
+            if not pctxt.client_mode:
+                raise
+            raise _unavailable(err) from err
+        return result
+
+    # What the daemon knows an entry point by.
+    call.__dict__.update(remote.__dict__)
+    return call
+
+
+def _unavailable(err: Exception) -> exception.PrivilegeError:
+    how = pctxt.conf.helper_command or 'sudo -n privsep-helper'
+    name = how.split()[0]
+    if shutil.which(name) is None:
+        reason = f'there is no command {name!r} on the PATH'
+    else:
+        reason = exception.describe(err)
+    return exception.PrivilegeError(
+        reason=f'the privsep daemon, started by {how!r}, did not serve: '
+        f'{reason}. See [{SECTION}] helper_command, and the sudoers rule in '
+        'the documentation'
+    )
