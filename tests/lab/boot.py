@@ -1,0 +1,292 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Boots a real kernel with real devices under QEMU, and runs pytest in it.
+
+    python tests/lab/boot.py [--boots N] [--timeout SECONDS] [-- ARGUMENT...]
+
+What follows ``--`` is pytest's; without it, tests/lab. The tests run with
+this very Python, in this very folder, as root, on a root file system that is
+this machine's (see guest.sh), and the exit code is pytest's. It needs no KVM.
+
+With --boots 2 the machine is booted twice, with the same disk at /lab/state:
+tests marked boot1 run at the first boot, those marked boot2 at the second,
+and all others at the first. With one boot, marked tests are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import pathlib
+import selectors
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import lab_devices
+
+HERE = pathlib.Path(__file__).resolve().parent
+CACHE = pathlib.Path(
+    os.environ.get('OS_ACC_LAB_CACHE', '/var/cache/os-acc-lab')
+)
+# The tests' environment: these of ours, and what starts with OS_ACC_.
+PASSED_ON = ('CI', 'LANG', 'PYTEST_ADDOPTS', 'PYTHONWARNINGS')
+# What no test needs, and takes udev seconds to load. A test may still
+# modprobe any of them.
+NOT_BY_ITSELF = (
+    'ahci,bochs,button,evdev,i2c_i801,i6300esb,iTCO_wdt,joydev,kvm_amd,'
+    'lpc_ich,pcspkr,powernow_k8,psmouse,qemu_fw_cfg,serio_raw,sg'
+)
+KERNEL = (
+    'os_acc_lab=1 intel_iommu=on iommu=pt mitigations=off apparmor=0 audit=0 '
+    f'tsc=reliable nowatchdog modprobe.blacklist={NOT_BY_ITSELF}'
+)
+FAILED = 70  # EX_SOFTWARE: no code of pytest's
+TIMED_OUT = 124  # as timeout(1)
+
+
+def say(text: str) -> None:
+    sys.stdout.write(f'lab: {text}\n')
+    sys.stdout.flush()
+
+
+def arguments() -> argparse.Namespace:
+    ours, dashes, theirs = sys.argv[1:], '--', []
+    if dashes in ours:
+        where = ours.index(dashes)
+        ours, theirs = ours[:where], ours[where + 1 :]
+    parser = argparse.ArgumentParser(
+        description=__doc__.partition('\n')[0],
+        usage='%(prog)s [options] [-- ARGUMENT OF PYTEST...]',
+    )
+    parser.add_argument('--boots', type=int, default=1, metavar='N')
+    parser.add_argument(
+        '--timeout',
+        type=float,
+        default=1200,
+        metavar='SECONDS',
+        help='for everything, all boots together (default: %(default)s)',
+    )
+    parser.add_argument('--cpus', type=int, default=2)
+    parser.add_argument('--memory', default='4G')
+    parser.add_argument(
+        '--coverage',
+        type=pathlib.Path,
+        metavar='FOLDER',
+        help="where to put the tests' .coverage files, for combine",
+    )
+    parser.add_argument(
+        '--verbose', action='store_true', help="show the kernel's messages too"
+    )
+    parsed = parser.parse_args(ours)
+    parsed.pytest = theirs or [str(HERE)]
+    return parsed
+
+
+class Lab:
+    """The files that outlive one boot of it, and the options of all."""
+
+    def __init__(self, folder: pathlib.Path, options: argparse.Namespace):
+        self.folder = folder
+        self.options = options
+        self.deadline = time.monotonic() + options.timeout
+        self.out = folder / 'out'
+        self.out.mkdir()
+        self.namespace = self._file('namespace.raw', 64 << 20)
+        self.state = self._file('state.raw', 512 << 20)
+        subprocess.run(
+            ['mkfs.ext4', '-q', '-F', self.state], check=True, timeout=60
+        )
+
+    def _file(self, name: str, size: int) -> pathlib.Path:
+        path = self.folder / name
+        with open(path, 'wb') as file:
+            file.truncate(size)
+        return path
+
+    def _environment(self, boot: int) -> dict[str, str]:
+        bin_folder = pathlib.Path(sys.executable).parent
+        environment = {
+            name: value
+            for name, value in os.environ.items()
+            if name in PASSED_ON or name.startswith('OS_ACC_')
+        }
+        if sys.stdout.isatty():
+            environment['PY_COLORS'] = '1'
+        return environment | {
+            'COVERAGE_FILE': f'/lab/tmp/.coverage.lab.{boot}',
+            'HOME': '/root',
+            'LAB_CWD': os.getcwd(),
+            'LAB_PYTHON': sys.executable,
+            'OS_ACC_LAB_BOOT': str(boot),
+            'OS_ACC_LAB_BOOTS': str(self.options.boots),
+            'PATH': f'{bin_folder}:/usr/local/sbin:/usr/local/bin'
+            ':/usr/sbin:/usr/bin:/sbin:/bin',
+            'TMPDIR': '/lab/tmp',
+        }
+
+    def _write_orders(self, boot: int) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            (self.out / 'code').unlink()
+        (self.out / 'lab.env').write_text(
+            ''.join(
+                f'export {name}={shlex.quote(value)}\n'
+                for name, value in self._environment(boot).items()
+            )
+        )
+        # Python is some thirty times slower here: the project's own limit
+        # per test is too short.
+        ours = ['-p', 'no:cacheprovider', '-o', 'timeout=600']
+        (self.out / 'arguments').write_text(
+            ''.join(f'{arg}\0' for arg in ours + self.options.pytest)
+        )
+
+    def _command(self) -> list[str]:
+        qemu = lab_devices.qemu_options(self.namespace, self.state)
+        for tag, path, access in (
+            ('lab-root', '/', ',readonly=on,multidevs=remap'),
+            ('lab-out', self.out, ''),
+        ):
+            qemu += [
+                '-virtfs',
+                f'local,path={path},mount_tag={tag},security_model=none'
+                + access,
+            ]
+        guest = shlex.join(
+            ['unshare', '--mount', 'bash', str(HERE / 'guest.sh')]
+            + [str(self.out)]
+        )
+        return [
+            *(sys.executable, '-m', 'virtme_ng.run'),
+            *('--run', str(CACHE / 'vmlinuz')),
+            *('--disable-kvm', '--force-9p'),
+            *('--cpus', str(self.options.cpus)),
+            *('--memory', self.options.memory),
+            *('--append', KERNEL),
+            f'--qemu-opts={shlex.join(qemu)}',
+            *(['--verbose'] if self.options.verbose else []),
+            *('--', guest),
+        ]
+
+    def boot(self, boot: int) -> tuple[int, str]:
+        """Boot it, run the tests, and wait until it is down again.
+
+        :returns: the exit code, and what there is to say
+        """
+        self._write_orders(boot)
+        started = time.monotonic()
+        path = f'{pathlib.Path(sys.executable).parent}:{os.environ["PATH"]}'
+        process = subprocess.Popen(
+            self._command(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, 'PATH': f'{path}:/usr/sbin:/sbin'},
+            # QEMU is a grandchild: its group is what can be ended.
+            start_new_session=True,
+        )
+        try:
+            last, in_time = self._stream(process)
+        finally:
+            end(process)
+        took = f'{time.monotonic() - started:.0f} s'
+        if not in_time:
+            return TIMED_OUT, f'still running at the deadline, after {took}'
+        try:
+            code = int((self.out / 'code').read_text())
+        except FileNotFoundError:
+            return FAILED, (
+                f'down after {took} and no end of the tests: try --verbose'
+            )
+        return code, f'{last} ({took} with the boot)'
+
+    def _stream(self, process: subprocess.Popen[bytes]) -> tuple[str, bool]:
+        """Pass on what the machine writes.
+
+        :returns: the last line that is pytest's, and False if time was up
+        """
+        assert process.stdout is not None
+        last, rest = '', b''
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ)
+            while True:
+                left = self.deadline - time.monotonic()
+                if left <= 0 or not selector.select(left):
+                    return last, False
+                data = os.read(process.stdout.fileno(), 65536)
+                if not data:
+                    return last, True
+                sys.stdout.buffer.write(data)
+                sys.stdout.buffer.flush()
+                *lines, rest = (rest + data).split(b'\n')
+                for line in lines:
+                    if line.lstrip(b'\x1b[0123456789;m').startswith(b'==='):
+                        last = line.decode(errors='replace').strip()
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """End virtme-ng and its QEMU, if they still run."""
+    for number, seconds in ((signal.SIGTERM, 10), (signal.SIGKILL, 30)):
+        if process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(seconds)
+    if process.stdout is not None:
+        process.stdout.close()
+
+
+def compile_sources() -> None:
+    """Leave byte code for the machine, which takes its time for that."""
+    subprocess.run(
+        [sys.executable, '-m', 'compileall', '-q', HERE]
+        + [
+            name
+            for name in ('os_acc', 'vif_like_plugins')
+            if os.path.isdir(name)
+        ],
+        check=False,
+        timeout=300,
+    )
+
+
+def terminated(_number: int, _frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def main() -> int:
+    options = arguments()
+    signal.signal(signal.SIGTERM, terminated)
+    subprocess.run([HERE / 'install.sh'], check=True)
+    compile_sources()
+    code, said = 0, []
+    with tempfile.TemporaryDirectory(prefix='os-acc-lab-') as folder:
+        lab = Lab(pathlib.Path(folder), options)
+        for boot in range(1, options.boots + 1):
+            code, text = lab.boot(boot)
+            said.append(f'boot {boot} of {options.boots}: {text}')
+            if code:
+                break
+        if options.coverage:
+            options.coverage.mkdir(parents=True, exist_ok=True)
+            for path in lab.out.glob('.coverage*'):
+                shutil.copy(path, options.coverage)
+    for text in said:
+        say(text)
+    say(f'exit code {code}')
+    return code
+
+
+if __name__ == '__main__':
+    sys.exit(main())

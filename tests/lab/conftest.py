@@ -1,0 +1,188 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""What tests in the lab share: its devices, and that they are left alone.
+
+These tests change what the host's kernel does with devices, so they run only
+in the machine that boot.py boots.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import subprocess
+import time
+from typing import Any
+
+import lab_devices
+import pytest
+
+PCI = pathlib.Path('/sys/bus/pci/devices')
+MDEVS = pathlib.Path('/sys/bus/mdev/devices')
+MODULES = ('vfio-pci', 'mdev', 'mtty', 'nvme', 'e1000', 'e1000e')
+MARKERS = ('boot1', 'boot2', 'boot3')
+
+if 'os_acc_lab=1' not in pathlib.Path('/proc/cmdline').read_text().split():
+    raise pytest.UsageError(
+        'this is not the lab: run these tests by "python tests/lab/boot.py"'
+    )
+
+BOOT = int(os.environ['OS_ACC_LAB_BOOT'])
+BOOTS = int(os.environ['OS_ACC_LAB_BOOTS'])
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for marker in MARKERS:
+        config.addinivalue_line(
+            'markers', f'{marker}: runs at that boot only, see boot.py'
+        )
+
+
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    def wanted(item: pytest.Item) -> bool:
+        boots = [name for name in MARKERS if item.get_closest_marker(name)]
+        if boots:
+            return BOOTS > 1 and f'boot{BOOT}' in boots
+        return BOOT == 1
+
+    left_out = [item for item in items if not wanted(item)]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if wanted(item)]
+
+
+def _text(path: pathlib.Path) -> str | None:
+    try:
+        return path.read_text().strip()
+    except FileNotFoundError:
+        return None
+
+
+def _link(path: pathlib.Path) -> str | None:
+    try:
+        return path.readlink().name
+    except FileNotFoundError:
+        return None
+
+
+def _snapshot() -> dict[str, dict[str, Any]]:
+    devices: dict[str, dict[str, Any]] = {
+        path.name: {
+            'driver': _link(path / 'driver'),
+            'driver_override': _text(path / 'driver_override'),
+            'sriov_numvfs': _text(path / 'sriov_numvfs'),
+            'sriov_drivers_autoprobe': _text(path / 'sriov_drivers_autoprobe'),
+        }
+        for path in PCI.iterdir()
+    }
+    for path in MDEVS.iterdir():
+        devices[path.name] = {
+            'parent': path.resolve().parent.name,
+            'type': _link(path / 'mdev_type'),
+        }
+    return devices
+
+
+def _differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    return [
+        f'{name}: was {before.get(name)}, is {after.get(name)}'
+        for name in sorted(before.keys() | after.keys())
+        if before.get(name) != after.get(name)
+    ]
+
+
+def _put_back(before: dict[str, dict[str, Any]]) -> None:
+    """So that one test that leaves things behind is one that fails."""
+    for name in _snapshot().keys() - before.keys():
+        with contextlib.suppress(OSError):
+            (MDEVS / name / 'remove').write_text('1')
+    for name, was in before.items():
+        now = _snapshot().get(name)
+        device = PCI / name
+        if now is None or now == was or 'driver' not in was:
+            continue
+        with contextlib.suppress(OSError):
+            if now['sriov_numvfs'] != was['sriov_numvfs']:
+                (device / 'sriov_numvfs').write_text('0')
+            (device / 'driver_override').write_text('\n')
+            if now['driver'] and now['driver'] != was['driver']:
+                (device / 'driver' / 'unbind').write_text(name)
+            (PCI.parent / 'drivers_probe').write_text(name)
+
+
+@pytest.fixture(scope='session', autouse=True)
+def _modules() -> None:
+    subprocess.run(['modprobe', '-a', *MODULES], check=True, timeout=120)
+    subprocess.run(['udevadm', 'settle'], check=True, timeout=120)
+
+
+@pytest.fixture
+def snapshot(_modules):
+    """A function: all of the host's PCI functions and mediated devices."""
+    return _snapshot
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left(snapshot):
+    """Every test leaves the devices as it found them."""
+    before = snapshot()
+    yield
+    # Drivers are bound in the background.
+    deadline = time.monotonic() + 15
+    while (left := _differences(before, snapshot())) and (
+        time.monotonic() < deadline
+    ):
+        time.sleep(0.2)
+    if left:
+        _put_back(before)
+        pytest.fail('the test left behind:\n' + '\n'.join(left))
+
+
+@pytest.fixture
+def nvme_pf() -> str:
+    """The address of the SR-IOV physical function, with no VFs."""
+    return lab_devices.NVME_PF
+
+
+@pytest.fixture
+def mtty() -> pathlib.Path:
+    """The parent of mediated devices: not a PCI function."""
+    return pathlib.Path('/sys/class/mdev_bus/mtty').resolve()
+
+
+@pytest.fixture
+def mounted_nvme(tmp_path):
+    """The address of an NVMe of which a namespace is mounted."""
+    (disk,) = (PCI / lab_devices.NVME_DISK).glob('nvme/nvme*/nvme*n1')
+    device = f'/dev/{disk.name}'
+    for command in (
+        ['mkfs.ext2', '-q', '-F', device],
+        ['mount', device, tmp_path],
+    ):
+        subprocess.run(command, check=True, timeout=120)
+    yield lab_devices.NVME_DISK
+    subprocess.run(['umount', tmp_path], check=True, timeout=120)
+
+
+@pytest.fixture
+def nic_up():
+    """The address of an Ethernet function whose interface is up."""
+    (interface,) = (PCI / lab_devices.NIC / 'net').iterdir()
+    link = ['ip', 'link', 'set', interface.name]
+    subprocess.run([*link, 'up'], check=True, timeout=60)
+    yield lab_devices.NIC
+    subprocess.run([*link, 'down'], check=True, timeout=60)
+
+
+@pytest.fixture
+def lab_state() -> pathlib.Path:
+    """A folder on a disk that is kept over a reboot (see boot.py)."""
+    return pathlib.Path('/lab/state')

@@ -1,0 +1,103 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""The lab's devices: where they are, and the QEMU options that make them.
+
+The addresses are fixed: every root port has its own slot, and the firmware
+numbers the buses in the order of the slots. The IOMMU groups' numbers are
+not: they depend on how many devices virtme-ng adds.
+"""
+
+from __future__ import annotations
+
+import pathlib
+
+# SR-IOV, 4 VFs of it, driver nvme, no namespace. A group of its own.
+NVME_PF = '0000:01:00.0'
+NVME_PF_VFS = 4
+# NVMe with one namespace of 64 MiB, driver nvme. A group of its own.
+NVME_DISK = '0000:02:00.0'
+# Driver e1000e, a group of its own; down until a test sets it up.
+NIC = '0000:03:00.0'
+# Behind a PCIe-to-PCI bridge, so all three share a group.
+BRIDGE = '0000:04:00.0'
+SHARED_FREE = '0000:05:01.0'  # no driver
+SHARED_NIC = '0000:05:02.0'  # driver e1000
+# Two functions of one device without ACS share a group: nvme and e1000e.
+MULTI_NVME = '0000:06:00.0'
+MULTI_NIC = '0000:06:00.1'
+# The boot display (boot_vga is 1), without a driver.
+DISPLAY = '0000:00:16.0'
+# A function that no driver of Linux wants. A group of its own.
+PLAIN = '0000:00:17.0'
+
+# vendor:device, and the driver it has when a test starts.
+EXPECTED = {
+    NVME_PF: ('1b36:0010', 'nvme'),
+    NVME_DISK: ('1b36:0010', 'nvme'),
+    NIC: ('8086:10d3', 'e1000e'),
+    BRIDGE: ('1b36:000e', None),
+    SHARED_FREE: ('1234:11e8', None),
+    SHARED_NIC: ('8086:100e', 'e1000'),
+    MULTI_NVME: ('1b36:0010', 'nvme'),
+    MULTI_NIC: ('8086:10d3', 'e1000e'),
+    DISPLAY: ('1234:1111', None),
+    PLAIN: ('1234:11e8', None),
+}
+
+# The disk that a reboot leaves as it is: /lab/state.
+STATE_SERIAL = 'lab-state'
+
+
+def _root_port(number: int) -> str:
+    return (
+        f'pcie-root-port,id=rp{number},chassis={number},slot={number},'
+        f'addr=0x{0x10 + number:x}'
+    )
+
+
+def _drive(name: str, path: pathlib.Path) -> str:
+    return f'if=none,id={name},format=raw,file={path}'
+
+
+def qemu_options(namespace: pathlib.Path, state: pathlib.Path) -> list[str]:
+    """Options for QEMU 7.2 and later.
+
+    :param namespace: the file behind the namespace of NVME_DISK
+    :param state: the file behind the disk that is kept over a reboot
+    """
+    # An SR-IOV function of QEMU's takes its queues and vectors from a pool.
+    pf = (
+        'nvme,serial=acc0,bus=rp1,subsys=s0,sriov_max_vfs=%d,'
+        'sriov_vq_flexible=8,sriov_vi_flexible=4,max_ioqpairs=16,msix_qsize=16'
+    )
+    options = [
+        ('-nodefaults',),
+        ('-machine', 'q35,kernel_irqchip=split'),
+        ('-device', 'intel-iommu,intremap=on,caching-mode=on'),
+        # Less than virtme-ng's "max", so faster where it is emulated.
+        ('-cpu', 'qemu64,+ssse3,+sse4.1,+sse4.2,+popcnt,+svm,+npt'),
+        ('-drive', _drive('state', state)),
+        ('-device', f'virtio-blk,drive=state,serial={STATE_SERIAL},addr=0x10'),
+        *(('-device', _root_port(number)) for number in range(1, 6)),
+        ('-device', 'nvme-subsys,id=s0'),
+        ('-device', pf % NVME_PF_VFS),
+        ('-drive', _drive('namespace', namespace)),
+        ('-device', 'nvme,serial=disk0,bus=rp2,drive=namespace'),
+        # One wire for all three interfaces, which leads nowhere.
+        *(('-netdev', f'hubport,id=net{n},hubid=0') for n in range(3)),
+        ('-device', 'e1000e,bus=rp3,netdev=net0'),
+        ('-device', 'pcie-pci-bridge,id=bridge,bus=rp4'),
+        ('-device', 'edu,bus=bridge,addr=1'),
+        ('-device', 'e1000,bus=bridge,addr=2,netdev=net1'),
+        ('-device', 'nvme,serial=multi,bus=rp5,addr=0.0,multifunction=on'),
+        ('-device', 'e1000e,bus=rp5,addr=0.1,netdev=net2'),
+        ('-device', 'VGA,addr=0x16'),
+        ('-device', 'edu,addr=0x17'),
+    ]
+    return [part for option in options for part in option]
