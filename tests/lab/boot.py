@@ -164,8 +164,10 @@ class Lab:
                 + access,
             ]
         guest = shlex.join(
-            ['unshare', '--mount', 'bash', str(HERE / 'guest.sh')]
-            + [str(self.out)]
+            [
+                *('unshare', '--mount', 'bash', str(HERE / 'guest.sh')),
+                str(self.out),
+            ]
         )
         return [
             *(sys.executable, '-m', 'virtme_ng.run'),

@@ -23,6 +23,9 @@ from typing import Any
 
 import lab_devices
 import pytest
+import use
+
+import os_acc
 
 PCI = pathlib.Path('/sys/bus/pci/devices')
 MDEVS = pathlib.Path('/sys/bus/mdev/devices')
@@ -180,6 +183,29 @@ def nic_up():
     subprocess.run([*link, 'up'], check=True, timeout=60)
     yield lab_devices.NIC
     subprocess.run([*link, 'down'], check=True, timeout=60)
+
+
+@pytest.fixture
+def configured(tmp_path):
+    """A process that uses os-acc, root, without a daemon."""
+    use.configure(tmp_path / 'state')
+    yield os_acc.CONF
+    use.close()
+
+
+@pytest.fixture
+def held():
+    """A function: hold a VFIO file open in another process, until the end."""
+    holders = []
+
+    def hold(path: str) -> int:
+        started = use.Holder(path)
+        holders.append(started)
+        return started.pid
+
+    yield hold
+    for holder in holders:
+        holder.end()
 
 
 @pytest.fixture

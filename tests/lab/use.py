@@ -1,0 +1,169 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Using os-acc in the lab: configuration, requests, processes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import json
+import os
+import pathlib
+import signal
+import sys
+from typing import Any
+import uuid
+
+import lab_devices
+
+import os_acc
+from os_acc import objects
+from os_acc.linux import pci
+from os_acc.linux import sysfs
+from os_acc.linux import vfio
+from os_acc.privileged import context
+
+# Loaded here once: in the lab that takes its time.
+from os_acc.privileged import holding as _holding  # noqa: F401
+from os_acc.privileged import mdev as _mdev  # noqa: F401
+from os_acc.privileged import pci as _pci  # noqa: F401
+
+sys.path.append(str(pathlib.Path(__file__).parents[1] / 'functional'))
+
+# What the tests may touch: the PF with its VFs, and the rest as it is.
+SPECS = (
+    {'address': lab_devices.NVME_PF, 'num_vfs': lab_devices.NVME_PF_VFS},
+    {'address': '*'},
+)
+VFS = tuple(f'0000:01:00.{n}' for n in range(1, 5))
+MTTY = 'mtty'
+
+
+def configure(
+    state: pathlib.Path,
+    specs: Sequence[dict[str, Any]] = SPECS,
+    initialize: bool = True,
+) -> None:
+    """Set this process up as nova-compute would."""
+    context.pctxt.set_client_mode(False)
+    conf = os_acc.CONF
+    conf([], project='os-acc', default_config_files=[])
+    for name, value in {
+        'state_path': str(state),
+        'plugin': 'libvirt',
+        'device_timeout': 60.0,
+        'release_timeout': 1.0,
+        'device_spec': [json.dumps(spec) for spec in specs],
+    }.items():
+        conf.set_override(name, value, 'os_acc')
+    if initialize:
+        os_acc.initialize(reset=True)
+
+
+def close() -> None:
+    """The library as before configure()."""
+    if os_acc._attacher is not None:
+        os_acc._attacher.journal.close()
+        os_acc._attacher = None
+    conf = os_acc.CONF
+    conf.reset()
+    for group in list(conf._groups):
+        if group.startswith('os_acc'):
+            for option in conf._groups[group]._opts:
+                conf.clear_override(option, group)
+
+
+def instance(name: str | None = None) -> objects.InstanceInfo:
+    return objects.InstanceInfo(
+        uuid=name or str(uuid.uuid4()), name='guest', project_id='project'
+    )
+
+
+def _arq(kind: str, handle: str, info: dict[str, str]) -> dict[str, Any]:
+    """In the shape of Cyborg's answers."""
+    return {
+        'uuid': str(uuid.uuid4()),
+        'state': 'Bound',
+        'device_profile_name': 'lab',
+        'device_profile_group_id': 0,
+        'hostname': 'lab',
+        'device_rp_uuid': str(uuid.uuid4()),
+        'instance_uuid': None,
+        'attach_handle_uuid': handle,
+        'attach_handle_type': kind,
+        'attach_handle_info': info,
+    }
+
+
+def pci_request(address: str) -> objects.AcceleratorRequest:
+    domain, bus, rest = address.split(':')
+    device, function = rest.split('.')
+    return objects.AcceleratorRequest.from_arq(
+        _arq(
+            'PCI',
+            str(uuid.uuid4()),
+            {
+                'domain': domain,
+                'bus': bus,
+                'device': device,
+                'function': function,
+            },
+        )
+    )
+
+
+def mdev_request(
+    kind: str = 'mtty-1', handle: str | None = None
+) -> objects.AcceleratorRequest:
+    """The mtty is no PCI function, so not Cyborg's: the handle itself."""
+    return objects.AcceleratorRequest(
+        uuid=str(uuid.uuid4()),
+        handle=objects.MdevHandle(
+            uuid=handle or str(uuid.uuid4()), parent=MTTY, type=kind
+        ),
+    )
+
+
+def driver_of(address: str) -> str | None:
+    return pci.driver_of(address)
+
+
+def group_file(address: str) -> str:
+    group = vfio.group_of(address)
+    assert group is not None
+    return vfio.node(group)
+
+
+def mdev_file(handle: str) -> str:
+    group = sysfs.link(f'{sysfs.SYS}/bus/mdev/devices/{handle}/iommu_group')
+    assert group is not None
+    return vfio.node(group)
+
+
+class Holder:
+    """Another process that has a file open, as a guest's QEMU has."""
+
+    def __init__(self, path: str) -> None:
+        reading, writing = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            code = 1
+            try:
+                os.open(path, os.O_RDWR)
+                os.write(writing, b'.')
+                signal.pause()
+                code = 0
+            finally:
+                os._exit(code)
+        os.close(writing)
+        assert os.read(reading, 1) == b'.', f'{path} cannot be opened'
+        os.close(reading)
+
+    def end(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
