@@ -256,11 +256,13 @@ class PCIDriver(driver.DriverBase):
             ):
                 yield function.address
         for address, pf, spec in pci_listing.future(specs):
-            if pci_listing.kind_of(pf, spec, vf=True).serves(request):
+            if address not in taken and pci_listing.kind_of(
+                pf, spec, vf=True
+            ).serves(request):
                 yield address
 
     def _future_pf(self, address: str) -> str | None:
-        """The PF that would have a VF at an address, if its VFs were made."""
+        """The PF that has, or would have, a VF at an address."""
         for future, pf, _ in pci_listing.future(self._specs()):
             if future == address:
                 return pf.address
@@ -272,10 +274,11 @@ class PCIDriver(driver.DriverBase):
         function = pci.get(pf)
         spec = self._specs().check(function)
         pci_admission.check_pf(self, van, function)
-        if spec.num_vfs is None:
+        number = sriov.count(pf)
+        if spec.num_vfs is None or number:
             raise exception.DeviceNotFound(
                 wanted=f'PCI function {wanted.address}',
-                reason=f'PF {pf} has no VFs, and no num_vfs in device_spec',
+                reason=f'PF {pf} has {number} VFs, and that is not one',
             )
         before = sriov.autoprobe(pf)
         van.driver_data = {

@@ -162,9 +162,9 @@ def _could_make(function: pci.Function, spec: device_spec.Spec) -> list[str]:
 def future(
     specs: device_spec.Specs,
 ) -> Iterator[tuple[str, pci.Function, device_spec.Spec]]:
-    """VFs that are not there yet, but would be made: address, PF, spec."""
+    """VFs that are there, or would be made: address, PF, spec."""
     for function, spec in listed(specs):
-        if function.is_pf and not sriov.count(function.address):
+        if function.is_pf:
             for address in _could_make(function, spec):
                 yield address, function, spec
 

@@ -22,6 +22,7 @@ import os
 
 from lxml import etree
 
+from os_acc import exception
 from os_acc.linux import sysfs
 
 # Where libvirt keeps what runs: src/qemu/qemu_conf.c, stateDir.
@@ -50,11 +51,18 @@ def of_files(paths: Collection[str]) -> list[str]:
 
 def _open_files(pid: str) -> Iterable[str]:
     folder = f'{sysfs.PROC}/{pid}/fd'
-    # It may end while it is looked at.
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        for fd in os.listdir(folder):
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                yield os.readlink(f'{folder}/{fd}')
+    try:
+        # It may end while it is looked at.
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            for fd in os.listdir(folder):
+                with contextlib.suppress(FileNotFoundError):
+                    yield os.readlink(f'{folder}/{fd}')
+    except PermissionError as err:
+        raise exception.PrivilegeError(
+            reason=f'{folder} is not to be read, so that nobody can tell '
+            'who has a device; it takes CAP_SYS_PTRACE and '
+            'CAP_DAC_READ_SEARCH'
+        ) from err
 
 
 def by_kernel(names: Iterable[str]) -> list[str]:

@@ -132,7 +132,9 @@ def by_host(function: pci.Function, block: Block | None = None) -> str | None:
     :param block: Block.read(), for many functions
     :returns: a text for a person; None: it does not use it
     """
-    if sysfs.read(f'{function.path}/boot_vga') == '1':
+    if 'boot_vga' in function.entries and (
+        sysfs.read(f'{function.path}/boot_vga') == '1'
+    ):
         return 'it is the boot display'
     if function.driver is None or modules.is_vfio_driver(function.driver):
         return None
@@ -153,7 +155,9 @@ def by_host(function: pci.Function, block: Block | None = None) -> str | None:
 
 def _interfaces(function: pci.Function) -> list[str]:
     """Its network interfaces; virtio has them one folder further down."""
-    found = sysfs.names(f'{function.path}/net')
+    found = []
+    if 'net' in function.entries:
+        found += sysfs.names(f'{function.path}/net')
     for entry in function.entries:
         if re.fullmatch(r'virtio\d+', entry):
             found += sysfs.names(f'{function.path}/{entry}/net')

@@ -29,6 +29,8 @@ def on(path: str, seconds: float) -> Iterator[None]:
     waits until that act has come to its end.
 
     :param path: a folder of sysfs
+    :param seconds: how long to wait for it; less than the whole act may take,
+        so that the error says what it was that kept it waiting
     :raises DeviceNotFound: it is not there
     :raises Timeout: another act on the device does not end
     """

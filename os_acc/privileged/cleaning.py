@@ -42,7 +42,7 @@ def clean(function: pci.Function, mode: str, seconds: float) -> None:
     vfio_bound = vfio.Binding.of(function).is_vfio
 
     def act() -> None:
-        with turns.on(function.path, seconds):
+        with turns.on(function.path, seconds / 2):
             reset.reset(function.address, mode, vfio_bound)
 
     waiting.at_most(act, arguments.seconds(seconds), 'a reset')

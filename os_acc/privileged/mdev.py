@@ -29,7 +29,7 @@ def create(uuid: str, parent: str, kind: str, seconds: float) -> None:
     seconds = arguments.seconds(seconds)
 
     def act() -> None:
-        with turns.on(mdev.parent_folder(parent), seconds):
+        with turns.on(mdev.parent_folder(parent), seconds / 2):
             mdev.create(wanted, seconds)
 
     waiting.at_most(act, seconds, f'mdev {uuid} to be made')
@@ -53,7 +53,7 @@ def remove(
     cleaning.run_command(uuid)
 
     def act() -> None:
-        with turns.on(mdev.parent_folder(parent), seconds):
+        with turns.on(mdev.parent_folder(parent), seconds / 2):
             mdev.remove(uuid, seconds)
 
     waiting.at_most(act, seconds, f'mdev {uuid} to be removed')
@@ -85,7 +85,7 @@ def set_vgpu_type(
         cleaning.run_command(address)
 
     def act() -> None:
-        with turns.on(function.path, seconds):
+        with turns.on(function.path, seconds / 2):
             vgpu.set_type(address, number, seconds)
 
     waiting.at_most(act, seconds, f'the vGPU type of VF {address}')

@@ -48,7 +48,7 @@ def take(
         )
 
     def act() -> str:
-        with turns.on(function.path, seconds):
+        with turns.on(function.path, seconds / 2):
             _check_unused(address, allowed)
             name = modules.load_driver(driver, seconds)
             vfio.bind(address, name, seconds)
@@ -111,7 +111,7 @@ def give_back(
     cleaning.clean(function, reset_mode, seconds)
 
     def act() -> None:
-        with turns.on(function.path, seconds):
+        with turns.on(function.path, seconds / 2):
             if to.driver is not None:
                 modules.load_driver(to.driver, seconds)
             vfio.restore(address, to, seconds)
@@ -154,7 +154,7 @@ def create_vfs(pf: str, number: int, seconds: float) -> None:
     seconds = arguments.seconds(seconds)
 
     def act() -> None:
-        with turns.on(function.path, seconds):
+        with turns.on(function.path, seconds / 2):
             sriov.create(pf, number, seconds)
 
     waiting.at_most(act, seconds, f'{number} VFs of PF {pf}')
@@ -176,7 +176,7 @@ def remove_vfs(
         arguments.refuse('autoprobe_before', autoprobe_before, "'0' or '1'")
 
     def act() -> list[str]:
-        with turns.on(function.path, seconds):
+        with turns.on(function.path, seconds / 2):
             users = _vf_users(pci.get(pf))
             if not users:
                 sriov.remove(pf, autoprobe_before)

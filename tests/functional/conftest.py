@@ -10,30 +10,5 @@
 
 from __future__ import annotations
 
-import pytest
-
-_KEY = 'did'
-
-
-@pytest.fixture
-def report(request):
-    """Adds a line to the summary at the end of the run."""
-
-    def add(line: str) -> None:
-        request.node.user_properties.append((_KEY, line))
-
-    return add
-
-
-def pytest_terminal_summary(terminalreporter) -> None:
-    # From the reports: with xdist the tests ran in other processes.
-    lines = [
-        line
-        for passed in terminalreporter.stats.get('passed', [])
-        for key, line in passed.user_properties
-        if key == _KEY and passed.when == 'call'
-    ]
-    if lines:
-        terminalreporter.section('what the functional tests did')
-        for line in sorted(lines):
-            terminalreporter.write_line(line)
+from summary import pytest_terminal_summary  # noqa: F401
+from summary import report  # noqa: F401

@@ -23,6 +23,8 @@ from typing import Any
 
 import lab_devices
 import pytest
+from summary import pytest_terminal_summary  # noqa: F401
+from summary import report  # noqa: F401
 import use
 
 import os_acc
@@ -133,11 +135,18 @@ def snapshot(_modules):
     return _snapshot
 
 
+@pytest.fixture
+def leave_all():
+    """For a test that leaves devices taken: the next boot looks at them."""
+
+
 @pytest.fixture(autouse=True)
-def _nothing_is_left(snapshot):
-    """Every test leaves the devices as it found them."""
+def _nothing_is_left(request, snapshot):
+    """Every other test leaves the devices as it found them."""
     before = snapshot()
     yield
+    if 'leave_all' in request.fixturenames:
+        return
     # Drivers are bound in the background.
     deadline = time.monotonic() + 15
     while (left := _differences(before, snapshot())) and (

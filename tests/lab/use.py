@@ -11,10 +11,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+import fcntl
 import json
 import os
 import pathlib
 import signal
+import struct
 import sys
 from typing import Any
 import uuid
@@ -22,6 +24,7 @@ import uuid
 import lab_devices
 
 import os_acc
+from os_acc import loader
 from os_acc import objects
 from os_acc.linux import pci
 from os_acc.linux import sysfs
@@ -32,6 +35,9 @@ from os_acc.privileged import context
 from os_acc.privileged import holding as _holding  # noqa: F401
 from os_acc.privileged import mdev as _mdev  # noqa: F401
 from os_acc.privileged import pci as _pci  # noqa: F401
+
+# The entry points, found once: a forked child has them in memory.
+loader.load_all()
 
 sys.path.append(str(pathlib.Path(__file__).parents[1] / 'functional'))
 
@@ -145,6 +151,13 @@ def mdev_file(handle: str) -> str:
     return vfio.node(group)
 
 
+# include/uapi/linux/vfio.h: _IO(';', 100 + number)
+_SET_CONTAINER, _GET_DEVICE_FD, _SET_IOMMU = (
+    (ord(';') << 8) + 100 + number for number in (4, 6, 2)
+)
+_TYPE1 = 1
+
+
 class Holder:
     """Another process that has a file open, as a guest's QEMU has."""
 
@@ -154,7 +167,7 @@ class Holder:
         if self.pid == 0:
             code = 1
             try:
-                os.open(path, os.O_RDWR)
+                self.hold(path)
                 os.write(writing, b'.')
                 signal.pause()
                 code = 0
@@ -164,6 +177,24 @@ class Holder:
         assert os.read(reading, 1) == b'.', f'{path} cannot be opened'
         os.close(reading)
 
+    def hold(self, path: str) -> None:
+        os.open(path, os.O_RDWR)
+
     def end(self) -> None:
         os.kill(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
+
+
+class Guest(Holder):
+    """It has a function open by VFIO: an unbind waits for it for ever."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        super().__init__(group_file(address))
+
+    def hold(self, path: str) -> None:
+        container = os.open('/dev/vfio/vfio', os.O_RDWR)
+        group = os.open(path, os.O_RDWR)
+        fcntl.ioctl(group, _SET_CONTAINER, struct.pack('i', container))
+        fcntl.ioctl(container, _SET_IOMMU, _TYPE1)
+        fcntl.ioctl(group, _GET_DEVICE_FD, self.address.encode() + b'\0')

@@ -17,6 +17,7 @@ import threading
 from typing import Any
 import uuid
 
+import kernel as kernel_module
 import pytest
 
 import os_acc
@@ -25,6 +26,7 @@ from os_acc import loader
 from os_acc import objects
 from os_acc import plugin
 from os_acc.linux import sysfs
+from os_acc.privileged import context
 
 
 class Calls:
@@ -174,6 +176,17 @@ def clean(tmp_path, monkeypatch) -> Iterator[None]:
         if group.startswith('os_acc'):
             for option in conf._groups[group]._opts:
                 conf.clear_override(option, group)
+
+
+@pytest.fixture
+def kernel(clean, tmp_path, monkeypatch) -> Iterator[kernel_module.Kernel]:
+    """A host of files: no device, no privilege, no daemon."""
+    made = kernel_module.Kernel(tmp_path / 'host')
+    made.install(monkeypatch)
+    os_acc.CONF.set_override('release_timeout', 0.2, 'os_acc')
+    os_acc.CONF.set_override('device_timeout', 2.0, 'os_acc')
+    yield made
+    context.pctxt.set_client_mode(True)
 
 
 @pytest.fixture

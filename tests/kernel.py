@@ -1,0 +1,497 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""A generated sysfs tree, and a kernel that changes it as Linux would.
+
+For unit tests and benchmarks: all that os-acc reads is in files, all that it
+writes goes through ``os_acc.linux.sysfs.write``, which this one replaces.
+The real kernel's turn is in tests/lab.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import errno
+import fnmatch
+import os
+import pathlib
+import shutil
+from typing import Any
+import uuid
+
+from os_acc.linux import holders
+from os_acc.linux import sysfs
+from os_acc.linux import waiting
+from os_acc.privileged import context
+
+VFIO = ('vfio-pci', 'mlx5_vfio_pci')
+
+
+class KernelCrash(BaseException):
+    """The process ends here, as by kill -9."""
+
+
+def fail(number: int) -> None:
+    raise OSError(number, os.strerror(number))
+
+
+def _put(path: pathlib.Path, text: str) -> None:
+    path.write_text(f'{text}\n')
+
+
+def _set_vgpu_type(path: pathlib.Path, text: str) -> None:
+    """A bad id is taken without a word, and reads back as 0."""
+    there = (path.parent / 'creatable_vgpu_types').read_text()
+    ids = [line.split()[0] for line in there.splitlines()]
+    _put(path, text if text in ids else '0')
+
+
+class Kernel:
+    """A host. Its folders: sys, proc, dev, modules, libvirt.
+
+    :ivar writes: (path below the root, text) of every write
+    """
+
+    def __init__(self, root: pathlib.Path) -> None:
+        self.root = root
+        self.sys = root / 'sys'
+        self.pci = self.sys / 'bus/pci'
+        self.mdev = self.sys / 'bus/mdev/devices'
+        self.writes: list[tuple[str, str]] = []
+        self.resets: list[str] = []
+        self._native: dict[str, str | None] = {}
+        self._groups: dict[str, int] = {}
+        self._vfs: dict[str, dict[str, Any]] = {}
+        self._failures: list[tuple[str, Any]] = []
+        self._crash: tuple[int, bool] | None = None
+        self._pid = 4711
+        for name in (
+            'sys/bus/pci/devices',
+            'sys/bus/pci/drivers',
+            'sys/bus/mdev/devices',
+            'sys/class/mdev_bus',
+            'sys/class/block',
+            'sys/class/net',
+            'sys/kernel/iommu_groups',
+            'proc/self',
+            'proc/sys/kernel/random',
+            'dev/vfio',
+            'libvirt',
+        ):
+            (root / name).mkdir(parents=True)
+        self.write_file('sys/bus/pci/drivers_probe', '')
+        self.write_file('proc/self/mountinfo', '')
+        self.write_file('proc/swaps', 'Filename Type Size Used Priority\n')
+        self.aliases()
+        self.boot()
+        for driver in ('vfio-pci', 'nvme', 'e1000e', 'qat', 'nvidia'):
+            self.add_driver(driver)
+
+    def install(self, patch: Any) -> None:
+        """Be the kernel of this process. patch: pytest's monkeypatch."""
+        for name in ('sys', 'proc', 'dev'):
+            patch.setattr(sysfs, name.upper(), str(self.root / name))
+        patch.setattr(sysfs, 'LIB_MODULES', str(self.root / 'modules'))
+        patch.setattr(sysfs, 'write', self.write)
+        patch.setattr(holders, 'LIBVIRT_STATE', str(self.root / 'libvirt'))
+        # No events come from files.
+        patch.setattr(waiting, '_monitor', lambda subsystem: None)
+        context.pctxt.set_client_mode(False)
+
+    def write_file(self, name: str, text: str) -> None:
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    def boot(self) -> None:
+        self.write_file('proc/sys/kernel/random/boot_id', f'{uuid.uuid4()}\n')
+
+    def aliases(self, *lines: str) -> None:
+        """The lines of modules.alias."""
+        path = f'modules/{os.uname().release}/modules.alias'
+        self.write_file(path, ''.join(f'alias {line}\n' for line in lines))
+
+    def add_driver(self, name: str) -> None:
+        for file in ('bind', 'unbind'):
+            self.write_file(f'sys/bus/pci/drivers/{name}/{file}', '')
+
+    def add_function(
+        self,
+        address: str,
+        ids: str = '8086:10d3',
+        pci_class: int = 0x120000,
+        driver: str | None = None,
+        group: int | None = None,
+        numa: int = -1,
+        totalvfs: int = 0,
+        files: dict[str, str] | None = None,
+        net: str | None = None,
+        block: str | None = None,
+        physfn: str | None = None,
+    ) -> pathlib.Path:
+        """Put a PCI function into the tree.
+
+        :param ids: vendor and product, 4 hex digits each
+        :param driver: the host's own driver for it; it is bound to that
+        :param group: its IOMMU group; None: one of its own; -1: none
+        :param files: further files of its folder
+        :param net: its network interface; block: its disk
+        """
+        vendor, product = ids.split(':')
+        path = self.sys / 'devices/pci0000:00' / address
+        path.mkdir(parents=True)
+        (self.pci / 'devices' / address).symlink_to(path)
+        modalias = (
+            f'pci:v{vendor.upper():0>8}d{product.upper():0>8}'
+            f'sv00001AF4sd00001100bc{pci_class >> 16:02X}'
+            f'sc{pci_class >> 8 & 255:02X}i{pci_class & 255:02X}'
+        )
+        common = {
+            'vendor': f'0x{vendor}\n',
+            'device': f'0x{product}\n',
+            'class': f'0x{pci_class:06x}\n',
+            'modalias': f'{modalias}\n',
+            'numa_node': f'{numa}\n',
+            'driver_override': '(null)\n',
+            'uevent': (
+                f'PCI_CLASS={pci_class:X}\nPCI_ID={ids.upper()}\n'
+                f'PCI_SUBSYS_ID=1AF4:1100\nPCI_SLOT_NAME={address}\n'
+                f'MODALIAS={modalias}\n'
+            ),
+        }
+        if totalvfs:
+            common |= {
+                'sriov_totalvfs': f'{totalvfs}\n',
+                'sriov_numvfs': '0\n',
+                'sriov_drivers_autoprobe': '1\n',
+                'sriov_offset': '1\n',
+                'sriov_stride': '1\n',
+                'sriov_vf_device': f'{product}\n',
+            }
+            self._vfs[address] = {
+                'ids': ids,
+                'pci_class': pci_class,
+                'driver': driver,
+            }
+        for name, text in (common | (files or {})).items():
+            (path / name).parent.mkdir(parents=True, exist_ok=True)
+            (path / name).write_text(text)
+        if physfn is not None:
+            (path / 'physfn').symlink_to(self.pci / 'devices' / physfn)
+        if group != -1:
+            self._into_group(path, group)
+        self._native[address] = driver
+        if net is not None:
+            self._add_net(path, net)
+        if block is not None:
+            self._add_block(path, block)
+        if driver is not None and physfn is None:
+            if not (self.pci / 'drivers' / driver).exists():
+                self.add_driver(driver)
+            self._bind(address, driver)
+        return path
+
+    def _into_group(self, path: pathlib.Path, group: int | None) -> None:
+        if group is None:
+            group = 100 + len(
+                list((self.sys / 'kernel/iommu_groups').iterdir())
+            )
+        folder = self.sys / f'kernel/iommu_groups/{group}'
+        (folder / 'devices').mkdir(parents=True, exist_ok=True)
+        (folder / 'devices' / path.name).symlink_to(path)
+        (path / 'iommu_group').symlink_to(folder)
+
+    def _add_net(self, path: pathlib.Path, name: str) -> None:
+        (path / 'net' / name).mkdir(parents=True)
+        (path / 'net' / name / 'flags').write_text('0x1002\n')
+        (self.sys / 'class/net' / name).symlink_to(path / 'net' / name)
+
+    def _add_block(self, path: pathlib.Path, name: str) -> None:
+        folder = path / 'block' / name
+        (folder / 'holders').mkdir(parents=True)
+        number = len(list((self.sys / 'class/block').iterdir()))
+        (folder / 'dev').write_text(f'259:{number}\n')
+        (self.sys / 'class/block' / name).symlink_to(folder)
+        (self.root / 'dev' / name).touch()
+
+    def add_mdev_parent(
+        self, path: pathlib.Path, types: dict[str, int], ports: int
+    ) -> None:
+        """Make a device a parent of mdevs.
+
+        :param types: how many of its ports one of a type takes
+        """
+        for name, each in types.items():
+            folder = path / 'mdev_supported_types' / name
+            (folder / 'devices').mkdir(parents=True)
+            for file, text in {
+                'name': f'{name} label',
+                'device_api': 'vfio-pci',
+                'available_instances': str(ports // each),
+                'create': '',
+                'ports': str(each),
+            }.items():
+                (folder / file).write_text(f'{text}\n')
+        (path / 'ports').write_text(f'{ports}\n')
+        (self.sys / 'class/mdev_bus' / path.name).symlink_to(path)
+
+    def add_mtty(self) -> None:
+        path = self.sys / 'devices/virtual/mtty/mtty'
+        path.mkdir(parents=True)
+        self.add_mdev_parent(path, {'mtty-1': 1, 'mtty-2': 2}, 24)
+
+    def hold(self, path: str | pathlib.Path, name: str = 'qemu') -> int:
+        """A process opens a file."""
+        self._pid += 1
+        folder = self.root / f'proc/{self._pid}'
+        (folder / 'fd').mkdir(parents=True)
+        (folder / 'comm').write_text(f'{name}\n')
+        (folder / 'fd/0').symlink_to('/dev/null')
+        (folder / 'fd/7').symlink_to(path)
+        return self._pid
+
+    def end(self, pid: int) -> None:
+        shutil.rmtree(self.root / f'proc/{pid}')
+
+    def node(self, address: str) -> str:
+        group = (self.pci / 'devices' / address / 'iommu_group').readlink()
+        return str(self.root / 'dev/vfio' / group.name)
+
+    def fail(self, pattern: str, act: int | Callable[[], None]) -> None:
+        """The next write to such a path answers with an errno, or does."""
+        self._failures.append((pattern, act))
+
+    def crash_at(self, number: int, after: bool) -> None:
+        """The process ends at the number'th write from now."""
+        self._crash = (number, after)
+
+    def reboot(self) -> None:
+        self._crash, self._failures = None, []
+        for link in list(self.mdev.iterdir()):
+            self._remove_mdev(link.name)
+        for pf in self._vfs:
+            self._set_numvfs(pf, 0)
+            self._file(pf, 'sriov_drivers_autoprobe').write_text('1\n')
+        for address, native in self._native.items():
+            self._file(address, 'driver_override').write_text('(null)\n')
+            self._unbind(address)
+            if native is not None:
+                self._bind(address, native)
+        for pid in list((self.root / 'proc').glob('[0-9]*')):
+            shutil.rmtree(pid)
+        self.boot()
+
+    def snapshot(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for link in sorted((self.pci / 'devices').iterdir()):
+            found[link.name] = [self.driver_of(link.name)] + [
+                (link / name).read_text() if (link / name).exists() else None
+                for name in (
+                    'driver_override',
+                    'sriov_numvfs',
+                    'sriov_drivers_autoprobe',
+                    'nvidia/current_vgpu_type',
+                )
+            ]
+        for link in sorted(self.mdev.iterdir()):
+            found[link.name] = [
+                link.resolve().parent.name,
+                (link / 'mdev_type').readlink().name,
+            ]
+        return found
+
+    def driver_of(self, address: str) -> str | None:
+        link = self.pci / 'devices' / address / 'driver'
+        return link.readlink().name if link.is_symlink() else None
+
+    # What the kernel does on a write.
+
+    def write(self, path: str, text: str) -> None:
+        """In the place of sysfs.write."""
+        name = str(pathlib.Path(path).relative_to(self.root))
+        if self._crash is not None:
+            number, after = self._crash
+            self._crash = (number - 1, after)
+            if number == 0 and not after:
+                raise KernelCrash
+        for failure in self._failures:
+            if fnmatch.fnmatch(name, failure[0]):
+                self._failures.remove(failure)
+                if callable(failure[1]):
+                    failure[1]()
+                else:
+                    fail(failure[1])
+                break
+        self.writes.append((name, text))
+        if not os.path.exists(path):
+            fail(errno.ENOENT)
+        self._act(pathlib.Path(path), text)
+        if self._crash is not None and self._crash[0] == -1 and self._crash[1]:
+            raise KernelCrash
+
+    def _act(self, path: pathlib.Path, text: str) -> None:
+        acts: dict[str, Callable[[], None]] = {
+            'driver_override': lambda: self._set_override(path, text),
+            'drivers_probe': lambda: self._probe(text),
+            'bind': lambda: self._explicit_bind(text, path.parent.name),
+            'unbind': lambda: self._explicit_unbind(text, path.parent.name),
+            'sriov_numvfs': lambda: self._write_numvfs(
+                path.parent.name, int(text)
+            ),
+            'sriov_drivers_autoprobe': lambda: _put(path, text),
+            'reset': lambda: self.resets.append(path.parent.name),
+            'create': lambda: self._create_mdev(path.parent, text),
+            'remove': lambda: self._remove_mdev(path.parent.name),
+            'current_vgpu_type': lambda: _set_vgpu_type(path, text),
+        }
+        acts.get(path.name, lambda: fail(errno.EACCES))()
+
+    @staticmethod
+    def _set_override(path: pathlib.Path, text: str) -> None:
+        if text:
+            _put(path, text.strip() or '(null)')
+
+    def _explicit_unbind(self, address: str, driver: str) -> None:
+        if self.driver_of(address) != driver:
+            fail(errno.ENODEV)
+        self._unbind(address)
+
+    def _file(self, address: str, name: str) -> pathlib.Path:
+        return self.pci / 'devices' / address / name
+
+    def _override(self, address: str) -> str | None:
+        text = self._file(address, 'driver_override').read_text().strip()
+        return None if text == '(null)' else text
+
+    def _allowed(self, address: str, driver: str) -> bool:
+        override = self._override(address)
+        if override is not None:
+            return override == driver
+        physfn = self._file(address, 'physfn')
+        if physfn.is_symlink():
+            probing = (physfn / 'sriov_drivers_autoprobe').read_text()
+            if probing.strip() == '0':
+                return False
+        return self._native[address] == driver
+
+    def _explicit_bind(self, address: str, driver: str) -> None:
+        if self.driver_of(address) or not self._allowed(address, driver):
+            fail(errno.ENODEV)
+        self._bind(address, driver)
+
+    def _probe(self, address: str) -> None:
+        wanted = self._override(address) or self._native[address]
+        if (
+            self.driver_of(address) is None
+            and wanted is not None
+            and (self.pci / 'drivers' / wanted).exists()
+            and self._allowed(address, wanted)
+        ):
+            self._bind(address, wanted)
+
+    def _bind(self, address: str, driver: str) -> None:
+        folder = self.pci / 'drivers' / driver
+        self._file(address, 'driver').symlink_to(folder)
+        (folder / address).symlink_to(self.pci / 'devices' / address)
+        uevent = self._file(address, 'uevent')
+        uevent.write_text(f'DRIVER={driver}\n{uevent.read_text()}')
+        if driver in VFIO:
+            pathlib.Path(self.node(address)).touch()
+
+    def _unbind(self, address: str) -> None:
+        driver = self.driver_of(address)
+        if driver is None:
+            return
+        self._file(address, 'driver').unlink()
+        (self.pci / 'drivers' / driver / address).unlink()
+        uevent = self._file(address, 'uevent')
+        uevent.write_text(uevent.read_text().partition('\n')[2])
+        if driver in VFIO and not self._group_in_vfio(address):
+            pathlib.Path(self.node(address)).unlink(missing_ok=True)
+
+    def _group_in_vfio(self, address: str) -> bool:
+        members = self._file(address, 'iommu_group') / 'devices'
+        return any(
+            self.driver_of(member.name) in VFIO for member in members.iterdir()
+        )
+
+    def _write_numvfs(self, pf: str, number: int) -> None:
+        now = int(self._file(pf, 'sriov_numvfs').read_text())
+        if number > int(self._file(pf, 'sriov_totalvfs').read_text()):
+            fail(errno.ERANGE)
+        if self.driver_of(pf) is None:
+            fail(errno.ENOENT)
+        if number == now:
+            return
+        if number and now:
+            fail(errno.EBUSY)
+        self._set_numvfs(pf, number)
+
+    def _set_numvfs(self, pf: str, number: int) -> None:
+        self._file(pf, 'sriov_numvfs').write_text(f'{number}\n')
+        for link in (self.pci / 'devices' / pf).glob('virtfn*'):
+            self._remove_function(link.readlink().name)
+            link.unlink()
+        bus = pf.rsplit(':', 1)[0]
+        first = int(pf[-1]) + 1
+        for place in range(number):
+            rid = first + place
+            address = f'{bus}:{rid >> 3:02x}.{rid & 7}'
+            self.add_function(address, physfn=pf, **self._vfs[pf])
+            self._file(pf, f'virtfn{place}').symlink_to(
+                self.pci / 'devices' / address
+            )
+            self._probe(address)
+
+    def _remove_function(self, address: str) -> None:
+        self._unbind(address)
+        path = (self.pci / 'devices' / address).resolve()
+        group = (path / 'iommu_group').resolve()
+        shutil.rmtree(group)
+        shutil.rmtree(path)
+        (self.pci / 'devices' / address).unlink()
+        del self._native[address]
+
+    def _create_mdev(self, kind: pathlib.Path, text: str) -> None:
+        if (self.mdev / text).is_symlink():
+            fail(errno.EEXIST)
+        parent = kind.parent.parent
+        if int((kind / 'available_instances').read_text()) < 1:
+            fail(errno.EUSERS)
+        path = parent / text
+        path.mkdir()
+        (path / 'mdev_type').symlink_to(kind)
+        (path / 'remove').touch()
+        self._into_group(path, None)
+        (self.mdev / text).symlink_to(path)
+        (
+            self.root / 'dev/vfio' / (path / 'iommu_group').readlink().name
+        ).touch()
+        self._count_ports(parent, -int((kind / 'ports').read_text()))
+
+    def _remove_mdev(self, text: str) -> None:
+        path = (self.mdev / text).resolve()
+        node = self.root / 'dev/vfio' / (path / 'iommu_group').readlink().name
+        for link in (self.root / 'proc').glob('[0-9]*/fd/*'):
+            if link.readlink() == node:
+                fail(errno.EBUSY)
+        ports = int((path / 'mdev_type/ports').read_text())
+        parent = path.parent
+        node.unlink()
+        shutil.rmtree((path / 'iommu_group').resolve())
+        shutil.rmtree(path)
+        (self.mdev / text).unlink()
+        self._count_ports(parent, ports)
+
+    @staticmethod
+    def _count_ports(parent: pathlib.Path, change: int) -> None:
+        left = int((parent / 'ports').read_text()) + change
+        (parent / 'ports').write_text(f'{left}\n')
+        for kind in (parent / 'mdev_supported_types').iterdir():
+            each = int((kind / 'ports').read_text())
+            (kind / 'available_instances').write_text(f'{left // each}\n')

@@ -1,0 +1,74 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Many at once over few devices."""
+
+from __future__ import annotations
+
+from concurrent import futures
+import random
+import threading
+import time
+
+import processes
+import use
+
+import os_acc
+from os_acc import exception
+
+AT_ONCE = 32
+PROCESSES = 2
+
+
+def test_64_at_once_over_4_vfs_and_12_mdevs(tmp_path, snapshot):
+    before = snapshot()
+    handles = [use.pci_request(vf).handle for vf in use.VFS]
+    handles += [use.mdev_request('mtty-2').handle for _ in range(12)]
+    claims = tmp_path / 'claims'
+    claims.mkdir()
+
+    def work() -> None:
+        use.configure(tmp_path / 'state')
+        with futures.ThreadPoolExecutor(AT_ONCE) as pool:
+            list(pool.map(one, range(AT_ONCE)))
+
+    def one(number: int) -> None:
+        """Plug whatever is free, see that nobody else has it, unplug it."""
+        chance = random.Random(number)
+        deadline = time.monotonic() + 300
+        while time.monotonic() < deadline:
+            handle = chance.choice(handles)
+            instance = use.instance()
+            try:
+                os_acc.plug(
+                    instance,
+                    [
+                        os_acc.objects.AcceleratorRequest(
+                            uuid=use.instance().uuid, handle=handle
+                        )
+                    ],
+                )
+            except exception.PlugException as err:
+                assert isinstance(err.__cause__, exception.DeviceBusy), err
+                time.sleep(chance.random() / 10)
+                continue
+            claim = claims / handle.identity.replace('/', '_')
+            claim.touch(exist_ok=False)
+            time.sleep(chance.random() / 50)
+            claim.unlink()
+            assert os_acc.unplug(instance) == 1
+            return
+        raise AssertionError('no device in all that time')
+
+    started = [processes.start(work) for _ in range(PROCESSES)]
+    assert [processes.wait(pid) for pid in started] == [0] * PROCESSES
+    assert threading.active_count() < AT_ONCE
+    use.configure(tmp_path / 'state')
+    assert not os_acc.get_vans()
+    use.close()
+    assert snapshot() == before

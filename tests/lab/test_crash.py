@@ -1,0 +1,180 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""kill -9 at every step of the drivers, on real devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import json
+import pathlib
+import signal
+
+import lab_devices
+import processes
+import pytest
+import use
+
+from acc_plug_libvirt import LibvirtPlugin
+import os_acc
+from os_acc import exception
+from os_acc import journal
+from os_acc import objects
+from os_acc.linux import sysfs
+
+INSTANCE = '1b0a6bb0-1111-4222-8333-444455556666'
+MDEV = '5f6a7b8c-1111-4222-8333-444455556666'
+
+# Between which calls a process is killed: every write to the journal, every
+# write to the kernel, and the plugin's.
+WATCHED = (
+    (journal.Journal, 'journal', ['add', 'save', 'save_all', 'mark']),
+    (journal.Journal, 'journal', ['settle']),
+    (LibvirtPlugin, 'plugin', ['plug', 'unplug']),
+    (sysfs, 'sysfs', ['write']),
+)
+
+
+def requests() -> list[objects.AcceleratorRequest]:
+    """A VF of a PF that has none yet, a function of e1000e's, an mdev."""
+    made = [
+        use.pci_request(use.VFS[0]),
+        use.pci_request(lab_devices.NIC),
+        use.mdev_request('mtty-2', MDEV),
+    ]
+    for number, request in enumerate(made):
+        # The same in every process.
+        request.uuid = f'0000000{number}-1111-4222-8333-444455556666'
+    return made
+
+
+def plug() -> None:
+    os_acc.plug(use.instance(INSTANCE), requests())
+
+
+def unplug() -> None:
+    os_acc.unplug(use.instance(INSTANCE))
+
+
+def plug_and_unplug() -> None:
+    plug()
+    unplug()
+
+
+def nothing() -> None:
+    """Only initialize(), which recovers."""
+
+
+class Runs:
+    """Processes that use one state path, one after the other."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        self.path = path
+
+    def process(
+        self, work: Callable[[], None] | None, kill_at: int | None = None
+    ) -> tuple[int, list[str]]:
+        """initialize(), which recovers, then work, killed at a boundary.
+
+        :param work: None: kill in initialize() itself
+        :returns: how it ended, and the boundaries that it passed
+        """
+        names = self.path / 'names'
+        names.unlink(missing_ok=True)
+
+        def child() -> None:
+            use.configure(self.path / 'state', initialize=False)
+            os_acc.CONF.set_override('max_workers', 1, 'os_acc')
+            if work is not None:
+                os_acc.initialize()
+            boundaries = processes.Boundaries(kill_at)
+            for place, label, methods in WATCHED:
+                boundaries.watch(place, label, methods)
+            if work is None:
+                os_acc.initialize()
+            else:
+                work()
+            names.write_text(json.dumps(boundaries.names))
+
+        code = processes.run(child)
+        done = names.exists()
+        return code, json.loads(names.read_text()) if done else []
+
+    def states(self) -> set[str]:
+        opened = journal.Journal(str(self.path / 'state'), 5, create=False)
+        try:
+            return {entry.van.state for entry in opened.entries()}
+        finally:
+            opened.close()
+
+
+def test_killed_at_every_step(tmp_path, snapshot, report):
+    """Then a new process: as before, or plugged whole; and no row is left
+    that has no device, nor a device that has no row.
+    """
+    before = snapshot()
+    runs = Runs(tmp_path)
+    assert runs.process(plug)[0] == 0
+    plugged = snapshot()
+    assert plugged != before
+    assert runs.process(unplug)[0] == 0
+    code, names = runs.process(plug_and_unplug)
+    assert code == 0
+    assert snapshot() == before
+    assert len([n for n in names if n.endswith('sysfs.write')]) >= 32
+    ends = {'as before': 0, 'plugged': 0}
+    for kill_at in range(len(names)):
+        code, _ = runs.process(plug_and_unplug, kill_at)
+        assert code == -signal.SIGKILL, names[kill_at]
+        if kill_at % 4 == 0:
+            # Killed again while it recovers, at a step that moves along.
+            runs.process(None, kill_at // 4 % 9)
+        assert runs.process(nothing)[0] == 0
+        left, states = snapshot(), runs.states()
+        if states == {'plugged'}:
+            assert left == plugged, names[kill_at]
+            ends['plugged'] += 1
+            assert runs.process(unplug)[0] == 0
+            left = snapshot()
+        else:
+            assert states == set(), names[kill_at]
+            ends['as before'] += 1
+        assert left == before, names[kill_at]
+    report(f'lab: killed at {len(names)} steps of plug and unplug: {ends}')
+    assert all(ends.values())
+
+
+def test_a_blocked_unbind_ends_at_its_deadline(configured, snapshot):
+    """The kernel waits for the guest for ever; os-acc does not."""
+    from os_acc.privileged import holding
+
+    before = snapshot()
+    configured.set_override('device_timeout', 1.0, 'os_acc')
+    instance = use.instance()
+    os_acc.plug(instance, [use.pci_request(lab_devices.PLAIN)])
+    guest = use.Guest(lab_devices.PLAIN)
+    look = holding.wait
+    try:
+        # The guest comes just after the look for it.
+        holding.wait = lambda *args: None
+        with pytest.raises(exception.UnplugException) as caught:
+            os_acc.unplug(instance)
+    finally:
+        holding.wait = look
+    assert isinstance(caught.value.__cause__, exception.Timeout)
+    (van,) = os_acc.get_vans(instance)
+    assert van.state == 'error'
+    assert 'Waited 1 s' in van.error
+    # What comes next finds the act still under way, and says so.
+    with pytest.raises(exception.UnplugException):
+        os_acc.unplug(instance)
+    guest.end()
+    configured.set_override('device_timeout', 30.0, 'os_acc')
+    report = os_acc.recover()
+    assert [v.uuid for v in report.released] == [van.uuid]
+    assert snapshot() == before

@@ -1,0 +1,232 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""A service without privileges, with the privsep daemon started by sudo."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import json
+import os
+import pathlib
+import signal
+import sys
+import time
+
+import lab_devices
+import processes
+import pytest
+import use
+
+import os_acc
+from os_acc import exception
+from os_acc.privileged import context
+
+NOBODY = 65534
+INSTANCE = '3b0a6bb0-1111-4222-8333-444455556666'
+SUDOERS = pathlib.Path('/etc/sudoers.d/os-acc-lab')
+
+
+@pytest.fixture
+def sudoers():
+    """The rule of the documentation, for the user nobody."""
+    helper = pathlib.Path(sys.executable).parent / 'privsep-helper'
+    SUDOERS.write_text(f'nobody ALL = (root) NOPASSWD: {helper} *\n')
+    SUDOERS.chmod(0o440)
+    yield
+    SUDOERS.unlink()
+
+
+class Service:
+    """A configuration file, and processes of the user nobody that use it."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        self.path = path
+        self.said = path / 'said'
+        self.write_config()
+
+    def write_config(self, capabilities: str = '') -> None:
+        lines = [
+            '[os_acc]',
+            f'state_path = {self.path}/state',
+            'release_timeout = 1',
+            *(f'device_spec = {json.dumps(spec)}' for spec in use.SPECS),
+            '[os_acc_privileged]',
+        ]
+        if capabilities:
+            lines.append(f'capabilities = {capabilities}')
+        (self.path / 'os-acc.conf').write_text('\n'.join(lines) + '\n')
+
+    def process(self, work: Callable[[], object]) -> int:
+        """Do work as nobody; what it returns goes to ``said``."""
+        self.said.unlink(missing_ok=True)
+
+        def child() -> None:
+            os.setgroups([])
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+            os.environ['HOME'] = str(self.path)
+            context.pctxt.set_client_mode(True)
+            os_acc.CONF(
+                ['--config-file', str(self.path / 'os-acc.conf')],
+                project='os-acc',
+            )
+            os_acc.initialize()
+            self.said.write_text(json.dumps(work()))
+
+        return processes.run(child)
+
+    def answer(self, work: Callable[[], object]):
+        assert self.process(work) == 0
+        return json.loads(self.said.read_text())
+
+
+@pytest.fixture
+def service(tmp_path):
+    for folder in (tmp_path, *tmp_path.parents):
+        if folder.is_relative_to('/lab/tmp'):
+            folder.chmod(0o777)
+    return Service(tmp_path)
+
+
+class Trips:
+    """Counts the calls to the daemon."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        from oslo_privsep import daemon
+
+        original = daemon._ClientChannel.remote_call
+
+        def counted(channel, name, *args):
+            self.names.append(name.rpartition('.')[2])
+            return original(channel, name, *args)
+
+        daemon._ClientChannel.remote_call = counted
+
+
+def error_of(work: Callable[[], object]) -> list[str]:
+    try:
+        work()
+    except exception.AttachException as err:
+        return [
+            type(err.__cause__).__name__,
+            str(err),
+            *map(str, err.undo_errors),
+        ]
+    return []
+
+
+def plug(*requests) -> list[str]:
+    vans = os_acc.plug(use.instance(INSTANCE), list(requests))
+    return [van.handle.identity for van in vans]
+
+
+def test_all_of_it(service, sudoers, snapshot, report):
+    before = snapshot()
+
+    def work():
+        trips = Trips()
+        counts = {}
+        plug(use.pci_request(use.VFS[0]))
+        counts['first VF'] = list(trips.names)
+        trips.names.clear()
+        plug(use.pci_request(use.VFS[1]))
+        counts['second VF'] = list(trips.names)
+        trips.names.clear()
+        plug(use.pci_request(lab_devices.NIC))
+        counts['function'] = list(trips.names)
+        trips.names.clear()
+        plug(use.mdev_request())
+        counts['mdev'] = list(trips.names)
+        assert use.driver_of(use.VFS[0]) == 'vfio-pci'
+        refused = error_of(
+            lambda: plug(use.pci_request(lab_devices.SHARED_FREE))
+        )
+        daemon = _daemon()
+        status = pathlib.Path(f'/proc/{daemon}/status').read_text()
+        capabilities = [
+            line.split()[1]
+            for line in status.splitlines()
+            if line.startswith('CapEff')
+        ]
+        os_acc.unplug(use.instance(INSTANCE))
+        return counts, refused, capabilities
+
+    counts, refused, capabilities = service.answer(work)
+    assert snapshot() == before
+    # CAP_DAC_READ_SEARCH is 2, CAP_SYS_PTRACE 19: include/uapi/linux.
+    assert [int(text, 16) for text in capabilities] == [1 << 2 | 1 << 19]
+    assert refused[0] == 'DeviceInUseByHost'
+    assert all(1 <= len(names) <= 2 for names in counts.values()), counts
+    report(f'lab: calls of the daemon for each VAN: {counts}')
+
+
+def _daemon() -> int:
+    """The process id of the privsep daemon."""
+    for path in pathlib.Path('/proc').glob('[0-9]*/cmdline'):
+        words = path.read_bytes().split(b'\0')
+        if any(word.endswith(b'privsep-helper') for word in words[:3]):
+            status = (path.parent / 'status').read_text()
+            if 'python' in status.splitlines()[0] or 'privsep' in status:
+                return int(path.parent.name)
+    raise AssertionError('no daemon')
+
+
+def test_killed_in_the_middle(service, sudoers, snapshot):
+    """The daemon outlives the service by an act; the next one waits."""
+    before = snapshot()
+
+    def work():
+        from oslo_privsep import daemon
+
+        original = daemon._ClientChannel.remote_call
+
+        def last(channel, name, args, kwargs, timeout):
+            if name.endswith('take'):
+                pid = os.getpid()
+                if os.fork() == 0:
+                    time.sleep(0.05)
+                    os.kill(pid, signal.SIGKILL)
+                    os._exit(0)
+            return original(channel, name, args, kwargs, timeout)
+
+        daemon._ClientChannel.remote_call = last
+        plug(use.pci_request(lab_devices.NIC), use.pci_request(use.VFS[0]))
+
+    assert service.process(work) == -signal.SIGKILL
+    assert service.answer(lambda: len(os_acc.get_vans())) == 0
+    assert snapshot() == before
+
+
+@pytest.mark.parametrize('only', ['CAP_SYS_PTRACE', 'CAP_DAC_READ_SEARCH'])
+def test_either_capability_is_needed(service, sudoers, snapshot, only):
+    before = snapshot()
+    service.write_config(capabilities=only)
+
+    def work():
+        return error_of(lambda: plug(use.pci_request(lab_devices.NIC)))
+
+    kind, text, *undo = service.answer(work)
+    assert kind == 'PrivilegeError'
+    assert only in text
+    assert undo == []
+    assert snapshot() == before
+
+
+def test_without_the_daemon(service, snapshot):
+    before = snapshot()
+
+    def work():
+        return error_of(lambda: plug(use.pci_request(lab_devices.NIC)))
+
+    kind, text, *undo = service.answer(work)
+    assert kind == 'PrivilegeError'
+    assert 'helper_command' in text
+    assert undo == []
+    assert snapshot() == before

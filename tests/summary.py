@@ -1,0 +1,39 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""A summary of what long tests did, at the end of the run."""
+
+from __future__ import annotations
+
+import pytest
+
+_KEY = 'did'
+
+
+@pytest.fixture
+def report(request):
+    """Adds a line to the summary at the end of the run."""
+
+    def add(line: str) -> None:
+        request.node.user_properties.append((_KEY, line))
+
+    return add
+
+
+def pytest_terminal_summary(terminalreporter) -> None:
+    # From the reports: with xdist the tests ran in other processes.
+    lines = [
+        line
+        for passed in terminalreporter.stats.get('passed', [])
+        for key, line in passed.user_properties
+        if key == _KEY and passed.when == 'call'
+    ]
+    if lines:
+        terminalreporter.section('what the functional tests did')
+        for line in sorted(lines):
+            terminalreporter.write_line(line)

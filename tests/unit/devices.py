@@ -1,0 +1,82 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""What the tests of the built-in drivers ask for."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+import uuid
+
+import os_acc
+from os_acc import objects
+
+PF = '0000:01:00.0'
+VFS = [f'0000:01:00.{n}' for n in range(1, 5)]
+GPU = '0000:02:00.0'
+NIC = '0000:03:00.0'
+DISK = '0000:04:00.0'
+BRIDGE = '0000:05:00.0'
+SHARED = '0000:06:00.0'
+SHARED_NIC = '0000:06:00.1'
+
+
+def furnish(kernel) -> None:
+    """Put a small host together."""
+    kernel.add_function(PF, '8086:37c8', 0x0B4000, 'qat', totalvfs=4)
+    kernel.add_function(GPU, '10de:1eb8', 0x030200, numa=1)
+    kernel.add_function(NIC, '8086:10d3', 0x020000, 'e1000e', net='eth0')
+    kernel.add_function(
+        DISK,
+        '1b36:0010',
+        0x010802,
+        'nvme',
+        block='nvme0n1',
+        files={'reset': '', 'reset_method': 'flr\n'},
+    )
+    kernel.add_function(BRIDGE, '1b36:000e', 0x060400)
+    kernel.add_function(SHARED, '1234:11e8', 0x00FF00, group=50)
+    kernel.add_function(
+        SHARED_NIC, '8086:10d3', 0x020000, 'e1000e', group=50, net='eth1'
+    )
+    kernel.add_mtty()
+
+
+def spec(*entries: dict[str, Any]) -> None:
+    """Set ``[os_acc] device_spec``."""
+    texts = [json.dumps(entry) for entry in entries]
+    os_acc.CONF.set_override('device_spec', texts, 'os_acc')
+
+
+def instance() -> objects.InstanceInfo:
+    return objects.InstanceInfo(
+        uuid=str(uuid.uuid4()), name='guest', project_id='project'
+    )
+
+
+def pci(address: str, **values: Any) -> objects.AcceleratorRequest:
+    handle = objects.PCIHandle(address=address, **values)
+    return objects.AcceleratorRequest(uuid=str(uuid.uuid4()), handle=handle)
+
+
+def mdev(
+    kind: str = 'mtty-1', name: str | None = None, parent: str = 'mtty'
+) -> objects.AcceleratorRequest:
+    handle = objects.MdevHandle(
+        uuid=name or str(uuid.uuid4()), parent=parent, type=kind
+    )
+    return objects.AcceleratorRequest(uuid=str(uuid.uuid4()), handle=handle)
+
+
+def wanted(resource_class: str, *traits: str) -> objects.AcceleratorRequest:
+    return objects.AcceleratorRequest(
+        uuid=str(uuid.uuid4()),
+        resource_class=resource_class,
+        traits=list(traits),
+    )
