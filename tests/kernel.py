@@ -41,7 +41,10 @@ def fail(number: int) -> None:
 
 
 def _put(path: pathlib.Path, text: str) -> None:
-    path.write_text(f'{text}\n')
+    """At once, as the kernel does: nobody reads half of it."""
+    new = path.parent / f'.{path.name}.new'
+    new.write_text(f'{text}\n')
+    new.replace(path)
 
 
 def _set_vgpu_type(path: pathlib.Path, text: str) -> None:
@@ -55,6 +58,7 @@ class Kernel:
     """A host. Its folders: sys, proc, dev, modules, libvirt.
 
     :ivar writes: (path below the root, text) of every write
+    :ivar dead: the process has crashed: nothing that it does counts
     """
 
     def __init__(self, root: pathlib.Path) -> None:
@@ -69,6 +73,7 @@ class Kernel:
         self._vfs: dict[str, dict[str, Any]] = {}
         self._failures: list[tuple[str, Any]] = []
         self._crash: tuple[int, bool] | None = None
+        self.dead = False
         self._pid = 4711
         for name in (
             'sys/bus/pci/devices',
@@ -314,11 +319,13 @@ class Kernel:
     def write(self, path: str, text: str) -> None:
         """In the place of sysfs.write."""
         name = str(pathlib.Path(path).relative_to(self.root))
+        if self.dead:
+            raise KernelCrash
         if self._crash is not None:
             number, after = self._crash
             self._crash = (number - 1, after)
             if number == 0 and not after:
-                raise KernelCrash
+                self._die()
         for failure in self._failures:
             if fnmatch.fnmatch(name, failure[0]):
                 self._failures.remove(failure)
@@ -331,8 +338,21 @@ class Kernel:
         if not os.path.exists(path):
             fail(errno.ENOENT)
         self._act(pathlib.Path(path), text)
-        if self._crash is not None and self._crash[0] == -1 and self._crash[1]:
-            raise KernelCrash
+        if self._crash is not None and self._crash == (-1, True):
+            self._die()
+
+    def _die(self) -> None:
+        self.dead = True
+        raise KernelCrash
+
+    def revive(self) -> None:
+        """A new process."""
+        self.dead = False
+        self.calm()
+
+    def calm(self) -> None:
+        """No crash to come."""
+        self._crash = None
 
     def _act(self, path: pathlib.Path, text: str) -> None:
         acts: dict[str, Callable[[], None]] = {
@@ -399,7 +419,7 @@ class Kernel:
         self._file(address, 'driver').symlink_to(folder)
         (folder / address).symlink_to(self.pci / 'devices' / address)
         uevent = self._file(address, 'uevent')
-        uevent.write_text(f'DRIVER={driver}\n{uevent.read_text()}')
+        _put(uevent, f'DRIVER={driver}\n{uevent.read_text()}'.rstrip('\n'))
         if driver in VFIO:
             pathlib.Path(self.node(address)).touch()
 
@@ -410,7 +430,7 @@ class Kernel:
         self._file(address, 'driver').unlink()
         (self.pci / 'drivers' / driver / address).unlink()
         uevent = self._file(address, 'uevent')
-        uevent.write_text(uevent.read_text().partition('\n')[2])
+        _put(uevent, uevent.read_text().partition('\n')[2].rstrip('\n'))
         if driver in VFIO and not self._group_in_vfio(address):
             pathlib.Path(self.node(address)).unlink(missing_ok=True)
 
@@ -433,7 +453,7 @@ class Kernel:
         self._set_numvfs(pf, number)
 
     def _set_numvfs(self, pf: str, number: int) -> None:
-        self._file(pf, 'sriov_numvfs').write_text(f'{number}\n')
+        _put(self._file(pf, 'sriov_numvfs'), str(number))
         for link in (self.pci / 'devices' / pf).glob('virtfn*'):
             self._remove_function(link.readlink().name)
             link.unlink()

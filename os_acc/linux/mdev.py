@@ -79,7 +79,7 @@ def folder(uuid: str) -> str:
         parsed = str(uuid_module.UUID(uuid))
     except (ValueError, AttributeError, TypeError):
         parsed = ''
-    if parsed != uuid:
+    if not parsed or parsed != uuid:
         raise exception.InvalidRequest(
             subject='mediated device',
             field='uuid',

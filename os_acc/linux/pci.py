@@ -147,14 +147,23 @@ def get(address: str) -> Function:
 
 
 def find(address: str) -> Function | None:
-    """Look at a function; None where there is none."""
+    """Look at a function; None where there is none, or it is going away.
+
+    :raises DeviceError: it is there, and cannot be read
+    """
     path = folder(address)
     try:
         entries = frozenset(os.listdir(path))
-    except OSError:
+    except FileNotFoundError:
         return None
     text = sysfs.read(f'{path}/uevent')
     if not text:
+        # "Gone" is what ends an undo: be sure of it.
+        if os.path.exists(f'{path}/uevent'):
+            raise exception.DeviceError(
+                device=f'PCI function {address}',
+                reason='its uevent cannot be read',
+            )
         return None
     # One read for all of it: pci_uevent() in drivers/pci/pci-driver.c
     values = dict(line.partition('=')[::2] for line in text.splitlines())

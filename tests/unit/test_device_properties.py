@@ -1,0 +1,187 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Whatever happens in whatever order: the host ends as it began."""
+
+from __future__ import annotations
+
+import pathlib
+import tempfile
+
+import devices
+from hypothesis import HealthCheck
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine
+from hypothesis.stateful import invariant
+from hypothesis.stateful import rule
+import kernel
+import pytest
+
+import os_acc
+from os_acc import attach
+from os_acc import exception
+from os_acc import objects
+
+INSTANCES = [f'{n}b0a6bb0-1111-4222-8333-444455556666' for n in range(3)]
+MDEVS = [f'{n}f6a7b8c-1111-4222-8333-444455556666' for n in range(2)]
+
+# What may be asked for, each by one request of its own.
+HANDLES = (
+    *(objects.PCIHandle(address=vf) for vf in devices.VFS[:3]),
+    objects.PCIHandle(address=devices.PF),
+    objects.PCIHandle(address=devices.DISK),
+    objects.PCIHandle(address=devices.NIC),
+    objects.PCIHandle(address=devices.GPU),
+    *(
+        objects.MdevHandle(uuid=name, parent='mtty', type='mtty-2')
+        for name in MDEVS
+    ),
+)
+# Used by the host, or not named by device_spec.
+NEVER = (devices.NIC, devices.GPU)
+
+choices = st.lists(
+    st.integers(0, len(HANDLES) - 1), min_size=1, max_size=3, unique=True
+)
+instances = st.integers(0, len(INSTANCES) - 1)
+
+
+class Host(RuleBasedStateMachine):
+    """One host; its process crashes and starts again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = tempfile.TemporaryDirectory()
+        self.patch = pytest.MonkeyPatch()
+        root = pathlib.Path(self.folder.name)
+        self.kernel = kernel.Kernel(root / 'host')
+        self.kernel.install(self.patch)
+        # A crash undoes nothing.
+        release = attach.Attacher.release
+
+        def release_unless_dead(attacher, entries, step):
+            if self.kernel.dead:
+                raise kernel.KernelCrash
+            return release(attacher, entries, step)
+
+        self.patch.setattr(attach.Attacher, 'release', release_unless_dead)
+        devices.furnish(self.kernel)
+        (self.kernel.sys / 'class/net/eth0/flags').write_text('0x1003\n')
+        conf = os_acc.CONF
+        conf([], project='os-acc', default_config_files=[])
+        for name, value in {
+            'state_path': str(root / 'state'),
+            'release_timeout': 0.05,
+            'device_timeout': 1.0,
+            'lock_timeout': 5.0,
+            'max_workers': 1,
+        }.items():
+            conf.set_override(name, value, 'os_acc')
+        devices.spec(
+            {'address': devices.PF, 'num_vfs': 3},
+            {'address': devices.DISK},
+            {'address': devices.NIC},
+            {'address': 'mtty'},
+        )
+        self.before = self.kernel.snapshot()
+        os_acc.initialize(reset=True)
+
+    def teardown(self) -> None:
+        try:
+            for name in INSTANCES:
+                os_acc.unplug(_instance(name))
+            assert not os_acc.get_vans()
+            assert self.kernel.snapshot() == self.before
+        finally:
+            os_acc._attacher.journal.close()
+            os_acc._attacher = None
+            self.patch.undo()
+            os_acc.CONF.reset()
+            for option in os_acc.CONF._groups['os_acc']._opts:
+                os_acc.CONF.clear_override(option, 'os_acc')
+            self.folder.cleanup()
+
+    def _do(self, act) -> None:
+        """A call; if the process dies in it, a new one starts."""
+        try:
+            act()
+        except (exception.PlugException, exception.UnplugException):
+            pass
+        except kernel.KernelCrash:
+            pass
+        finally:
+            self.kernel.calm()
+            if self.kernel.dead:
+                self.kernel.revive()
+                os_acc.initialize(reset=True)
+
+    @rule(which=choices, instance=instances)
+    def plug(self, which, instance) -> None:
+        self._do(lambda: _plug(which, instance))
+
+    @rule(
+        which=choices,
+        instance=instances,
+        at=st.integers(0, 6),
+        after=st.booleans(),
+    )
+    def plug_and_crash(self, which, instance, at, after) -> None:
+        self.kernel.crash_at(at, after)
+        self._do(lambda: _plug(which, instance))
+
+    @rule(instance=instances)
+    def unplug(self, instance) -> None:
+        self._do(lambda: os_acc.unplug(_instance(INSTANCES[instance])))
+
+    @rule(instance=instances, at=st.integers(0, 6), after=st.booleans())
+    def unplug_and_crash(self, instance, at, after) -> None:
+        self.kernel.crash_at(at, after)
+        self._do(lambda: os_acc.unplug(_instance(INSTANCES[instance])))
+
+    @rule()
+    def reboot(self) -> None:
+        self.kernel.reboot()
+        os_acc.initialize(reset=True)
+
+    @rule()
+    def recover(self) -> None:
+        os_acc.recover()
+
+    @invariant()
+    def nothing_is_taken_twice_or_from_the_host(self) -> None:
+        vans = os_acc.get_vans()
+        handles = [van.handle.identity for van in vans if van.handle]
+        assert len(handles) == len(set(handles))
+        for name, text in self.kernel.writes:
+            assert not any(never in (name, text) for never in NEVER)
+            assert not any(f'/{never}/' in name for never in NEVER)
+
+
+def _instance(name: str) -> objects.InstanceInfo:
+    return objects.InstanceInfo(uuid=name, name='guest', project_id='project')
+
+
+def _plug(which, instance) -> None:
+    requests = [
+        objects.AcceleratorRequest(
+            uuid=f'{instance}000000{number}-1111-4222-8333-444455556666',
+            handle=HANDLES[number],
+        )
+        for number in which
+    ]
+    os_acc.plug(_instance(INSTANCES[instance]), requests)
+
+
+TestHost = Host.TestCase
+TestHost.settings = settings(
+    max_examples=40,
+    stateful_step_count=12,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
