@@ -60,6 +60,17 @@ class DriverBase(extension.ExtensionBase, abc.ABC):
     def get_devices(self) -> list[objects.Device]:
         """List this host's devices of the driver's kind, free or not."""
 
+    def show_device(self, address: str) -> dict[str, Any] | None:
+        """Tell an operator all that is known of a device or function.
+
+        It only looks. Here: nothing.
+
+        :param address: as get_devices() gives it, or a handle's
+        :returns: names, in lower case, and values: texts, numbers, lists;
+            None: it is not of this driver's kind
+        """
+        return None
+
     @abc.abstractmethod
     def prepareVAN(
         self,

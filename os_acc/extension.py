@@ -10,7 +10,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 from typing import Any
 from typing import ClassVar
 from typing import Self
@@ -18,6 +20,9 @@ from typing import Self
 from oslo_config import cfg
 
 from os_acc import opts
+
+if TYPE_CHECKING:
+    from os_acc import diagnosis
 
 CONF = cfg.CONF
 
@@ -50,3 +55,10 @@ class ExtensionBase:
         made = cls(CONF[group.name])
         made.name = name
         return made
+
+    def diagnose(self) -> Iterable[diagnosis.Finding]:
+        """Say what on this host is good, and what is not: ``os-acc doctor``.
+
+        It only looks. Here: nothing to say.
+        """
+        return ()

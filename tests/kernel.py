@@ -121,6 +121,11 @@ class Kernel:
         path = f'modules/{os.uname().release}/modules.alias'
         self.write_file(path, ''.join(f'alias {line}\n' for line in lines))
 
+    def modules(self, *paths: str) -> None:
+        """The modules of modules.dep."""
+        path = f'modules/{os.uname().release}/modules.dep'
+        self.write_file(path, ''.join(f'{each}:\n' for each in paths))
+
     def add_driver(self, name: str) -> None:
         for file in ('bind', 'unbind'):
             self.write_file(f'sys/bus/pci/drivers/{name}/{file}', '')

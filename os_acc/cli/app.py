@@ -60,7 +60,7 @@ class OSAccApp(app.App):
         super().configure_logging()
         if self.options.verbose_level <= 1 and not self.options.debug:
             # The error that a command ends with says it all, in one line.
-            for name in ('os_acc', 'stevedore'):
+            for name in ('os_acc', 'oslo.privsep', 'stevedore'):
                 logging.getLogger(name).setLevel(logging.CRITICAL + 1)
 
     def interact(self) -> None:

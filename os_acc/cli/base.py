@@ -108,24 +108,32 @@ def open_journal() -> journal.Journal | None:
         return None
 
 
-def extensions() -> loader.Extensions:
-    """Drivers and plugins for looking only."""
+def extensions(opened: journal.Journal | None) -> loader.Extensions:
+    """Drivers and plugins for looking only.
+
+    :param opened: what open_journal() returned
+    """
     conf = os_acc.CONF.os_acc
     loaded = loader.load_all()
-    opened = open_journal()
     locks = locking.Locks(opts.lock_path(os_acc.CONF), conf.lock_timeout)
     for driver in loaded.drivers.values():
         driver.connect(
             locks.device,
             opened.vans_on if opened else lambda _: objects.VANList(),
+            opened.requests_of if opened else lambda _: [],
         )
     return loaded
 
 
 class Nullable(columns.FormattableColumn[Any]):
-    """A value that may be missing: nothing in a table, null in JSON."""
+    """A value that may be missing: nothing in a table, null in JSON.
+
+    A list has a line for each.
+    """
 
     def human_readable(self) -> str:
+        if isinstance(self._value, list):
+            return '\n'.join(map(str, self._value))
         return '' if self._value is None else str(self._value)
 
 

@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""os-acc device list, host show: what this host has."""
+"""os-acc host show: the drivers and plugins of this host."""
 
 from __future__ import annotations
 
@@ -18,52 +18,9 @@ from typing import Any
 from cliff import lister
 
 import os_acc
-from os_acc import exception
 from os_acc import host
 from os_acc import loader
 from os_acc.cli import base
-
-_DEVICE_COLUMNS = (
-    'address',
-    'driver',
-    'vendor_id',
-    'product_id',
-    'resource_class',
-    'traits',
-    'numa_node',
-    'handles_total',
-    'handles_free',
-    'programming',
-    'function_id',
-)
-
-
-class DeviceList(base.Command, lister.Lister):
-    """List the accelerators that the drivers discover on this host."""
-
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Iterable[Any]]:
-        try:
-            devices = host.devices(base.extensions())
-        except exception.DiscoveryFailed as err:
-            # What the other drivers found is still worth a look.
-            devices, self.failed = err.devices, err
-        names = [
-            name.replace('_', ' ').capitalize() for name in _DEVICE_COLUMNS
-        ]
-        return names, [
-            [_plain(getattr(device, name)) for name in _DEVICE_COLUMNS]
-            for device in devices
-        ]
-
-    failed: exception.DiscoveryFailed | None = None
-
-    def produce_output(self, *args: Any) -> int:
-        result: int = super().produce_output(*args)
-        if self.failed is not None:
-            raise self.failed
-        return result
 
 
 class HostShow(base.Command, lister.Lister):
@@ -96,7 +53,3 @@ def _handles(info: Any) -> str:
         + (f'-{i.max_version}' if i.max_version != i.min_version else '')
         for i in info.handle_info
     )
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, list) else value

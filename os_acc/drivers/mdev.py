@@ -12,11 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 import logging
+from typing import Any
 
 import os_resource_classes as resource_classes
 from oslo_config import cfg
 
 from os_acc import device_spec
+from os_acc import diagnosis
 from os_acc import driver
 from os_acc import exception
 from os_acc import log
@@ -24,6 +26,7 @@ from os_acc import objects
 from os_acc.drivers import pci_listing
 from os_acc.linux import mdev
 from os_acc.linux import pci
+from os_acc.linux import sysfs
 from os_acc.linux import waiting
 
 LOG = logging.getLogger(__name__)
@@ -74,6 +77,68 @@ class MdevDriver(driver.DriverBase):
             self._device(parent, spec, types, made, taken)
             for parent, spec, types in self._parents()
         ]
+
+    def show_device(self, address: str) -> dict[str, Any] | None:
+        """Of a parent, or by the UUID of a mediated device."""
+        made = mdev.devices()
+        found = next((each for each in made if each.uuid == address), None)
+        vans = {
+            van.handle.uuid: f'VAN {van.uuid} of instance {van.instance_uuid}'
+            for van in self.vans_on(None)
+            if isinstance(van.handle, objects.MdevHandle)
+        }
+        if found is not None:
+            return {
+                'address': address,
+                'driver': self.name,
+                'status': vans.get(address, 'no VAN has it'),
+                'parent': found.parent,
+                'mdev type': found.type,
+                'iommu group': sysfs.link(
+                    f'{mdev.folder(address)}/iommu_group'
+                ),
+            }
+        if address not in mdev.parents() or pci.is_address(address):
+            # The driver of PCI functions tells all of those.
+            return None
+        return {
+            'address': address,
+            'driver': self.name,
+            'mdev types': [
+                f'{each.name} ({each.label}): {each.available} more'
+                for each in mdev.types(address)
+            ],
+            'mediated devices': [
+                f'{each.uuid} ({each.type}): '
+                + vans.get(each.uuid, 'no VAN has it')
+                for each in made
+                if each.parent == address
+            ],
+        }
+
+    def diagnose(self) -> Iterator[diagnosis.Finding]:
+        taken = {
+            van.handle.uuid
+            for van in self.vans_on(None)
+            if isinstance(van.handle, objects.MdevHandle)
+        }
+        made = mdev.devices()
+        for parent, _, types in self._parents():
+            text = ', '.join(f'{t.name}: {t.available} more' for t in types)
+            yield diagnosis.Finding(f'mdev parent {parent}', 'ok', text)
+            for each in made:
+                if each.parent != parent or each.uuid in taken:
+                    continue
+                yield diagnosis.Finding(
+                    f'mdev {each.uuid}',
+                    diagnosis.OK
+                    if self.config.owner == EXTERNAL
+                    else diagnosis.WARNING,
+                    f'it is there ({each.type} on {parent}), and no VAN has '
+                    'it: os-acc did not make it, and does not remove it',
+                    'find who made it (Nova, Cyborg, mdevctl); if nobody '
+                    f'needs it, mdevctl stop -u {each.uuid}',
+                )
 
     def _device(
         self,

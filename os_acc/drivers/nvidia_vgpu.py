@@ -16,11 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 import logging
+from typing import Any
 
 import os_resource_classes as resource_classes
 from oslo_config import cfg
 
 from os_acc import device_spec
+from os_acc import diagnosis
 from os_acc import driver
 from os_acc import exception
 from os_acc import log
@@ -100,6 +102,31 @@ class NvidiaVGPUDriver(driver.DriverBase):
                 spec = specs.find(function)
                 if spec is not None:
                     yield function, spec
+
+    def show_device(self, address: str) -> dict[str, Any] | None:
+        """What is to be told beside what there is of any PCI function."""
+        if not pci.is_address(address) or not vgpu.is_vgpu_function(address):
+            return None
+        return {
+            'vgpu type': vgpu.current(address) or None,
+            'vgpu types possible': [
+                f'{number} ({name})'
+                for number, name in vgpu.creatable(address).items()
+            ],
+        }
+
+    def diagnose(self) -> Iterator[diagnosis.Finding]:
+        for function, spec in self._functions():
+            address, wanted = function.address, spec.vgpu_type
+            if vgpu.current(address) or self._is_free(address, wanted):
+                continue
+            yield diagnosis.Finding(
+                f'VF {address}',
+                diagnosis.WARNING,
+                f'it cannot have a vGPU of type {wanted} now',
+                'what its siblings have leaves too little, or the type is '
+                f'wrong: os-acc device show {address}',
+            )
 
     def prepareVAN(
         self,

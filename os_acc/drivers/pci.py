@@ -13,16 +13,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 import contextlib
 import logging
+from typing import Any
 
 from oslo_config import cfg
 
 from os_acc import device_spec
+from os_acc import diagnosis
 from os_acc import driver
 from os_acc import exception
 from os_acc import log
 from os_acc import objects
 from os_acc.drivers import pci_admission
 from os_acc.drivers import pci_listing
+from os_acc.drivers import pci_report
 from os_acc.linux import modules
 from os_acc.linux import pci
 from os_acc.linux import reset
@@ -88,6 +91,12 @@ class PCIDriver(driver.DriverBase):
 
     def get_devices(self) -> list[objects.Device]:
         return pci_listing.devices(self.name, self._specs(), self._taken())
+
+    def show_device(self, address: str) -> dict[str, Any] | None:
+        return pci_report.show(self, address, self._specs())
+
+    def diagnose(self) -> Iterator[diagnosis.Finding]:
+        return pci_report.findings(self, self._specs())
 
     def _taken(self) -> set[str]:
         """The functions that VANs have, other drivers' too."""

@@ -92,6 +92,25 @@ def loaded_driver(module: str) -> str | None:
     return None
 
 
+def is_installed(module: str) -> bool:
+    """Whether this kernel has a module, as a file or built in.
+
+    By modules.dep and modules.builtin, depmod(8).
+    """
+    folder = os.path.join(sysfs.LIB_MODULES, os.uname().release)
+    for name in ('modules.dep', 'modules.builtin'):
+        try:
+            with open(os.path.join(folder, name), encoding='utf-8') as file:
+                for line in file:
+                    path = line.partition(':')[0].strip()
+                    found = os.path.basename(path).partition('.ko')[0]
+                    if found and same(found, module):
+                        return True
+        except OSError:
+            continue
+    return False
+
+
 def load_driver(module: str, seconds: float) -> str:
     """See that a PCI driver is there; load its module if it is not.
 

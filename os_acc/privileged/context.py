@@ -97,6 +97,23 @@ def entry(func: Callable[_P, _T]) -> Callable[_P, _T]:
     return call
 
 
+@entry
+def whoami() -> tuple[int, list[str]]:
+    """Who the daemon is: for ``os-acc doctor``.
+
+    :returns: its user id, and the names of the capabilities that it lacks
+    """
+    effective = 0
+    with open('/proc/self/status', encoding='ascii') as file:
+        for line in file:
+            if line.startswith('CapEff:'):
+                effective = int(line.split()[1], 16)
+    missing = [each for each in CAPABILITIES if not effective >> each & 1]
+    return os.geteuid(), [
+        capabilities.CAPS_BYVALUE.get(each, str(each)) for each in missing
+    ]
+
+
 def _unavailable(err: Exception) -> exception.PrivilegeError:
     how = pctxt.conf.helper_command or 'sudo -n privsep-helper'
     name = how.split()[0]

@@ -9,11 +9,9 @@
 """The os-acc command: what it prints, where, and its exit codes."""
 
 import contextlib
-import dataclasses
 import importlib.metadata
 import io
 import json
-import logging
 import os
 import pathlib
 import re
@@ -21,6 +19,7 @@ import sqlite3
 import subprocess
 import sys
 
+import command
 import pytest
 from stevedore import extension
 import yaml
@@ -45,70 +44,8 @@ REAL_INSTANCE = '0d573cd0-f0c1-4f7d-9b6f-9a8714390489'
 OTHER = 'b5a2c9a4-7b1c-4e70-8a4e-30a4c1a3a7f1'
 
 
-@dataclasses.dataclass
-class Result:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self):
-        return json.loads(self.out)
-
-
-class Command:
-    """The os-acc command with a state path, each time as a new process."""
-
-    def __init__(self, state_path, capsys, monkeypatch):
-        self.state_path = state_path
-        self._capsys = capsys
-        self._monkeypatch = monkeypatch
-
-    def __call__(self, *arguments, stdin=''):
-        root = logging.getLogger()
-        loggers = [root, *map(logging.getLogger, ('os_acc', 'stevedore'))]
-        levels = [logger.level for logger in loggers]
-        handlers = list(root.handlers)
-        self._capsys.readouterr()
-        with self._monkeypatch.context() as patch:
-            patch.setattr(os_acc, '_attacher', None)
-            file = io.TextIOWrapper(io.BytesIO(stdin.encode()))
-            patch.setattr(sys, 'stdin', file)
-            try:
-                code = app.main([*self.general, *map(str, arguments)])
-            except SystemExit as err:
-                # As the interpreter takes it.
-                code = err.code or 0
-            finally:
-                if os_acc._attacher is not None:
-                    os_acc._attacher.journal.close()
-                root.handlers[:] = handlers
-                for logger, level in zip(loggers, levels, strict=True):
-                    logger.setLevel(level)
-        captured = self._capsys.readouterr()
-        return Result(code, captured.out, captured.err)
-
-    @property
-    def general(self):
-        return ['--state-path', str(self.state_path)]
-
-    def fine(self, *arguments, **kwargs):
-        """Run it where nothing may go wrong."""
-        result = self(*arguments, **kwargs)
-        assert (result.code, result.err) == (0, '')
-        return result
-
-    def fails(self, code, *arguments, **kwargs):
-        """Run it where one line on standard error says what is wrong.
-
-        :returns: that line
-        """
-        result = self(*arguments, **kwargs)
-        assert result.code == code, result
-        assert result.out == ''
-        assert result.err.count('\n') == 1
-        assert result.err.endswith('\n')
-        return result.err
+class Command(command.Command):
+    """The command on the ARQs of this file."""
 
     def plug(self, *arguments):
         return self.fine(
@@ -627,8 +564,8 @@ def test_a_damaged_journal_and_the_way_out(run):
     assert f'os-acc --state-path {run.state_path} recover' in line
     (aside,) = run.state_path.glob('journal.db.damaged-*')
     assert str(aside) in line
-    for command in (['van', 'list'], ['recover'], ['unplug', INSTANCE]):
-        assert str(aside) in run.fails(1, *command)
+    for arguments in (['van', 'list'], ['recover'], ['unplug', INSTANCE]):
+        assert str(aside) in run.fails(1, *arguments)
     result = run('recover', '--rebuild', '-f', 'json')
     assert (result.code, result.json) == (0, [])
     assert result.err.startswith('New journal: 2 VANs could be read')
@@ -873,8 +810,8 @@ def test_a_device_that_another_instance_has(run):
 def test_a_state_path_that_cannot_be(run, tmp_path):
     (tmp_path / 'file').touch()
     run.state_path = tmp_path / 'file' / 'state'
-    for command in (['plug', INSTANCE, '--arqs', FAKE], ['recover']):
-        line = run.fails(1, *command)
+    for arguments in (['plug', INSTANCE, '--arqs', FAKE], ['recover']):
+        line = run.fails(1, *arguments)
         assert line.startswith('JournalError: ')
         assert str(run.state_path) in line
 

@@ -1,0 +1,63 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""os-acc doctor: what is wrong on this host, and what to do about it."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+from collections.abc import Sequence
+import dataclasses
+from typing import Any
+
+from cliff import lister
+
+import os_acc
+from os_acc import diagnosis
+from os_acc import exception
+from os_acc.cli import base
+
+
+class Doctor(base.Command, lister.Lister):
+    """Look at this host: nothing is changed. Exit code 1 after an error."""
+
+    sick = False
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            '--problems',
+            action='store_true',
+            help='leave out what is as it should be',
+        )
+        return parser
+
+    def take_action(
+        self, parsed_args: argparse.Namespace
+    ) -> tuple[Sequence[str], Iterable[Any]]:
+        owner = None
+        try:
+            base.check_owner()
+        except exception.JournalError as err:
+            owner = str(err)
+        journal = base.open_journal()
+        found = list(
+            diagnosis.host(
+                os_acc.CONF, base.extensions(journal), journal, owner
+            )
+        )
+        self.sick = any(each.verdict == diagnosis.ERROR for each in found)
+        return ('Subject', 'Verdict', 'Finding', 'What to do'), [
+            dataclasses.astuple(each)
+            for each in found
+            if not (parsed_args.problems and each.verdict == diagnosis.OK)
+        ]
+
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        return super().run(parsed_args) or (base.FAILED if self.sick else 0)

@@ -1,0 +1,185 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""What keeps this host from doing its work, and what to do about it.
+
+It only looks: nothing is made, bound, loaded or recovered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
+import dataclasses
+import os
+from typing import TYPE_CHECKING
+
+from oslo_config import cfg
+
+from os_acc import exception
+
+if TYPE_CHECKING:
+    from os_acc import journal as journal_module
+    from os_acc import loader
+
+OK, WARNING, ERROR = 'ok', 'warning', 'error'
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at.
+
+    :ivar subject: what: 'IOMMU', 'PCI function 0000:3b:00.0'
+    :ivar verdict: OK; WARNING: some requests will fail, or something should
+        be known; ERROR: nothing of this kind can work
+    :ivar text: what was found
+    :ivar advice: what to do about it; empty where nothing is to be done
+    """
+
+    subject: str
+    verdict: str
+    text: str
+    advice: str = ''
+
+
+def host(
+    conf: cfg.ConfigOpts,
+    extensions: loader.Extensions,
+    journal: journal_module.Journal | None,
+    owner: str | None,
+) -> Iterator[Finding]:
+    """Look at all of this host.
+
+    :param journal: opened for looking; None: there is none yet
+    :param owner: why this user must not change the journal; None: it may
+    """
+    yield from _extensions(conf, extensions)
+    yield from _state(conf, journal, owner)
+    yield _privileges()
+    for kind, loaded in (
+        ('driver', extensions.drivers),
+        ('plugin', extensions.plugins),
+    ):
+        for name, each in sorted(loaded.items()):
+            yield from _guarded(f'{kind} {name}', each.diagnose)
+
+
+def _guarded(
+    subject: str, look: Callable[[], Iterable[Finding]]
+) -> Iterator[Finding]:
+    """A look that fails is a finding too, and stops no other."""
+    try:
+        yield from look()
+    except Exception as err:
+        yield Finding(
+            subject,
+            ERROR,
+            exception.describe(err),
+            'mend this first; the other findings of it are not complete',
+        )
+
+
+def _extensions(
+    conf: cfg.ConfigOpts, extensions: loader.Extensions
+) -> Iterator[Finding]:
+    for name, error in sorted(extensions.errors.items()):
+        yield Finding(
+            name, ERROR, f'it does not load: {error}', 'install it anew'
+        )
+    chosen = conf.os_acc.plugin
+    if chosen in extensions.plugins:
+        yield Finding(f'plugin {chosen}', OK, "it is this host's plugin")
+    elif f'plugin {chosen}' not in extensions.errors:
+        names = ', '.join(sorted(extensions.plugins))
+        yield Finding(
+            f'plugin {chosen}',
+            ERROR,
+            f'there is no such plugin; loaded are: {names}',
+            'set [os_acc] plugin to one that is installed',
+        )
+
+
+def _state(
+    conf: cfg.ConfigOpts,
+    journal: journal_module.Journal | None,
+    owner: str | None,
+) -> Iterator[Finding]:
+    subject = f'state path {conf.os_acc.state_path}'
+    if owner is not None:
+        yield Finding(
+            subject,
+            WARNING,
+            owner,
+            'nova-compute, Cyborg and this command must run as one user',
+        )
+    if journal is None:
+        yield Finding(subject, OK, 'no journal yet: nothing was plugged')
+        return
+    vans = [entry.van for entry in journal.entries()]
+    yield Finding(subject, OK, f'the journal holds {len(vans)} VANs')
+    from os_acc.linux import boot
+
+    booted = boot.boot_id()
+    for van in vans:
+        subject = f'VAN {van.uuid}'
+        whose = f'instance {van.instance_uuid}'
+        if van.state == 'error':
+            yield Finding(
+                subject,
+                ERROR,
+                f'{whose}: {van.error}',
+                'remove the cause, then os-acc recover, or os-acc unplug '
+                f'{van.instance_uuid}',
+            )
+        elif van.state != 'plugged':
+            yield Finding(
+                subject,
+                WARNING,
+                f'{whose}: it is {van.state}',
+                'if no service works on it now: os-acc recover',
+            )
+        elif van.boot_id != booted:
+            yield Finding(
+                subject,
+                WARNING,
+                f'{whose}: the host was rebooted since it was prepared',
+                'os-acc recover, or start the service that does it',
+            )
+
+
+def _privileges() -> Finding:
+    subject = 'privsep daemon'
+    try:
+        from os_acc.privileged import context
+
+        user, missing = context.whoami()
+    except (exception.ExceptionBase, ImportError) as err:
+        return Finding(
+            subject,
+            ERROR,
+            exception.describe(err),
+            f'allow user id {os.geteuid()} to start it: see "The privileged '
+            'half" in the documentation',
+        )
+    if user != 0:
+        return Finding(
+            subject,
+            ERROR,
+            f"it runs as user id {user}: the files of sysfs are root's",
+            'unset [os_acc_privileged] user',
+        )
+    if missing:
+        return Finding(
+            subject,
+            ERROR,
+            f'it lacks {", ".join(missing)}: who has a device open cannot be '
+            'seen',
+            'unset [os_acc_privileged] capabilities',
+        )
+    return Finding(subject, OK, 'it starts, and may do what it has to')

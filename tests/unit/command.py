@@ -1,0 +1,87 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""The os-acc command, run in this process as if in a new one."""
+
+import dataclasses
+import io
+import json
+import logging
+import sys
+
+import os_acc
+from os_acc.cli import app
+
+
+@dataclasses.dataclass
+class Result:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self):
+        return json.loads(self.out)
+
+
+class Command:
+    """The os-acc command with a state path, each time as a new process."""
+
+    def __init__(self, state_path, capsys, monkeypatch):
+        self.state_path = state_path
+        self._capsys = capsys
+        self._monkeypatch = monkeypatch
+
+    def __call__(self, *arguments, stdin=''):
+        root = logging.getLogger()
+        loggers = [
+            root,
+            *map(logging.getLogger, ('os_acc', 'oslo.privsep', 'stevedore')),
+        ]
+        levels = [logger.level for logger in loggers]
+        handlers = list(root.handlers)
+        self._capsys.readouterr()
+        with self._monkeypatch.context() as patch:
+            patch.setattr(os_acc, '_attacher', None)
+            file = io.TextIOWrapper(io.BytesIO(stdin.encode()))
+            patch.setattr(sys, 'stdin', file)
+            try:
+                code = app.main([*self.general, *map(str, arguments)])
+            except SystemExit as err:
+                # As the interpreter takes it.
+                code = err.code or 0
+            finally:
+                if os_acc._attacher is not None:
+                    os_acc._attacher.journal.close()
+                root.handlers[:] = handlers
+                for logger, level in zip(loggers, levels, strict=True):
+                    logger.setLevel(level)
+        captured = self._capsys.readouterr()
+        return Result(code, captured.out, captured.err)
+
+    @property
+    def general(self):
+        return ['--state-path', str(self.state_path)]
+
+    def fine(self, *arguments, **kwargs):
+        """Run it where nothing may go wrong."""
+        result = self(*arguments, **kwargs)
+        assert (result.code, result.err) == (0, '')
+        return result
+
+    def fails(self, code, *arguments, **kwargs):
+        """Run it where one line on standard error says what is wrong.
+
+        :returns: that line
+        """
+        result = self(*arguments, **kwargs)
+        assert result.code == code, result
+        assert result.out == ''
+        assert result.err.count('\n') == 1
+        assert result.err.endswith('\n')
+        return result.err

@@ -1,0 +1,337 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""os-acc device show and doctor: what an operator is told at night."""
+
+from __future__ import annotations
+
+import command
+import devices
+import pytest
+
+import os_acc
+from os_acc.linux import boot
+from os_acc.privileged import context
+
+
+@pytest.fixture
+def here(kernel, monkeypatch):
+    devices.furnish(kernel)
+    kernel.modules(
+        'kernel/drivers/vfio/pci/vfio-pci.ko.xz',
+        'kernel/drivers/vfio/mdev/mdev.ko',
+    )
+    monkeypatch.setattr(context, 'whoami', lambda: (0, []))
+    os_acc.initialize()
+    return kernel
+
+
+@pytest.fixture
+def run(here, capsys, monkeypatch):
+    """Run the command on the state of this test."""
+    path = os_acc.CONF.os_acc.state_path
+    made = command.Command(path, capsys, monkeypatch)
+
+    def run(*arguments: str):
+        result = made(*arguments, '-f', 'json')
+        return result.code, result.json if result.out else result.err
+
+    return run
+
+
+@pytest.fixture
+def findings(run):
+    """What doctor says of a subject: verdict, finding, advice."""
+
+    def findings(*arguments: str, code: int = 0):
+        got, rows = run('doctor', *arguments)
+        assert got == code
+        found: dict[str, list[tuple[str, str, str]]] = {}
+        for row in rows:
+            found.setdefault(row['Subject'], []).append(
+                (row['Verdict'], row['Finding'], row['What to do'])
+            )
+        return found
+
+    return findings
+
+
+def one(found, subject):
+    (only,) = found[subject]
+    return only
+
+
+def test_a_host_that_is_well(here, findings):
+    found = findings()
+    assert {v for rows in found.values() for v, _, _ in rows} == {'ok'}
+    assert one(found, 'IOMMU')[1].startswith('on: ')
+    assert one(found, 'kernel module vfio-pci')[1] == 'loaded'
+    gpu = one(found, f'PCI function {devices.GPU}')
+    assert gpu == ('ok', '10de:1eb8: free', '')
+    disk = one(found, f'PCI function {devices.SHARED}')
+    assert 'IOMMU group 50 has 0000:06:00.1 in it too' in disk[1]
+    assert one(found, 'mdev parent mtty')[1].startswith('mtty-1: 24 more')
+
+
+def test_it_looks_only(here, findings):
+    os_acc.plug(devices.instance(), [devices.pci(devices.GPU)])
+    here.writes.clear()
+    before = here.snapshot()
+    vans = os_acc.get_vans()
+    findings()
+    assert here.writes == []
+    assert here.snapshot() == before
+    assert os_acc.get_vans() == vans
+
+
+def test_what_a_guest_has(here, findings):
+    instance = devices.instance()
+    (van,) = os_acc.plug(instance, [devices.pci(devices.GPU)])
+    text = one(findings(), f'PCI function {devices.GPU}')[1]
+    assert instance.uuid in text
+    assert van.uuid in text
+
+
+def test_problems_only(here, findings):
+    assert findings('--problems') == {}
+
+
+def test_no_iommu(here, findings):
+    for group in (here.sys / 'kernel/iommu_groups').iterdir():
+        group.rename(here.root / group.name)
+    found = findings(code=1)
+    verdict, text, advice = one(found, 'IOMMU')
+    assert verdict == 'error'
+    assert 'off' in text
+    assert 'intel_iommu=on' in advice
+
+
+def test_vfio_without_an_iommu(here, findings):
+    name = 'enable_unsafe_noiommu_mode'
+    here.write_file(f'sys/module/vfio/parameters/{name}', 'Y\n')
+    verdict, text, _ = one(findings(code=1), 'kernel module vfio')
+    assert verdict == 'error'
+    assert name in text
+
+
+@pytest.mark.parametrize(
+    'names, verdict',
+    [
+        (['kernel/drivers/vfio/pci/vfio_pci.ko'], 'ok'),
+        (['kernel/drivers/net/tun.ko'], 'error'),
+    ],
+)
+def test_the_module_is_not_loaded(here, findings, names, verdict):
+    (here.pci / 'drivers/vfio-pci').rename(here.root / 'vfio-pci')
+    here.modules(*names)
+    found = findings(code=int(verdict == 'error'))
+    assert one(found, 'kernel module vfio-pci')[0] == verdict
+
+
+def test_the_daemon_is_not_to_be_had(findings, monkeypatch):
+    def fail():
+        raise os_acc.exception.PrivilegeError(reason='sudo says no')
+
+    monkeypatch.setattr(context, 'whoami', fail)
+    verdict, text, advice = one(findings(code=1), 'privsep daemon')
+    assert verdict == 'error'
+    assert 'sudo says no' in text
+    assert 'allow user id' in advice
+
+
+@pytest.mark.parametrize(
+    'who, says',
+    [
+        ((1000, []), 'user id 1000'),
+        ((0, ['CAP_SYS_PTRACE']), 'lacks CAP_SYS_PTRACE'),
+    ],
+)
+def test_the_daemon_may_too_little(findings, monkeypatch, who, says):
+    monkeypatch.setattr(context, 'whoami', lambda: who)
+    verdict, text, _ = one(findings(code=1), 'privsep daemon')
+    assert verdict == 'error'
+    assert says in text
+
+
+def test_who_the_daemon_is_is_read_from_the_kernel(here):
+    user, missing = context.whoami()
+    assert isinstance(user, int)
+    assert set(missing) <= {'CAP_SYS_PTRACE', 'CAP_DAC_READ_SEARCH'}
+
+
+def test_device_spec_and_what_is_here(here, findings):
+    (here.sys / 'class/net/eth0/flags').write_text('0x1003\n')
+    devices.spec(
+        {'address': devices.PF, 'num_vfs': 9},
+        {'address': devices.NIC},
+        {'address': devices.GPU, 'reset': 'required', 'num_vfs': 2},
+        {'address': '0000:99:00.0'},
+        {'address': 'mtty'},
+    )
+    found = findings(code=1)
+    assert one(found, f'PF {devices.PF}')[1] == (
+        'num_vfs is 9, and it can have 4'
+    )
+    verdict, text, advice = one(found, f'PCI function {devices.NIC}')
+    assert verdict == 'warning'
+    assert 'interface eth0 is up' in text
+    assert advice
+    assert [row[0] for row in found[f'PCI function {devices.GPU}']] == [
+        'ok',
+        'error',
+    ]
+    assert 'cannot do SR-IOV' in one(found, f'PF {devices.GPU}')[1]
+    assert one(found, 'device_spec, entry 4')[0] == 'warning'
+    assert 'device_spec, entry 5' not in found
+
+
+def test_device_spec_that_cannot_be_read(findings):
+    os_acc.CONF.set_override('device_spec', ['{"adress": "x"}'], 'os_acc')
+    found = findings(code=1)
+    verdict, text, _ = one(found, 'driver pci')
+    assert verdict == 'error'
+    assert 'adress' in text
+
+
+@pytest.mark.parametrize(
+    'there, wanted, verdict',
+    [(0, 2, 'ok'), (2, 2, 'ok'), (3, 2, 'warning')],
+)
+def test_vfs(here, findings, there, wanted, verdict):
+    devices.spec({'address': devices.PF, 'num_vfs': wanted})
+    if there:
+        here.write(
+            str(here.pci / 'devices' / devices.PF / 'sriov_numvfs'), str(there)
+        )
+    found = findings()
+    assert one(found, f'PF {devices.PF}')[0] == verdict
+    assert one(found, f'PCI function {devices.PF}')[0] == 'ok'
+
+
+def test_a_pf_without_a_driver(here, findings):
+    devices.spec({'address': devices.PF, 'num_vfs': 2})
+    here.write(str(here.pci / 'drivers/qat/unbind'), devices.PF)
+    assert 'no driver' in one(findings(code=1), f'PF {devices.PF}')[1]
+
+
+def test_bound_by_somebody_else(here, findings):
+    devices.spec({'address': devices.GPU})
+    here.write(
+        str(here.pci / 'devices' / devices.GPU / 'driver_override'), 'vfio-pci'
+    )
+    here.write(str(here.pci / 'drivers_probe'), devices.GPU)
+    verdict, text, advice = one(findings(), f'PCI function {devices.GPU}')
+    assert verdict == 'warning'
+    assert 'no VAN has it' in text
+    assert 'driverctl' in advice
+
+
+def test_an_mdev_of_somebody_else(here, findings):
+    name = 'cf6a7b8c-1111-4222-8333-444455556666'
+    kind = here.sys / 'class/mdev_bus/mtty/mdev_supported_types/mtty-2'
+    here.write(str(kind / 'create'), name)
+    verdict, _, advice = one(findings(), f'mdev {name}')
+    assert verdict == 'warning'
+    assert name in advice
+
+
+def test_vans(here, findings):
+    instance = devices.instance()
+    (van,) = os_acc.plug(instance, [devices.pci(devices.GPU)])
+    here.boot()
+    assert boot.boot_id() != van.boot_id
+    verdict, text, advice = one(findings(), f'VAN {van.uuid}')
+    assert verdict == 'warning'
+    assert 'rebooted' in text
+    assert 'os-acc recover' in advice
+
+
+def test_a_van_in_error(here, findings):
+    instance = devices.instance()
+    (van,) = os_acc.plug(instance, [devices.pci(devices.DISK)])
+    process = here.hold(here.node(devices.DISK), 'qemu-system-x86')
+    with pytest.raises(os_acc.exception.UnplugException):
+        os_acc.unplug(instance)
+    verdict, text, advice = one(findings(code=1), f'VAN {van.uuid}')
+    assert verdict == 'error'
+    assert str(process) in text
+    assert instance.uuid in advice
+
+
+def test_a_plugin_that_is_not_there(findings):
+    os_acc.CONF.set_override('plugin', 'nosuch', 'os_acc')
+    verdict, text, _ = one(findings(code=1), 'plugin nosuch')
+    assert verdict == 'error'
+    assert 'libvirt' in text
+
+
+# --- device show
+
+
+def test_show_a_function(here, run):
+    instance = devices.instance()
+    (van,) = os_acc.plug(instance, [devices.pci(devices.GPU)])
+    code, told = run('device', 'show', devices.GPU)
+    assert code == 0
+    assert told['Address'] == devices.GPU
+    assert told['Kernel driver'] == 'vfio-pci'
+    assert told['Numa node'] == 1
+    assert told['Resource class'] == 'PGPU'
+    assert instance.uuid in told['Status']
+    assert told['Vans'] == [f'{van.uuid} of instance {instance.uuid}: plugged']
+
+
+def test_show_a_pf_and_its_vf(here, run):
+    devices.spec({'address': devices.PF, 'num_vfs': 2})
+    os_acc.plug(devices.instance(), [devices.pci(devices.VFS[1])])
+    _, pf = run('device', 'show', devices.PF)
+    assert pf['Vfs'] == devices.VFS[:2]
+    assert pf['Vfs possible'] == 4
+    assert pf['Handles free'] == 1
+    _, vf = run('device', 'show', devices.VFS[1])
+    assert vf['Pf'] == devices.PF
+    assert vf['In device_spec'] is True
+
+
+def test_show_why_the_host_keeps_one(here, run):
+    (here.sys / 'class/net/eth0/flags').write_text('0x1003\n')
+    _, told = run('device', 'show', devices.NIC)
+    assert 'interface eth0 is up' in told['Status']
+
+
+def test_show_a_parent_and_its_mdev(here, run):
+    instance = devices.instance()
+    request = devices.mdev('mtty-2')
+    os_acc.plug(instance, [request])
+    _, parent = run('device', 'show', 'mtty')
+    name = request.handle.uuid
+    (told,) = parent['Mediated devices']
+    assert told.startswith(f'{name} (mtty-2): VAN ')
+    _, own = run('device', 'show', name)
+    assert own['Parent'] == 'mtty'
+    assert own['Mdev type'] == 'mtty-2'
+    assert instance.uuid in own['Status']
+
+
+def test_show_a_vendor_vgpu(here, run):
+    here.add_function('0000:07:00.0', '10de:2235', 0x030200, 'nvidia')
+    folder = here.pci / 'devices/0000:07:00.0/nvidia'
+    folder.mkdir()
+    (folder / 'current_vgpu_type').write_text('558\n')
+    (folder / 'creatable_vgpu_types').write_text('558 : NVIDIA A40-1B\n')
+    _, told = run('device', 'show', '0000:07:00.0')
+    assert told['Vgpu type'] == 558
+    assert told['Vgpu types possible'] == ['558 (NVIDIA A40-1B)']
+
+
+@pytest.mark.parametrize('address', ['0000:99:00.0', 'nothing', '../etc'])
+def test_show_what_is_not_there(run, address):
+    code, err = run('device', 'show', address)
+    assert code == 1
+    assert err.startswith('DeviceNotFound: ')
+    assert address in err
