@@ -168,8 +168,9 @@ class PCIDriver(driver.DriverBase):
             data[VFIO_DRIVER] = modules.vfio_driver(function.modalias)
             if function.driver is not None:
                 data[DRIVER_BEFORE] = function.driver
-            if (override := function.driver_override) is not None:
-                data[OVERRIDE_BEFORE] = override
+            now = vfio.look(function, CONF.os_acc.device_timeout)
+            if now.override is not None:
+                data[OVERRIDE_BEFORE] = now.override
         return data
 
     def _bind_of(
@@ -224,7 +225,7 @@ class PCIDriver(driver.DriverBase):
             with self._group_lock(function):
                 pci_admission.check(self, van, function, bind, False)
                 spec = self._specs().check(function)
-                if not vfio.Binding.of(function).is_vfio:
+                if not vfio.is_bound(function):
                     data = dict(van.driver_data)
                     data.pop(DRIVER_BEFORE, None)
                     data.pop(OVERRIDE_BEFORE, None)
@@ -334,31 +335,30 @@ class PCIDriver(driver.DriverBase):
         function = pci.find(address)
         if function is None:
             return
-        now = vfio.Binding.of(function)
-        before = vfio.Binding(
-            data.get(DRIVER_BEFORE), data.get(OVERRIDE_BEFORE)
-        )
         conf = CONF.os_acc
         if data[BIND] != device_spec.BIND_OS_ACC:
             privileged.clean(
                 address, data[RESET], conf.release_timeout, conf.device_timeout
             )
-        elif now != before or now.is_vfio:
-            if now.driver not in (None, before.driver) and not now.is_vfio:
-                log.about(LOG, van.instance_uuid, van.uuid).warning(
-                    'PCI function %s: someone has bound it to %s: left',
-                    address,
-                    now.driver,
-                )
-                return
-            privileged.give_back(
+            return
+        before = data.get(DRIVER_BEFORE)
+        if function.driver not in (None, before) and not vfio.is_bound(
+            function
+        ):
+            log.about(LOG, van.instance_uuid, van.uuid).warning(
+                'PCI function %s: someone has bound it to %s: left',
                 address,
-                before.driver,
-                before.override,
-                data[RESET],
-                conf.release_timeout,
-                conf.device_timeout,
+                function.driver,
             )
+            return
+        privileged.give_back(
+            address,
+            before,
+            data.get(OVERRIDE_BEFORE),
+            data[RESET],
+            conf.release_timeout,
+            conf.device_timeout,
+        )
 
     def _remove_vfs(self, van: objects.VAN) -> None:
         """Remove the VFs that os-acc made, if this VAN was the last."""

@@ -65,7 +65,7 @@ def _check_possible(function: pci.Function, bind: str, device: str) -> None:
             reason='it is in no IOMMU group: enable the IOMMU in the '
             'firmware, and boot with intel_iommu=on or its like',
         )
-    if bind == device_spec.BIND_NONE and not vfio.Binding.of(function).is_vfio:
+    if bind == device_spec.BIND_NONE and not vfio.is_bound(function):
         raise exception.DeviceError(
             device=device,
             reason=f'it is bound to {function.driver or "no driver"}, and '
@@ -142,7 +142,7 @@ def check_pf(
                 device=f'PF {pf.address}',
                 holder=f'instance {other.instance_uuid}',
             )
-    if vfio.Binding.of(pf).is_vfio:
+    if vfio.is_bound(pf):
         raise exception.DeviceBusy(
             device=f'PF {pf.address}', holder=f'driver {pf.driver}'
         )

@@ -17,6 +17,7 @@ from typing import Any
 from os_acc import device_spec
 from os_acc import diagnosis
 from os_acc import driver
+from os_acc import exception
 from os_acc import objects
 from os_acc.drivers import pci_listing
 from os_acc.linux import in_use
@@ -61,7 +62,7 @@ def show(
         'in device_spec': spec is not None if specs.entries else None,
         'numa node': function.numa_node,
         'kernel driver': function.driver,
-        'driver override': function.driver_override,
+        'driver override': _override(function),
         'vfio driver': modules.vfio_driver(function.modalias),
         'iommu group': group,
         'iommu group members': pci.group_members(group) if group else [],
@@ -81,6 +82,13 @@ def show(
             if van.device == address or _has(van, address)
         ],
     }
+
+
+def _override(function: pci.Function) -> str | None:
+    try:
+        return vfio.look(function, 1.0).override
+    except exception.Timeout as err:
+        return f'cannot be read now: {err}'
 
 
 def status(
@@ -120,7 +128,7 @@ def status(
             f'PF with {number} VFs: it is not given out while it has them',
             '',
         )
-    if vfio.Binding.of(function).is_vfio:
+    if vfio.is_bound(function):
         return (
             bad,
             f'it is bound to {function.driver}, and no VAN has it',

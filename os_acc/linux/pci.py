@@ -129,6 +129,7 @@ class Function:
 
     @property
     def driver_override(self) -> str | None:
+        """May block: see vfio.look()."""
         text = sysfs.read(f'{self.path}/driver_override')
         return None if text in (None, '', NO_OVERRIDE) else text
 

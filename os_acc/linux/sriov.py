@@ -31,8 +31,13 @@ def total(pf: str) -> int:
 
 
 def count(pf: str) -> int:
-    """How many VFs it has."""
-    return sysfs.read_int(f'{pci.folder(pf)}/sriov_numvfs') or 0
+    """How many VFs it has.
+
+    By their links: to read sriov_numvfs waits for the device's lock, for as
+    long as an unbind of it is blocked (drivers/pci/iov.c).
+    """
+    names = sysfs.names(pci.folder(pf))
+    return sum(name.startswith('virtfn') for name in names)
 
 
 def autoprobe(pf: str) -> str | None:
@@ -82,7 +87,7 @@ def create(pf: str, number: int, seconds: float) -> None:
     if autoprobe(pf) == '1':
         _write(pf, 'sriov_drivers_autoprobe', '0')
     _write(pf, 'sriov_numvfs', str(number))
-    got = count(pf)
+    got = sysfs.read_int(f'{pci.folder(pf)}/sriov_numvfs') or 0
     if got != number:
         # Some drivers enable fewer, with no more than a line in the log.
         _write(pf, 'sriov_numvfs', '0')

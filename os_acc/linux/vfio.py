@@ -22,6 +22,7 @@ from os_acc import exception
 from os_acc.linux import modules
 from os_acc.linux import pci
 from os_acc.linux import sysfs
+from os_acc.linux import turns
 from os_acc.linux import waiting
 
 LOG = logging.getLogger(__name__)
@@ -40,11 +41,32 @@ class Binding:
 
     @classmethod
     def of(cls, function: pci.Function) -> Binding:
+        """For who has its turn on the function already; else look()."""
         return cls(function.driver, function.driver_override)
 
-    @property
-    def is_vfio(self) -> bool:
-        return self.driver is not None and modules.is_vfio_driver(self.driver)
+
+def look(function: pci.Function, seconds: float) -> Binding:
+    """How a function is bound now.
+
+    To read driver_override waits for the device's lock, for as long as an
+    unbind of it is blocked (driver_override_show, drivers/pci/pci-sysfs.c).
+
+    :raises Timeout: it is
+    """
+
+    def act() -> Binding:
+        with turns.on(function.path, seconds / 2):
+            return Binding.of(function)
+
+    what = f'PCI function {function.address} to say what it is bound to'
+    return waiting.at_most(act, seconds, what)
+
+
+def is_bound(function: pci.Function) -> bool:
+    """Whether vfio-pci or a variant of it has a function."""
+    return function.driver is not None and modules.is_vfio_driver(
+        function.driver
+    )
 
 
 def group_of(address: str) -> str | None:

@@ -39,7 +39,7 @@ def clean(function: pci.Function, mode: str, seconds: float) -> None:
     """
     if mode not in reset.MODES:
         arguments.refuse('reset', mode, f'one of {", ".join(reset.MODES)}')
-    vfio_bound = vfio.Binding.of(function).is_vfio
+    vfio_bound = vfio.is_bound(function)
 
     def act() -> None:
         with turns.on(function.path, seconds / 2):

@@ -102,13 +102,15 @@ def give_back(
     function = arguments.function(address)
     to = vfio.Binding(driver, override)
     _check_names(to)
-    now = vfio.Binding.of(function)
-    if not now.is_vfio and now.driver not in (None, to.driver):
-        raise exception.DeviceBusy(
-            device=f'PCI function {address}', holder=f'driver {now.driver}'
-        )
-    holding.wait(function.path, f'PCI function {address}', release_seconds)
-    cleaning.clean(function, reset_mode, seconds)
+    if function.driver != to.driver or vfio.is_bound(function):
+        if function.driver is not None and not vfio.is_bound(function):
+            raise exception.DeviceBusy(
+                device=f'PCI function {address}',
+                holder=f'driver {function.driver}',
+            )
+        holding.wait(function.path, f'PCI function {address}', release_seconds)
+        cleaning.clean(function, reset_mode, seconds)
+    # Else no guest had it since, and the host may use it already.
 
     def act() -> None:
         with turns.on(function.path, seconds / 2):
@@ -194,7 +196,7 @@ def _vf_users(pf: pci.Function) -> list[str]:
             continue
         if (use := in_use.by_host(vf, block)) is not None:
             found.append(f'VF {address}: {use}')
-        elif vfio.Binding.of(vf).is_vfio:
+        elif vfio.is_bound(vf):
             # Bound by someone, if not open: somebody means to use it.
             found.append(f'VF {address}: it is bound to {vf.driver}')
     return found

@@ -482,3 +482,12 @@ def test_discovery(here):
     )
     found = {d.address: d for d in os_acc.get_devices()}
     assert found[devices.DISK].handles_free == 0
+
+
+def test_what_no_guest_had_is_not_reset(here):
+    """It was never taken from its driver, and the host may be using it."""
+    here.fail('*/drivers/nvme/unbind', errno.EBUSY)
+    with pytest.raises(exception.PlugException):
+        os_acc.plug(devices.instance(), [devices.pci(devices.DISK)])
+    assert here.resets == []
+    assert os_acc.get_vans() == objects.VANList()
