@@ -75,6 +75,9 @@ class Spec:
         )
 
 
+_ANY = Spec()
+
+
 @dataclasses.dataclass(frozen=True)
 class Specs:
     """All entries. The first that names a device counts."""
@@ -87,7 +90,7 @@ class Specs:
         :returns: None: the option is set, and does not name it
         """
         if not self.entries:
-            return Spec()
+            return _ANY
         for spec in self.entries:
             if spec.matches(function):
                 return spec
@@ -99,7 +102,7 @@ class Specs:
             function = pci.find(name)
             return self.find(function) if function is not None else None
         if not self.entries:
-            return Spec()
+            return _ANY
         for spec in self.entries:
             if (
                 spec.vendor_id is None

@@ -168,11 +168,6 @@ class Kernel:
             'modalias': f'{modalias}\n',
             'numa_node': f'{numa}\n',
             'driver_override': '(null)\n',
-            'uevent': (
-                f'PCI_CLASS={pci_class:X}\nPCI_ID={ids.upper()}\n'
-                f'PCI_SUBSYS_ID=1AF4:1100\nPCI_SLOT_NAME={address}\n'
-                f'MODALIAS={modalias}\n'
-            ),
         }
         if totalvfs:
             common |= {
@@ -423,8 +418,6 @@ class Kernel:
         folder = self.pci / 'drivers' / driver
         self._file(address, 'driver').symlink_to(folder)
         (folder / address).symlink_to(self.pci / 'devices' / address)
-        uevent = self._file(address, 'uevent')
-        _put(uevent, f'DRIVER={driver}\n{uevent.read_text()}'.rstrip('\n'))
         if driver in VFIO:
             pathlib.Path(self.node(address)).touch()
 
@@ -434,8 +427,6 @@ class Kernel:
             return
         self._file(address, 'driver').unlink()
         (self.pci / 'drivers' / driver / address).unlink()
-        uevent = self._file(address, 'uevent')
-        _put(uevent, uevent.read_text().partition('\n')[2].rstrip('\n'))
         if driver in VFIO and not self._group_in_vfio(address):
             pathlib.Path(self.node(address)).unlink(missing_ok=True)
 

@@ -29,6 +29,7 @@ from os_acc import log
 from os_acc import objects
 from os_acc.drivers import pci_listing
 from os_acc.linux import pci
+from os_acc.linux import sysfs
 from os_acc.linux import vgpu
 
 LOG = logging.getLogger(__name__)
@@ -97,8 +98,11 @@ class NvidiaVGPUDriver(driver.DriverBase):
     @staticmethod
     def _functions() -> Iterator[tuple[pci.Function, device_spec.Spec]]:
         specs = device_spec.load(CONF)
-        for function in pci.functions():
-            if 'nvidia' in function.entries and function.is_vf:
+        for address in sysfs.names(pci.driver_folder('nvidia')):
+            if not pci.is_address(address):
+                continue
+            function = pci.find(address)
+            if function and 'nvidia' in function.entries and function.is_vf:
                 spec = specs.find(function)
                 if spec is not None:
                     yield function, spec

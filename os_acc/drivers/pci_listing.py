@@ -19,6 +19,7 @@ import os_resource_classes as resource_classes
 
 from os_acc import device_spec
 from os_acc import objects
+from os_acc.linux import bus
 from os_acc.linux import in_use
 from os_acc.linux import pci
 from os_acc.linux import sriov
@@ -85,10 +86,11 @@ def listed(
     specs: device_spec.Specs,
 ) -> Iterator[tuple[pci.Function, device_spec.Spec]]:
     """The functions that os-acc may give out, PFs with VFs among them."""
-    for function in pci.functions():
-        if function.is_bridge:
-            continue
-        if not specs.entries and function.base_class not in _CLASSES:
+    for function in bus.functions():
+        base_class = function.base_class
+        if base_class == pci.CLASS_BRIDGE or not (
+            specs.entries or base_class in _CLASSES
+        ):
             continue
         spec = specs.find(function)
         # A device that has a spec for mdevs or vGPUs is not given whole.

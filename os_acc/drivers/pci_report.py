@@ -20,6 +20,7 @@ from os_acc import driver
 from os_acc import exception
 from os_acc import objects
 from os_acc.drivers import pci_listing
+from os_acc.linux import bus
 from os_acc.linux import in_use
 from os_acc.linux import mdev
 from os_acc.linux import modules
@@ -213,7 +214,7 @@ def _module(name: str) -> Finding:
 
 def _entries(specs: device_spec.Specs) -> Iterator[Finding]:
     """Entries of device_spec that name nothing that is here."""
-    functions = list(pci.functions())
+    functions = list(bus.functions())
     parents = mdev.parents()
     for number, spec in enumerate(specs.entries, 1):
         if any(specs.find(function) is spec for function in functions):

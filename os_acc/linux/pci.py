@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 import dataclasses
 import os
 import re
@@ -20,6 +19,12 @@ from os_acc.linux import sysfs
 
 # The kernel prints the domain with %04x: drivers/pci/probe.c
 _BDF = re.compile(r'[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]')
+
+_MODALIAS = re.compile(
+    'pci:v0000([0-9A-F]{4})d0000([0-9A-F]{4})'
+    'sv[0-9A-F]{8}sd[0-9A-F]{8}'
+    'bc([0-9A-F]{2})sc([0-9A-F]{2})i([0-9A-F]{2})'
+)
 
 NO_OVERRIDE = '(null)'  # what driver_override reads when it is unset
 
@@ -59,7 +64,7 @@ def addresses() -> list[str]:
     return sysfs.names(f'{sysfs.SYS}/bus/pci/devices')
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(slots=True)
 class Function:
     """A PCI function as it was found.
 
@@ -67,6 +72,7 @@ class Function:
     :ivar pci_class: 24 bits: base class, sub-class, programming interface
     :ivar driver: what it is bound to
     :ivar entries: the names in its folder
+    :ivar pf: the address of a VF's PF, where it is known without a look
     """
 
     address: str
@@ -76,6 +82,7 @@ class Function:
     modalias: str
     driver: str | None
     entries: frozenset[str]
+    pf: str | None = None
 
     @property
     def path(self) -> str:
@@ -101,7 +108,9 @@ class Function:
     @property
     def physfn(self) -> str | None:
         """The address of a VF's PF."""
-        return sysfs.link(f'{self.path}/physfn') if self.is_vf else None
+        if self.pf is None and self.is_vf:
+            return sysfs.link(f'{self.path}/physfn')
+        return self.pf
 
     @property
     def parent(self) -> str:
@@ -157,34 +166,33 @@ def find(address: str) -> Function | None:
         entries = frozenset(os.listdir(path))
     except FileNotFoundError:
         return None
-    text = sysfs.read(f'{path}/uevent')
+    text = sysfs.read(f'{path}/modalias')
     if not text:
         # "Gone" is what ends an undo: be sure of it.
-        if os.path.exists(f'{path}/uevent'):
+        if os.path.exists(f'{path}/modalias'):
             raise exception.DeviceError(
                 device=f'PCI function {address}',
-                reason='its uevent cannot be read',
+                reason='its modalias cannot be read',
             )
         return None
-    # One read for all of it: pci_uevent() in drivers/pci/pci-driver.c
-    values = dict(line.partition('=')[::2] for line in text.splitlines())
-    vendor, _, product = values.get('PCI_ID', ':').lower().partition(':')
+    # One read for all of the ids: modalias_show() in drivers/pci/pci-sysfs.c.
+    # Not uevent: to read it may wait for the device's lock, for as long as an
+    # unbind of it is blocked (seen on Debian's Linux 6.1).
+    match = _MODALIAS.match(text)
+    if match is None:
+        raise exception.DeviceError(
+            device=f'PCI function {address}',
+            reason=f'its modalias is {text!r}',
+        )
     return Function(
         address=address,
-        vendor_id=vendor,
-        product_id=product,
-        pci_class=int(values.get('PCI_CLASS', '0'), 16),
-        modalias=values.get('MODALIAS', ''),
-        driver=values.get('DRIVER'),
+        vendor_id=match[1].lower(),
+        product_id=match[2].lower(),
+        pci_class=int(match[3] + match[4] + match[5], 16),
+        modalias=text,
+        driver=sysfs.link(f'{path}/driver') if 'driver' in entries else None,
         entries=entries,
     )
-
-
-def functions() -> Iterator[Function]:
-    """Every function of this host, in the order of the addresses."""
-    for address in addresses():
-        if (found := find(address)) is not None:
-            yield found
 
 
 def driver_of(address: str) -> str | None:

@@ -17,6 +17,9 @@ from os_acc.linux import pci
 from os_acc.linux import sysfs
 from os_acc.linux import waiting
 
+# As in an address: by the lower 8 bits of the routing id.
+_DEVFN = tuple(f'{devfn >> 3:02x}.{devfn & 7}' for devfn in range(256))
+
 _REASONS = {
     errno.EBUSY: 'it has another number of VFs already',
     errno.ERANGE: 'it cannot have so many',
@@ -65,10 +68,10 @@ def future_addresses(pf: str, number: int) -> list[str]:
     domain, bus, rest = pf.split(':')
     slot, function = rest.split('.')
     own = int(bus, 16) << 8 | int(slot, 16) << 3 | int(function)
-    ids = (own + offset + stride * place for place in range(number))
     return [
-        f'{domain}:{rid >> 8 & 0xFF:02x}:{rid >> 3 & 0x1F:02x}.{rid & 7}'
-        for rid in ids
+        f'{domain}:{rid >> 8 & 0xFF:02x}:{_DEVFN[rid & 0xFF]}'
+        for place in range(number)
+        for rid in (own + offset + stride * place,)
     ]
 
 

@@ -20,6 +20,7 @@ import pytest
 import os_acc
 from os_acc import device_spec
 from os_acc import exception
+from os_acc.linux import bus
 from os_acc.linux import pci
 
 
@@ -33,7 +34,7 @@ def named(*entries) -> set[str]:
     """The functions that a device_spec names."""
     devices.spec(*entries)
     specs = device_spec.load(os_acc.CONF)
-    return {f.address for f in pci.functions() if specs.find(f) is not None}
+    return {f.address for f in bus.functions() if specs.find(f) is not None}
 
 
 @pytest.mark.parametrize(

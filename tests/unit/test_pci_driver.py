@@ -410,13 +410,13 @@ def test_another_device_at_the_address_after_a_reboot(here):
     instance = devices.instance()
     os_acc.plug(instance, [devices.pci(devices.GPU)])
     here.reboot()
-    uevent = here.pci / 'devices' / devices.GPU / 'uevent'
-    text = uevent.read_text()
-    uevent.write_text(text.replace('10DE:1EB8', '10DE:2235'))
+    modalias = here.pci / 'devices' / devices.GPU / 'modalias'
+    text = modalias.read_text()
+    modalias.write_text(text.replace('d00001EB8', 'd00002235'))
     (failed,) = os_acc.recover().failed
     assert '10de:2235 is at that address' in failed.error
     assert here.driver_of(devices.GPU) is None
-    uevent.write_text(text)
+    modalias.write_text(text)
     assert len(os_acc.recover().restored) == 1
 
 

@@ -1,0 +1,148 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Discovery of PCI functions: get_devices() beside running lspci.
+
+Cyborg's drivers run ``lspci -nn -D``, one after the other, and take the lines
+apart. Here lspci reads the same tree, and runs once. os-acc tells more of
+each: its NUMA node, its traits, and whether the host or a VAN has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import functools
+import pathlib
+import re
+import subprocess
+
+from kernel import Kernel
+import pytest
+
+import os_acc
+from os_acc.privileged import context
+
+ROUNDS = 10
+NUMBERS = (512, 1024, 2048, 4096)
+IDS, CLASS = '8086:09c4', 0x120000
+VFS = 64
+
+_LINE = re.compile(
+    r'(?P<address>\S+) .*\[(?P<class>[0-9a-f]{4})\]: .*'
+    r'\[(?P<vendor>[0-9a-f]{4}):(?P<product>[0-9a-f]{4})\]'
+)
+
+
+def address(number: int) -> str:
+    return f'0000:{number >> 8:02x}:{number >> 3 & 31:02x}.{number & 7}'
+
+
+def build(root: pathlib.Path, number: int) -> Kernel:
+    """A host with so many functions, of which one in 64 is a PF.
+
+    lspci can read it too.
+    """
+    made = Kernel(root)
+    ids = b''.join(bytes.fromhex(part)[::-1] for part in IDS.split(':'))
+    config = ids + bytes(5) + CLASS.to_bytes(3, 'little')
+    config += bytes(64 - len(config))
+    for place in range(number):
+        pf = place - place % VFS
+        path = made.add_function(
+            address(place),
+            IDS,
+            CLASS,
+            group=place,
+            files={'resource': '0x0 0x0 0x0\n' * 7, 'irq': '0\n'},
+            physfn=address(pf) if place != pf else None,
+            totalvfs=VFS - 1 if place == pf else 0,
+        )
+        (path / 'config').write_bytes(config)
+        if place != pf:
+            link = made.pci / 'devices' / address(pf)
+            (link / f'virtfn{place - pf - 1}').symlink_to(path)
+    return made
+
+
+def lspci(sysfs: pathlib.Path) -> dict[str, str]:
+    """What Cyborg learns: ids by address."""
+    output = subprocess.run(
+        [
+            'lspci',
+            '-A',
+            'linux-sysfs',
+            '-O',
+            f'sysfs.path={sysfs}/bus/pci',
+            '-nn',
+            '-D',
+        ],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    found = {}
+    for line in output.splitlines():
+        if match := _LINE.match(line):
+            found[match['address']] = f'{match["vendor"]}:{match["product"]}'
+    return found
+
+
+def own() -> int:
+    """How many functions get_devices() has found."""
+    return sum(d.handles_total for d in os_acc.get_devices())
+
+
+@pytest.fixture(scope='module')
+def host(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Callable[[int], Kernel]:
+    return functools.cache(
+        lambda number: build(
+            tmp_path_factory.mktemp('host') / str(number), number
+        )
+    )
+
+
+@pytest.fixture
+def use(host, initialize, monkeypatch) -> Callable[[int], pathlib.Path]:
+    """Make a host of so many functions this one. Returns its sysfs."""
+
+    def do(number: int) -> pathlib.Path:
+        made = host(number)
+        made.install(monkeypatch)
+        return made.sys
+
+    initialize()
+    yield do
+    context.pctxt.set_client_mode(True)
+
+
+def test_discovery(use, take_turns) -> None:
+    number = NUMBERS[-1]
+    sysfs = use(number)
+    # The VFs, and not their PFs, which are no handles while they have VFs.
+    assert own() == number - number // VFS
+    assert lspci(sysfs) == dict.fromkeys(map(address, range(number)), IDS)
+    take_turns(own, lambda: lspci(sysfs), ROUNDS)
+
+
+@pytest.mark.parametrize('number', NUMBERS[:-1])
+def test_growth(use, take_turns, number) -> None:
+    """What 4,096 take, beside what so many take."""
+    use(number)
+    assert own() == number - number // VFS
+
+    def peer() -> None:
+        use(number)
+        own()
+
+    def act() -> None:
+        use(NUMBERS[-1])
+        own()
+
+    take_turns(act, peer, ROUNDS)
