@@ -38,6 +38,12 @@ class PluginBase(extension.ExtensionBase, abc.ABC):
     def describe(self) -> objects.HostPluginInfo:
         """Say which handle classes, in which versions, the plugin takes."""
 
+    def check_live(self) -> None:
+        """Called before a live plug or unplug touches anything. Here: nothing.
+
+        :raises Exception: it cannot be, such as for want of a package
+        """
+
     @abc.abstractmethod
     def plug(
         self,

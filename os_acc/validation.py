@@ -119,9 +119,10 @@ def plan(
 
 
 def check_live(plugin: plugin_base.PluginBase) -> None:
-    """:raises LiveNotSupported: the plugin cannot"""
+    """:raises LiveNotSupported: the plugin cannot; or what it raises"""
     if not plugin.supports_live:
         raise exception.LiveNotSupported(plugin=plugin.name)
+    plugin.check_live()
 
 
 def _check_binding(

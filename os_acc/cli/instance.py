@@ -40,6 +40,11 @@ class Plug(base.Command, lister.Lister):
             'them; - reads standard input',
         )
         parser.add_argument(
+            '--live',
+            action='store_true',
+            help='attach them to the running guest too',
+        )
+        parser.add_argument(
             '--driver', metavar='NAME', help='use this driver for all of them'
         )
         parser.add_argument('--name', help="the instance's name")
@@ -67,7 +72,12 @@ class Plug(base.Command, lister.Lister):
             hypervisor_id=parsed_args.hypervisor_id,
         )
         base.initialize()
-        vans = os_acc.plug(info, requests, progress=progress.Bar(sys.stderr))
+        vans = os_acc.plug(
+            info,
+            requests,
+            live=parsed_args.live,
+            progress=progress.Bar(sys.stderr),
+        )
         columns = (*base.VAN_COLUMNS, 'Guest config')
         return columns, [
             (*base.van_row(van), base.Nullable(van.guest_config))
@@ -87,6 +97,12 @@ class Unplug(base.Command):
             action='append',
             help='only this VAN; may be repeated',
         )
+        parser.add_argument(
+            '--live',
+            action='store_true',
+            help='detach them from the running guest, and wait until it has '
+            'let go',
+        )
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
@@ -100,7 +116,10 @@ class Unplug(base.Command):
             ]
         base.initialize()
         count = os_acc.unplug(
-            info, requests, progress=progress.Bar(sys.stderr)
+            info,
+            requests,
+            live=parsed_args.live,
+            progress=progress.Bar(sys.stderr),
         )
         self.app.stdout.write(f'released {count}\n')
 

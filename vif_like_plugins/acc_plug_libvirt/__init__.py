@@ -10,13 +10,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from collections.abc import Sequence
 import platform
+import threading
+from typing import TYPE_CHECKING
+from typing import Any
 
 from oslo_config import cfg
 
-from os_acc import exception
+from os_acc import diagnosis
 from os_acc import objects
 from os_acc import plugin
+
+if TYPE_CHECKING:
+    from acc_plug_libvirt import connection
 
 OPTS = (
     cfg.BoolOpt(
@@ -58,6 +66,42 @@ OPTS = (
         help='Where guests see particular devices: HANDLE=ADDRESS, the '
         "handle's PCI address or mdev UUID, and the guest's PCI address.",
     ),
+    cfg.StrOpt(
+        'connection_uri',
+        default='qemu:///system',
+        help='The libvirt that the guests of this host run under.',
+    ),
+    cfg.FloatOpt(
+        'connect_timeout',
+        default=30.0,
+        min=0,
+        help='Seconds to wait for a libvirtd that is not there, or restarts.',
+    ),
+    cfg.FloatOpt(
+        'attach_timeout',
+        default=120.0,
+        min=1,
+        help='Seconds for libvirt to attach one device.',
+    ),
+    cfg.IntOpt(
+        'detach_attempts',
+        default=8,
+        min=1,
+        help='How often a running guest is asked to let go of a device.',
+    ),
+    cfg.FloatOpt(
+        'detach_attempt_timeout',
+        default=20.0,
+        min=0.1,
+        help='Seconds to wait for the guest each time.',
+    ),
+    cfg.FloatOpt(
+        'detach_timeout',
+        default=160.0,
+        min=0.1,
+        help='Seconds for all attempts together. Then unplug fails, and the '
+        'device stays with the guest until it is called again.',
+    ),
 )
 
 
@@ -70,7 +114,17 @@ class LibvirtPlugin(plugin.PluginBase):
     """
 
     CONFIG_OPTS = OPTS
-    supports_live = False
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self._connection: connection.Connection | None = None
+        self._making = threading.Lock()
+
+    def check_live(self) -> None:
+        """:raises HypervisorError: libvirt-python is not installed"""
+        from acc_plug_libvirt import connection
+
+        connection.module()
 
     def describe(self) -> objects.HostPluginInfo:
         # TestHandle: Nova's CI boots guests with Cyborg's fake driver.
@@ -94,7 +148,6 @@ class LibvirtPlugin(plugin.PluginBase):
         # lxml loads only here.
         from acc_plug_libvirt import hostdev
 
-        self._refuse_live(live)
         text = van.guest_config = hostdev.build(van, self.config)
         if text is not None and platform.machine().startswith('ppc64'):
             from acc_plug_libvirt import drc
@@ -102,6 +155,10 @@ class LibvirtPlugin(plugin.PluginBase):
             index = drc.drc_index_before(text)
             if index is not None:
                 van.driver_data['drc_index'] = index
+        if live and text is not None:
+            from acc_plug_libvirt import attach
+
+            attach.attach(self._libvirt(), van, self.config.attach_timeout)
 
     def unplug(
         self,
@@ -109,9 +166,50 @@ class LibvirtPlugin(plugin.PluginBase):
         instance_info: objects.InstanceInfo,
         live: bool,
     ) -> None:
-        """Nothing to do: the caller undefines the guest, or edits it."""
-        self._refuse_live(live)
+        """Cold: nothing to do, the caller undefines the guest, or edits it.
 
-    def _refuse_live(self, live: bool) -> None:
-        if live:
-            raise exception.LiveNotSupported(plugin=self.name)
+        Live: out of its definition, then out of the running guest.
+        """
+        if not live or isinstance(van.handle, objects.TestHandle | None):
+            return
+        from acc_plug_libvirt import detach
+
+        conf = self.config
+        detach.detach(
+            self._libvirt(),
+            van,
+            conf.detach_timeout,
+            conf.detach_attempts,
+            conf.detach_attempt_timeout,
+        )
+
+    def diagnose(self) -> Iterator[diagnosis.Finding]:
+        from acc_plug_libvirt import report
+
+        uri = self.config.connection_uri
+        return report.findings(uri)
+
+    def _libvirt(self) -> connection.Connection:
+        from acc_plug_libvirt import connection
+
+        with self._making:
+            uri = self.config.connection_uri
+            if self._connection is None or self._connection.uri != uri:
+                self._connection = connection.Connection(
+                    uri, self.config.connect_timeout
+                )
+            return self._connection
+
+
+def update_domain_xml(
+    xml: str,
+    old_vans: Sequence[objects.VAN],
+    new_vans: Sequence[objects.VAN],
+) -> str:
+    """Rewrite a domain's hostdevs for another host's VANs.
+
+    See domain_xml.update_domain_xml, which loads only here.
+    """
+    from acc_plug_libvirt import domain_xml
+
+    return domain_xml.update_domain_xml(xml, old_vans, new_vans)

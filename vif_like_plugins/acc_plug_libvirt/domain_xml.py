@@ -1,0 +1,207 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""The hostdevs of a domain's XML: found, compared, and rewritten."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Sequence
+import copy
+import dataclasses
+from typing import NoReturn
+
+from lxml import etree
+
+from acc_plug_libvirt import hostdev
+from os_acc import exception
+from os_acc import objects
+
+# libvirt keeps an alias that begins so; all others are its own.
+_USER_ALIAS = 'ua-'
+
+
+@dataclasses.dataclass(frozen=True)
+class Hostdev:
+    """A <hostdev> of a domain.
+
+    :ivar identity: as a handle's, 'pci/0000:3b:00.1'; None: of another kind
+    :ivar alias: the user's; None where it is libvirt's own, or none
+    """
+
+    element: etree._Element
+    identity: str | None
+    alias: str | None
+
+    @property
+    def xml(self) -> str:
+        text: str = etree.tostring(self.element, encoding='unicode')
+        return text
+
+
+def parse(xml: str) -> etree._Element:
+    """Parse a domain's XML.
+
+    :raises InvalidRequest: it is none
+    """
+    parser = etree.XMLParser(resolve_entities=False, no_network=True)
+    try:
+        root = etree.fromstring(xml.encode(), parser)
+    except (etree.XMLSyntaxError, AttributeError) as err:
+        raise exception.InvalidRequest(
+            subject='domain',
+            field='xml',
+            value=str(xml)[:80],
+            expected=f'a <domain> ({err})',
+        ) from err
+    if root.tag != 'domain':
+        raise exception.InvalidRequest(
+            subject='domain', field='xml', value=root.tag, expected='domain'
+        )
+    return root
+
+
+def hostdevs(root: etree._Element) -> Iterator[Hostdev]:
+    """The <hostdev> elements of a domain."""
+    for element in root.iterfind('devices/hostdev'):
+        alias = element.find('alias')
+        name = alias.get('name') if alias is not None else None
+        yield Hostdev(
+            element,
+            _identity(element),
+            name if name and name.startswith(_USER_ALIAS) else None,
+        )
+
+
+def _identity(element: etree._Element) -> str | None:
+    """By what the address means, not by how it is written."""
+    address = element.find('source/address')
+    if element.get('mode') != 'subsystem' or address is None:
+        return None
+    if element.get('type') == 'mdev':
+        return f'mdev/{address.get("uuid", "").lower()}'
+    if element.get('type') != 'pci':
+        return None
+    try:
+        parts = tuple(
+            int(address.get(name, '0'), 0)
+            for name in ('domain', 'bus', 'slot', 'function')
+        )
+    except ValueError:
+        return None
+    return 'pci/%04x:%02x:%02x.%x' % parts
+
+
+def alias_of(van: objects.VAN) -> str:
+    return f'{hostdev.ALIAS}{van.uuid}'
+
+
+def find(xml: str, van: objects.VAN) -> Hostdev | None:
+    """A VAN's hostdev: by its alias, else by its source.
+
+    :raises DeviceBusy: its source is there under an alias of somebody else
+    """
+    wanted = van.handle.identity if van.handle is not None else None
+    found = None
+    for each in hostdevs(parse(xml)):
+        if each.alias == alias_of(van):
+            return each
+        if each.identity is not None and each.identity == wanted:
+            found = each
+    if found is not None and found.alias is not None:
+        raise exception.DeviceBusy(
+            device=wanted, holder=f'alias {found.alias} of the same domain'
+        )
+    return found
+
+
+def update_domain_xml(
+    xml: str,
+    old_vans: Sequence[objects.VAN],
+    new_vans: Sequence[objects.VAN],
+) -> str:
+    """Rewrite a domain for another host: cold or live migration, evacuation.
+
+    What the guest sees stays: the address on its bus, the boot order. What
+    the host gives is the new VAN's: source, alias, managed, driver, model.
+
+    :param xml: the domain's, from the old host
+    :param old_vans: the VANs there
+    :param new_vans: those of the new host, in the same order
+    :returns: the XML for the new host; other hostdevs are left as they are
+    :raises InvalidRequest: the lists do not match; a VAN is not in the
+        domain; a new device is in it already; xml is no domain
+    """
+    if len(old_vans) != len(new_vans):
+        _refuse('new_vans', len(new_vans), f'{len(old_vans)} VANs')
+    root = parse(xml)
+    there = list(hostdevs(root))
+    moves: list[tuple[Hostdev, etree._Element]] = []
+    for old, new in zip(old_vans, new_vans, strict=True):
+        if old.guest_config is None and new.guest_config is None:
+            continue
+        moves.append((_old(there, old), _new(new)))
+    moved = {id(each.element) for each, _ in moves}
+    left = {e.identity for e in there if id(e.element) not in moved}
+    coming = [_identity(element) for _, element in moves]
+    for identity in coming:
+        if identity in left or coming.count(identity) > 1:
+            _refuse('new_vans', identity, 'a device that is in it once')
+    for each, element in moves:
+        _replace(each.element, element)
+    text: str = etree.tostring(root, encoding='unicode')
+    return text
+
+
+def _old(there: Sequence[Hostdev], van: objects.VAN) -> Hostdev:
+    identity = van.handle.identity if van.handle is not None else None
+    found = [e for e in there if e.alias == alias_of(van)] or [
+        e for e in there if e.identity is not None and e.identity == identity
+    ]
+    if len(found) != 1:
+        _refuse(
+            'old_vans',
+            f'{van.uuid} ({identity})',
+            f'one hostdev of the domain, where {len(found)} are',
+        )
+    return found[0]
+
+
+def _new(van: objects.VAN) -> etree._Element:
+    if not van.guest_config:
+        _refuse('new_vans', van.uuid, 'a VAN with guest_config')
+    element = etree.fromstring(van.guest_config)
+    if element.tag != 'hostdev':
+        _refuse('new_vans', van.uuid, 'a <hostdev> in guest_config')
+    return element
+
+
+def _replace(old: etree._Element, new: etree._Element) -> None:
+    """Put the host's part of one in the place of the other's."""
+    if old.get('type') != new.get('type'):
+        _refuse('new_vans', new.get('type'), f'a {old.get("type")} device')
+    for name in ('managed', 'model', 'display', 'ramfb'):
+        old.attrib.pop(name, None)
+        if (value := new.get(name)) is not None:
+            old.set(name, value)
+    for tag in ('driver', 'source', 'alias'):
+        for element in old.findall(tag):
+            old.remove(element)
+    # In the order of the schema: driver, source, ..., alias, address.
+    for place, tag in enumerate(('driver', 'source', 'alias')):
+        for element in new.findall(tag):
+            old.insert(place, copy.deepcopy(element))
+
+
+def _refuse(field: str, value: object, expected: str) -> NoReturn:
+    raise exception.InvalidRequest(
+        subject='update_domain_xml',
+        field=field,
+        value=value,
+        expected=expected,
+    )

@@ -1,0 +1,52 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""What an operator is told of the libvirt of a host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+import contextlib
+
+from acc_plug_libvirt import connection
+from os_acc import diagnosis
+from os_acc import exception
+
+
+def findings(uri: str) -> Iterator[diagnosis.Finding]:
+    """See ExtensionBase.diagnose."""
+    subject = f'libvirt {uri}'
+    try:
+        libvirt = connection.module()
+    except exception.HypervisorError:
+        yield diagnosis.Finding(
+            subject,
+            diagnosis.WARNING,
+            'libvirt-python is not installed: nothing can be attached to a '
+            'running guest',
+            "pip install 'os-acc[libvirt]'",
+        )
+        return
+    try:
+        # To look only: no events, no second try.
+        with contextlib.closing(libvirt.openReadOnly(uri)) as opened:
+            version = opened.getLibVersion()
+            running = opened.numOfDomains()
+    except libvirt.libvirtError as err:
+        yield diagnosis.Finding(
+            subject,
+            diagnosis.WARNING,
+            f'it cannot be reached: {err}',
+            'start libvirtd, set [os_acc_libvirt] connection_uri, or give '
+            "the service's user access to its socket",
+        )
+        return
+    text = f'{version // 1000000}.{version // 1000 % 1000}.{version % 1000}'
+    yield diagnosis.Finding(
+        subject, diagnosis.OK, f'version {text}, {running} guests run'
+    )
