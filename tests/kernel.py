@@ -75,6 +75,7 @@ class Kernel:
         self._crash: tuple[int, bool] | None = None
         self.dead = False
         self._pid = 4711
+        self._group = 100
         for name in (
             'sys/bus/pci/devices',
             'sys/bus/pci/drivers',
@@ -203,9 +204,8 @@ class Kernel:
 
     def _into_group(self, path: pathlib.Path, group: int | None) -> None:
         if group is None:
-            group = 100 + len(
-                list((self.sys / 'kernel/iommu_groups').iterdir())
-            )
+            self._group += 1
+            group = self._group
         folder = self.sys / f'kernel/iommu_groups/{group}'
         (folder / 'devices').mkdir(parents=True, exist_ok=True)
         (folder / 'devices' / path.name).symlink_to(path)

@@ -27,6 +27,7 @@ def here(kernel, monkeypatch):
         'kernel/drivers/vfio/mdev/mdev.ko',
     )
     monkeypatch.setattr(context, 'whoami', lambda: (0, []))
+    os_acc.CONF.set_override('plugin', 'noop', 'os_acc')
     os_acc.initialize()
     return kernel
 
