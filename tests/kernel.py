@@ -468,7 +468,9 @@ class Kernel:
         self._unbind(address)
         path = (self.pci / 'devices' / address).resolve()
         group = (path / 'iommu_group').resolve()
-        shutil.rmtree(group)
+        (group / 'devices' / address).unlink()
+        if not list((group / 'devices').iterdir()):
+            shutil.rmtree(group)
         shutil.rmtree(path)
         (self.pci / 'devices' / address).unlink()
         del self._native[address]

@@ -15,6 +15,7 @@ import json
 import os
 import pathlib
 import signal
+import subprocess
 import sys
 import time
 
@@ -33,10 +34,17 @@ SUDOERS = pathlib.Path('/etc/sudoers.d/os-acc-lab')
 
 
 @pytest.fixture
-def sudoers():
+def sudoers(tmp_path):
     """The rule of the documentation, for the user nobody."""
     helper = pathlib.Path(sys.executable).parent / 'privsep-helper'
-    SUDOERS.write_text(f'nobody ALL = (root) NOPASSWD: {helper} *\n')
+    arguments = (
+        f'--config-file {tmp_path}/os-acc.conf '
+        r'--privsep_context os_acc\.privileged\.context\.pctxt '
+        r'--privsep_sock_path /lab/tmp/[^/ ]+/privsep\.sock'
+    )
+    SUDOERS.write_text(
+        f'nobody ALL = (root) NOPASSWD: {helper} ^{arguments}$\n'
+    )
     SUDOERS.chmod(0o440)
     yield
     SUDOERS.unlink()
@@ -212,7 +220,12 @@ def test_either_capability_is_needed(service, sudoers, snapshot, only):
     def work():
         return error_of(lambda: plug(use.pci_request(lab_devices.NIC)))
 
-    kind, text, *undo = service.answer(work)
+    # Somebody else's process; one that has changed its user is root's own.
+    with subprocess.Popen(['sleep', '600'], user=NOBODY - 1) as other:
+        try:
+            kind, text, *undo = service.answer(work)
+        finally:
+            other.kill()
     assert kind == 'PrivilegeError'
     assert only in text
     assert undo == []
