@@ -62,6 +62,7 @@ AIMS = (
     Aim('  4096 / 2048', 'test_growth[2048]', 2.2),
     Aim('VF / sysfs alone', 'test_vf', 1.5),
     Aim('  made before / sysfs', 'test_vf_from_nothing', 1.5),
+    Aim('live plug / libvirt', 'test_live_plug', 1.15),
 )
 
 
@@ -121,14 +122,18 @@ def take_turns(
         peer: Callable[[], Any],
         rounds: int,
         warmup_rounds: int = 2,
+        before_peer: Callable[[], Any] = lambda: None,
+        after_peer: Callable[[], Any] = lambda: None,
     ) -> None:
         peer_times = []
 
         def setup() -> None:
+            before_peer()
             gc.collect()
             start = time.perf_counter()
             peer()
             peer_times.append(time.perf_counter() - start)
+            after_peer()
             # Nobody pays for what the other has left behind.
             gc.collect()
 

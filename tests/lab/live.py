@@ -106,6 +106,12 @@ class Libvirtd:
             subprocess.run(mount, check=True, timeout=60)
         pathlib.Path('/etc/libvirt/qemu.conf').write_text(QEMU_CONF)
         subprocess.run(['modprobe', 'kvm_amd', 'nested=0'], check=True)
+        # Its package's script makes them; it is not run here.
+        for command in (
+            ['groupadd', '--system', '--force', 'kvm'],
+            ['useradd', '--system', '--user-group', 'libvirt-qemu'],
+        ):
+            subprocess.run(command, check=False, capture_output=True)
         self._virtlogd = subprocess.Popen(
             ['/usr/sbin/virtlogd'], stdin=subprocess.DEVNULL
         )
@@ -138,7 +144,14 @@ class Libvirtd:
             stderr=log,
         )
         log.close()
-        wait(lambda: virsh('version', check=False).returncode == 0, 120)
+        try:
+            wait(lambda: virsh('version', check=False).returncode == 0, 120)
+        except AssertionError as err:
+            said = (self.folder / 'libvirtd.log').read_text()[-2000:]
+            why = virsh('version', check=False).stderr
+            raise AssertionError(
+                f'libvirtd ({self._process.poll()}): {said}\nvirsh: {why}'
+            ) from err
 
     def kill(self) -> None:
         assert self._process is not None

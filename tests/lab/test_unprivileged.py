@@ -26,6 +26,7 @@ import use
 
 import os_acc
 from os_acc import exception
+from os_acc.linux import sriov
 from os_acc.privileged import context
 
 NOBODY = 65534
@@ -141,6 +142,7 @@ def test_all_of_it(service, sudoers, snapshot, report):
     def work():
         trips = Trips()
         counts = {}
+        assert sriov.count(lab_devices.NVME_PF) == 0
         plug(use.pci_request(use.VFS[0]))
         counts['first VF'] = list(trips.names)
         trips.names.clear()
@@ -171,6 +173,7 @@ def test_all_of_it(service, sudoers, snapshot, report):
     # CAP_DAC_READ_SEARCH is 2, CAP_SYS_PTRACE 19: include/uapi/linux.
     assert [int(text, 16) for text in capabilities] == [1 << 2 | 1 << 19]
     assert refused[0] == 'DeviceInUseByHost'
+    assert counts['first VF'] == ['create_vfs', 'take']
     assert all(1 <= len(names) <= 2 for names in counts.values()), counts
     report(f'lab: calls of the daemon for each VAN: {counts}')
 
