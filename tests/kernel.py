@@ -281,9 +281,9 @@ class Kernel:
             self._remove_mdev(link.name)
         for pf in self._vfs:
             self._set_numvfs(pf, 0)
-            self._file(pf, 'sriov_drivers_autoprobe').write_text('1\n')
+            _put(self._file(pf, 'sriov_drivers_autoprobe'), '1')
         for address, native in self._native.items():
-            self._file(address, 'driver_override').write_text('(null)\n')
+            _put(self._file(address, 'driver_override'), '(null)')
             self._unbind(address)
             if native is not None:
                 self._bind(address, native)
@@ -509,7 +509,7 @@ class Kernel:
     @staticmethod
     def _count_ports(parent: pathlib.Path, change: int) -> None:
         left = int((parent / 'ports').read_text()) + change
-        (parent / 'ports').write_text(f'{left}\n')
+        _put(parent / 'ports', str(left))
         for kind in (parent / 'mdev_supported_types').iterdir():
             each = int((kind / 'ports').read_text())
-            (kind / 'available_instances').write_text(f'{left // each}\n')
+            _put(kind / 'available_instances', str(left // each))

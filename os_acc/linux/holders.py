@@ -20,6 +20,7 @@ from collections.abc import Iterator
 import contextlib
 import errno
 import os
+import re
 import stat
 
 from lxml import etree
@@ -29,6 +30,12 @@ from os_acc.linux import sysfs
 
 # Where libvirt keeps what runs: src/qemu/qemu_conf.c, stateDir.
 LIBVIRT_STATE = '/run/libvirt/qemu'
+
+# Files of no device, that most processes have open.
+_COMMON = re.compile(
+    '/dev/(null|zero|full|u?random|tty|ptmx|console|kmsg|kvm'
+    '|(pts|shm|hugepages|mqueue)/.*)'
+)
 
 # PROC_PID_INIT_INO, include/linux/proc_ns.h
 _HOSTS_PIDS = 'pid:[4026531836]'
@@ -52,7 +59,7 @@ def of_files(paths: Collection[str]) -> list[str]:
         for path in _open_files(pid):
             if path in wanted or (
                 path.startswith('/dev/')
-                and numbers
+                and not _COMMON.fullmatch(path)
                 and _number(f'{sysfs.PROC}/{pid}/root{path}') in numbers
             ):
                 name = sysfs.read(f'{sysfs.PROC}/{pid}/comm') or '?'
@@ -90,11 +97,12 @@ def below(path: str) -> list[str]:
 
     :param path: its folder in sysfs
     """
-    real = f'{os.path.realpath(path)}/'
+    folder, part = f'{sysfs.SYS}/dev/char', f'/{os.path.basename(path)}/'
     found = []
-    for number in sysfs.names(f'{sysfs.SYS}/dev/char'):
-        where = os.path.realpath(f'{sysfs.SYS}/dev/char/{number}')
-        if where.startswith(real):
+    for number in sysfs.names(folder):
+        # A link such as ../../devices/pci0000:00/0000:00:17.0/uio/uio0
+        where = f'{folder}/{number}'
+        if part in os.readlink(where):
             text = sysfs.read(f'{where}/uevent') or ''
             for line in text.splitlines():
                 if line.startswith('DEVNAME='):
