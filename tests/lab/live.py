@@ -61,7 +61,7 @@ DOMAIN = """
 <domain type='kvm'>
   <name>{name}</name>
   <uuid>{uuid}</uuid>
-  <memory unit='MiB'>256</memory>
+  <memory unit='MiB'>{memory}</memory>
   <vcpu>1</vcpu>
   <os>
     <type arch='x86_64' machine='q35'>hvm</type>
@@ -177,12 +177,17 @@ class Guest:
     """A guest, defined and maybe running. It is seen by virsh only."""
 
     def __init__(
-        self, daemon: Libvirtd, ports: int = 6, hostdevs: str = ''
+        self,
+        daemon: Libvirtd,
+        ports: int = 6,
+        hostdevs: str = '',
+        memory: int = 256,
     ) -> None:
         self.uuid = str(uuid.uuid4())
         self.name = f'guest-{self.uuid[:8]}'
         self.daemon = daemon
         self.ports = ports
+        self.memory = memory
         self.log = daemon.folder / f'{self.name}.log'
         self.define(hostdevs)
 
@@ -194,6 +199,7 @@ class Guest:
                 name=self.name,
                 uuid=self.uuid,
                 folder=self.daemon.folder,
+                memory=self.memory,
                 log=self.log,
                 ports=''.join(port.format(n + 1) for n in range(self.ports)),
                 hostdevs=hostdevs,
