@@ -81,6 +81,9 @@ class Drivers:
             self._drivers[name] = _load(name)
         return _version()
 
+    def ping(self) -> bool:
+        return True
+
     def discover(self) -> dict[str, Any]:
         """What each driver finds, and how it failed where it did."""
         found: list[dict[str, Any]] = []

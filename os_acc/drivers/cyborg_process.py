@@ -23,6 +23,7 @@ import sys
 import threading
 import time
 from typing import Any
+from typing import NamedTuple
 import weakref
 
 from os_acc import cyborg_helper
@@ -32,7 +33,7 @@ LOG = logging.getLogger(__name__)
 
 # Nobody's answer is near to it: what never ends must not fill the memory.
 _LONGEST = 16 * 2**20
-# For what is killed to be gone.
+# For what is killed to be gone, and what has nothing to do to answer.
 _END_SECONDS = 5.0
 
 
@@ -45,6 +46,22 @@ class CallFailed(exception.HelperError):
     def __init__(self, errno: int | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.errno = errno
+
+
+class Deadline(NamedTuple):
+    """When to stop waiting.
+
+    :ivar seconds: how long it was from the beginning
+    :ivar at: on time.monotonic()
+    """
+
+    seconds: float
+    at: float
+
+    @property
+    def left(self) -> float:
+        """Seconds; never 0, which a socket takes for no waiting at all."""
+        return max(self.at - time.monotonic(), 0.001)
 
 
 class Process:
@@ -97,14 +114,24 @@ class Process:
             and _exit_of(self._process) is None
         )
 
+    def answers(self) -> bool:
+        """Whether it is ready for a call: it may have died unnoticed."""
+        until = Deadline(_END_SECONDS, time.monotonic() + _END_SECONDS)
+        with contextlib.suppress(exception.HelperError, exception.Timeout):
+            return self.usable and bool(self.call('ping', {}, until, 'answer'))
+        return False
+
     def call(
-        self, method: str, params: dict[str, Any], deadline: float, what: str
+        self,
+        method: str,
+        params: dict[str, Any],
+        deadline: Deadline,
+        what: str,
     ) -> Any:
         """Call a method of cyborg_helper.__main__.Drivers.
 
         After any error but CallFailed it is not usable any more.
 
-        :param deadline: on time.monotonic()
         :param what: for the error: what is to be done
         :returns: its result
         :raises CallFailed: it raised
@@ -112,10 +139,9 @@ class Process:
             the process died
         :raises Timeout: killed at the deadline, with all that it started
         """
-        start = time.monotonic()
         try:
             text = json.dumps({'method': method, 'params': params})
-            self._socket.settimeout(max(deadline - start, 0.001))
+            self._socket.settimeout(deadline.left)
             self._socket.sendall(text.encode() + b'\n')
             answer = json.loads(self._line(deadline))
         except BaseException as err:
@@ -124,7 +150,7 @@ class Process:
             if isinstance(err, TimeoutError):
                 raise exception.Timeout(
                     what=f'Cyborg to {what}; its process was killed',
-                    seconds=round(deadline - start, 3),
+                    seconds=deadline.seconds,
                 ) from err
             if isinstance(err, OSError | EOFError | ValueError):
                 raise self._error(
@@ -142,12 +168,9 @@ class Process:
             )
         return answer['result']
 
-    def _line(self, deadline: float) -> bytes:
+    def _line(self, deadline: Deadline) -> bytes:
         while b'\n' not in self._received:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise TimeoutError
-            self._socket.settimeout(left)
+            self._socket.settimeout(deadline.left)
             part = self._socket.recv(65536)
             if not part:
                 raise EOFError
@@ -201,15 +224,15 @@ class Helpers:
 
         :param seconds: for all of it
         """
-        deadline = time.monotonic() + seconds
+        deadline = Deadline(seconds, time.monotonic() + seconds)
         with self._helper(deadline) as helper:
             return helper.call(method, params, deadline, what)
 
     @contextlib.contextmanager
-    def _helper(self, deadline: float) -> Iterator[Process]:
+    def _helper(self, deadline: Deadline) -> Iterator[Process]:
         with self._lock:
             kept, self._idle = self._idle, None
-        helper = kept if kept and kept.usable else self._start(deadline)
+        helper = kept if kept and kept.answers() else self._start(deadline)
         try:
             yield helper
         finally:
@@ -220,7 +243,7 @@ class Helpers:
             if not keep:
                 helper.end()
 
-    def _start(self, deadline: float) -> Process:
+    def _start(self, deadline: Deadline) -> Process:
         helper = Process(self._python)
         try:
             version = helper.call(
