@@ -114,7 +114,7 @@ class CyborgDriver(driver.DriverBase):
         devices = self._report(found)
         if errors:
             raise exception.DiscoveryFailed(
-                devices, errors=cyborg_source.joined(errors)
+                devices, message=cyborg_source.joined(errors)
             )
         return devices
 

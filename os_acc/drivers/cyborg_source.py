@@ -56,7 +56,7 @@ class Source:
                 self._last = until, devices
         matching = [found for found in devices if matches(found)]
         if errors and not matching:
-            raise exception.DiscoveryFailed(errors=joined(errors))
+            raise exception.DiscoveryFailed(message=joined(errors))
         return matching
 
     def get(
