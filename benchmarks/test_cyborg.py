@@ -26,7 +26,7 @@ import sys
 
 import pytest
 
-ROUNDS = 5
+ROUNDS = 3
 PROGRAM = """
 import gc, json, sys
 import os_acc

@@ -225,7 +225,8 @@ def _watch(channel: socket.socket, parent: int) -> None:
 
 def end() -> None:
     """End this process, and what it has started."""
-    if os.getpgrp() == os.getpid():
+    # Not that of a shell in which somebody runs this by hand.
+    if os.getpgrp() == os.getsid(0):
         os.killpg(0, signal.SIGKILL)
     os._exit(1)
 

@@ -20,6 +20,7 @@ from typing import Any
 from oslo_config import cfg
 
 from os_acc import device_spec
+from os_acc import diagnosis
 from os_acc import driver
 from os_acc import exception
 from os_acc import objects
@@ -117,6 +118,36 @@ class CyborgDriver(driver.DriverBase):
                 devices, message=cyborg_source.joined(errors)
             )
         return devices
+
+    def diagnose(self) -> Iterator[diagnosis.Finding]:
+        if not self.config.enabled_drivers:
+            return
+        group = f'[os_acc_{self.name}]'
+        try:
+            found, errors = self._source.discover()
+        except exception.ExceptionBase as err:
+            yield diagnosis.Finding(
+                "Cyborg's drivers",
+                diagnosis.ERROR,
+                str(err),
+                f'see python, enabled_drivers and config_files in {group}',
+            )
+            return
+        for name in self.config.enabled_drivers:
+            subject = f"Cyborg's {name}"
+            if name in errors:
+                yield diagnosis.Finding(
+                    subject,
+                    diagnosis.ERROR,
+                    errors[name],
+                    f'mend it, or take it out of {group} enabled_drivers: '
+                    'what could be for it is refused',
+                )
+                continue
+            places = [each.address for each in found if each.by == name]
+            yield diagnosis.Finding(
+                subject, diagnosis.OK, ', '.join(places) or 'no device'
+            )
 
     def prepareVAN(
         self,

@@ -293,6 +293,7 @@ def test_a_driver_of_cyborgs_that_fails(here):
 @pytest.mark.parametrize(
     ('change', 'text'),
     [
+        ({'cpid': []}, 'cpid_info'),
         ({'cpid': {'domain': '0000'}}, 'cpid_info'),
         ({'cpid': slot('0000:07:00.0') | {'bus': '-7'}}, 'cpid_info'),
         ({'handles': [['DRC', slot(FPGA)]]}, 'attach_type'),
@@ -309,6 +310,25 @@ def test_a_device_that_cannot_be(here, change, text):
         os_acc.get_devices()
     assert "Cyborg's plain" in str(caught.value)
     assert OTHER in [d.address for d in caught.value.devices]
+
+
+def test_doctor(here, tmp_path):
+    assert [
+        (each.subject, each.verdict, each.text) for each in driver().diagnose()
+    ] == [
+        ("Cyborg's plain", 'ok', f'{devices.GPU}, 0000:0c:00.0'),
+        ("Cyborg's fpga", 'ok', f'{FPGA}, {OTHER}'),
+    ]
+    here.tell('discover-fpga', 'raise')
+    one, two = driver().diagnose()
+    assert (one.verdict, two.verdict) == ('ok', 'error')
+    assert 'the device is broken' in two.text
+    here.tell('discover-plain', 'die')
+    (one,) = driver().diagnose()
+    assert one.verdict == 'error'
+    assert 'signal 9' in one.text
+    option('enabled_drivers', [])
+    assert list(driver().diagnose()) == []
 
 
 def test_test_handles(here):
