@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import subprocess
 import sys
 import threading
 from typing import Any
@@ -179,6 +180,55 @@ def test_the_helper_is_killed_in_the_middle(host):
     assert all(cyborg_host.gone(pid) for pid in pids)
     host.behave('work')
     host.plug(wanted)
+
+
+PLUG = """
+import json, sys
+import os_acc
+from os_acc import objects
+from os_acc.linux import holders, sysfs
+from os_acc.privileged import context
+root, config, instance, uuid, address, image, afu = sys.argv[1:]
+for name in ('sys', 'proc', 'dev'):
+    setattr(sysfs, name.upper(), f'{root}/host/{name}')
+holders.LIBVIRT_STATE = f'{root}/host/libvirt'
+context.pctxt.set_client_mode(False)
+os_acc.CONF([], project='os-acc', default_config_files=[config])
+os_acc.initialize()
+os_acc.plug(
+    objects.InstanceInfo(uuid=instance, name='guest', project_id='project'),
+    [objects.AcceleratorRequest(
+        uuid=uuid, handle=objects.PCIHandle(address=address),
+        bitstream=image, function_id=afu)])
+"""
+
+
+def test_os_acc_is_killed_in_the_middle(host):
+    host.behave('hang')
+    wanted, instance = vf(host, 0, AFU), str(uuid.uuid4())
+    config = host.root / 'os-acc.conf'
+    config.write_text(
+        f'[os_acc]\nplugin = noop\nstate_path = {host.root / "state"}\n'
+        'drivers = cyborg\n'
+        '[os_acc_cyborg]\nenabled_drivers = intel_fpga_driver\n'
+        f'python = {host.python}\n'
+    )
+    arguments = [host.root, config, instance, wanted.uuid]
+    arguments += [wanted.handle.address, wanted.bitstream, AFU]
+    other = subprocess.Popen([sys.executable, '-c', PLUG, *arguments])
+    pids = host.hanging()
+    (van,) = os_acc.get_vans()
+    assert (van.state, van.function_id) == ('preparing', AFU)
+    other.kill()
+    other.wait()
+    assert all(cyborg_host.gone(pid) for pid in pids)
+    report = os_acc.recover()
+    assert [each.uuid for each in report.released] == [wanted.uuid]
+    assert list(os_acc.get_vans()) == []
+    host.behave('work')
+    host.enable('intel_fpga_driver')
+    host.plug(wanted)
+    assert host.devices()[INTEL].function_id == AFU
 
 
 def test_intel_elsewhere_than_in_domain_0(host):
