@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-import subprocess
 from typing import Any
 
 import cyborg_host
@@ -187,10 +186,14 @@ def pids(here: Host) -> set[int]:
 
 
 def helpers() -> set[int]:
-    text = subprocess.run(
-        ['ps', '-o', 'pid=,args=', '--ppid', str(os.getpid())],
-        capture_output=True,
-        text=True,
-    ).stdout
-    lines = [line.split() for line in text.splitlines()]
-    return {int(each[0]) for each in lines if 'cyborg_helper' in each[-1]}
+    """The helpers of this process, zombies not among them."""
+    found = set()
+    for folder in pathlib.Path('/proc').glob('[0-9]*'):
+        try:
+            stat = (folder / 'stat').read_text().rpartition(')')[2].split()
+            command = (folder / 'cmdline').read_text()
+        except OSError:
+            continue
+        if int(stat[1]) == os.getpid() and 'cyborg_helper' in command:
+            found.add(int(folder.name))
+    return found
