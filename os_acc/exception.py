@@ -145,6 +145,12 @@ class PrivilegeError(ExceptionBase):
     msg_fmt = _('Cannot act as root: %(reason)s')
 
 
+class HelperError(ExceptionBase):
+    """The process in which Cyborg's drivers run did not do what it was to."""
+
+    msg_fmt = _("Cyborg's drivers, run by %(python)s: %(reason)s")
+
+
 class Timeout(ExceptionBase):
     msg_fmt = _('Waited %(seconds)g s for %(what)s')
 

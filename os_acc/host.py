@@ -50,6 +50,7 @@ def devices(extensions: loader.Extensions) -> list[objects.Device]:
             found.extend(driver.get_devices())
         except Exception as err:
             LOG.exception('Discovery by driver %r failed', name)
+            found.extend(getattr(err, 'devices', ()))
             errors.append(f'driver {name!r}: {exception.describe(err)}')
     if errors:
         # Not swallowed: a device that is missing in a report looks lost.

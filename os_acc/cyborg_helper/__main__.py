@@ -1,0 +1,255 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Runs OpenStack Cyborg's drivers for os_acc.drivers.cyborg.
+
+Standard input is a socket. Each line that comes is a request, and has one
+line as its answer, both JSON::
+
+    {"method": "program", "params": {...}}
+    {"result": true}
+    {"error": {"kind": "failed", "message": "OSError: ...", "errno": 17}}
+
+The kind is ``missing`` where Cyborg, or a driver, cannot be loaded, else
+``failed``. All that is printed or logged goes to standard error.
+
+It ends, with all that it has started, when the other side is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+from typing import Any
+
+LOG = logging.getLogger('os_acc.cyborg_helper')
+
+NAMESPACE = 'cyborg.accelerator.driver'
+
+# Not all deaths of the other side close the socket: a child that it has
+# forked may have it too.
+_LOOK_EVERY_MS = 1000
+
+
+class Missing(Exception):
+    """What is to be loaded is not installed, or does not load."""
+
+
+class Drivers:
+    """The drivers of Cyborg that are enabled, by their entry points.
+
+    Each public method is one of the protocol's, its arguments the params.
+    """
+
+    def __init__(self) -> None:
+        self._drivers: dict[str, Any] = {}
+
+    def setup(self, drivers: list[str], config_files: list[str]) -> str:
+        """Load Cyborg, and make an instance of each driver.
+
+        :returns: the version of Cyborg
+        """
+        try:
+            import cyborg.conf
+            import cyborg.objects
+            import cyborg.privsep
+        except ImportError as err:
+            raise Missing(
+                f'openstack-cyborg is not installed for {sys.executable}: '
+                f'{err}'
+            ) from err
+        cyborg.conf.CONF(
+            [], project='cyborg', default_config_files=config_files
+        )
+        if os.geteuid() == 0:
+            # Who is root needs no daemon of Cyborg's.
+            cyborg.privsep.sys_admin_pctxt.set_client_mode(False)
+        cyborg.objects.register_all()
+        for name in drivers:
+            self._drivers[name] = _load(name)
+        return _version()
+
+    def ping(self) -> bool:
+        return True
+
+    def discover(self) -> dict[str, Any]:
+        """What each driver finds, and how it failed where it did."""
+        found: list[dict[str, Any]] = []
+        errors: dict[str, str] = {}
+        for name, driver in self._drivers.items():
+            try:
+                devices = driver.discover() or []
+                found += [_device(name, driver, each) for each in devices]
+            except Exception as err:
+                LOG.exception('discover() of %s', name)
+                errors[name] = f'{type(err).__name__}: {err}'
+        return {'devices': found, 'errors': errors}
+
+    def program(
+        self, driver: str, controlpath_id: dict[str, Any], image: str
+    ) -> bool:
+        """Program an FPGA.
+
+        :returns: whether its driver says that it succeeded
+        """
+        return bool(self._drivers[driver].program(controlpath_id, image))
+
+    def create_mdev(self, parent: str, kind: str, uuid: str) -> None:
+        """Make a mediated device, as Cyborg's agent does."""
+        from cyborg.accelerator.drivers.gpu import utils
+
+        utils.create_mdev_privileged(parent, kind, uuid)
+
+
+def _load(name: str) -> Any:
+    from stevedore import driver
+    from stevedore import exception
+    from stevedore import extension
+
+    try:
+        return driver.DriverManager(
+            NAMESPACE, name, invoke_on_load=True
+        ).driver
+    except exception.NoMatches as err:
+        there = extension.ExtensionManager(
+            NAMESPACE, on_load_failure_callback=lambda *failure: None
+        ).names()
+        if name in there:
+            raise Missing(f'driver {name!r} does not load: {err}') from err
+        raise Missing(
+            f'Cyborg has no driver {name!r}; it has: '
+            + ', '.join(sorted(there))
+        ) from err
+    except Exception as err:
+        raise Missing(
+            f'driver {name!r} does not load: {type(err).__name__}: {err}'
+        ) from err
+
+
+def _version() -> str:
+    from importlib import metadata
+
+    try:
+        return metadata.version('openstack-cyborg')
+    except metadata.PackageNotFoundError:
+        return 'unknown'
+
+
+def _device(name: str, driver: Any, device: Any) -> dict[str, Any]:
+    """A DriverDevice (cyborg/objects/driver_objects) as plain values."""
+    return {
+        'driver': name,
+        'vendor': device.vendor,
+        'type': device.type,
+        'board': _text(device, 'std_board_info'),
+        'programmable': _can_program(driver),
+        'cpid_type': device.controlpath_id.cpid_type,
+        'cpid_info': device.controlpath_id.cpid_info,
+        'deployables': [
+            {
+                'attributes': [
+                    [each.key, each.value]
+                    for each in deployable.attribute_list or []
+                ],
+                'handles': [
+                    [each.attach_type, each.attach_info]
+                    for each in deployable.attach_handle_list or []
+                ],
+            }
+            for deployable in device.deployable_list
+        ],
+    }
+
+
+def _text(device: Any, field: str) -> str:
+    # A field of a versioned object that is not set raises.
+    if not device.obj_attr_is_set(field):
+        return ''
+    return getattr(device, field) or ''
+
+
+def _can_program(driver: Any) -> bool:
+    """Whether it has a program() of its own: the base class's only raises."""
+    method = getattr(type(driver), 'program', None)
+    return callable(method) and not getattr(method, '__module__', '').endswith(
+        '.base'
+    )
+
+
+def serve(channel: socket.socket) -> None:
+    """Answer requests until the other side is gone."""
+    drivers = Drivers()
+    with channel.makefile('rw', encoding='utf-8', newline='\n') as lines:
+        for line in lines:
+            request = json.loads(line)
+            try:
+                method = getattr(drivers, request['method'])
+                answer = {'result': method(**request['params'])}
+            except BaseException as err:
+                answer = {'error': _error(request['method'], err)}
+            lines.write(json.dumps(answer) + '\n')
+            lines.flush()
+
+
+def _error(method: str, err: BaseException) -> dict[str, Any]:
+    if isinstance(err, Missing):
+        return {'kind': 'missing', 'message': str(err)}
+    LOG.error('%s failed', method, exc_info=err)
+    return {
+        'kind': 'failed',
+        'message': f'{type(err).__name__}: {err}',
+        'errno': getattr(err, 'errno', None),
+    }
+
+
+def _watch(channel: socket.socket, parent: int) -> None:
+    """End all when the other side is gone, whatever is being done."""
+    poll = select.poll()
+    poll.register(channel, select.POLLRDHUP | select.POLLHUP)
+    while not poll.poll(_LOOK_EVERY_MS) and os.getppid() == parent:
+        pass
+    end()
+
+
+def end() -> None:
+    """End this process, and what it has started."""
+    # Not that of a shell in which somebody runs this by hand.
+    if os.getpgrp() == os.getsid(0):
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)
+
+
+def main() -> None:
+    parent = os.getppid()
+    # The drivers, and what they run, get neither the socket nor an input.
+    channel = socket.socket(fileno=os.dup(0))
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.INFO,
+        format='%(levelname)s %(name)s: %(message)s',
+    )
+    threading.Thread(
+        target=_watch, args=(channel, parent), daemon=True
+    ).start()
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        serve(channel)
+    end()
+
+
+if __name__ == '__main__':
+    main()

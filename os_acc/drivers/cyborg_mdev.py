@@ -1,0 +1,139 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Mediated devices made by Cyborg, with the checks that it lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import errno
+import logging
+
+from oslo_config import cfg
+
+from os_acc import device_spec
+from os_acc import exception
+from os_acc import log
+from os_acc import objects
+from os_acc.drivers import cyborg_process
+from os_acc.linux import mdev
+from os_acc.linux import waiting
+
+LOG = logging.getLogger(__name__)
+CONF = cfg.CONF
+
+# Key of VAN.driver_data: it is about to be made for this VAN, or is made.
+MADE = 'made'
+
+
+def check(van: objects.VAN, handle: objects.MdevHandle) -> None:
+    """See that a mediated device can be had; note whether it is to be made.
+
+    :raises DeviceNotFound: the parent or the type is not there, or not among
+        the devices that os-acc may touch
+    :raises DeviceBusy: no capacity is left, or the UUID names another
+        device, or a guest has it
+    """
+    wanted = _mdev(handle)
+    device_spec.load(CONF).check_parent(wanted.parent)
+    kind = mdev.check_type(wanted.parent, wanted.type)
+    there = mdev.find(wanted.uuid)
+    if there is None:
+        if not kind.available:
+            raise _exhausted(wanted)
+        van.driver_data = {**van.driver_data, MADE: '1'}
+        return
+    mdev.check_same(there, wanted)
+    from os_acc.privileged import holding
+
+    if found := holding.of_mdev(wanted.uuid, van.instance_uuid):
+        raise exception.DeviceBusy(
+            device=f'mdev {wanted.uuid}', holder='; '.join(found) + ','
+        )
+
+
+def make(
+    van: objects.VAN,
+    handle: objects.MdevHandle,
+    create: Callable[[objects.MdevHandle], None],
+) -> None:
+    """Have a mediated device made, where it is not there.
+
+    :param create: has Cyborg make it; raises CallFailed
+    :raises DeviceBusy: as check()
+    :raises DeviceError: it would not
+    :raises Timeout: it did not come
+    """
+    wanted = _mdev(handle)
+    if mdev.find(wanted.uuid) is not None:
+        return
+    try:
+        create(handle)
+    except cyborg_process.CallFailed as err:
+        if err.errno in (errno.EUSERS, errno.ENOSPC):
+            raise _exhausted(wanted) from err
+        there = mdev.find(wanted.uuid) if err.errno == errno.EEXIST else None
+        if there is None:
+            raise exception.DeviceError(
+                device=f'mdev type {wanted.type} on {wanted.parent}',
+                reason=str(err),
+            ) from err
+    there = waiting.until(
+        lambda: mdev.find(wanted.uuid),
+        CONF.os_acc.device_timeout,
+        f'mdev {wanted.uuid}, which Cyborg has made',
+        'mdev',
+    )
+    mdev.check_same(there, wanted)
+    log.about(LOG, van.instance_uuid, van.uuid).info(
+        'mdev %s of type %s made on %s by Cyborg',
+        wanted.uuid,
+        wanted.type,
+        wanted.parent,
+    )
+
+
+def release(van: objects.VAN, handle: objects.MdevHandle) -> None:
+    """Remove a mediated device that was made for a VAN.
+
+    By os-acc itself: Cyborg's own way does not wait for the guest.
+
+    :raises DeviceBusy: a guest has it
+    """
+    wanted = _mdev(handle)
+    if mdev.find(wanted.uuid) not in (None, wanted):
+        # Another's by now.
+        return
+    from os_acc.privileged import mdev as privileged
+
+    conf = CONF.os_acc
+    if MADE not in van.driver_data:
+        privileged.released(wanted.uuid, conf.release_timeout)
+        return
+    # Also where it is not there: it may be under way.
+    privileged.remove(
+        wanted.uuid,
+        wanted.parent,
+        wanted.type,
+        conf.release_timeout,
+        conf.device_timeout,
+    )
+    log.about(LOG, van.instance_uuid, van.uuid).info(
+        'mdev %s removed', wanted.uuid
+    )
+
+
+def _mdev(handle: objects.MdevHandle) -> mdev.Mdev:
+    return mdev.Mdev(handle.uuid, handle.parent, handle.type)
+
+
+def _exhausted(wanted: mdev.Mdev) -> exception.DeviceBusy:
+    return exception.DeviceBusy(
+        device=f'mdev type {wanted.type} on {wanted.parent}',
+        holder='no capacity is left for this type: others',
+    )

@@ -1,0 +1,296 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Calls to the process in which Cyborg's drivers run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Sequence
+import contextlib
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+from typing import NamedTuple
+import weakref
+
+from os_acc import cyborg_helper
+from os_acc import exception
+
+LOG = logging.getLogger(__name__)
+
+# Nobody's answer is near to it: what never ends must not fill the memory.
+_LONGEST = 16 * 2**20
+# For what is killed to be gone, and what has nothing to do to answer.
+_END_SECONDS = 5.0
+
+
+class CallFailed(exception.HelperError):
+    """What was called has raised, in the helper.
+
+    :ivar errno: of an OSError, else None
+    """
+
+    def __init__(self, errno: int | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.errno = errno
+
+
+class Deadline(NamedTuple):
+    """When to stop waiting.
+
+    :ivar seconds: how long it was from the beginning
+    :ivar at: on time.monotonic()
+    """
+
+    seconds: float
+    at: float
+
+    @property
+    def left(self) -> float:
+        """Seconds; never 0, which a socket takes for no waiting at all."""
+        return max(self.at - time.monotonic(), 0.001)
+
+
+class Process:
+    """One helper: the leader of a process group, and a socket to it.
+
+    :param python: the interpreter
+    :raises HelperError: it does not start
+    """
+
+    def __init__(self, python: str) -> None:
+        self._python = python
+        folder = os.path.dirname(cyborg_helper.__file__)
+        script = os.path.join(folder, '__main__.py')
+        self._socket, theirs = socket.socketpair()
+        reader, writer = os.pipe()
+        try:
+            self._process = subprocess.Popen(
+                [python, script],
+                stdin=theirs.fileno(),
+                stdout=writer,
+                stderr=writer,
+                start_new_session=True,
+            )
+        except OSError as err:
+            os.close(reader)
+            self._socket.close()
+            raise self._error(f'it does not start: {err.strerror}') from err
+        finally:
+            theirs.close()
+            os.close(writer)
+        threading.Thread(
+            target=_log_lines,
+            args=(reader, self._process.pid),
+            name='os-acc cyborg log',
+            daemon=True,
+        ).start()
+        self._received = bytearray()
+        self._owner = os.getpid()
+        #: Ends it. Called too when nobody refers to it any more.
+        self.end = weakref.finalize(
+            self, _end, self._process, self._socket, self._owner
+        )
+
+    @property
+    def usable(self) -> bool:
+        """It lives, and is not that of the process that this was forked of."""
+        return (
+            self.end.alive
+            and self._owner == os.getpid()
+            and _exit_of(self._process) is None
+        )
+
+    def answers(self) -> bool:
+        """Whether it is ready for a call: it may have died unnoticed."""
+        until = Deadline(_END_SECONDS, time.monotonic() + _END_SECONDS)
+        with contextlib.suppress(exception.HelperError, exception.Timeout):
+            return self.usable and bool(self.call('ping', {}, until, 'answer'))
+        return False
+
+    def call(
+        self,
+        method: str,
+        params: dict[str, Any],
+        deadline: Deadline,
+        what: str,
+    ) -> Any:
+        """Call a method of cyborg_helper.__main__.Drivers.
+
+        After any error but CallFailed it is not usable any more.
+
+        :param what: for the error: what is to be done
+        :returns: its result
+        :raises CallFailed: it raised
+        :raises HelperError: Cyborg or a driver of it cannot be loaded, or
+            the process died
+        :raises Timeout: killed at the deadline, with all that it started
+        """
+        try:
+            text = json.dumps({'method': method, 'params': params})
+            self._socket.settimeout(deadline.left)
+            self._socket.sendall(text.encode() + b'\n')
+            answer = json.loads(self._line(deadline))
+        except BaseException as err:
+            # A late answer would be taken for that of the next call.
+            died = self._end_and_say()
+            if isinstance(err, TimeoutError):
+                raise exception.Timeout(
+                    what=f'Cyborg to {what}; its process was killed',
+                    seconds=deadline.seconds,
+                ) from err
+            if isinstance(err, OSError | EOFError | ValueError):
+                raise self._error(
+                    f'its process {died} when it was to {what}'
+                ) from err
+            raise
+        if error := answer.get('error'):
+            if error['kind'] == 'missing':
+                self.end()
+                raise self._error(error['message'])
+            raise CallFailed(
+                errno=error['errno'],
+                python=self._python,
+                reason=f'could not {what}: {error["message"]}',
+            )
+        return answer['result']
+
+    def _line(self, deadline: Deadline) -> bytes:
+        while b'\n' not in self._received:
+            self._socket.settimeout(deadline.left)
+            part = self._socket.recv(65536)
+            if not part:
+                raise EOFError
+            self._received += part
+            if len(self._received) > _LONGEST:
+                raise ValueError('the answer does not end')
+        line, _, rest = bytes(self._received).partition(b'\n')
+        self._received = bytearray(rest)
+        return line
+
+    def _end_and_say(self) -> str:
+        """End it; say how it had ended by itself, if it had."""
+        # The socket closes a moment before the process is gone.
+        for _ in range(10):
+            if (how := _exit_of(self._process)) is not None:
+                break
+            time.sleep(0.01)
+        self.end()
+        return how or 'did not answer in its protocol'
+
+    def _error(self, reason: str) -> exception.HelperError:
+        return exception.HelperError(python=self._python, reason=reason)
+
+
+class Helpers:
+    """Starts helpers when they are needed, one for each call at a time.
+
+    So a call that is killed takes no other with it. One is kept for the
+    calls to come.
+
+    :param python: the interpreter; empty: this process's own
+    :param drivers: names of Cyborg's drivers
+    :param config_files: Cyborg's
+    """
+
+    def __init__(
+        self, python: str, drivers: Sequence[str], config_files: Sequence[str]
+    ) -> None:
+        self._python = python or sys.executable
+        self._setup = {
+            'drivers': list(drivers),
+            'config_files': list(config_files),
+        }
+        self._idle: Process | None = None
+        self._lock = threading.Lock()
+
+    def call(
+        self, method: str, seconds: float, what: str, **params: Any
+    ) -> Any:
+        """As Process.call, with the start of a helper where there is none.
+
+        :param seconds: for all of it
+        """
+        deadline = Deadline(seconds, time.monotonic() + seconds)
+        with self._helper(deadline) as helper:
+            return helper.call(method, params, deadline, what)
+
+    @contextlib.contextmanager
+    def _helper(self, deadline: Deadline) -> Iterator[Process]:
+        with self._lock:
+            kept, self._idle = self._idle, None
+        helper = kept if kept and kept.answers() else self._start(deadline)
+        try:
+            yield helper
+        finally:
+            with self._lock:
+                keep = self._idle is None and helper.usable
+                if keep:
+                    self._idle = helper
+            if not keep:
+                helper.end()
+
+    def _start(self, deadline: Deadline) -> Process:
+        helper = Process(self._python)
+        try:
+            version = helper.call(
+                'setup', self._setup, deadline, 'load its drivers'
+            )
+        except BaseException:
+            helper.end()
+            raise
+        LOG.info('Cyborg %s runs in a process of its own', version)
+        return helper
+
+
+def _log_lines(reader: int, pid: int) -> None:
+    with open(reader, errors='replace') as lines:
+        for line in lines:
+            LOG.info('cyborg[%d]: %s', pid, line.rstrip())
+
+
+def _exit_of(process: subprocess.Popen[bytes]) -> str | None:
+    """How a process has ended; None: it has not.
+
+    It is not reaped: its number must not become another's before its group
+    is killed.
+    """
+    flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+    try:
+        found = os.waitid(os.P_PID, process.pid, flags)
+    except ChildProcessError:
+        return 'ended'
+    if found is None:
+        return None
+    if found.si_code == os.CLD_EXITED:
+        return f'ended with exit code {found.si_status}'
+    return f'was killed by signal {found.si_status}'
+
+
+def _end(
+    process: subprocess.Popen[bytes], channel: socket.socket, owner: int
+) -> None:
+    """End a helper, and all that it has started."""
+    channel.close()
+    if owner != os.getpid():
+        # A fork's copy: the helper is still the other's.
+        return
+    # What it started may outlive it: the group is there as long as one is.
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    # What is blocked in the kernel does not end: it is left.
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_END_SECONDS)

@@ -1,0 +1,212 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Programming by Cyborg's drivers, of what takes one function at a time."""
+
+from __future__ import annotations
+
+import logging
+import os
+
+from oslo_config import cfg
+
+from os_acc import device_spec
+from os_acc import driver
+from os_acc import exception
+from os_acc import log
+from os_acc import objects
+from os_acc.drivers import cyborg_listing
+from os_acc.drivers import cyborg_source
+from os_acc.linux import boot
+from os_acc.linux import pci
+
+LOG = logging.getLogger(__name__)
+CONF = cfg.CONF
+
+# Key of VAN.driver_data: in that boot of the host, the VAN's function was
+# programmed, or seen to be in.
+PROGRAMMED = 'programmed'
+
+# The one of Cyborg's drivers whose tool is not told the PCI domain.
+_NO_DOMAIN = 'intel_fpga_driver'
+
+
+def program(
+    source: cyborg_source.Source,
+    address: str,
+    image_path: str,
+    function_id: str | None,
+) -> None:
+    """Program a device, and see as well as can be that it is done.
+
+    See CyborgDriver.program.
+    """
+    found = source.at(address)
+    check_programmable(found)
+    device_spec.load(CONF).check(pci.get(address))
+    try:
+        done = source.call(
+            'program',
+            source.config.program_timeout,
+            f'program {address} with {image_path}',
+            driver=found.by,
+            controlpath_id=found.controlpath_id,
+            image=image_path,
+        )
+    except exception.HelperError as err:
+        raise exception.DeviceError(device=address, reason=str(err)) from err
+    finally:
+        source.forget()
+    if not done:
+        raise exception.DeviceError(
+            device=address,
+            reason=f"program() of Cyborg's {found.by} with {image_path} "
+            'returned False: it failed',
+        )
+    _verify(source, found, function_id)
+
+
+def _verify(
+    source: cyborg_source.Source,
+    before: cyborg_listing.Found,
+    function_id: str | None,
+) -> None:
+    """Look at a device after it was programmed."""
+    there, errors = source.discover()
+    for now in there:
+        if (now.address, now.by) == (before.address, before.by):
+            break
+    else:
+        reason = errors.get(before.by, 'it does not find it any more')
+        raise exception.DeviceError(
+            device=before.address,
+            reason=f"after it was programmed, Cyborg's {before.by} "
+            f'cannot tell of it: {reason}',
+        )
+    if function_id is None or now.has_function(function_id):
+        return
+    if now.functions:
+        raise exception.DeviceError(
+            device=now.address,
+            reason=f'it was programmed with {function_id}, and has '
+            + ', '.join(now.functions),
+        )
+    LOG.info(
+        "%s: Cyborg's %s says that it is programmed with %s, and does not "
+        'tell what is in it',
+        now.address,
+        now.by,
+        function_id,
+    )
+
+
+def put_function(
+    by: driver.DriverBase,
+    source: cyborg_source.Source,
+    van: objects.VAN,
+    request: objects.AcceleratorRequest,
+    address: str,
+) -> None:
+    """Have a function in a device for a VAN. The device's lock is held.
+
+    :raises DeviceBusy: others have the device with something else in it
+    """
+    now, wanted = boot.boot_id(), request.function_id
+    # What was found before this one waited for the lock may not be so now.
+    source.forget()
+    found = source.at(address)
+    users = [
+        other
+        for other in by.vans_on(address)
+        if other.uuid != van.uuid and not _awaits(other, wanted, now)
+    ]
+    is_in = wanted is not None and (
+        found.has_function(wanted)
+        or (
+            bool(users)
+            and not found.functions
+            and all(_has_put(other, wanted, now) for other in users)
+        )
+    )
+    if users and not is_in:
+        raise exception.DeviceBusy(
+            device=f'{address}, which has '
+            f'{_functions(found, users) or "no known function"},',
+            holder=', '.join(
+                f'instance {other.instance_uuid}' for other in users
+            ),
+        )
+    if not is_in and request.bitstream is None:
+        raise exception.InvalidRequest(
+            subject=f'request {request.uuid}',
+            field='bitstream',
+            value=None,
+            expected=f'a file with {wanted}, which is not in {address}',
+        )
+    van.function_id = wanted
+    van.save()
+    if not is_in:
+        assert request.bitstream is not None
+        van.report_progress(None, f'programming {address}')
+        program(source, address, request.bitstream, wanted)
+        log.about(LOG, van.instance_uuid, van.uuid).info(
+            '%s is programmed with %s',
+            address,
+            wanted or request.bitstream,
+        )
+    van.driver_data = {**van.driver_data, PROGRAMMED: now}
+    van.save()
+
+
+def _awaits(van: objects.VAN, function_id: str | None, boot_id: str) -> bool:
+    """Whether a VAN had a function before a reboot, and will have it again."""
+    return (
+        function_id is not None
+        and van.function_id == function_id
+        and van.driver_data.get(PROGRAMMED, boot_id) != boot_id
+    )
+
+
+def _has_put(van: objects.VAN, function_id: str, boot_id: str) -> bool:
+    """Whether a VAN's device was seen to have a function, in this boot."""
+    return (
+        van.function_id == function_id
+        and van.driver_data.get(PROGRAMMED) == boot_id
+    )
+
+
+def _functions(found: cyborg_listing.Found, users: list[objects.VAN]) -> str:
+    known = found.functions or [v.function_id for v in users if v.function_id]
+    return ', '.join(dict.fromkeys(known))
+
+
+def check_programmable(found: cyborg_listing.Found) -> None:
+    """:raises DeviceError: Cyborg's driver cannot program it"""
+    reason = None
+    if not found.programmable:
+        reason = f"Cyborg's {found.by} cannot program it"
+    elif found.by == _NO_DOMAIN and not found.address.startswith('0000:'):
+        reason = (
+            f"Cyborg's {found.by} does not tell fpgaconf the PCI domain: it "
+            'could program the device with that address in domain 0000'
+        )
+    if reason is not None:
+        raise exception.DeviceError(device=found.address, reason=reason)
+
+
+def check_bitstream(request: objects.AcceleratorRequest) -> None:
+    """:raises InvalidRequest: it is no file of this host"""
+    path = request.bitstream
+    if path is None or (os.path.isabs(path) and os.path.isfile(path)):
+        return
+    raise exception.InvalidRequest(
+        subject=f'request {request.uuid}',
+        field='bitstream',
+        value=path,
+        expected='the absolute path of a file on this host',
+    )

@@ -1,0 +1,86 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""What the tests of the driver cyborg share: a host for Cyborg's drivers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+import contextlib
+import os
+import pathlib
+import threading
+import time
+
+from kernel import Kernel
+
+
+@contextlib.contextmanager
+def creating(kernel: Kernel, parent: str) -> Iterator[None]:
+    """Let another process make mediated devices, as the kernel would.
+
+    The files ``create`` of a parent become FIFOs: what is written there is
+    done by this process.
+    """
+    types = kernel.sys / 'class/mdev_bus' / parent / 'mdev_supported_types'
+    ended = threading.Event()
+    threads = []
+    for folder in types.resolve().iterdir():
+        (folder / 'create').unlink()
+        os.mkfifo(folder / 'create')
+        threads.append(
+            threading.Thread(
+                target=_serve, args=(kernel, folder, ended), daemon=True
+            )
+        )
+        threads[-1].start()
+    yield
+    ended.set()
+    for folder in types.resolve().iterdir():
+        # Wakes up the one who waits for a writer.
+        (folder / 'create').write_text('')
+    for thread in threads:
+        thread.join()
+
+
+def _serve(
+    kernel: Kernel, folder: pathlib.Path, ended: threading.Event
+) -> None:
+    while not ended.is_set():
+        text = (folder / 'create').read_text()
+        if text:
+            with contextlib.suppress(OSError):
+                kernel.write(str(folder / 'create'), text)
+
+
+def alive(pid: int) -> bool:
+    """Whether a process is there, and no zombie."""
+    try:
+        text = pathlib.Path(f'/proc/{pid}/stat').read_text()
+    except OSError:
+        return False
+    return text.rpartition(')')[2].split()[0] != 'Z'
+
+
+def gone(pid: int, seconds: float = 20.0) -> bool:
+    """Wait until a process has ended."""
+    deadline = time.monotonic() + seconds
+    while alive(pid):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def wait_for(path: pathlib.Path, seconds: float = 30.0) -> str:
+    """Wait for a file; its text."""
+    deadline = time.monotonic() + seconds
+    while not path.exists():
+        assert time.monotonic() < deadline, f'{path} did not come'
+        time.sleep(0.02)
+    return path.read_text()

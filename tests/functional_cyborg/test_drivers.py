@@ -1,0 +1,345 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Cyborg's real drivers, through the helper process."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+from typing import Any
+import uuid
+
+from conftest import FAR
+from conftest import GPU
+from conftest import INTEL
+from conftest import INTEL_VFS
+from conftest import VGPU
+from conftest import XILINX
+from conftest import XILINX_USER
+import cyborg_host
+import pytest
+
+import os_acc
+from os_acc import exception
+from os_acc import objects
+
+HEAVY = {'cyborg', 'eventlet', 'sqlalchemy'}
+AFU, AFU2 = (
+    'd8424dc4a4a3c413f89e433683f9040b',
+    'f7df405cbd7acf7222f144b0b93acd18',
+)
+
+
+def request(handle: Any, **values: Any) -> objects.AcceleratorRequest:
+    return objects.AcceleratorRequest(
+        uuid=str(uuid.uuid4()), handle=handle, **values
+    )
+
+
+def vf(host: Any, number: int, afu: str | None) -> Any:
+    values = {}
+    if afu is not None:
+        values = {'bitstream': host.image(afu), 'function_id': afu}
+    handle = objects.PCIHandle(address=INTEL_VFS[number])
+    return request(handle, **values)
+
+
+def mdev() -> Any:
+    return request(
+        objects.MdevHandle(uuid=str(uuid.uuid4()), parent=GPU, type=VGPU)
+    )
+
+
+def cause(host: Any, *requests: Any) -> Exception:
+    before = {van.uuid for van in os_acc.get_vans()}
+    with pytest.raises(exception.PlugException) as caught:
+        host.plug(*requests)
+    assert caught.value.undo_errors == []
+    assert {van.uuid for van in os_acc.get_vans()} == before
+    return caught.value.__cause__
+
+
+def heavy() -> set[str]:
+    return {name for name in sys.modules if name.split('.')[0] in HEAVY}
+
+
+def test_fake(host):
+    host.enable('fake_driver')
+    before = heavy()
+    device = host.devices()['0000:0c:00.0']
+    assert (device.handles_total, device.handles_free) == (16, 16)
+    assert (device.vendor_id, device.product_id) == ('abcd', 'abcd')
+    assert device.resource_class == 'FPGA'
+    assert device.traits == ['CUSTOM_FAKE_DEVICE']
+    handle = objects.TestHandle(name='0000:0c:02.0')
+    instance, (van,) = host.plug(request(handle))
+    assert van.driver == 'cyborg'
+    assert host.devices()['0000:0c:00.0'].handles_free == 15
+    assert os_acc.unplug(instance) == 1
+    assert heavy() == before
+    assert 'cyborg' not in sys.modules
+    assert 'sqlalchemy' not in sys.modules
+
+
+def test_the_helper_needs_nothing_of_os_acc(host, caplog):
+    caplog.set_level(logging.INFO)
+    host.options('-X', 'importtime')
+    host.enable('fake_driver')
+    host.devices()
+    lines = [line for line in caplog.text.splitlines() if '|' in line]
+    imported = {line.rpartition('|')[2].strip() for line in lines}
+    assert {'cyborg', 'eventlet', 'sqlalchemy'} <= imported
+    assert not {name for name in imported if name.startswith('os_acc')}
+
+
+def test_intel(host):
+    host.enable('intel_fpga_driver')
+    device = host.devices()[INTEL]
+    assert (device.vendor_id, device.product_id) == ('8086', '09c4')
+    assert (device.handles_total, device.programming) == (2, 'single')
+    assert device.function_id == '0000'
+    assert 'CUSTOM_FPGA_INTEL_PAC_ARRIA10' in device.traits
+    assert 'CUSTOM_FPGA_REGION_INTEL_F00D' in device.traits
+    first, (van,) = host.plug(vf(host, 0, AFU))
+    assert (van.device, van.function_id) == (INTEL, AFU)
+    address = ['--bus', '0x07', '--device', '0x00', '--function', '0x0']
+    assert host.arguments() == [*address, host.image(AFU)]
+    assert host.devices()[INTEL].function_id == AFU
+    # The same function: nothing is programmed.
+    second, _ = host.plug(vf(host, 1, AFU))
+    assert len(host.arguments()) == 7
+    os_acc.unplug(first)
+    err = cause(host, vf(host, 0, AFU2))
+    assert isinstance(err, exception.DeviceBusy)
+    assert second.uuid in str(err)
+    os_acc.unplug(second)
+    host.plug(vf(host, 0, AFU2))
+    assert host.arguments()[7:] == [*address, host.image(AFU2)]
+
+
+def test_intel_programming_fails(host):
+    host.enable('intel_fpga_driver')
+    host.behave('fail')
+    err = cause(host, vf(host, 0, AFU))
+    assert isinstance(err, exception.DeviceError)
+    assert 'intel_fpga_driver' in str(err)
+    assert 'returned False' in str(err)
+    host.behave('work')
+    host.plug(vf(host, 0, AFU))
+
+
+def test_intel_programming_lies(host):
+    host.enable('intel_fpga_driver')
+    wanted = vf(host, 0, AFU)
+    with open(wanted.bitstream, 'w') as file:
+        file.write(AFU2)
+    err = cause(host, wanted)
+    assert isinstance(err, exception.DeviceError)
+    assert AFU in str(err)
+    assert AFU2 in str(err)
+
+
+def test_intel_programming_hangs(host):
+    host.enable('intel_fpga_driver', program_timeout=3.0)
+    host.behave('hang')
+    err = cause(host, vf(host, 0, AFU))
+    assert isinstance(err, exception.Timeout)
+    pids = host.hanging()
+    assert len(set(pids)) == 3
+    assert all(cyborg_host.gone(pid) for pid in pids)
+    host.enable('intel_fpga_driver', program_timeout=60.0)
+    host.behave('work')
+    host.plug(vf(host, 0, AFU))
+
+
+def test_the_helper_is_killed_in_the_middle(host):
+    host.enable('intel_fpga_driver')
+    host.behave('hang')
+    errors = []
+    wanted = vf(host, 0, AFU)
+    thread = threading.Thread(
+        target=lambda: errors.append(cause(host, wanted))
+    )
+    thread.start()
+    pids = host.hanging()
+    os.kill(pids[0], signal.SIGKILL)
+    thread.join()
+    assert isinstance(errors[0], exception.DeviceError)
+    assert 'was killed by signal 9' in str(errors[0])
+    # With the tool that it had started.
+    assert all(cyborg_host.gone(pid) for pid in pids)
+    host.behave('work')
+    host.plug(wanted)
+
+
+PLUG = """
+import json, sys
+import os_acc
+from os_acc import objects
+from os_acc.linux import holders, sysfs
+from os_acc.privileged import context
+root, config, instance, uuid, address, image, afu = sys.argv[1:]
+for name in ('sys', 'proc', 'dev'):
+    setattr(sysfs, name.upper(), f'{root}/host/{name}')
+holders.LIBVIRT_STATE = f'{root}/host/libvirt'
+context.pctxt.set_client_mode(False)
+os_acc.CONF([], project='os-acc', default_config_files=[config])
+os_acc.initialize()
+os_acc.plug(
+    objects.InstanceInfo(uuid=instance, name='guest', project_id='project'),
+    [objects.AcceleratorRequest(
+        uuid=uuid, handle=objects.PCIHandle(address=address),
+        bitstream=image, function_id=afu)])
+"""
+
+
+def test_os_acc_is_killed_in_the_middle(host):
+    host.behave('hang')
+    wanted, instance = vf(host, 0, AFU), str(uuid.uuid4())
+    config = host.root / 'os-acc.conf'
+    config.write_text(
+        f'[os_acc]\nplugin = noop\nstate_path = {host.root / "state"}\n'
+        'drivers = cyborg\n'
+        '[os_acc_cyborg]\nenabled_drivers = intel_fpga_driver\n'
+        f'python = {host.python}\n'
+    )
+    arguments = [host.root, config, instance, wanted.uuid]
+    arguments += [wanted.handle.address, wanted.bitstream, AFU]
+    other = subprocess.Popen([sys.executable, '-c', PLUG, *arguments])
+    pids = host.hanging()
+    (van,) = os_acc.get_vans()
+    assert (van.state, van.function_id) == ('preparing', AFU)
+    other.kill()
+    other.wait()
+    assert all(cyborg_host.gone(pid) for pid in pids)
+    report = os_acc.recover()
+    assert [each.uuid for each in report.released] == [wanted.uuid]
+    assert list(os_acc.get_vans()) == []
+    host.behave('work')
+    host.enable('intel_fpga_driver')
+    host.plug(wanted)
+    assert host.devices()[INTEL].function_id == AFU
+
+
+def test_intel_elsewhere_than_in_domain_0(host):
+    """Its tool is not told the domain: it would program another device."""
+    host.enable('intel_fpga_driver')
+    assert {INTEL, FAR} == set(host.devices())
+    wanted = request(objects.PCIHandle(address=FAR), bitstream=host.image(AFU))
+    err = cause(host, wanted)
+    assert isinstance(err, exception.DeviceError)
+    assert 'domain' in str(err)
+    assert host.arguments() == []
+
+
+def test_xilinx(host):
+    host.enable('xilinx_fpga_driver')
+    (device,) = host.devices().values()
+    assert device.address == XILINX
+    assert (device.vendor_id, device.product_id) == ('10ee', 'abcd')
+    assert (device.handles_total, device.programming) == (2, 'single')
+    handles = [
+        objects.PCIHandle(address=each) for each in (XILINX, XILINX_USER)
+    ]
+    image = host.image('base')
+    _, vans = host.plug(
+        *(
+            request(each, bitstream=image, function_id='base')
+            for each in handles
+        )
+    )
+    assert [van.device for van in vans] == [XILINX, XILINX]
+    # Cyborg gives it the address with a colon before the function.
+    assert host.arguments() == [
+        *('program', '--device', '0000:3b:00:0', '--base', '--image'),
+        image,
+    ]
+
+
+def test_xilinx_programming_fails(host):
+    host.enable('xilinx_fpga_driver')
+    host.behave('fail')
+    with pytest.raises(exception.DeviceError, match='returned False'):
+        os_acc._attacher.extensions.drivers['cyborg'].program(
+            XILINX, host.image('base'), None
+        )
+
+
+def test_gpu(host):
+    host.enable('nvidia_gpu_driver')
+    device = host.devices()[GPU]
+    assert (device.resource_class, device.handles_total) == ('VGPU', 2)
+    assert (device.vendor_id, device.product_id) == ('10de', '1eb8')
+    wanted = mdev()
+    with cyborg_host.creating(host.kernel, GPU):
+        instance, (van,) = host.plug(wanted)
+        assert host.kernel.snapshot()[wanted.handle.uuid] == [GPU, VGPU]
+        assert (van.driver, van.device) == ('cyborg', GPU)
+        other, _ = host.plug(mdev())
+        err = cause(host, mdev())
+    assert isinstance(err, exception.DeviceBusy)
+    assert 'capacity' in str(err)
+    assert os_acc.unplug(instance) == os_acc.unplug(other) == 1
+
+
+def test_gpu_refused_by_cyborgs_function(host):
+    """As by a kernel: an error of the write in the helper."""
+    host.enable('nvidia_gpu_driver')
+    folder = host.kernel.sys / f'class/mdev_bus/{GPU}/mdev_supported_types'
+    (folder / VGPU / 'create').unlink()
+    (folder / VGPU / 'create').mkdir()
+    err = cause(host, mdev())
+    assert isinstance(err, exception.DeviceError)
+    assert 'IsADirectoryError' in str(err)
+
+
+def test_gpu_that_is_there(host):
+    host.enable('nvidia_gpu_driver')
+    folder = host.kernel.sys / f'class/mdev_bus/{GPU}/mdev_supported_types'
+    same, another = mdev(), mdev()
+    for kind, each in ((VGPU, same), ('nvidia-224', another)):
+        path, name = folder / kind / 'create', each.handle.uuid
+        host.kernel.write(str(path), name)
+        if each is same:
+            instance, _ = host.plug(each)
+            os_acc.unplug(instance)
+        else:
+            err = cause(host, each)
+            assert isinstance(err, exception.DeviceBusy)
+            assert 'nvidia-224' in str(err)
+        host.kernel.write(str(host.kernel.mdev / name / 'remove'), '1')
+
+
+def test_all_that_can_discover(host):
+    host.enable(
+        'fake_driver',
+        'huawei_ascend_driver',
+        'inspur_fpga_driver',
+        'inspur_nvme_ssd_driver',
+        'intel_fpga_driver',
+        'intel_nic_driver',
+        'intel_qat_driver',
+        'nvidia_gpu_driver',
+        'pci_driver',
+        'xilinx_fpga_driver',
+    )
+    expected = [INTEL, '0000:0c:00.0', XILINX, GPU, FAR]
+    assert sorted(host.devices()) == expected
+
+
+def test_spdk_cannot(host):
+    host.enable('fake_driver', 'nvmf_spdk_driver')
+    with pytest.raises(exception.DiscoveryFailed, match='nvmf_spdk') as caught:
+        os_acc.get_devices()
+    here = [d for d in caught.value.devices if d.driver == 'cyborg']
+    assert [each.handles_total for each in here] == [16]

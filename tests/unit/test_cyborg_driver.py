@@ -1,0 +1,231 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""The driver cyborg: what it finds, and what it claims."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import cyborg_host
+from cyborg_stand_in import F1
+from cyborg_stand_in import FPGA
+from cyborg_stand_in import OTHER
+from cyborg_stand_in import VENDOR
+from cyborg_stand_in import cause
+from cyborg_stand_in import device
+from cyborg_stand_in import driver
+from cyborg_stand_in import found
+from cyborg_stand_in import gpu
+from cyborg_stand_in import option
+from cyborg_stand_in import pids
+from cyborg_stand_in import plug
+from cyborg_stand_in import request
+from cyborg_stand_in import slot
+from cyborg_stand_in import stand_in_host  # noqa: F401
+from cyborg_stand_in import vf
+import devices
+from hypothesis import given
+from hypothesis import strategies as st
+import pytest
+
+import os_acc
+from os_acc import exception
+from os_acc import objects
+from os_acc.drivers import cyborg_listing
+
+
+def test_not_enabled(here):
+    option('enabled_drivers', [])
+    assert not driver().can_handle(vf(0))
+    assert found() == {}
+    err = cause(vf(0, driver='cyborg'))
+    assert isinstance(err, exception.InvalidRequest)
+    assert 'enabled_drivers' in str(err)
+    assert pids(here) == set()
+
+
+def test_devices(here):
+    listed = found()
+    assert sorted(listed) == [devices.GPU, FPGA, OTHER, '0000:0c:00.0']
+    fpga = listed[FPGA]
+    assert (fpga.vendor_id, fpga.product_id) == ('ace0', '09c4')
+    assert (fpga.resource_class, fpga.programming) == ('FPGA', 'single')
+    assert fpga.traits == ['CUSTOM_ACME']
+    assert fpga.function_id is None
+    assert (fpga.handles_total, fpga.handles_free) == (2, 2)
+    assert listed[devices.GPU].programming == 'none'
+    assert listed[devices.GPU].handles_total == 2
+    assert listed[devices.GPU].numa_node == 1
+    assert listed['0000:0c:00.0'].handles_total == 3
+    with cyborg_host.creating(here.kernel, devices.GPU):
+        plug(vf(0), gpu())
+    listed = found()
+    assert listed[FPGA].handles_free == listed[devices.GPU].handles_free == 1
+
+
+def test_the_parent_does_not_load_cyborg(here):
+    heavy = {'cyborg', 'eventlet', 'sqlalchemy'}
+    before = {name for name in sys.modules if name.split('.')[0] in heavy}
+    plug(vf(0, bitstream=here.image()))
+    after = {name for name in sys.modules if name.split('.')[0] in heavy}
+    assert (after, 'cyborg' in after) == (before, False)
+
+
+def test_what_it_claims(here):
+    assert driver().can_handle(vf(0))
+    assert driver().can_handle(gpu())
+    assert driver().can_handle(
+        request(objects.TestHandle(name='0000:0c:01.0'))
+    )
+    assert not driver().can_handle(devices.pci(devices.NIC))
+    assert not driver().can_handle(gpu('acme-2'))
+    assert not driver().can_handle(devices.mdev())
+    drc = objects.DRCHandle(drc_index=1)
+    assert not driver().can_handle(request(drc))
+    assert driver().can_handle(devices.wanted('FPGA', 'CUSTOM_ACME'))
+    assert not driver().can_handle(devices.wanted('FPGA', 'CUSTOM_MORE'))
+    assert not driver().can_handle(devices.wanted('PGPU'))
+    # The generic driver has what Cyborg's drivers do not know.
+    _, (van,) = plug(devices.pci(OTHER))
+    assert van.driver == 'cyborg'
+    _, (van,) = plug(devices.pci(devices.GPU))
+    assert van.driver == 'pci'
+
+
+def test_what_was_found_is_good_for_a_while(here):
+    option('discovery_interval', 600.0)
+    assert driver().can_handle(vf(0))
+    here.find()
+    assert driver().can_handle(vf(0))
+    option('discovery_interval', 0.0)
+    found()
+    os_acc.initialize(reset=True)
+    assert not driver().can_handle(vf(0))
+
+
+def test_a_driver_of_cyborgs_that_fails(here):
+    here.tell('discover-plain', 'raise')
+    with pytest.raises(exception.DiscoveryFailed) as caught:
+        os_acc.get_devices()
+    assert 'plain: RuntimeError: the device is broken' in str(caught.value)
+    assert {FPGA, OTHER} <= {d.address for d in caught.value.devices}
+    # Not its device: it can be told.
+    assert driver().can_handle(vf(0))
+    # It could be its device.
+    with pytest.raises(exception.NoMatchingDriver, match='broken'):
+        plug(gpu())
+
+
+@pytest.mark.parametrize(
+    ('change', 'text'),
+    [
+        ({'cpid': []}, 'cpid_info'),
+        ({'cpid': {'domain': '0000'}}, 'cpid_info'),
+        ({'cpid': slot('0000:07:00.0') | {'bus': '-7'}}, 'cpid_info'),
+        ({'handles': [['DRC', slot(FPGA)]]}, 'attach_type'),
+        ({'handles': [['PCI', []]]}, 'attach_info'),
+        ({'handles': [['MDEV', slot(FPGA)]]}, 'asked_type'),
+    ],
+)
+def test_a_device_that_cannot_be(here, change, text):
+    here.find(
+        device('fpga', OTHER, ['PCI', slot(OTHER)]),
+        device('plain', FPGA) | change,
+    )
+    with pytest.raises(exception.DiscoveryFailed, match=text) as caught:
+        os_acc.get_devices()
+    assert "Cyborg's plain" in str(caught.value)
+    assert OTHER in [d.address for d in caught.value.devices]
+
+
+def test_doctor(here, tmp_path):
+    assert [
+        (each.subject, each.verdict, each.text) for each in driver().diagnose()
+    ] == [
+        ("Cyborg's plain", 'ok', f'{devices.GPU}, 0000:0c:00.0'),
+        ("Cyborg's fpga", 'ok', f'{FPGA}, {OTHER}'),
+    ]
+    here.tell('discover-fpga', 'raise')
+    one, two = driver().diagnose()
+    assert (one.verdict, two.verdict) == ('ok', 'error')
+    assert 'the device is broken' in two.text
+    here.tell('discover-plain', 'die')
+    (one,) = driver().diagnose()
+    assert one.verdict == 'error'
+    assert 'signal 9' in one.text
+    option('enabled_drivers', [])
+    assert list(driver().diagnose()) == []
+
+
+def test_test_handles(here):
+    handle = objects.TestHandle(name='0000:0c:02.0')
+    instance, (van,) = plug(request(handle))
+    assert (van.driver, van.device) == ('cyborg', '0000:0c:00.0')
+    assert found()['0000:0c:00.0'].handles_free == 2
+    assert os_acc.unplug(instance) == 1
+    err = cause(
+        request(objects.TestHandle(name='0000:0c:07.0'), driver='cyborg')
+    )
+    assert isinstance(err, exception.DeviceNotFound)
+
+
+def test_a_function_in_use_is_refused(here):
+    nic = device('plain', devices.NIC, ['PCI', slot(devices.NIC)])
+    here.find(nic)
+    flags = here.kernel.sys / 'class/net/eth0/flags'
+    flags.write_text('0x1003\n')
+    err = cause(devices.pci(devices.NIC))
+    assert isinstance(err, exception.DeviceInUseByHost)
+
+
+def test_outside_of_device_spec(here):
+    devices.spec({'address': OTHER})
+    for wanted in (vf(0), gpu()):
+        err = cause(wanted)
+        assert isinstance(err, exception.DeviceNotFound)
+        assert 'device_spec' in str(err)
+    with pytest.raises(exception.DeviceNotFound, match='device_spec'):
+        driver().program(FPGA, here.image(), F1)
+    assert here.calls() == []
+
+
+@given(
+    st.tuples(
+        st.integers(0, 0xFFFF),
+        st.integers(0, 0xFF),
+        st.integers(0, 0x1F),
+        st.integers(0, 7),
+    ),
+    st.booleans(),
+)
+def test_addresses_in_any_spelling(parts, padded):
+    widths = (4, 2, 2, 1) if padded else (0, 0, 0, 0)
+    keys = ('domain', 'bus', 'device', 'function')
+    info = {
+        key: f'{part:0{width}X}' if width else f'{part:x}'
+        for key, part, width in zip(keys, parts, widths, strict=True)
+    }
+    answer = {
+        'driver': 'plain',
+        'vendor': VENDOR,
+        'board': '',
+        'programmable': False,
+        'cpid_type': 'PCI',
+        'cpid_info': json.dumps(info),
+        'deployables': [
+            {'attributes': [], 'handles': [['PCI', json.dumps(info)]]}
+        ],
+    }
+    (read,), errors = cyborg_listing.read({'devices': [answer], 'errors': {}})
+    assert errors == {}
+    assert read.address == '%04x:%02x:%02x.%x' % parts
+    assert read.has(objects.PCIHandle(address=read.address))
+    # program() gets it as Cyborg has spelled it.
+    assert read.controlpath_id['cpid_info'] == info

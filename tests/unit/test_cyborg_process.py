@@ -1,0 +1,141 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""The driver cyborg: the process of Cyborg's drivers."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import cyborg_host
+from cyborg_stand_in import F1
+from cyborg_stand_in import FPGA
+from cyborg_stand_in import driver
+from cyborg_stand_in import found
+from cyborg_stand_in import option
+from cyborg_stand_in import pids
+from cyborg_stand_in import plug
+from cyborg_stand_in import stand_in_host  # noqa: F401
+from cyborg_stand_in import vf
+import pytest
+
+import os_acc
+from os_acc import exception
+
+
+def test_one_process_serves_all_calls(here, caplog):
+    caplog.set_level(logging.INFO)
+    assert pids(here) == set()
+    found()
+    (pid,) = pids(here)
+    found()
+    assert pids(here) == {pid}
+    assert caplog.text.count('runs in a process of its own') == 1
+
+
+def test_a_process_that_died_in_between(here):
+    found()
+    (pid,) = pids(here)
+    os.kill(pid, signal.SIGKILL)
+    assert cyborg_host.gone(pid)
+    assert FPGA in found()
+    assert len(pids(here)) == 1
+
+
+def test_what_is_printed_is_logged(here, caplog):
+    caplog.set_level(logging.INFO)
+    here.tell('program', 'print')
+    plug(vf(0, bitstream=here.image(), function_id=F1))
+    deadline = time.monotonic() + 20
+    while 'from the tool' not in caplog.text and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert 'from the tool' in caplog.text
+    assert 'this is no answer' in caplog.text
+
+
+def test_cyborg_is_not_installed(here, tmp_path, monkeypatch):
+    (tmp_path / 'none').mkdir()
+    (tmp_path / 'none/cyborg.py').write_text(
+        'raise ModuleNotFoundError("No module named \'cyborg\'")\n'
+    )
+    monkeypatch.setenv('PYTHONPATH', str(tmp_path / 'none'))
+    with pytest.raises(exception.DiscoveryFailed) as caught:
+        os_acc.get_devices()
+    assert 'openstack-cyborg is not installed' in str(caught.value)
+    assert sys.executable in str(caught.value)
+    assert pids(here) == set()
+
+
+@pytest.mark.parametrize(
+    ('name', 'value', 'text'),
+    [
+        ('enabled_drivers', ['plain', 'nobody'], "no driver 'nobody'"),
+        ('enabled_drivers', ['broken'], "driver 'broken' does not load"),
+        ('python', '/nowhere/python', 'does not start: No such file'),
+        ('python', '/bin/false', 'ended with exit code 1'),
+        ('config_files', ['/nowhere/cyborg.conf'], '/nowhere/cyborg.conf'),
+    ],
+)
+def test_wrong_options(here, name, value, text):
+    option(name, value)
+    with pytest.raises(exception.DiscoveryFailed, match=text):
+        os_acc.get_devices()
+    assert pids(here) == set()
+
+
+def test_a_helper_that_does_not_answer(here, tmp_path):
+    python = tmp_path / 'python'
+    python.write_text('#!/bin/sh\nsleep 600\n')
+    python.chmod(0o755)
+    option('python', str(python))
+    option('timeout', 0.5)
+    with pytest.raises(exception.DiscoveryFailed, match='Waited'):
+        os_acc.get_devices()
+    assert pids(here) == set()
+
+
+def test_a_fork_has_its_own(here):
+    found()
+    (pid,) = pids(here)
+    child = os.fork()
+    if child == 0:
+        ok = False
+        try:
+            ok = driver().can_handle(vf(0)) and pid not in pids(here)
+        finally:
+            os._exit(0 if ok else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert cyborg_host.alive(pid)
+    assert FPGA in found()
+    assert pids(here) == {pid}
+
+
+def test_it_ends_with_its_parent(here):
+    here.tell('program', 'hang')
+    code = (
+        'import sys, time\n'
+        'from os_acc.drivers import cyborg_process\n'
+        'helpers = cyborg_process.Helpers("", ["fpga"], [])\n'
+        'helpers.call("program", 60, "hang", driver="fpga",\n'
+        '             controlpath_id={}, image="")\n'
+    )
+    root = pathlib.Path(os_acc.__file__).parents[1]
+    path = f'{os.environ["PYTHONPATH"]}:{root}'
+    parent = subprocess.Popen(
+        [sys.executable, '-c', code], env={**os.environ, 'PYTHONPATH': path}
+    )
+    hanging = here.hanging()
+    parent.kill()
+    parent.wait()
+    assert all(cyborg_host.gone(pid) for pid in hanging)

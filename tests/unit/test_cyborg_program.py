@@ -1,0 +1,209 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""The driver cyborg: programming."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+import cyborg_host
+from cyborg_stand_in import F1
+from cyborg_stand_in import F2
+from cyborg_stand_in import FPGA
+from cyborg_stand_in import OTHER
+from cyborg_stand_in import cause
+from cyborg_stand_in import driver
+from cyborg_stand_in import found
+from cyborg_stand_in import option
+from cyborg_stand_in import pids
+from cyborg_stand_in import plug
+from cyborg_stand_in import request
+from cyborg_stand_in import slot
+from cyborg_stand_in import stand_in_host  # noqa: F401
+from cyborg_stand_in import vf
+import pytest
+
+import os_acc
+from os_acc import exception
+from os_acc import objects
+
+
+def test_programmed_once_for_all_of_its_users(here):
+    image = here.image()
+    one, (van,) = plug(vf(0, bitstream=image, function_id=F1))
+    assert (van.function_id, van.handle.managed) == (F1, True)
+    controlpath = {'cpid_type': 'PCI', 'cpid_info': slot(FPGA)}
+    assert here.calls() == [['program', controlpath, image]]
+    plug(vf(1, bitstream=image, function_id=F1))
+    assert len(here.calls()) == 1
+    assert os_acc.unplug(one) == 1
+    err = cause(vf(0, bitstream=image, function_id=F2))
+    assert isinstance(err, exception.DeviceBusy)
+    assert F1 in str(err)
+    assert len(here.calls()) == 1
+
+
+def test_another_function_when_nobody_uses_it(here):
+    image = here.image()
+    one, _ = plug(vf(0, bitstream=image, function_id=F1))
+    os_acc.unplug(one)
+    _, (van,) = plug(vf(0, bitstream=image, function_id=F2))
+    assert van.function_id == F2
+    assert len(here.calls()) == 2
+
+
+def test_busy_names_the_holders(here):
+    plain, _ = plug(vf(0))
+    err = cause(vf(1, bitstream=here.image(), function_id=F1))
+    assert isinstance(err, exception.DeviceBusy)
+    assert plain.uuid in str(err)
+    assert here.calls() == []
+
+
+def test_a_function_that_is_in(here):
+    here.tell('function', F1.upper())
+    assert found()[FPGA].function_id == F1
+    plug(vf(0))
+    _, (van,) = plug(vf(1, function_id=F1))
+    assert van.function_id == F1
+    assert here.calls() == []
+
+
+def test_a_function_that_is_not_in_takes_a_bitstream(here):
+    err = cause(vf(0, function_id=F1))
+    assert isinstance(err, exception.InvalidRequest)
+    assert 'bitstream' in str(err)
+
+
+@pytest.mark.parametrize('path', ['image.gbs', '/nowhere/image.gbs', '/tmp'])
+def test_no_file(here, path):
+    err = cause(vf(0, bitstream=path))
+    assert isinstance(err, exception.InvalidRequest)
+    assert repr(path) in str(err)
+    assert here.calls() == []
+
+
+def test_what_cannot_be_programmed(here):
+    handle = objects.TestHandle(name='0000:0c:01.0')
+    err = cause(request(handle, bitstream=here.image()))
+    assert isinstance(err, exception.DeviceError)
+    assert 'cannot program' in str(err)
+
+
+@pytest.mark.parametrize(
+    ('told', 'text'),
+    [
+        ('false', 'returned False'),
+        ('raise', 'RuntimeError: the device is broken'),
+        ('exit', 'SystemExit: 3'),
+        ('die', 'was killed by signal 9'),
+        ('leave', 'ended with exit code 4'),
+    ],
+)
+def test_programming_fails(here, told, text):
+    wanted = vf(0, bitstream=here.image(), function_id=F1)
+    here.tell('program', told)
+    err = cause(wanted)
+    assert isinstance(err, exception.DeviceError)
+    assert text in str(err)
+    assert FPGA in str(err)
+    here.tell('program', '')
+    _, (van,) = plug(wanted)
+    assert van.function_id == F1
+    assert len(here.calls()) == 2
+
+
+def test_programming_that_lies(here):
+    here.tell('reports', F2)
+    err = cause(vf(0, bitstream=here.image(), function_id=F1))
+    assert isinstance(err, exception.DeviceError)
+    assert F2 in str(err)
+
+
+def test_programming_that_loses_the_device(here):
+    option('discovery_interval', 600.0)
+    assert driver().can_handle(vf(0))
+    here.find()
+    with pytest.raises(exception.DeviceError, match='any more'):
+        driver().program(FPGA, here.image(), F1)
+
+
+def test_programming_that_hangs(here):
+    wanted = vf(0, bitstream=here.image(), function_id=F1)
+    option('program_timeout', 3.0)
+    here.tell('program', 'hang')
+    err = cause(wanted)
+    assert isinstance(err, exception.Timeout)
+    assert FPGA in str(err)
+    assert all(cyborg_host.gone(pid) for pid in here.hanging())
+    here.tell('program', '')
+    option('program_timeout', 60.0)
+    plug(wanted)
+
+
+def test_others_go_on_while_one_hangs(here):
+    here.tell('program', 'hang')
+    errors = []
+    wanted = vf(0, bitstream=here.image(), function_id=F1)
+    thread = threading.Thread(target=lambda: errors.append(cause(wanted)))
+    thread.start()
+    hanging = here.hanging()
+    assert FPGA in found()
+    assert thread.is_alive()
+    os.kill(hanging[0], signal.SIGKILL)
+    thread.join()
+    assert 'was killed by signal 9' in str(errors[0])
+    assert all(cyborg_host.gone(pid) for pid in hanging)
+    # One is kept.
+    assert len(pids(here)) == 1
+
+
+def test_programmed_again_after_a_reboot(here):
+    image = here.image()
+    plug(
+        vf(0, bitstream=image, function_id=F1),
+        vf(1, bitstream=image, function_id=F1),
+    )
+    assert len(here.calls()) == 1
+    here.kernel.reboot()
+    path = here.kernel.pci / 'devices' / FPGA / 'sriov_numvfs'
+    here.kernel.write(str(path), '2')
+    os_acc.initialize(reset=True)
+    vans = os_acc.get_vans()
+    assert [(van.state, van.error) for van in vans] == [('plugged', None)] * 2
+    assert len(here.calls()) == 2
+
+
+def test_two_at_once_with_one_function(here):
+    image = here.image()
+    _, vans = plug(*(vf(n, bitstream=image, function_id=F1) for n in (0, 1)))
+    assert [van.function_id for van in vans] == [F1, F1]
+    assert len(here.calls()) == 1
+
+
+def test_selectors(here):
+    image = here.image()
+    wanted = [
+        request(None, bitstream=image, function_id=name)
+        for name in (F1, F2, 'cccc', F1, F1)
+    ]
+    _, (one,) = plug(wanted[0])
+    _, (two,) = plug(wanted[1])
+    assert {one.device, two.device} == {FPGA, OTHER}
+    err = cause(wanted[2])
+    assert isinstance(err, exception.DeviceNotFound)
+    assert 'is busy' in str(err)
+    _, (three,) = plug(wanted[3])
+    assert (three.device, three.function_id) == (one.device, F1)
+    err = cause(wanted[4])
+    assert isinstance(err, exception.DeviceNotFound)
+    assert 'taken' in str(err)
+    assert len(here.calls()) == 2
