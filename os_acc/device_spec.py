@@ -99,7 +99,8 @@ class Specs:
     def find_parent(self, name: str) -> Spec | None:
         """The entry for a parent of mdevs, which may be no PCI function."""
         if pci.is_address(name):
-            return self.find(pci.get(name))
+            function = pci.find(name)
+            return self.find(function) if function is not None else None
         if not self.entries:
             return _ANY
         for spec in self.entries:
@@ -120,6 +121,8 @@ class Specs:
 
     def check_parent(self, name: str) -> Spec:
         """The entry for a parent of mdevs. As check()."""
+        if pci.is_address(name):
+            pci.get(name)
         return _named(self.find_parent(name), f'mdev parent {name}')
 
 

@@ -373,13 +373,7 @@ class PCIDriver(driver.DriverBase):
             or function.driver != before
             or (vfio.is_bound(function))
         ):
-            privileged.clean(
-                address,
-                ids,
-                data[RESET],
-                conf.release_timeout,
-                conf.device_timeout,
-            )
+            self._clean(van, function, ids)
         if ours:
             privileged.give_back(
                 address,
@@ -387,6 +381,28 @@ class PCIDriver(driver.DriverBase):
                 before,
                 data.get(OVERRIDE_BEFORE),
                 conf.device_timeout,
+            )
+
+    @staticmethod
+    def _clean(van: objects.VAN, function: pci.Function, ids: str) -> None:
+        from os_acc.privileged import pci as privileged
+
+        conf = CONF.os_acc
+        try:
+            privileged.clean(
+                function.address,
+                ids,
+                van.driver_data[RESET],
+                conf.release_timeout,
+                conf.device_timeout,
+            )
+        except exception.DeviceInUseByHost as err:
+            # libvirt, or a reboot, gave it back already. A NIC that is up
+            # keeps nothing of its last guest; a disk may.
+            if function.base_class != pci.CLASS_NETWORK:
+                raise
+            log.about(LOG, van.instance_uuid, van.uuid).warning(
+                'not cleaned: %s', err
             )
 
     def _remove_vfs(self, van: objects.VAN) -> None:

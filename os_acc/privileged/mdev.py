@@ -46,12 +46,13 @@ def remove(
 
     :raises DeviceBusy: a guest has it, or it is another one
     """
-    arguments.parent(parent)
     seconds = arguments.seconds(seconds)
+    mdev.check_name(parent, 'parent')
     path, folder = mdev.parent_folder(parent), mdev.folder(uuid)
     if not os.path.isdir(path):
         # Gone, with all that it had.
         return
+    arguments.parent(parent)
     with turns.on(path, seconds / 2):
         # What is being made has come to its end now.
         there = mdev.find(uuid)

@@ -49,16 +49,7 @@ requests = [
 ]
 if order['kill'] == 'detach':
     # The guest has been asked.
-    asked = detach._is_in
-    count = [0]
-
-    def look(*args):
-        count[0] += 1
-        if count[0] > 1:
-            die()
-        return asked(*args)
-
-    detach._is_in = look
+    detach._Detach._is_in = die
     os_acc.unplug(instance, live=True)
 else:
     attach.attach = (

@@ -197,6 +197,8 @@ class Domain:
         self.daemon.calls.append(('detach', flags))
         element = etree.fromstring(xml)
         act = self.daemon.next('detach')
+        if act is None:
+            self._check_there(element, flags)
         if act is None and flags & VIR_DOMAIN_AFFECT_CONFIG:
             self.drop(self.config, element)
             return
@@ -206,6 +208,18 @@ class Domain:
             act(self, element)
             return
         self.let_go(element)
+
+    def _check_there(self, element: etree._Element, flags: int) -> None:
+        live = flags & VIR_DOMAIN_AFFECT_LIVE
+        if live and not self.active:
+            raise libvirtError(
+                'domain is not running', VIR_ERR_OPERATION_INVALID
+            )
+        source = etree.tostring(element.find('source'))
+        for each in self.live if live else self.config:
+            if etree.tostring(each.find('source')) == source:
+                return
+        raise libvirtError('device not found', VIR_ERR_DEVICE_MISSING)
 
     def drop(self, where: list[etree._Element], which: Any) -> None:
         name = which.find('alias').get('name')

@@ -187,6 +187,30 @@ def test_a_cleaning_command_that_does_not_die(here, monkeypatch):
     assert time.monotonic() - before < 15
 
 
+def test_a_nic_that_is_the_hosts_again_is_let_go(here, cleaned):
+    """libvirt gives it back, and its interface comes up at once."""
+    devices.spec({'address': devices.NIC, 'managed': 'yes'})
+    instance = devices.instance()
+    os_acc.plug(instance, [devices.pci(devices.NIC)])
+    (here.sys / 'class/net/eth0/flags').write_text('0x1003\n')
+    assert os_acc.unplug(instance) == 1
+    assert cleaned() == []
+
+
+def test_an_mdev_whose_parent_is_gone(here):
+    request, instance = (
+        devices.mdev('nvidia-222', parent=PARENT),
+        (devices.instance()),
+    )
+    os_acc.plug(instance, [request])
+    here.reboot()
+    (here.sys / 'class/mdev_bus' / PARENT).unlink()
+    (here.pci / 'devices' / PARENT).unlink()
+    os_acc.CONF.set_override('device_timeout', 0.3, 'os_acc')
+    assert 'come back' in os_acc.recover().failed[0].error
+    assert os_acc.unplug(instance) == 1
+
+
 # --- what cannot be seen does not count as unused
 
 

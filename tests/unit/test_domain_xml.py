@@ -149,6 +149,7 @@ def test_vfio_options_come_from_the_new_host(clean):
         ('twice', 'a device that is in it once'),
         ('in it already', 'a device that is in it once'),
         ('other type', 'a pci device'),
+        ('an old one twice', 'each device once'),
         ('not prepared', 'guest_config'),
         ('no domain', 'domain'),
         ('no xml', 'a <domain>'),
@@ -165,6 +166,8 @@ def test_refused(case, says):
         olds = [pci('0000:0c:00.7')]
     elif case == 'twice':
         olds, news = [old, other], [new, pci('0000:0c:00.2')]
+    elif case == 'an old one twice':
+        olds, news = [old, old], [new, pci('0000:0c:00.4')]
     elif case == 'in it already':
         news = [pci('0000:0c:00.3')]
     elif case == 'other type':

@@ -13,6 +13,7 @@ The lab has the rest, with libvirt itself: tests/lab/test_live.py.
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -23,6 +24,7 @@ import pytest
 
 import acc_plug_libvirt
 from acc_plug_libvirt import connection
+from acc_plug_libvirt import detach
 import os_acc
 from os_acc import exception
 from os_acc import objects
@@ -38,7 +40,7 @@ LIVE, CONFIG = 1, 2
 def libvirt(monkeypatch):
     made = double.Module()
     monkeypatch.setitem(sys.modules, 'libvirt', made)
-    monkeypatch.setattr(connection, '_loop_pid', None)
+    monkeypatch.setattr(connection, '_loop_runs', False)
     return made
 
 
@@ -229,7 +231,7 @@ def test_detach(plugin, daemon, van, plugged):
     assert daemon.calls == [('detach', CONFIG), ('detach', LIVE)]
     assert (plugged.live, plugged.config) == ([], [])
     plugin.unplug(van, INSTANCE, True)
-    assert len(daemon.calls) == 2
+    assert (plugged.live, plugged.config) == ([], [])
     assert plugged.connection.listeners == {}
 
 
@@ -332,13 +334,27 @@ def test_it_has_been_asked_before(plugin, daemon, van, plugged):
     assert len(daemon.calls) == 2
 
 
-def test_libvirt_refuses_the_detach(plugin, daemon, van, plugged):
-    daemon.script['detach'] = [
-        config_first,
-        error('no', double.VIR_ERR_OPERATION_FAILED),
-    ]
-    with pytest.raises(exception.HypervisorError, match='no'):
+@pytest.mark.parametrize(
+    'err',
+    [
+        error('rejected by the guest', double.VIR_ERR_OPERATION_FAILED),
+        error('cannot acquire lock', double.VIR_ERR_OPERATION_TIMEOUT),
+        error(
+            'Hot-unplug failed: guest is busy', double.VIR_ERR_INTERNAL_ERROR
+        ),
+    ],
+)
+def test_not_now(plugin, daemon, van, plugged, err, monkeypatch):
+    """Whatever libvirt says, it is asked again; at the end, it is told."""
+    monkeypatch.setattr(detach, '_PAUSE', 0.05)
+    daemon.script['detach'] = [config_first, err]
+    plugin.unplug(van, INSTANCE, True)
+    assert plugged.live == []
+    plugin.plug(van, INSTANCE, True)
+    daemon.script['detach'] = [config_first, *([err] * 3)]
+    with pytest.raises(exception.Timeout, match=str(err)):
         plugin.unplug(van, INSTANCE, True)
+    assert len(plugged.live) == 1
 
 
 def test_libvirtd_goes_away_in_the_detach(plugin, daemon, van, plugged):
@@ -361,7 +377,7 @@ def test_the_domain_is_gone(plugin, daemon, van, plugged):
 def test_it_was_shut_off(plugin, daemon, van, plugged):
     plugged.active = False
     plugin.unplug(van, INSTANCE, True)
-    assert daemon.calls == [('detach', CONFIG)]
+    assert plugged.config == []
 
 
 def test_a_transient_domain(plugin, daemon, van):
@@ -386,6 +402,7 @@ def test_doctor(plugin, libvirt, daemon, monkeypatch):
     monkeypatch.setattr(
         double.Connection, 'numOfDomains', lambda _: 2, raising=False
     )
+    os_acc.CONF.set_override('connect_timeout', 5.0, 'os_acc_libvirt')
     (found,) = plugin.diagnose()
     assert (found.verdict, found.text) == ('ok', 'version 9.0.0, 2 guests run')
     daemon.up = False
@@ -395,3 +412,157 @@ def test_doctor(plugin, libvirt, daemon, monkeypatch):
     monkeypatch.setitem(sys.modules, 'libvirt', None)
     (found,) = plugin.diagnose()
     assert 'libvirt-python' in found.text
+
+
+# --- an attach that nobody waits for any more
+
+
+def test_a_late_attach_is_taken_out_again(plugin, daemon, van):
+    """Its caller has left it; the undo waits until it has ended."""
+    domain = daemon.domain(UUID)
+    go_on = threading.Event()
+
+    def late(there, element):
+        go_on.wait(30)
+        there.add(element, LIVE | CONFIG)
+
+    daemon.script['attach'] = [late]
+    os_acc.CONF.set_override('attach_timeout', 1.0, 'os_acc_libvirt')
+    with pytest.raises(exception.Timeout):
+        plugin.plug(van, INSTANCE, True)
+    os_acc.CONF.set_override('detach_timeout', 0.3, 'os_acc_libvirt')
+    with pytest.raises(exception.Timeout, match='earlier call'):
+        plugin.unplug(van, INSTANCE, True)
+    os_acc.CONF.set_override('detach_timeout', 20.0, 'os_acc_libvirt')
+    go_on.set()
+    plugin.unplug(van, INSTANCE, True)
+    assert (domain.live, domain.config) == ([], [])
+
+
+def test_nothing_is_begun_for_a_caller_that_has_left(plugin, daemon, van):
+    domain = daemon.domain(UUID)
+    go_on = threading.Event()
+    listed = double.Connection.listAllDomains
+
+    def slow(opened, flags):
+        go_on.wait(30)
+        return listed(opened, flags)
+
+    double.Connection.listAllDomains = slow
+    try:
+        os_acc.CONF.set_override('attach_timeout', 1.0, 'os_acc_libvirt')
+        with pytest.raises(exception.Timeout):
+            plugin.plug(van, INSTANCE, True)
+        go_on.set()
+        plugin.unplug(van, INSTANCE, True)
+    finally:
+        double.Connection.listAllDomains = listed
+    assert not any(what == 'attach' for what, _ in daemon.calls)
+    assert (domain.live, domain.config) == ([], [])
+
+
+def test_a_call_of_a_killed_process_that_is_under_way(plugin, daemon, van):
+    """It is not seen yet; a detach comes after it in libvirt's queue."""
+    plugin.plug(van, INSTANCE, False)
+    domain = daemon.domain(UUID)
+
+    def both(there, element):
+        there.add(element, LIVE)
+        there.let_go(element)
+
+    daemon.script['detach'] = [
+        error('not found', double.VIR_ERR_DEVICE_MISSING),
+        both,
+    ]
+    plugin.unplug(van, INSTANCE, True)
+    assert domain.live == []
+    assert daemon.calls == [('detach', CONFIG), ('detach', LIVE)]
+
+
+def test_the_device_under_the_alias_of_another_stays(plugin, daemon, van):
+    plugin.plug(van, INSTANCE, False)
+    element = etree.fromstring(van.guest_config)
+    element.find('alias').set('name', 'ua-mine')
+    domain = daemon.domain(UUID)
+    domain.add(element, LIVE | CONFIG)
+    plugin.unplug(van, INSTANCE, True)
+    assert daemon.calls == []
+    assert (len(domain.live), len(domain.config)) == (1, 1)
+
+
+def test_its_alias_with_another_device(plugin, daemon, van):
+    """The definition of an earlier plug was not taken away."""
+    earlier = new_van(objects.PCIHandle(address='0000:0c:00.7'))
+    plugin.plug(earlier, INSTANCE, False)
+    daemon.domain(UUID).add(etree.fromstring(earlier.guest_config), CONFIG)
+    with pytest.raises(exception.DeviceBusy, match='0c:00'):
+        plugin.plug(van, INSTANCE, True)
+
+
+@pytest.mark.parametrize(
+    'xml',
+    [
+        "<interface type='hostdev'><source><address type='pci' domain='0' "
+        "bus='0x0c' slot='0' function='1'/></source></interface>",
+        "<disk type='nvme'><source><address domain='0' bus='0x0c' slot='0' "
+        "function='1'/></source></disk>",
+    ],
+)
+@pytest.mark.parametrize('where', [LIVE, CONFIG])
+def test_another_domain_has_it_otherwise(plugin, daemon, van, xml, where):
+    daemon.domain('another', name='other').add(etree.fromstring(xml), where)
+    daemon.domain(UUID)
+    with pytest.raises(exception.DeviceBusy, match='domain other'):
+        plugin.plug(van, INSTANCE, True)
+
+
+# --- libvirt's PCI code, libvirtd that hangs, forks
+
+
+def test_a_refusal_is_not_taken_for_a_broken_connection(plugin, daemon, van):
+    """src/util/virpci.c: error 1, of no domain."""
+    daemon.domain(UUID)
+    daemon.script['attach'] = [
+        error(
+            'internal error: Unable to reset PCI device 0000:0c:00.1',
+            double.VIR_ERR_INTERNAL_ERROR,
+            double.VIR_FROM_NONE,
+        )
+    ]
+    with pytest.raises(exception.HypervisorError, match='Unable to reset'):
+        plugin.plug(van, INSTANCE, True)
+    assert len(daemon.calls) == 1
+
+
+def test_a_libvirtd_that_hangs(plugin, libvirt, van, monkeypatch):
+    go_on = threading.Event()
+    monkeypatch.setattr(libvirt, 'open', lambda uri: go_on.wait(30))
+    (found,) = plugin.diagnose()
+    assert found.verdict == 'warning'
+    assert 'to answer' in found.text
+    with pytest.raises(exception.ExceptionBase, match='to answer'):
+        plugin.plug(van, INSTANCE, True)
+    go_on.set()
+
+
+def test_a_fork_leaves_the_parents_connection(plugin, daemon, van):
+    daemon.domain(UUID)
+    plugin.plug(van, INSTANCE, True)
+    opened = plugin._libvirt().get()
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        text = 'nothing was raised'
+        try:
+            plugin.unplug(van, INSTANCE, True)
+        except BaseException as err:
+            text = str(err)
+        os.write(writing, f'{text} {opened.alive}'.encode())
+        os._exit(0)
+    os.close(writing)
+    os.waitpid(pid, 0)
+    said = os.read(reading, 4096).decode()
+    assert 'forked' in said
+    assert said.endswith('True')
+    plugin.unplug(van, INSTANCE, True)
+    assert daemon.opened == 1

@@ -173,11 +173,16 @@ class LibvirtPlugin(plugin.PluginBase):
         if not live or isinstance(van.handle, objects.TestHandle | None):
             return
         from acc_plug_libvirt import detach
+        from acc_plug_libvirt import hostdev
 
         conf = self.config
+        xml = van.guest_config or hostdev.build(van, conf)
+        if xml is None:
+            return
         detach.detach(
             self._libvirt(),
             van,
+            xml,
             conf.detach_timeout,
             conf.detach_attempts,
             conf.detach_attempt_timeout,
@@ -186,8 +191,8 @@ class LibvirtPlugin(plugin.PluginBase):
     def diagnose(self) -> Iterator[diagnosis.Finding]:
         from acc_plug_libvirt import report
 
-        uri = self.config.connection_uri
-        return report.findings(uri)
+        conf = self.config
+        return report.findings(conf.connection_uri, conf.connect_timeout)
 
     def _libvirt(self) -> connection.Connection:
         from acc_plug_libvirt import connection

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from typing import Any
 
 from acc_plug_libvirt import connection
@@ -48,17 +49,27 @@ def attach(
     :raises HypervisorError: libvirt refused
     :raises Timeout: no answer in time
     """
-    waiting.at_most(
-        lambda: _attach(to, van),
-        seconds,
-        f'libvirt to attach VAN {van.uuid} to domain {van.instance_uuid}',
-    )
+    left = threading.Event()
+    try:
+        waiting.at_most(
+            lambda: _attach(to, van, left),
+            seconds,
+            f'libvirt to attach VAN {van.uuid} to domain {van.instance_uuid}',
+        )
+    except BaseException:
+        # Its undo comes next: nothing may be begun after that.
+        left.set()
+        raise
 
 
-def _attach(to: connection.Connection, van: objects.VAN) -> None:
+def _attach(
+    to: connection.Connection, van: objects.VAN, left: threading.Event
+) -> None:
     what = f'attach to domain {van.instance_uuid}'
-    _check_others(to, van)
-    to.run(what, lambda _: _attach_missing(to, van))
+    # An undo waits for it, also if the caller does not.
+    with to.turn(van.instance_uuid):
+        _check_others(to, van)
+        to.run(what, lambda _: _attach_missing(to, van, left))
 
 
 def _domain(to: connection.Connection, van: objects.VAN) -> Any:
@@ -79,14 +90,17 @@ def _missing(domain: Any, van: objects.VAN, looked_for: int) -> int:
         (libvirt.VIR_DOMAIN_AFFECT_LIVE, 0),
         (libvirt.VIR_DOMAIN_AFFECT_CONFIG, libvirt.VIR_DOMAIN_XML_INACTIVE),
     ):
-        if looked_for & flag and (
-            domain_xml.find(domain.XMLDesc(options), van) is None
-        ):
-            flags |= flag
+        if looked_for & flag:
+            xml = domain.XMLDesc(options)
+            domain_xml.check(xml, van)
+            if domain_xml.find(xml, van) is None:
+                flags |= flag
     return flags
 
 
-def _attach_missing(to: connection.Connection, van: objects.VAN) -> None:
+def _attach_missing(
+    to: connection.Connection, van: objects.VAN, left: threading.Event
+) -> None:
     libvirt = connection.module()
     logger = log.about(LOG, van.instance_uuid, van.uuid)
     what = f'attach to domain {van.instance_uuid}'
@@ -99,6 +113,8 @@ def _attach_missing(to: connection.Connection, van: objects.VAN) -> None:
     flags = _missing(domain, van, flags)
     if not flags:
         logger.debug('the domain has it already')
+        return
+    if left.is_set():
         return
     try:
         domain.attachDeviceFlags(van.guest_config, flags)
@@ -124,20 +140,23 @@ def _check_others(to: connection.Connection, van: objects.VAN) -> None:
         for domain in opened.listAllDomains(0):
             if domain.UUIDString() == van.instance_uuid:
                 continue
-            for each in domain_xml.hostdevs(_xml(domain)):
-                if each.identity == wanted:
-                    raise exception.DeviceBusy(
-                        device=wanted, holder=f'domain {domain.name()}'
-                    )
+            if wanted in _identities(domain):
+                raise exception.DeviceBusy(
+                    device=wanted, holder=f'domain {domain.name()}'
+                )
 
     to.run('the other domains of this host', look)
 
 
-def _xml(domain: Any) -> Any:
+def _identities(domain: Any) -> set[str | None]:
+    """What another domain has, running and by its definition."""
     libvirt = connection.module()
+    found = set()
     try:
-        return domain_xml.parse(domain.XMLDesc(0))
+        for options in (0, libvirt.VIR_DOMAIN_XML_INACTIVE):
+            root = domain_xml.parse(domain.XMLDesc(options))
+            found |= domain_xml.identities(root)
     except libvirt.libvirtError as err:
-        if err.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN:
-            return domain_xml.parse('<domain/>')
-        raise
+        if err.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:
+            raise
+    return found

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Iterator
 import contextlib
+import ctypes
 import importlib
 import logging
 import os
@@ -20,8 +21,10 @@ import threading
 import time
 from typing import Any
 from typing import TypeVar
+import weakref
 
 from os_acc import exception
+from os_acc.linux import waiting
 
 LOG = logging.getLogger(__name__)
 
@@ -31,7 +34,9 @@ _T = TypeVar('_T')
 _KEEPALIVE = (5, 3)
 
 _loop_lock = threading.Lock()
-_loop_pid: int | None = None
+_loop_runs = False
+_forked = False
+_all: weakref.WeakSet[Connection] = weakref.WeakSet()
 
 
 def module() -> Any:
@@ -68,14 +73,14 @@ def is_broken(err: Any) -> bool:
     """Whether an error says that libvirtd is gone, not that it refused."""
     libvirt = module()
     return err.get_error_code() in (
-        libvirt.VIR_ERR_SYSTEM_ERROR,
-        libvirt.VIR_ERR_INTERNAL_ERROR,
         libvirt.VIR_ERR_NO_CONNECT,
         libvirt.VIR_ERR_INVALID_CONN,
-    ) and err.get_error_domain() in (
-        libvirt.VIR_FROM_REMOTE,
-        libvirt.VIR_FROM_RPC,
-        libvirt.VIR_FROM_NONE,
+    ) or (
+        # Its PCI code has these codes too, of no domain: a refusal.
+        err.get_error_code()
+        in (libvirt.VIR_ERR_SYSTEM_ERROR, libvirt.VIR_ERR_INTERNAL_ERROR)
+        and err.get_error_domain()
+        in (libvirt.VIR_FROM_REMOTE, libvirt.VIR_FROM_RPC)
     )
 
 
@@ -91,7 +96,8 @@ class Connection:
         self.seconds = seconds
         self._lock = threading.Lock()
         self._open: Any = None
-        self._pid: int | None = None
+        self._turns: dict[str, threading.Lock] = {}
+        _all.add(self)
 
     def get(self) -> Any:
         """A virConnect that is alive.
@@ -100,13 +106,19 @@ class Connection:
         """
         deadline = time.monotonic() + self.seconds
         libvirt = module()
+        if _forked:
+            raise exception.HypervisorError(
+                what=f'connection to {self.uri}',
+                reason='libvirt was in use before this process was forked, '
+                'and cannot be used after it: start a new one',
+            )
         run_events()
         with self._lock:
             if not self._is_alive():
                 self._drop()
                 while self._open is None:
                     try:
-                        self._connect(libvirt)
+                        self._connect(libvirt, deadline)
                     except libvirt.libvirtError as err:
                         if time.monotonic() >= deadline:
                             raise exception.HypervisorError(
@@ -116,16 +128,20 @@ class Connection:
                         time.sleep(0.2)
             return self._open
 
-    def _connect(self, libvirt: Any) -> None:
-        opened = libvirt.open(self.uri)
+    def _connect(self, libvirt: Any, deadline: float) -> None:
+        opened = waiting.at_most(
+            lambda: libvirt.open(self.uri),
+            max(1.0, deadline - time.monotonic()),
+            f'libvirt at {self.uri} to answer',
+        )
         # Not every kind of connection has it: test:/// has none.
         with contextlib.suppress(libvirt.libvirtError):
             opened.setKeepAlive(*_KEEPALIVE)
-        self._open, self._pid = opened, os.getpid()
+        self._open = opened
         LOG.debug('connected to %s', self.uri)
 
     def _is_alive(self) -> bool:
-        if self._open is None or self._pid != os.getpid():
+        if self._open is None:
             return False
         try:
             return bool(self._open.isAlive())
@@ -133,7 +149,7 @@ class Connection:
             return False
 
     def _drop(self) -> None:
-        if self._open is not None and self._pid == os.getpid():
+        if self._open is not None:
             LOG.info('the connection to %s is gone: opening it anew', self.uri)
             with contextlib.suppress(module().libvirtError):
                 self._open.close()
@@ -142,10 +158,24 @@ class Connection:
     def close(self) -> None:
         """Close it; get() opens it again."""
         with self._lock:
-            if self._open is not None and self._pid == os.getpid():
+            if self._open is not None:
                 with contextlib.suppress(module().libvirtError):
                     self._open.close()
             self._open = None
+
+    def turn(self, instance_uuid: str) -> threading.Lock:
+        """One call at a time on a domain: a late one comes to its end."""
+        with self._lock:
+            return self._turns.setdefault(instance_uuid, threading.Lock())
+
+    def after_fork(self) -> None:
+        """In a child: the connection is the parent's, and stays open."""
+        if self._open is not None:
+            # Not even when the child ends: that would close the parent's.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._open))
+        self._open = None
+        self._lock = threading.Lock()
+        self._turns = {}
 
     def run(self, what: str, act: Callable[[Any], _T]) -> _T:
         """Do something that can be done twice; again if libvirtd went away.
@@ -190,16 +220,27 @@ def run_events() -> None:
     It must be there before a connection is opened. Where the process has
     such a thread already, as nova-compute has, they take turns.
     """
-    global _loop_pid
+    global _loop_runs
     with _loop_lock:
-        if _loop_pid == os.getpid():
+        if _loop_runs:
             return
         libvirt = module()
         libvirt.virEventRegisterDefaultImpl()
         threading.Thread(
             target=_loop, args=(libvirt,), name='os-acc-libvirt', daemon=True
         ).start()
-        _loop_pid = os.getpid()
+        _loop_runs = True
+
+
+def _after_fork() -> None:
+    global _forked, _loop_lock
+    _forked = _forked or _loop_runs
+    _loop_lock = threading.Lock()
+    for each in list(_all):
+        each.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _loop(libvirt: Any) -> None:

@@ -28,11 +28,14 @@ LOG = logging.getLogger(__name__)
 
 # How long to go without a look: libvirtd's restart loses an event.
 _LOOK_EVERY = 2.0
+# Between two attempts: what said no at once may say yes in a moment.
+_PAUSE = 1.0
 
 
 def detach(
     from_: connection.Connection,
     van: objects.VAN,
+    xml: str,
     seconds: float,
     attempts: int,
     attempt_seconds: float,
@@ -42,6 +45,7 @@ def detach(
     Out of its definition first: whatever happens to the guest, it does not
     come back with it. A domain that is gone has let go.
 
+    :param xml: its <hostdev>
     :param seconds: for all of it
     :param attempts: how often the guest is asked
     :param attempt_seconds: how long to wait for it each time
@@ -49,45 +53,129 @@ def detach(
     :raises Timeout: the guest does not answer; it still has it
     """
     what = f'guest {van.instance_uuid} to let go of VAN {van.uuid}'
+    deadline = time.monotonic() + seconds
+    work = _Detach(from_, van, xml, deadline, what)
     waiting.at_most(
-        lambda: _detach(from_, van, seconds, attempts, attempt_seconds, what),
-        # The loop below ends by itself; this is for a call that does not.
+        lambda: work.run(attempts, attempt_seconds),
+        # It ends by itself before that; this is for a call that does not.
         seconds + attempt_seconds,
         what,
     )
 
 
-def _detach(
-    from_: connection.Connection,
-    van: objects.VAN,
-    seconds: float,
-    attempts: int,
-    attempt_seconds: float,
-    what: str,
-) -> None:
-    libvirt = connection.module()
-    logger = log.about(LOG, van.instance_uuid, van.uuid)
-    from_.run(what, lambda _: _forget(from_, libvirt, van))
-    deadline = time.monotonic() + seconds
-    for attempt in range(1, attempts + 1):
-        if not _is_in(from_, van, what):
-            return
-        left = min(attempt_seconds, deadline - time.monotonic())
-        if left <= 0:
-            break
-        logger.debug('detach from the guest, attempt %d', attempt)
-        if _ask(from_, libvirt, van, left, what):
-            logger.info('the guest has let go')
-            return
-    if _is_in(from_, van, what):
-        raise exception.Timeout(
-            what=f'{what} ({attempt} attempts); it still has it',
-            seconds=seconds - max(0.0, deadline - time.monotonic()),
+class _Detach:
+    """One detach.
+
+    :ivar said: why the guest, or libvirt, did not: the last one
+    """
+
+    def __init__(
+        self,
+        from_: connection.Connection,
+        van: objects.VAN,
+        xml: str,
+        deadline: float,
+        what: str,
+    ) -> None:
+        self.from_, self.van, self.xml = from_, van, xml
+        self.deadline, self.what = deadline, what
+        self.libvirt = connection.module()
+        self.logger = log.about(LOG, van.instance_uuid, van.uuid)
+        self.said = ''
+
+    def run(self, attempts: int, attempt_seconds: float) -> None:
+        turn = self.from_.turn(self.van.instance_uuid)
+        # An attach whose caller has left it comes to its end first.
+        if not turn.acquire(timeout=max(0.0, self._left())):
+            raise exception.Timeout(
+                what=f'an earlier call to libvirt for domain '
+                f'{self.van.instance_uuid} to end',
+                seconds=0.0,
+            )
+        try:
+            self._run(attempts, attempt_seconds)
+        finally:
+            turn.release()
+
+    def _left(self) -> float:
+        return self.deadline - time.monotonic()
+
+    def _run(self, attempts: int, attempt_seconds: float) -> None:
+        begun = time.monotonic()
+        libvirt, from_, van = self.libvirt, self.from_, self.van
+        from_.run(self.what, lambda _: _forget(from_, libvirt, van, self.xml))
+        for attempt in range(1, attempts + 1):
+            if self._left() <= 0:
+                break
+            self.logger.debug('detach from the guest, attempt %d', attempt)
+            if self._ask(min(attempt_seconds, self._left())):
+                self.logger.info('the guest has let go')
+                return
+            time.sleep(max(0.0, min(_PAUSE, self._left())))
+        if self._is_in():
+            said = f'; the last answer was: {self.said}' if self.said else ''
+            raise exception.Timeout(
+                what=f'{self.what} ({attempt} attempts); it still has '
+                f'it{said}',
+                seconds=round(time.monotonic() - begun, 1),
+            )
+
+    def _is_in(self) -> bool:
+        return self.from_.run(
+            self.what, lambda _: _live(self.from_, self.van) is not None
         )
+
+    def _is_anothers_live(self, domain: Any) -> bool:
+        with _gone_is_done(self.libvirt):
+            return _is_anothers(domain.XMLDesc(0), self.van)
+        return True
+
+    def _ask(self, seconds: float) -> bool:
+        """Ask the guest once, and wait for its answer.
+
+        :returns: whether it has let go
+        """
+        libvirt = self.libvirt
+        deadline = time.monotonic() + seconds
+        domain = self.from_.domain(self.van.instance_uuid)
+        if domain is None:
+            return True
+        there = self.from_.run(
+            self.what, lambda _: _live(self.from_, self.van)
+        )
+        if there is None and self._is_anothers_live(domain):
+            return True
+        # Also where it is not seen: a call of a process that was killed may
+        # be under way in libvirtd, and this one comes after it.
+        xml = there.xml if there is not None else self.xml
+        answer = _Answer(there)
+        with _listening(libvirt, domain, answer):
+            try:
+                with _gone_is_done(libvirt):
+                    domain.detachDeviceFlags(
+                        xml, libvirt.VIR_DOMAIN_AFFECT_LIVE
+                    )
+            except libvirt.libvirtError as err:
+                # Asked already, busy, or libvirtd went away: not for good.
+                self.said = str(err)
+                self.logger.info('detach: %s', err)
+                if not _is_asked(libvirt, err) and not connection.is_broken(
+                    err
+                ):
+                    return False
+            while self._is_in():
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return False
+                if answer.said.wait(min(left, _LOOK_EVERY)):
+                    # It said no, or yes: the next look tells.
+                    self.said = self.said or 'it refused'
+                    return not self._is_in()
+        return True
 
 
 def _forget(
-    from_: connection.Connection, libvirt: Any, van: objects.VAN
+    from_: connection.Connection, libvirt: Any, van: objects.VAN, xml: str
 ) -> None:
     """Take it out of the definition."""
     domain = from_.domain(van.instance_uuid)
@@ -96,36 +184,44 @@ def _forget(
     with _gone_is_done(libvirt):
         if not domain.isPersistent():
             return
-        xml = domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE)
-        found = domain_xml.find(xml, van)
-        if found is not None:
-            domain.detachDeviceFlags(
-                found.xml, libvirt.VIR_DOMAIN_AFFECT_CONFIG
-            )
+        there = domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE)
+        if _is_anothers(there, van):
+            return
+        found = domain_xml.find(there, van)
+        domain.detachDeviceFlags(
+            found.xml if found is not None else xml,
+            libvirt.VIR_DOMAIN_AFFECT_CONFIG,
+        )
 
 
-def _live(from_: connection.Connection, van: objects.VAN) -> Any:
-    """(domain, hostdev) of the running guest; None: it does not have it."""
+def _is_anothers(xml: str, van: objects.VAN) -> bool:
+    """Whether the device is there under an alias of somebody else."""
+    try:
+        domain_xml.check(xml, van)
+    except exception.DeviceBusy:
+        return domain_xml.find(xml, van) is None
+    return False
+
+
+def _live(
+    from_: connection.Connection, van: objects.VAN
+) -> domain_xml.Hostdev | None:
+    """What the running guest has of a VAN."""
     domain = from_.domain(van.instance_uuid)
     if domain is None:
         return None
     with _gone_is_done(connection.module()):
         if domain.isActive():
-            found = domain_xml.find(domain.XMLDesc(0), van)
-            if found is not None:
-                return domain, found
+            return domain_xml.find(domain.XMLDesc(0), van)
     return None
 
 
-def _is_in(from_: connection.Connection, van: objects.VAN, what: str) -> bool:
-    return from_.run(what, lambda _: _live(from_, van) is not None)
-
-
 class _Answer:
-    """What the guest says to the removal of one alias."""
+    """What the guest says to the removal of a device."""
 
-    def __init__(self, alias: str) -> None:
-        self.alias = alias
+    def __init__(self, there: domain_xml.Hostdev | None) -> None:
+        alias = there.element.find('alias') if there is not None else None
+        self.alias = alias.get('name') if alias is not None else None
         self.said = threading.Event()
 
     def callback(
@@ -133,46 +229,6 @@ class _Answer:
     ) -> None:
         if alias == self.alias:
             self.said.set()
-
-
-def _ask(
-    from_: connection.Connection,
-    libvirt: Any,
-    van: objects.VAN,
-    seconds: float,
-    what: str,
-) -> bool:
-    """Ask the guest once, and wait for its answer.
-
-    :returns: whether it has let go
-    """
-    deadline = time.monotonic() + seconds
-    there = from_.run(what, lambda _: _live(from_, van))
-    if there is None:
-        return True
-    domain, found = there
-    alias = found.element.find('alias').get('name')
-    answer = _Answer(alias)
-    with _listening(from_, libvirt, domain, answer):
-        try:
-            with _gone_is_done(libvirt):
-                domain.detachDeviceFlags(
-                    found.xml, libvirt.VIR_DOMAIN_AFFECT_LIVE
-                )
-        except libvirt.libvirtError as err:
-            # libvirtd went away: it may have asked the guest already.
-            if not _is_asked(libvirt, err) and not connection.is_broken(err):
-                raise exception.HypervisorError(
-                    what=what, reason=str(err)
-                ) from err
-        while _is_in(from_, van, what):
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return False
-            if answer.said.wait(min(left, _LOOK_EVERY)):
-                # It said no, or yes: the next look tells.
-                return not _is_in(from_, van, what)
-    return True
 
 
 def _is_asked(libvirt: Any, err: Any) -> bool:
@@ -209,9 +265,7 @@ def _gone_is_done(libvirt: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _listening(
-    from_: connection.Connection, libvirt: Any, domain: Any, answer: _Answer
-) -> Iterator[None]:
+def _listening(libvirt: Any, domain: Any, answer: _Answer) -> Iterator[None]:
     """Get the events of a domain, from before the guest is asked."""
     opened = domain.connect()
     numbers = []

@@ -78,6 +78,18 @@ def hostdevs(root: etree._Element) -> Iterator[Hostdev]:
         )
 
 
+def identities(root: etree._Element) -> set[str | None]:
+    """All host devices of a domain, by whatever element it has them."""
+    found = {each.identity for each in hostdevs(root)}
+    for path in (
+        "devices/interface[@type='hostdev']",
+        "devices/disk[@type='nvme']",
+    ):
+        for element in root.iterfind(path):
+            found.add(_pci_identity(element.find('source/address')))
+    return found
+
+
 def _identity(element: etree._Element) -> str | None:
     """By what the address means, not by how it is written."""
     address = element.find('source/address')
@@ -85,7 +97,11 @@ def _identity(element: etree._Element) -> str | None:
         return None
     if element.get('type') == 'mdev':
         return f'mdev/{address.get("uuid", "").lower()}'
-    if element.get('type') != 'pci':
+    return _pci_identity(address) if element.get('type') == 'pci' else None
+
+
+def _pci_identity(address: etree._Element | None) -> str | None:
+    if address is None:
         return None
     try:
         parts = tuple(
@@ -104,20 +120,38 @@ def alias_of(van: objects.VAN) -> str:
 def find(xml: str, van: objects.VAN) -> Hostdev | None:
     """A VAN's hostdev: by its alias, else by its source.
 
-    :raises DeviceBusy: its source is there under an alias of somebody else
+    One with an alias of somebody else is not the VAN's.
     """
     wanted = van.handle.identity if van.handle is not None else None
     found = None
     for each in hostdevs(parse(xml)):
         if each.alias == alias_of(van):
             return each
-        if each.identity is not None and each.identity == wanted:
+        if each.identity == wanted is not None and each.alias is None:
             found = each
-    if found is not None and found.alias is not None:
-        raise exception.DeviceBusy(
-            device=wanted, holder=f'alias {found.alias} of the same domain'
-        )
     return found
+
+
+def check(xml: str, van: objects.VAN) -> None:
+    """See that a domain has neither a VAN's device nor its alias otherwise.
+
+    :raises DeviceBusy: its source is there under an alias of somebody else;
+        or its alias is there with another source
+    """
+    wanted = van.handle.identity if van.handle is not None else None
+    for each in hostdevs(parse(xml)):
+        if each.alias == alias_of(van) and each.identity != wanted:
+            raise exception.DeviceBusy(
+                device=f'alias {each.alias} of the domain',
+                holder=f'device {each.identity}, and not {wanted},',
+            )
+        if each.identity == wanted is not None and each.alias not in (
+            None,
+            alias_of(van),
+        ):
+            raise exception.DeviceBusy(
+                device=wanted, holder=f'alias {each.alias} of the same domain'
+            )
 
 
 def update_domain_xml(
@@ -147,6 +181,8 @@ def update_domain_xml(
             continue
         moves.append((_old(there, old), _new(new)))
     moved = {id(each.element) for each, _ in moves}
+    if len(moved) != len(moves):
+        _refuse('old_vans', len(old_vans), 'each device once')
     left = {e.identity for e in there if id(e.element) not in moved}
     coming = [_identity(element) for _, element in moves]
     for identity in coming:

@@ -12,14 +12,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 import contextlib
+from typing import Any
 
 from acc_plug_libvirt import connection
 from os_acc import diagnosis
 from os_acc import exception
+from os_acc.linux import waiting
 
 
-def findings(uri: str) -> Iterator[diagnosis.Finding]:
-    """See ExtensionBase.diagnose."""
+def _ask(libvirt: Any, uri: str) -> tuple[int, int]:
+    """Its version, and how many guests run."""
+    # Not read-only: that is another socket, with other rights.
+    with contextlib.closing(libvirt.open(uri)) as opened:
+        return opened.getLibVersion(), opened.numOfDomains()
+
+
+def findings(uri: str, seconds: float) -> Iterator[diagnosis.Finding]:
+    """See ExtensionBase.diagnose.
+
+    :param seconds: how long libvirt may take to answer
+    """
     subject = f'libvirt {uri}'
     try:
         libvirt = connection.module()
@@ -33,11 +45,10 @@ def findings(uri: str) -> Iterator[diagnosis.Finding]:
         )
         return
     try:
-        # To look only: no events, no second try.
-        with contextlib.closing(libvirt.openReadOnly(uri)) as opened:
-            version = opened.getLibVersion()
-            running = opened.numOfDomains()
-    except libvirt.libvirtError as err:
+        version, running = waiting.at_most(
+            lambda: _ask(libvirt, uri), seconds, f'libvirt at {uri} to answer'
+        )
+    except (libvirt.libvirtError, exception.Timeout) as err:
         yield diagnosis.Finding(
             subject,
             diagnosis.WARNING,
