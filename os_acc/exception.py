@@ -139,6 +139,12 @@ class CleaningFailed(DeviceError):
     """It is not clean: nobody else may have it before it is."""
 
 
+class BitstreamError(ExceptionBase):
+    """A bitstream is not to be had, or is not what it should be."""
+
+    msg_fmt = _('Bitstream %(bitstream)s: %(reason)s')
+
+
 class PrivilegeError(ExceptionBase):
     """What has to be done as root cannot be."""
 
