@@ -150,6 +150,11 @@ class FPGADriver(pci_driver.PCIDriver):
         programming.undecide(van)
         super().prepareVAN(van, request, instance_info)
 
+    def _claim(self, van: objects.VAN, wanted: objects.PCIHandle) -> None:
+        # A claim that another was before with has set it back.
+        programming.undecide(van)
+        super()._claim(van, wanted)
+
     def _bind(self, van: objects.VAN) -> None:
         """What is programmed is programmed before a guest's driver has it."""
         (request,) = (
@@ -324,9 +329,11 @@ def _region_of(
 def _vfs(parent: pci.Function, spec: device_spec.Spec) -> list[str]:
     """The VFs that it has, or would get, in the order of their numbers."""
     found = parent.vf_addresses
-    if not found and parent.is_pf and spec.num_vfs is not None:
-        found = sriov.future_addresses(parent.address, spec.num_vfs)
-    return found
+    if not parent.is_pf or spec.num_vfs is None:
+        return found
+    # They may be in the making just now.
+    future = sriov.future_addresses(parent.address, spec.num_vfs)
+    return max(found, future, key=len)
 
 
 def _check_seen(slot: programming.Slot, function_id: str | None) -> None:

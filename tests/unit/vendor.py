@@ -119,5 +119,6 @@ class Vendor:
 
 
 def furnish(kernel: Any) -> None:
-    """Put the FPGA into a kernel of files."""
+    """Put the FPGA into a kernel of files, with its VFs."""
     kernel.add_function(FPGA, '8086:bcce', 0x120000, 'dfl-pci', totalvfs=4)
+    kernel.write(f'{kernel.pci}/devices/{FPGA}/sriov_numvfs', str(len(VFS)))
