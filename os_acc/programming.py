@@ -44,8 +44,11 @@ CONF = cfg.CONF
 HOOKS = 'os_acc.programmed'
 
 # Keys of VAN.driver_data.
-UNDECIDED = 'function_undecided'  # it has a handle, and uses nothing yet
+UNDECIDED = 'function_undecided'  # it has a handle, and uses nothing
 REGION = 'region'
+
+# Values of UNDECIDED: it never did; or it has let go.
+NEVER, LEFT = 'never', 'left'
 
 #: Is told how far it is: 0.0 to 1.0, None where unknown; and what is done.
 Report = Callable[[float | None, str], None]
@@ -169,8 +172,10 @@ def clear(
         stays in
     """
     with _holding(by, slot):
+        if van.driver_data.get(UNDECIDED) == NEVER:
+            return
         # Two that are released at once must not wait for each other.
-        undecide(van)
+        van.driver_data = {**van.driver_data, UNDECIDED: LEFT}
         van.save()
         record = _record(by, slot)
         if act is None or record is None or users(by, slot, van.uuid):
@@ -189,11 +194,11 @@ def clear(
 
 
 def undecide(van: objects.VAN, region: str | None = None) -> None:
-    """Say in a VAN's driver_data that it uses nothing, yet or any more.
+    """Say in a VAN's driver_data that it uses nothing yet.
 
     :param region: what its handle is of, where that is known by now
     """
-    data = {**van.driver_data, UNDECIDED: '1'}
+    data = {**van.driver_data, UNDECIDED: NEVER}
     if region is not None:
         data[REGION] = region
     van.driver_data = data

@@ -37,6 +37,7 @@ from os_acc import exception
 from os_acc import journal
 from os_acc import journal_file
 from os_acc import objects
+from os_acc import programs
 
 STATES = (
     'preparing',
@@ -872,6 +873,54 @@ def test_an_error_of_sqlite_is_a_journal_error(opened):
     with raw(opened.path) as db:
         db.execute('ALTER TABLE hidden RENAME TO van')
     opened.add([make_entry()])
+
+
+# --- programmed devices
+
+
+def make_program(**values):
+    return programs.Program(
+        **{
+            'device': '0000:0a:00.0',
+            'region': '',
+            'function_id': 'aes',
+            'digest': 'd' * 64,
+            'state': 'programmed',
+            'boot_id': 'first',
+            'updated_at': '2026-01-01T00:00:00',
+            **values,
+        }
+    )
+
+
+def test_what_is_programmed(state_path):
+    first = make_program()
+    regions = [make_program(device='f1', region=name) for name in 'ab']
+    with opening(state_path) as made:
+        assert made.programs() == []
+        for program in (first, *regions):
+            made.save_program(make_program(**vars(program) | {'error': 'x'}))
+            made.save_program(program)
+    with opening(state_path) as made:
+        assert made.programs() == [first, *regions]
+        assert made.programs('f1') == regions
+        assert made.programs('f2') == []
+        made.forget_program('f1', 'a')
+        assert made.programs() == [first, regions[1]]
+    assert first.label == '0000:0a:00.0'
+    assert regions[1].label == 'f1, region b,'
+
+
+def test_a_journal_from_before_programming(state_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(journal_file, 'MIGRATIONS', journal_file.MIGRATIONS[:1])
+        entries = fill(state_path)
+        assert schema_version(state_path) == 1
+    with opening(state_path) as made:
+        assert made.entries() == entries
+        assert made.programs() == []
+        made.save_program(make_program())
+        assert made.programs() == [make_program()]
 
 
 # --- versions

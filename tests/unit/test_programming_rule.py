@@ -361,7 +361,7 @@ def test_progress_of_the_administrator(single):
     assert 'programming' in [event.message for event in events]
     events.clear()
     single.broken(True)
-    with pytest.raises(Exception, match='sha|fail|board'):
+    with pytest.raises(Exception, match=r'fail|board'):
         single.program('sha', progress=events.append)
     assert events[-1].status == 'failed'
 

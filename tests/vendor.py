@@ -14,11 +14,10 @@ of its function.
 
 from __future__ import annotations
 
+import json
 import pathlib
 import stat
 from typing import Any
-
-import devices
 
 import os_acc
 
@@ -101,18 +100,17 @@ class Vendor:
 
     def configure(self, programming: str, **values: Any) -> None:
         """Set device_spec, and where bitstreams may be."""
-        devices.spec(
-            {
-                'address': FPGA,
-                'resource_class': 'FPGA',
-                'num_vfs': len(VFS),
-                'programming': programming,
-                'program': f'{self.folder}/program {{file}} "{{region}}"',
-                'check': f'{self.folder}/check "{{region}}"',
-                'clear': f'{self.folder}/clear "{{region}}"',
-                **values,
-            }
-        )
+        spec = {
+            'address': FPGA,
+            'resource_class': 'FPGA',
+            'num_vfs': len(VFS),
+            'programming': programming,
+            'program': f'{self.folder}/program {{file}} "{{region}}"',
+            'check': f'{self.folder}/check "{{region}}"',
+            'clear': f'{self.folder}/clear "{{region}}"',
+            **values,
+        }
+        os_acc.CONF.set_override('device_spec', [json.dumps(spec)], 'os_acc')
         os_acc.CONF.set_override(
             'allowed_folders', [str(self.bitstreams)], 'os_acc_bitstreams'
         )
