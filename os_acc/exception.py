@@ -91,6 +91,13 @@ class HandleMissing(ExceptionBase):
     )
 
 
+class FunctionMissing(ExceptionBase):
+    msg_fmt = _(
+        'Driver %(driver)r returned from prepareVAN without function '
+        '%(function)s'
+    )
+
+
 class HandleChanged(ExceptionBase):
     msg_fmt = _(
         'Driver %(driver)r prepared %(new)s again where it was %(old)s'

@@ -253,10 +253,10 @@ class FPGADriver(pci_driver.PCIDriver):
         if programming.REGION not in van.driver_data or van.device is None:
             return
         function = pci.find(van.device)
-        if function is None:
-            return
+        spec = self._specs().find(function) if function is not None else None
+        if function is None or spec is None:
+            return  # the card is gone, or no longer ours to program
         region = van.driver_data[programming.REGION]
-        spec = self._specs().check(function)
         act = functools.partial(
             privileged.clear,
             function.address,

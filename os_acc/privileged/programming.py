@@ -64,7 +64,7 @@ def check(address: str, region: str, path: str) -> None:
     if not os.access(command[0], os.X_OK):
         raise _failed(address, command, 'there is no such command')
     _check_unused(function, region)
-    with _turn(_folder(function, region), address):
+    with _turn(_lock_file(function, region), address):
         pass
     with _bitstream(path):
         pass
@@ -89,7 +89,7 @@ def program(
     function, spec = _device(address, region)
     seconds = arguments.seconds(seconds)
     values = _values(function, region, function_id)
-    with _turn(_folder(function, region), address) as held:
+    with _turn(_lock_file(function, region), address) as held:
         _check_unused(function, region)
         with (
             _bitstream(path) as (real, file),
@@ -109,7 +109,7 @@ def clear(address: str, region: str, seconds: float) -> None:
     """
     function, spec = _device(address, region)
     seconds = arguments.seconds(seconds)
-    with _turn(_folder(function, region), address) as held:
+    with _turn(_lock_file(function, region), address) as held:
         _check_unused(function, region)
         values = _values(function, region, None)
         run(address, spec.clear, values, seconds, held)
@@ -228,21 +228,26 @@ def _filled(word: str, values: Mapping[str, str]) -> str:
     return re.sub(r'\{(\w+)\}', lambda match: values.get(match[1], ''), word)
 
 
-def _folder(function: pci.Function, region: str) -> str:
-    """What is held: regions are programmed beside each other."""
+def _lock_file(function: pci.Function, region: str) -> str:
+    """What is held: regions are programmed beside each other.
+
+    Not the folder, see linux.turns: while a device is programmed, which can
+    take long, others may look at it.
+    """
+    path = function.path
     vfs = function.vf_addresses
     if region.isdigit() and int(region) < len(vfs):
-        return pci.get(vfs[int(region)]).path
-    return function.path
+        path = pci.get(vfs[int(region)]).path
+    return f'{path}/vendor'
 
 
 @contextlib.contextmanager
-def _turn(folder: str, address: str) -> Iterator[int]:
-    """Hold a device as linux.turns does, by a file to be handed on.
+def _turn(path: str, address: str) -> Iterator[int]:
+    """Hold a device, flock(2), by a file to be handed on to the command.
 
     :raises DeviceBusy: an earlier command for it has not ended
     """
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    fd = os.open(path, os.O_RDONLY)
     deadline = time.monotonic() + cfg.CONF.os_acc.device_timeout
     try:
         while True:

@@ -23,6 +23,7 @@ import web
 import os_acc
 from os_acc import exception
 from os_acc import objects
+from os_acc.linux import turns
 from os_acc.privileged import programming as privileged
 
 FPGA, VFS = vendor_module.FPGA, vendor_module.VFS
@@ -275,6 +276,24 @@ def test_regions_in_parallel(tool):
     assert {tool.function('0'), tool.function('1')} == {'aes', 'sha'}
 
 
+def test_others_may_look_while_it_is_programmed(kernel, tool):
+    """A claim of a handle that another has just got goes on to the next."""
+    tool.configure('dynamic')
+    path = f'{kernel.pci}/devices/{VFS[0]}'
+    held = []
+    original = privileged.run
+
+    def run(*args):
+        with turns.on(path, 0):
+            held.append(path)
+        return original(*args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(privileged, 'run', run)
+        os_acc.plug(devices.instance(), [request(tool, address=VFS[0])])
+    assert held == [path, path]
+
+
 def test_a_region_is_that_of_its_vf(tool):
     tool.configure('dynamic')
     os_acc.plug(devices.instance(), [request(tool, address=VFS[2])])
@@ -485,3 +504,33 @@ def test_persistent_functions_outlive_a_reboot(kernel, tool):
     kernel.boot()
     os_acc.plug(instance, [request(tool)])
     assert len(tool.calls()) == 2
+
+
+def test_unplug_where_device_spec_has_changed(kernel, tool):
+    instance = devices.instance()
+    os_acc.plug(instance, [request(tool)])
+    devices.spec({'address': FPGA, 'num_vfs': 3})
+    assert os_acc.unplug(instance) == 1
+
+
+def test_a_driver_that_does_not_program(kernel, tool):
+    """It must not give out a device without the function."""
+    devices.furnish(kernel)
+    devices.spec({'address': '*'})
+    wanted = devices.pci(devices.DISK)
+    wanted.function_id = 'aes'
+    reason = cause(wanted)
+    assert isinstance(reason, exception.FunctionMissing)
+    assert "'pci'" in str(reason)
+    assert kernel.driver_of(devices.DISK) == 'nvme'
+
+
+def test_another_bitstream_for_a_plugged_van(tool):
+    instance, wanted = devices.instance(), request(tool)
+    os_acc.plug(instance, [wanted])
+    wanted.bitstream = 'https://user:secret@host/aes.gbs?token=secret'
+    with pytest.raises(exception.PlugException) as caught:
+        os_acc.plug(instance, [wanted])
+    assert isinstance(caught.value.__cause__, exception.InvalidRequest)
+    assert 'https://host/aes.gbs' in str(caught.value)
+    assert 'secret' not in str(caught.value)
