@@ -15,6 +15,7 @@ from collections.abc import Iterator
 import contextlib
 import re
 import ssl
+import time
 from typing import Any
 import urllib.error
 import urllib.parse
@@ -75,8 +76,7 @@ class Source:
             return checksum.Checksum.parse(algorithm, value, self.label)
         beside = self._url._replace(path=self._url.path + SIDECAR)
         try:
-            with self._open(beside.geturl(), {}) as response:
-                text = response.read(_SIDECAR_BYTES).decode(errors='replace')
+            text = self._read(beside.geturl())
         except (exception.BitstreamError, *download.DROPPED) as err:
             raise self._failed(
                 f'there is no checksum: neither #sha256= in its URL, nor a '
@@ -84,6 +84,20 @@ class Source:
             ) from err
         value = (text.split() or [''])[0]
         return checksum.Checksum.parse('sha256', value, self.label)
+
+    def _read(self, url: str) -> str:
+        """A small file, asked for again where the connection dropped."""
+        conf = cfg.CONF[options.GROUP]
+        for left in reversed(range(conf.download_attempts)):
+            try:
+                with self._open(url, {}) as response:
+                    data: bytes = response.read(_SIDECAR_BYTES)
+                    return data.decode(errors='replace')
+            except download.DROPPED:
+                if not left:
+                    raise
+                time.sleep(conf.retry_interval)
+        raise AssertionError('not reached')
 
     @property
     def suffix(self) -> str:

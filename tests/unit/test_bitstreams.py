@@ -252,6 +252,18 @@ def test_dropped_twice_and_resumed(server):
     ]
 
 
+def test_a_checksum_file_that_is_not_there_at_once(server):
+    url = server.put('/a', CONTENT)
+
+    def well_at_the_third(path):
+        count = len(server.downloads('/a.sha256'))
+        server.status = {'/a.sha256': 503} if count < 3 else {}
+
+    server.hook = well_at_the_third
+    assert fetch(url) == CONTENT
+    assert len(server.downloads('/a.sha256')) == 3
+
+
 def test_dropped_by_a_server_that_cannot_resume(server):
     url = server.put('/a', CONTENT)
     server.drops, server.ranges = 2, False
@@ -304,7 +316,7 @@ def test_a_server_that_is_not_there(server):
 
 
 def test_a_download_that_takes_too_long(server):
-    url = server.put('/a', CONTENT)
+    url = server.put('/a', CONTENT) + f'#sha256={DIGEST}'
     option('download_timeout', 0.3)
     option('stall_timeout', 0.1)
     option('download_attempts', 100)
