@@ -56,12 +56,13 @@ AIMS = (
     Aim('import / os_vif', 'test_import[os_acc]', 1.1),
     Aim('XML of 100 VANs / Nova', 'test_xml', 1.0),
     Aim('8 x 200 ms / TaskFlow', 'test_parallel', seconds=0.4),
-    Aim('4096 functions / lspci', 'test_discovery', 0.2),
+    Aim('64 PFs, 4032 VFs / lspci', 'test_discovery', 0.2),
     Aim('  4096 / 512', 'test_growth[512]', 8.8),
     Aim('  4096 / 1024', 'test_growth[1024]', 4.4),
     Aim('  4096 / 2048', 'test_growth[2048]', 2.2),
     Aim('VF / sysfs alone', 'test_vf', 1.5),
     Aim('  made before / sysfs', 'test_vf_from_nothing', 1.5),
+    Aim('live plug / libvirt', 'test_live_plug', 1.15),
 )
 
 
@@ -121,14 +122,18 @@ def take_turns(
         peer: Callable[[], Any],
         rounds: int,
         warmup_rounds: int = 2,
+        before_peer: Callable[[], Any] = lambda: None,
+        after_peer: Callable[[], Any] = lambda: None,
     ) -> None:
         peer_times = []
 
         def setup() -> None:
+            before_peer()
             gc.collect()
             start = time.perf_counter()
             peer()
             peer_times.append(time.perf_counter() - start)
+            after_peer()
             # Nobody pays for what the other has left behind.
             gc.collect()
 

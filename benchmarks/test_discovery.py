@@ -25,6 +25,7 @@ from kernel import Kernel
 import pytest
 
 import os_acc
+from os_acc.linux import bus
 from os_acc.privileged import context
 
 ROUNDS = 10
@@ -127,7 +128,15 @@ def test_discovery(use, take_turns) -> None:
     sysfs = use(number)
     # The VFs, and not their PFs, which are no handles while they have VFs.
     assert own() == number - number // VFS
-    assert lspci(sysfs) == dict.fromkeys(map(address, range(number)), IDS)
+    there = {
+        function.address: f'{function.vendor_id}:{function.product_id}'
+        for function in bus.functions()
+    }
+    assert (
+        there
+        == lspci(sysfs)
+        == dict.fromkeys(map(address, range(number)), IDS)
+    )
     take_turns(own, lambda: lspci(sysfs), ROUNDS)
 
 

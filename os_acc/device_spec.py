@@ -128,8 +128,7 @@ class Specs:
     def find_parent(self, name: str) -> Spec | None:
         """The entry for a parent of mdevs, which may be no PCI function."""
         if pci.is_address(name):
-            function = pci.find(name)
-            return self.find(function) if function is not None else None
+            return self.find(pci.get(name))
         if not self.entries:
             return _ANY
         for spec in self.entries:

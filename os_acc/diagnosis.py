@@ -62,12 +62,10 @@ def host(
     yield from _extensions(conf, extensions)
     yield from _state(conf, journal, owner)
     yield _privileges()
-    for kind, loaded in (
-        ('driver', extensions.drivers),
-        ('plugin', extensions.plugins),
-    ):
-        for name, each in sorted(loaded.items()):
-            yield from _guarded(f'{kind} {name}', each.diagnose)
+    for name, driver in sorted(extensions.drivers.items()):
+        yield from _guarded(f'driver {name}', driver.diagnose)
+    if plugin := extensions.plugins.get(conf.os_acc.plugin):
+        yield from _guarded(f'plugin {conf.os_acc.plugin}', plugin.diagnose)
 
 
 def _guarded(

@@ -172,13 +172,13 @@ def clear(
         stays in
     """
     with _holding(by, slot):
-        if van.driver_data.get(UNDECIDED) == NEVER:
+        if act is None or van.driver_data.get(UNDECIDED) == NEVER:
             return
         # Two that are released at once must not wait for each other.
         van.driver_data = {**van.driver_data, UNDECIDED: LEFT}
         van.save()
         record = _record(by, slot)
-        if act is None or record is None or users(by, slot, van.uuid):
+        if record is None or users(by, slot, van.uuid):
             return
         before = Wanted(record.function_id, record.digest)
         _write(by, slot, before, programs.PROGRAMMING)

@@ -75,6 +75,7 @@ class Kernel:
         self._crash: tuple[int, bool] | None = None
         self.dead = False
         self._pid = 4711
+        self._group = 100
         for name in (
             'sys/bus/pci/devices',
             'sys/bus/pci/drivers',
@@ -203,9 +204,8 @@ class Kernel:
 
     def _into_group(self, path: pathlib.Path, group: int | None) -> None:
         if group is None:
-            group = 100 + len(
-                list((self.sys / 'kernel/iommu_groups').iterdir())
-            )
+            self._group += 1
+            group = self._group
         folder = self.sys / f'kernel/iommu_groups/{group}'
         (folder / 'devices').mkdir(parents=True, exist_ok=True)
         (folder / 'devices' / path.name).symlink_to(path)
@@ -281,9 +281,9 @@ class Kernel:
             self._remove_mdev(link.name)
         for pf in self._vfs:
             self._set_numvfs(pf, 0)
-            self._file(pf, 'sriov_drivers_autoprobe').write_text('1\n')
+            _put(self._file(pf, 'sriov_drivers_autoprobe'), '1')
         for address, native in self._native.items():
-            self._file(address, 'driver_override').write_text('(null)\n')
+            _put(self._file(address, 'driver_override'), '(null)')
             self._unbind(address)
             if native is not None:
                 self._bind(address, native)
@@ -468,7 +468,9 @@ class Kernel:
         self._unbind(address)
         path = (self.pci / 'devices' / address).resolve()
         group = (path / 'iommu_group').resolve()
-        shutil.rmtree(group)
+        (group / 'devices' / address).unlink()
+        if not list((group / 'devices').iterdir()):
+            shutil.rmtree(group)
         shutil.rmtree(path)
         (self.pci / 'devices' / address).unlink()
         del self._native[address]
@@ -507,7 +509,7 @@ class Kernel:
     @staticmethod
     def _count_ports(parent: pathlib.Path, change: int) -> None:
         left = int((parent / 'ports').read_text()) + change
-        (parent / 'ports').write_text(f'{left}\n')
+        _put(parent / 'ports', str(left))
         for kind in (parent / 'mdev_supported_types').iterdir():
             each = int((kind / 'ports').read_text())
-            (kind / 'available_instances').write_text(f'{left // each}\n')
+            _put(kind / 'available_instances', str(left // each))

@@ -21,4 +21,5 @@ sys.path.append(str(pathlib.Path(__file__).parents[2] / 'tests/lab'))
 
 @pytest.fixture(scope='session', autouse=True)
 def _modules() -> None:
-    subprocess.run(['modprobe', '-a', 'vfio-pci', 'nvme'], check=True)
+    names = ('vfio-pci', 'nvme', 'mdev', 'mtty')
+    subprocess.run(['modprobe', '-a', *names], check=True)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 import logging
+import os
 from typing import Any
 
 import os_resource_classes as resource_classes
@@ -197,6 +198,15 @@ class MdevDriver(driver.DriverBase):
         instance_info: objects.InstanceInfo,
     ) -> None:
         wanted = van.handle or request.handle
+        if van.handle is not None and isinstance(wanted, objects.MdevHandle):
+            # After a reboot: its parent may come when its service starts.
+            path = mdev.parent_folder(wanted.parent)
+            waiting.until(
+                lambda: os.path.isdir(path),
+                CONF.os_acc.device_timeout,
+                f'mdev parent {wanted.parent} to come back',
+                'mdev',
+            )
         if wanted is None:
             self._choose(van, request)
             return
@@ -210,6 +220,13 @@ class MdevDriver(driver.DriverBase):
 
     def _make(self, van: objects.VAN, handle: objects.MdevHandle) -> None:
         """Take a mediated device; make it where it is not there."""
+        with self.lock(handle.parent):
+            self._make_locked(van, handle)
+
+    def _make_locked(
+        self, van: objects.VAN, handle: objects.MdevHandle
+    ) -> None:
+        self._check_parent_free(handle.parent)
         wanted = mdev.Mdev(handle.uuid, handle.parent, handle.type)
         spec = self._specs().check_parent(wanted.parent)
         if not _allows(spec, wanted.type):
@@ -237,6 +254,17 @@ class MdevDriver(driver.DriverBase):
         van.save()
         if there is None:
             self._privileged_create(van, wanted)
+
+    def _check_parent_free(self, parent: str) -> None:
+        for other in self.vans_on(parent):
+            if (
+                isinstance(other.handle, objects.PCIHandle)
+                and other.handle.address == parent
+            ):
+                raise exception.DeviceBusy(
+                    device=f'mdev parent {parent}',
+                    holder=f'instance {other.instance_uuid}',
+                )
 
     def _privileged_create(self, van: objects.VAN, wanted: mdev.Mdev) -> None:
         from os_acc.privileged import mdev as privileged
@@ -307,10 +335,9 @@ class MdevDriver(driver.DriverBase):
         handle = van.handle
         if not isinstance(handle, objects.MdevHandle):
             return
+        wanted = mdev.Mdev(handle.uuid, handle.parent, handle.type)
         there = mdev.find(handle.uuid)
-        if there is None or there != mdev.Mdev(
-            handle.uuid, handle.parent, handle.type
-        ):
+        if there not in (None, wanted):
             return
         from os_acc.privileged import mdev as privileged
 
@@ -318,6 +345,7 @@ class MdevDriver(driver.DriverBase):
         if MADE not in van.driver_data:
             privileged.released(handle.uuid, conf.release_timeout)
             return
+        # Also where it is not there: it may be under way.
         privileged.remove(
             handle.uuid,
             handle.parent,

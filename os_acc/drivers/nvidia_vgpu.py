@@ -204,13 +204,8 @@ class NvidiaVGPUDriver(driver.DriverBase):
     def _privileged_set(self, van: objects.VAN, number: int) -> None:
         from os_acc.privileged import mdev as privileged
 
-        conf, address = CONF.os_acc, _address(van)
-        privileged.set_vgpu_type(
-            address,
-            number,
-            conf.release_timeout,
-            conf.device_timeout,
-        )
+        address = _address(van)
+        privileged.set_vgpu_type(address, number, CONF.os_acc.device_timeout)
         log.about(LOG, van.instance_uuid, van.uuid).info(
             'VF %s has vGPU type %d', address, number
         )
@@ -241,10 +236,18 @@ class NvidiaVGPUDriver(driver.DriverBase):
     ) -> None:
         if van.handle is None or TYPE not in van.driver_data:
             return
-        # Another type there is another owner's.
-        now = vgpu.current(_address(van))
-        if now is not None and str(now) == van.driver_data[TYPE]:
-            self._privileged_set(van, vgpu.NONE)
+        from os_acc.privileged import mdev as privileged
+
+        conf, address = CONF.os_acc, _address(van)
+        if pci.find(address) is None:
+            return
+        # Also where it has none yet: what is under way comes to its end.
+        privileged.take_vgpu_type_away(
+            address,
+            int(van.driver_data[TYPE]),
+            conf.release_timeout,
+            conf.device_timeout,
+        )
 
 
 def _address(van: objects.VAN) -> str:

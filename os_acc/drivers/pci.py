@@ -26,6 +26,7 @@ from os_acc import objects
 from os_acc.drivers import pci_admission
 from os_acc.drivers import pci_listing
 from os_acc.drivers import pci_report
+from os_acc.linux import boot
 from os_acc.linux import modules
 from os_acc.linux import pci
 from os_acc.linux import reset
@@ -138,6 +139,11 @@ class PCIDriver(driver.DriverBase):
                 new = True
             function = pci.get(address)
             spec = self._specs().check(function)
+            if spec.mdev_types or spec.vgpu_type:
+                raise exception.DeviceNotFound(
+                    wanted=f'PCI function {address}',
+                    reason='[os_acc] device_spec has it for mdevs or vGPUs',
+                )
             with self._group_lock(function):
                 bind = self._bind_of(wanted, spec)
                 pci_admission.check(self, van, function, bind, new)
@@ -247,11 +253,19 @@ class PCIDriver(driver.DriverBase):
                 exception.DeviceInUseByHost,
             ) as err:
                 reasons.append(str(err))
+                self._forget(van)
         raise exception.DeviceNotFound(
             wanted=f'{request.resource_class} with the traits '
             f'{", ".join(request.traits) or "(any)"}',
             reason='; '.join(reasons) or 'no such PCI function here',
         )
+
+    def _forget(self, van: objects.VAN) -> None:
+        """Undo a claim that came to nothing: the next starts from nothing."""
+        if VFS_MADE in van.driver_data:
+            self._remove_vfs(van)
+        van.handle, van.device, van.driver_data = None, None, {}
+        van.save()
 
     def _candidates(
         self, request: objects.AcceleratorRequest
@@ -313,7 +327,8 @@ class PCIDriver(driver.DriverBase):
         """What other VANs know of a PF whose VFs os-acc made."""
         for other in self.vans_on(pf):
             data = other.driver_data
-            if VFS_MADE in data and LET_GO not in data:
+            # Also one that has let go, while the VFs are still there.
+            if VFS_MADE in data:
                 keys = (VFS_MADE, AUTOPROBE_BEFORE)
                 return {key: data[key] for key in keys if key in data}
         return {}
@@ -335,30 +350,44 @@ class PCIDriver(driver.DriverBase):
         function = pci.find(address)
         if function is None:
             return
-        conf = CONF.os_acc
-        if data[BIND] != device_spec.BIND_OS_ACC:
-            privileged.clean(
-                address, data[RESET], conf.release_timeout, conf.device_timeout
-            )
+        ids = f'{function.vendor_id}:{function.product_id}'
+        logger = log.about(LOG, van.instance_uuid, van.uuid)
+        if ids != data[IDS]:
+            logger.warning('PCI function %s is %s now: left', address, ids)
             return
-        before = data.get(DRIVER_BEFORE)
-        if function.driver not in (None, before) and not vfio.is_bound(
-            function
-        ):
-            log.about(LOG, van.instance_uuid, van.uuid).warning(
+        conf, before = CONF.os_acc, data.get(DRIVER_BEFORE)
+        ours = data[BIND] == device_spec.BIND_OS_ACC
+        # Since a reboot it is with its driver again, and was not cleaned.
+        rebooted = van.boot_id != boot.boot_id()
+        foreign = function.driver not in (None, before)
+        if ours and foreign and not vfio.is_bound(function):
+            logger.warning(
                 'PCI function %s: someone has bound it to %s: left',
                 address,
                 function.driver,
             )
-            return
-        privileged.give_back(
-            address,
-            before,
-            data.get(OVERRIDE_BEFORE),
-            data[RESET],
-            conf.release_timeout,
-            conf.device_timeout,
-        )
+            before = function.driver
+        elif (
+            not ours
+            or rebooted
+            or function.driver != before
+            or (vfio.is_bound(function))
+        ):
+            privileged.clean(
+                address,
+                ids,
+                data[RESET],
+                conf.release_timeout,
+                conf.device_timeout,
+            )
+        if ours:
+            privileged.give_back(
+                address,
+                ids,
+                before,
+                data.get(OVERRIDE_BEFORE),
+                conf.device_timeout,
+            )
 
     def _remove_vfs(self, van: objects.VAN) -> None:
         """Remove the VFs that os-acc made, if this VAN was the last."""

@@ -42,6 +42,7 @@ def check(
         raise exception.DeviceBusy(
             device=f'PF {function.address}', holder=f'its {number} VFs'
         )
+    _check_vans(by, van, function)
     use = in_use.by_host(function)
     siblings = addresses_of_instance(by, van)
     for member, reason in in_use.in_group(function):
@@ -52,6 +53,19 @@ def check(
     shares = _check_group(by, van, function)
     if not new:
         _check_holders(van, function, shares)
+
+
+def _check_vans(
+    by: driver.DriverBase, van: objects.VAN, function: pci.Function
+) -> None:
+    """A part of it may be another VAN's: a mediated device, a vGPU."""
+    for other in by.vans_on(function.address):
+        if other.uuid != van.uuid and other.handle is not None:
+            raise exception.DeviceBusy(
+                device=f'PCI function {function.address}',
+                holder=f'instance {other.instance_uuid}, by '
+                f'{other.handle.identity},',
+            )
 
 
 def _check_possible(function: pci.Function, bind: str, device: str) -> None:

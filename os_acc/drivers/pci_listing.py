@@ -112,7 +112,7 @@ def devices(
         if (pf := function.physfn) is not None:
             vfs.setdefault(pf, []).append(function)
     used = frozenset(taken)
-    block = in_use.Block.read()
+    block = in_use.Snapshot.read()
     return [
         _device(driver, function, spec, vfs.get(function.address), used, block)
         for function, spec in functions
@@ -126,7 +126,7 @@ def _device(
     spec: device_spec.Spec,
     vfs: list[pci.Function] | None,
     taken: frozenset[str],
-    block: in_use.Block,
+    block: in_use.Snapshot,
 ) -> objects.Device:
     made = [] if vfs else _could_make(function, spec)
     if vfs or made:

@@ -16,9 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from collections.abc import Iterable
+from collections.abc import Iterator
 import contextlib
 import errno
 import os
+import re
+import stat
 
 from lxml import etree
 
@@ -28,25 +31,88 @@ from os_acc.linux import sysfs
 # Where libvirt keeps what runs: src/qemu/qemu_conf.c, stateDir.
 LIBVIRT_STATE = '/run/libvirt/qemu'
 
+# Files of no device, that most processes have open.
+_COMMON = re.compile(
+    '/dev/(null|zero|full|u?random|tty|ptmx|console|kmsg|kvm'
+    '|(pts|shm|hugepages|mqueue)/.*)'
+)
+
+# PROC_PID_INIT_INO, include/linux/proc_ns.h
+_HOSTS_PIDS = 'pid:[4026531836]'
+
 
 def of_files(paths: Collection[str]) -> list[str]:
     """The processes that have one of some files open.
 
     :param paths: under /dev
     :returns: a text for each
+    :raises PrivilegeError: not all processes of the host can be seen
     """
     wanted = set(paths)
+    check_all_seen()
+    numbers = {n for path in paths if (n := _number(path)) is not None}
     found = []
     own = str(os.getpid())
     for pid in sysfs.names(sysfs.PROC):
         if not pid.isdigit() or pid == own:
             continue
         for path in _open_files(pid):
-            if path in wanted:
+            if path in wanted or (
+                path.startswith('/dev/')
+                and not _COMMON.fullmatch(path)
+                and _number(f'{sysfs.PROC}/{pid}/root{path}') in numbers
+            ):
                 name = sysfs.read(f'{sysfs.PROC}/{pid}/comm') or '?'
                 found.append(f'process {pid} ({name}), which has {path} open')
                 break
     return found
+
+
+def check_all_seen() -> None:
+    """See that this process sees the host's processes, not a container's.
+
+    :raises PrivilegeError: it does not
+    """
+    seen = sysfs.link(f'{sysfs.PROC}/self/ns/pid')
+    if seen not in (None, _HOSTS_PIDS):
+        raise exception.PrivilegeError(
+            reason='this is not the PID namespace of the host, so that '
+            'nobody can tell which guest has a device; start the container '
+            "with the host's (--pid=host)"
+        )
+
+
+def _number(path: str) -> int | None:
+    """The device that a file is: one may have several names."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    kind = stat.S_IFMT(status.st_mode)
+    return status.st_rdev if kind in (stat.S_IFCHR, stat.S_IFBLK) else None
+
+
+def below(path: str) -> list[str]:
+    """The device files that a device's driver made: /dev/uio0, /dev/xdma0.
+
+    :param path: its folder in sysfs
+    """
+    folder, part = f'{sysfs.SYS}/dev/char', f'/{os.path.basename(path)}/'
+    found = []
+    for number in sysfs.names(folder):
+        # A link such as ../../devices/pci0000:00/0000:00:17.0/uio/uio0
+        where = f'{folder}/{number}'
+        if part in os.readlink(where):
+            text = sysfs.read(f'{where}/uevent') or ''
+            for line in text.splitlines():
+                if line.startswith('DEVNAME='):
+                    name = line.partition('=')[2].removeprefix('/dev/')
+                    found.append(f'{sysfs.DEV}/{name}')
+    # The driver nvidia makes its files without a device of the kernel's.
+    gpus = f'{sysfs.PROC}/driver/nvidia/gpus/{os.path.basename(path)}'
+    lines = (sysfs.read(f'{gpus}/information') or '').splitlines()
+    minors = [x.split()[-1] for x in lines if x.startswith('Device Minor:')]
+    return [*found, *(f'{sysfs.DEV}/nvidia{minor}' for minor in minors)]
 
 
 def _open_files(pid: str) -> Iterable[str]:
@@ -80,6 +146,13 @@ def by_kernel(names: Iterable[str]) -> list[str]:
         except OSError as err:
             if err.errno == errno.EBUSY:
                 found.append(f'the host, which uses block device {name}')
+            elif err.errno not in (errno.ENXIO, errno.ENOMEDIUM):
+                # Not seen is not unused: PrivateDevices=, a device cgroup.
+                raise exception.PrivilegeError(
+                    reason=f'{sysfs.DEV}/{name} cannot be opened '
+                    f'({err.strerror}), so that nobody can tell whether the '
+                    'host uses it'
+                ) from err
         else:
             os.close(fd)
     return found
@@ -105,10 +178,20 @@ def by_libvirt(
             continue
         if any(
             _is(address, pci_address, mdev_uuid)
-            for address in domain.iterfind('devices/hostdev/source/address')
+            for address in _host_addresses(domain)
         ):
             found.append(f'libvirt domain {domain.findtext("name")}')
     return found
+
+
+def _host_addresses(domain: etree._Element) -> Iterator[etree._Element]:
+    for path in (
+        "devices/hostdev[@type='pci']",
+        "devices/hostdev[@type='mdev']",
+        "devices/interface[@type='hostdev']",
+        "devices/disk[@type='nvme']",
+    ):
+        yield from domain.iterfind(f'{path}/source/address')
 
 
 def _is(

@@ -21,8 +21,9 @@ from os_acc.linux import modules
 from os_acc.linux import pci
 from os_acc.linux import sysfs
 
+_UUID = re.compile('[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}')
+
 _IFF_UP = 0x1  # include/uapi/linux/if.h
-_ETHERNET = 0x0200
 
 # Drivers that do not use the device: they leave a group viable. The first
 # two: driver_managed_dma in drivers/pci/pcie/portdrv.c and pci-stub.c.
@@ -30,17 +31,19 @@ _HARMLESS = frozenset({'pcieport', 'pci-stub', 'shpchp'})
 
 
 @dataclasses.dataclass(frozen=True)
-class Block:
-    """The block devices of the host, and who has them."""
+class Snapshot:
+    """The disks and interfaces of the host, and who has the disks."""
 
     paths: dict[str, str]
     mounts: dict[str, str]
     sources: dict[str, str]
     swaps: frozenset[str]
+    interfaces: dict[str, str]
 
     @classmethod
-    def read(cls) -> Block:
+    def read(cls) -> Snapshot:
         folder = f'{sysfs.SYS}/class/block'
+        net = f'{sysfs.SYS}/class/net'
         mounts, sources = _mounts()
         return cls(
             paths={
@@ -50,6 +53,10 @@ class Block:
             mounts=mounts,
             sources=sources,
             swaps=_swaps(),
+            interfaces={
+                name: os.path.realpath(f'{net}/{name}')
+                for name in sysfs.names(net)
+            },
         )
 
     def below(self, path: str) -> list[str]:
@@ -60,6 +67,15 @@ class Block:
             name
             for name, where in self.paths.items()
             if where.startswith(tuple(prefixes))
+        ]
+
+    def interfaces_below(self, path: str) -> list[str]:
+        """The network interfaces of a device, however deep."""
+        real = f'{os.path.realpath(path)}/'
+        return [
+            name
+            for name, where in self.interfaces.items()
+            if where.startswith(real)
         ]
 
     def use(self, name: str) -> str | None:
@@ -103,11 +119,8 @@ def _swaps() -> frozenset[str]:
 
 def _text(path: str) -> str:
     # Longer than one read of sysfs.
-    try:
-        with open(path, encoding='utf-8', errors='replace') as file:
-            return file.read()
-    except OSError:
-        return ''
+    with open(path, encoding='utf-8', errors='replace') as file:
+        return file.read()
 
 
 def _holder(name: str) -> str:
@@ -126,10 +139,12 @@ def _nvme_heads(real: str) -> list[str]:
     ]
 
 
-def by_host(function: pci.Function, block: Block | None = None) -> str | None:
-    """What the host uses a function for.
+def by_host(
+    function: pci.Function, snapshot: Snapshot | None = None
+) -> str | None:
+    """What the host, or another guest by its driver, uses a function for.
 
-    :param block: Block.read(), for many functions
+    :param snapshot: Snapshot.read(), for many functions
     :returns: a text for a person; None: it does not use it
     """
     if 'boot_vga' in function.entries and (
@@ -138,30 +153,33 @@ def by_host(function: pci.Function, block: Block | None = None) -> str | None:
         return 'it is the boot display'
     if function.driver is None or modules.is_vfio_driver(function.driver):
         return None
-    for name in _interfaces(function):
+    if (use := _parts_given_out(function)) is not None:
+        return use
+    snapshot = snapshot or Snapshot.read()
+    interfaces = snapshot.interfaces_below(function.path)
+    for name in interfaces:
         if (use := _interface_use(name)) is not None:
             return use
-    block = block or Block.read()
-    for name in block.below(function.path):
-        if (use := block.use(name)) is not None:
+    for name in snapshot.below(function.path):
+        if (use := snapshot.use(name)) is not None:
             return use
-    if function.pci_class >> 8 == _ETHERNET and not _interfaces(function):
+    if function.base_class == pci.CLASS_NETWORK and not interfaces:
         return (
-            f'driver {function.driver} has it, and its interface is in '
-            'another network namespace'
+            f'driver {function.driver} has it, and no interface is here: it '
+            'is in another network namespace, or a program drives it'
         )
     return None
 
 
-def _interfaces(function: pci.Function) -> list[str]:
-    """Its network interfaces; virtio has them one folder further down."""
-    found = []
-    if 'net' in function.entries:
-        found += sysfs.names(f'{function.path}/net')
-    for entry in function.entries:
-        if re.fullmatch(r'virtio\d+', entry):
-            found += sysfs.names(f'{function.path}/{entry}/net')
-    return found
+def _parts_given_out(function: pci.Function) -> str | None:
+    """Its mediated devices, and its vendor vGPU: guests may have them."""
+    for entry in sorted(function.entries):
+        if _UUID.fullmatch(entry):
+            return f'it has the mediated device {entry}'
+    kind = None
+    if 'nvidia' in function.entries:
+        kind = sysfs.read_int(f'{function.path}/nvidia/current_vgpu_type')
+    return f'vGPU type {kind} is set on it' if kind else None
 
 
 def _interface_use(name: str) -> str | None:

@@ -63,8 +63,10 @@ def future_addresses(pf: str, number: int) -> list[str]:
     path = pci.folder(pf)
     offset = sysfs.read_int(f'{path}/sriov_offset')
     stride = sysfs.read_int(f'{path}/sriov_stride')
-    if offset is None or stride is None or number > total(pf):
+    # 0: not told while there are no VFs. The PF itself is none of them.
+    if not offset or (number > 1 and not stride) or number > total(pf):
         return []
+    stride = stride or 1
     domain, bus, rest = pf.split(':')
     slot, function = rest.split('.')
     own = int(bus, 16) << 8 | int(slot, 16) << 3 | int(function)

@@ -54,19 +54,30 @@ def read_int(path: str) -> int | None:
 
 
 def link(path: str) -> str | None:
-    """The last part of what a link points to; None: there is no link."""
+    """The last part of what a link points to; None: there is no link.
+
+    :raises OSError: it cannot be read for another reason
+    """
     try:
         return os.path.basename(os.readlink(path))
-    except OSError:
-        return None
+    except OSError as err:
+        if err.errno in (*_GONE, errno.EINVAL):
+            return None
+        raise
 
 
 def names(path: str) -> list[str]:
-    """What is in a folder, sorted; empty where there is none."""
+    """What is in a folder, sorted; empty where there is none.
+
+    :raises OSError: it cannot be read for another reason: what cannot be
+        seen must not count as unused
+    """
     try:
         return sorted(os.listdir(path))
-    except OSError:
-        return []
+    except OSError as err:
+        if err.errno in _GONE:
+            return []
+        raise
 
 
 def write(path: str, text: str) -> None:

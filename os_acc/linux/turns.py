@@ -10,18 +10,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Iterator
 import contextlib
 import errno
 import fcntl
 import os
 import time
+from typing import TypeVar
 
 from os_acc import exception
 
+_T = TypeVar('_T')
+
 
 @contextlib.contextmanager
-def on(path: str, seconds: float) -> Iterator[None]:
+def on(path: str, seconds: float) -> Iterator[int]:
     """Hold the folder of a device while it is changed.
 
     The caller's locks die with the caller. What acts for it as root may live
@@ -31,6 +35,7 @@ def on(path: str, seconds: float) -> Iterator[None]:
     :param path: a folder of sysfs
     :param seconds: how long to wait for it; less than the whole act may take,
         so that the error says what it was that kept it waiting
+    :returns: the turn, for keep()
     :raises DeviceNotFound: it is not there
     :raises Timeout: another act on the device does not end
     """
@@ -42,9 +47,26 @@ def on(path: str, seconds: float) -> Iterator[None]:
         ) from err
     try:
         _lock(fd, path, seconds)
-        yield
+        yield fd
     finally:
         os.close(fd)
+
+
+def keep(turn: int, act: Callable[[], _T]) -> Callable[[], _T]:
+    """Make an act keep the turn until it ends, if its caller does not wait.
+
+    :param turn: what on() gave
+    """
+    # flock(2) is the open file's: it ends with the last of its numbers.
+    fd = os.dup(turn)
+
+    def run() -> _T:
+        try:
+            return act()
+        finally:
+            os.close(fd)
+
+    return run
 
 
 def _lock(fd: int, path: str, seconds: float) -> None:

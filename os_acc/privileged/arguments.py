@@ -60,11 +60,11 @@ def seconds(value: float) -> float:
     return float(value)
 
 
-def whole(value: int, field: str, most: int) -> int:
+def whole(value: int, field: str, most: int, least: int = 0) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         refuse(field, value, 'a whole number')
-    if not 0 <= value <= most:
-        refuse(field, value, f'0 to {most}')
+    if not least <= value <= most:
+        refuse(field, value, f'{least} to {most}')
     return value
 
 

@@ -27,13 +27,17 @@ from os_acc.linux import waiting
 from os_acc.privileged import arguments
 
 _TAIL = 300
+_DEATH = 5.0  # seconds
 
 
-def clean(function: pci.Function, mode: str, seconds: float) -> None:
+def clean(
+    function: pci.Function, mode: str, seconds: float, turn: int
+) -> None:
     """Reset a function, then run the operator's command on it.
 
     The command is the daemon's own option: no caller can name another.
 
+    :param turn: the caller's on the function
     :raises CleaningFailed: either of them failed
     :raises Timeout: the reset did not end
     """
@@ -42,10 +46,10 @@ def clean(function: pci.Function, mode: str, seconds: float) -> None:
     vfio_bound = vfio.is_bound(function)
 
     def act() -> None:
-        with turns.on(function.path, seconds / 2):
-            reset.reset(function.address, mode, vfio_bound)
+        reset.reset(function.address, mode, vfio_bound)
 
-    waiting.at_most(act, arguments.seconds(seconds), 'a reset')
+    what = f'a reset of {function.address}'
+    waiting.at_most(turns.keep(turn, act), seconds, what)
     run_command(function.address)
 
 
@@ -84,7 +88,15 @@ def run_command(address: str) -> None:
         # With all that it started.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+        try:
+            process.communicate(timeout=_DEATH)
+        except subprocess.TimeoutExpired:
+            # One in the kernel's hands, or one that left the group.
+            assert process.stdout is not None
+            process.stdout.close()
+            raise failed(
+                f'not done after {limit:g} s; killed, and it does not end'
+            ) from err
         raise failed(f'not done after {limit:g} s, killed') from err
     if process.returncode:
         text = output.decode(errors='replace').strip()[-_TAIL:]

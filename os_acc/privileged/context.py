@@ -25,6 +25,7 @@ from oslo_privsep import daemon
 from oslo_privsep import priv_context
 
 from os_acc import exception
+from os_acc.linux import holders
 
 SECTION = 'os_acc_privileged'
 
@@ -101,7 +102,8 @@ def entry(func: Callable[_P, _T]) -> Callable[_P, _T]:
 def whoami() -> tuple[int, list[str]]:
     """Who the daemon is: for ``os-acc doctor``.
 
-    :returns: its user id, and the names of the capabilities that it lacks
+    :returns: its user id, and what it lacks: the names of capabilities, and
+        the sight of the host's processes
     """
     effective = 0
     with open('/proc/self/status', encoding='ascii') as file:
@@ -109,9 +111,12 @@ def whoami() -> tuple[int, list[str]]:
             if line.startswith('CapEff:'):
                 effective = int(line.split()[1], 16)
     missing = [each for each in CAPABILITIES if not effective >> each & 1]
-    return os.geteuid(), [
-        capabilities.CAPS_BYVALUE.get(each, str(each)) for each in missing
-    ]
+    names = [capabilities.CAPS_BYVALUE.get(e, str(e)) for e in missing]
+    try:
+        holders.check_all_seen()
+    except exception.PrivilegeError:
+        names.append("the host's PID namespace")
+    return os.geteuid(), names
 
 
 def _unavailable(err: Exception) -> exception.PrivilegeError:

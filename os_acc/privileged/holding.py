@@ -33,12 +33,13 @@ def of_function(address: str, instance_uuid: str, shares: bool) -> list[str]:
     """
     function = pci.get(address)
     arguments.uuid(instance_uuid)
-    names = in_use.Block.read().below(function.path)
+    names = in_use.Snapshot.read().below(function.path)
     files = [f'{sysfs.DEV}/{name}' for name in names]
     files += [
         f'{sysfs.DEV}/dri/{name}'
         for name in sysfs.names(f'{function.path}/drm')
     ]
+    files += holders.below(function.path)
     if not shares:
         files += vfio.nodes(function.path)
     return (

@@ -10,6 +10,9 @@
 
 from __future__ import annotations
 
+import os
+
+from os_acc import exception
 from os_acc.linux import mdev
 from os_acc.linux import turns
 from os_acc.linux import vgpu
@@ -44,19 +47,28 @@ def remove(
     :raises DeviceBusy: a guest has it, or it is another one
     """
     arguments.parent(parent)
-    there = mdev.find(uuid)
+    seconds = arguments.seconds(seconds)
+    path, folder = mdev.parent_folder(parent), mdev.folder(uuid)
+    if not os.path.isdir(path):
+        # Gone, with all that it had.
+        return
+    with turns.on(path, seconds / 2):
+        # What is being made has come to its end now.
+        there = mdev.find(uuid)
     if there is None:
         return
     mdev.check_same(there, mdev.Mdev(uuid=uuid, parent=parent, type=kind))
-    seconds = arguments.seconds(seconds)
-    holding.wait(mdev.folder(uuid), f'mdev {uuid}', release_seconds)
-    cleaning.run_command(uuid)
+    with turns.on(folder, seconds / 2) as turn:
+        holding.wait(folder, f'mdev {uuid}', release_seconds)
+        cleaning.run_command(uuid)
 
-    def act() -> None:
-        with turns.on(mdev.parent_folder(parent), seconds / 2):
-            mdev.remove(uuid, seconds)
+        def act() -> None:
+            with turns.on(path, seconds / 2):
+                mdev.remove(uuid, seconds)
 
-    waiting.at_most(act, seconds, f'mdev {uuid} to be removed')
+        waiting.at_most(
+            turns.keep(turn, act), seconds, f'mdev {uuid} to be removed'
+        )
 
 
 @context.entry
@@ -65,27 +77,57 @@ def released(uuid: str, release_seconds: float) -> None:
 
     :raises DeviceBusy: it has it still
     """
-    holding.wait(mdev.folder(uuid), f'mdev {uuid}', release_seconds)
-    cleaning.run_command(uuid)
+    there = mdev.find(uuid)
+    if there is None:
+        return
+    arguments.parent(there.parent)
+    with turns.on(mdev.folder(uuid), release_seconds):
+        holding.wait(mdev.folder(uuid), f'mdev {uuid}', release_seconds)
+        cleaning.run_command(uuid)
 
 
 @context.entry
-def set_vgpu_type(
-    address: str, number: int, release_seconds: float, seconds: float
-) -> None:
-    """Set a VF's vGPU type; 0 takes it away, once its guest has let go.
+def set_vgpu_type(address: str, number: int, seconds: float) -> None:
+    """Give a VF a vGPU type.
 
-    :raises DeviceBusy: a guest has it
+    :raises DeviceBusy: it has one
     """
     function = arguments.function(address)
-    arguments.whole(number, 'number', 2**31)
+    arguments.whole(number, 'number', 2**31, least=1)
     seconds = arguments.seconds(seconds)
-    if number == vgpu.NONE:
-        holding.wait(function.path, f'VF {address}', release_seconds)
-        cleaning.run_command(address)
 
     def act() -> None:
         with turns.on(function.path, seconds / 2):
+            if (now := vgpu.current(address)) not in (vgpu.NONE, number):
+                raise exception.DeviceBusy(
+                    device=f'VF {address}', holder=f'one of vGPU type {now}'
+                )
             vgpu.set_type(address, number, seconds)
 
     waiting.at_most(act, seconds, f'the vGPU type of VF {address}')
+
+
+@context.entry
+def take_vgpu_type_away(
+    address: str, number: int, release_seconds: float, seconds: float
+) -> None:
+    """Take its vGPU type from a VF, once its guest has let go of it.
+
+    :param number: the type that it was given; with another, it is another's
+    :raises DeviceBusy: a guest has it
+    """
+    function = arguments.function(address)
+    arguments.whole(number, 'number', 2**31, least=1)
+    seconds = arguments.seconds(seconds)
+    with turns.on(function.path, seconds / 2) as turn:
+        if vgpu.current(address) != number:
+            return
+        holding.wait(function.path, f'VF {address}', release_seconds)
+        cleaning.run_command(address)
+
+        def act() -> None:
+            vgpu.set_type(address, vgpu.NONE, seconds)
+
+        waiting.at_most(
+            turns.keep(turn, act), seconds, f'the vGPU type of VF {address}'
+        )

@@ -66,56 +66,83 @@ def _check_unused(address: str, siblings: Sequence[str]) -> None:
         raise exception.DeviceBusy(
             device=f'PF {address}', holder=f'its {number} VFs'
         )
-    use = in_use.by_host(function)
+    _check_host(function)
     for member, reason in in_use.in_group(function):
         if isinstance(member, str) or member.address not in siblings:
-            use = use or reason
-    names = in_use.Block.read().below(function.path)
-    for holder in holders.by_kernel(names):
-        use = use or holder
-    if use is not None:
-        raise exception.DeviceInUseByHost(
-            device=f'PCI function {address}', by=use
-        )
+            raise exception.DeviceInUseByHost(
+                device=f'PCI function {address}', by=reason
+            )
+
+
+@context.entry
+def clean(
+    address: str,
+    ids: str,
+    reset_mode: str,
+    release_seconds: float,
+    seconds: float,
+) -> None:
+    """Clean a function that its guest has let go of; it stays as bound.
+
+    :param ids: vendor:product, as it was taken
+    :param reset_mode: one of reset.MODES
+    :param release_seconds: how long the guest may take to let go
+    :param seconds: for the reset
+    :raises DeviceBusy: a guest still has it
+    :raises DeviceInUseByHost: the host uses it by now: what a reset would do
+        to that, nobody wants
+    :raises CleaningFailed: it is not clean
+    """
+    function = arguments.function(address)
+    seconds = arguments.seconds(seconds)
+    # From the first look to the last act: if the caller dies, this goes on.
+    with turns.on(function.path, seconds / 2) as turn:
+        function = _same(address, ids)
+        holding.wait(function.path, f'PCI function {address}', release_seconds)
+        if not vfio.is_bound(function):
+            _check_host(function)
+        cleaning.clean(function, reset_mode, seconds, turn)
 
 
 @context.entry
 def give_back(
     address: str,
+    ids: str,
     driver: str | None,
     override: str | None,
-    reset_mode: str,
-    release_seconds: float,
     seconds: float,
 ) -> None:
-    """Clean a function that its guest has let go of, and give it back.
+    """Give a function back to what had it, once it is clean.
 
+    :param ids: vendor:product, as it was taken
     :param driver: what had it before; None: nothing
     :param override: its driver_override before; None: unset
-    :param reset_mode: one of reset.MODES
-    :param release_seconds: how long the guest may take to let go
-    :param seconds: for all that comes after
-    :raises DeviceBusy: a guest still has it
-    :raises CleaningFailed: it is not clean
+    :param seconds: for all of it
+    :raises DeviceBusy: a guest has it
     :raises DeviceError, Timeout: its driver did not take it again
     """
     function = arguments.function(address)
     to = vfio.Binding(driver, override)
     _check_names(to)
-    if function.driver != to.driver or vfio.is_bound(function):
-        if function.driver is not None and not vfio.is_bound(function):
-            raise exception.DeviceBusy(
-                device=f'PCI function {address}',
-                holder=f'driver {function.driver}',
-            )
-        holding.wait(function.path, f'PCI function {address}', release_seconds)
-        cleaning.clean(function, reset_mode, seconds)
-    # Else no guest had it since, and the host may use it already.
+    seconds = arguments.seconds(seconds)
 
     def act() -> None:
         with turns.on(function.path, seconds / 2):
-            if to.driver is not None:
-                modules.load_driver(to.driver, seconds)
+            now = _same(address, ids)
+            foreign = now.driver not in (None, to.driver)
+            if foreign and not vfio.is_bound(now):
+                raise exception.DeviceBusy(
+                    device=f'PCI function {address}',
+                    holder=f'driver {now.driver}',
+                )
+            if now.driver != to.driver:
+                holding.wait(now.path, f'PCI function {address}', 0)
+            if to.driver and modules.loaded_driver(to.driver) is None:
+                raise exception.DeviceError(
+                    device=f'PCI function {address}',
+                    reason=f'driver {to.driver}, which had it, is not '
+                    'loaded any more: load it',
+                )
             vfio.restore(address, to, seconds)
 
     waiting.at_most(
@@ -123,17 +150,31 @@ def give_back(
     )
 
 
-@context.entry
-def clean(
-    address: str, reset_mode: str, release_seconds: float, seconds: float
-) -> None:
-    """Clean a function that its guest has let go of; it stays as bound.
+def _same(address: str, ids: str) -> pci.Function:
+    """Look again, with the turn on it.
 
-    :raises DeviceBusy, CleaningFailed: as give_back
+    :raises DeviceNotFound: another device is there
     """
-    function = arguments.function(address)
-    holding.wait(function.path, f'PCI function {address}', release_seconds)
-    cleaning.clean(function, reset_mode, seconds)
+    function = pci.get(address)
+    there = f'{function.vendor_id}:{function.product_id}'
+    if there != ids:
+        raise exception.DeviceNotFound(
+            wanted=f'PCI function {address}, {ids}',
+            reason=f'{there} is at that address now',
+        )
+    return function
+
+
+def _check_host(function: pci.Function) -> None:
+    """:raises DeviceInUseByHost: it uses it"""
+    snapshot = in_use.Snapshot.read()
+    use = in_use.by_host(function, snapshot)
+    for holder in holders.by_kernel(snapshot.below(function.path)):
+        use = use or holder
+    if use is not None:
+        raise exception.DeviceInUseByHost(
+            device=f'PCI function {function.address}', by=use
+        )
 
 
 def _check_names(binding: vfio.Binding) -> None:
@@ -152,11 +193,15 @@ def create_vfs(pf: str, number: int, seconds: float) -> None:
     :raises DeviceError, Timeout: as sriov.create
     """
     function = arguments.function(pf)
-    arguments.whole(number, 'number', sriov.total(pf))
+    arguments.whole(number, 'number', sriov.total(pf), least=1)
     seconds = arguments.seconds(seconds)
 
     def act() -> None:
         with turns.on(function.path, seconds / 2):
+            if there := sriov.count(pf):
+                raise exception.DeviceBusy(
+                    device=f'PF {pf}', holder=f'its {there} VFs'
+                )
             sriov.create(pf, number, seconds)
 
     waiting.at_most(act, seconds, f'{number} VFs of PF {pf}')
@@ -188,15 +233,15 @@ def remove_vfs(
 
 
 def _vf_users(pf: pci.Function) -> list[str]:
-    block = in_use.Block.read()
+    snapshot = in_use.Snapshot.read()
     found = []
     for address in pf.vf_addresses:
         vf = pci.find(address)
         if vf is None:
             continue
-        if (use := in_use.by_host(vf, block)) is not None:
+        if (use := in_use.by_host(vf, snapshot)) is not None:
             found.append(f'VF {address}: {use}')
-        elif vfio.is_bound(vf):
-            # Bound by someone, if not open: somebody means to use it.
+        elif vf.driver is not None:
+            # Ours have none, once they are given back: somebody bound it.
             found.append(f'VF {address}: it is bound to {vf.driver}')
     return found

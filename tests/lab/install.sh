@@ -25,7 +25,7 @@ done_already() {
     [[ -s /lib/modules/$release/modules.dep ]] &&
         [[ -s /lib/modules/$release/extra/mtty.ko ]] &&
         command -v qemu-system-x86_64 busybox modprobe udevadm \
-            mkfs.ext4 ip >/dev/null
+            mkfs.ext4 ip libvirtd sudo useradd virsh virtlogd >/dev/null
 }
 
 # Not grep -q: it would leave apt-cache with a broken pipe, a failure.
@@ -66,8 +66,9 @@ apt-get update -q
 read -r release version < <(choose)
 say "kernel $release, version $version"
 apt-get install -y -q --no-install-recommends \
-    busybox-static e2fsprogs gcc iproute2 kmod "linux-headers-$release" make \
-    qemu-system-x86 tar udev xz-utils
+    busybox-static e2fsprogs gcc iproute2 kmod libvirt-clients \
+    libvirt-daemon libvirt-daemon-driver-qemu "linux-headers-$release" make \
+    passwd qemu-system-x86 sudo tar udev xz-utils
 
 cd "$work"
 apt-get download -q "linux-image-$release=$version" \

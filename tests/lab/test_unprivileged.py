@@ -15,6 +15,7 @@ import json
 import os
 import pathlib
 import signal
+import subprocess
 import sys
 import time
 
@@ -25,6 +26,7 @@ import use
 
 import os_acc
 from os_acc import exception
+from os_acc.linux import sriov
 from os_acc.privileged import context
 
 NOBODY = 65534
@@ -33,10 +35,17 @@ SUDOERS = pathlib.Path('/etc/sudoers.d/os-acc-lab')
 
 
 @pytest.fixture
-def sudoers():
+def sudoers(tmp_path):
     """The rule of the documentation, for the user nobody."""
     helper = pathlib.Path(sys.executable).parent / 'privsep-helper'
-    SUDOERS.write_text(f'nobody ALL = (root) NOPASSWD: {helper} *\n')
+    arguments = (
+        f'--config-file {tmp_path}/os-acc.conf '
+        r'--privsep_context os_acc\.privileged\.context\.pctxt '
+        r'--privsep_sock_path /lab/tmp/[^/ ]+/privsep\.sock'
+    )
+    SUDOERS.write_text(
+        f'nobody ALL = (root) NOPASSWD: {helper} ^{arguments}$\n'
+    )
     SUDOERS.chmod(0o440)
     yield
     SUDOERS.unlink()
@@ -133,6 +142,7 @@ def test_all_of_it(service, sudoers, snapshot, report):
     def work():
         trips = Trips()
         counts = {}
+        assert sriov.count(lab_devices.NVME_PF) == 0
         plug(use.pci_request(use.VFS[0]))
         counts['first VF'] = list(trips.names)
         trips.names.clear()
@@ -163,6 +173,7 @@ def test_all_of_it(service, sudoers, snapshot, report):
     # CAP_DAC_READ_SEARCH is 2, CAP_SYS_PTRACE 19: include/uapi/linux.
     assert [int(text, 16) for text in capabilities] == [1 << 2 | 1 << 19]
     assert refused[0] == 'DeviceInUseByHost'
+    assert counts['first VF'] == ['create_vfs', 'take']
     assert all(1 <= len(names) <= 2 for names in counts.values()), counts
     report(f'lab: calls of the daemon for each VAN: {counts}')
 
@@ -212,7 +223,12 @@ def test_either_capability_is_needed(service, sudoers, snapshot, only):
     def work():
         return error_of(lambda: plug(use.pci_request(lab_devices.NIC)))
 
-    kind, text, *undo = service.answer(work)
+    # Somebody else's process; one that has changed its user is root's own.
+    with subprocess.Popen(['sleep', '600'], user=NOBODY - 1) as other:
+        try:
+            kind, text, *undo = service.answer(work)
+        finally:
+            other.kill()
     assert kind == 'PrivilegeError'
     assert only in text
     assert undo == []

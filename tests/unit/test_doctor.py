@@ -27,6 +27,7 @@ def here(kernel, monkeypatch):
         'kernel/drivers/vfio/mdev/mdev.ko',
     )
     monkeypatch.setattr(context, 'whoami', lambda: (0, []))
+    os_acc.CONF.set_override('plugin', 'noop', 'os_acc')
     os_acc.initialize()
     return kernel
 
@@ -122,7 +123,7 @@ def test_vfio_without_an_iommu(here, findings):
 @pytest.mark.parametrize(
     'names, verdict',
     [
-        (['kernel/drivers/vfio/pci/vfio_pci.ko'], 'warning'),
+        (['kernel/drivers/vfio/pci/vfio_pci.ko'], 'ok'),
         (['kernel/drivers/net/tun.ko'], 'error'),
     ],
 )

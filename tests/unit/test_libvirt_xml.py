@@ -10,6 +10,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from hypothesis import given
 from hypothesis import strategies as st
 from lxml import etree
@@ -389,13 +391,10 @@ class TestPlugin:
             'MdevHandle, TestHandle'
         )
 
-    def test_live_is_refused(self, plugin):
-        van = objects.VAN(uuid=VAN, handle=pci())
-        for call in (plugin.plug, plugin.unplug):
-            with pytest.raises(exception.LiveNotSupported, match='libvirt'):
-                call(van, INSTANCE, live=True)
-        assert van.guest_config is None
-        assert not plugin.supports_live
+    def test_live_without_the_package(self, plugin, monkeypatch):
+        monkeypatch.setitem(sys.modules, 'libvirt', None)
+        with pytest.raises(exception.HypervisorError, match='libvirt-python'):
+            plugin.check_live()
 
     def test_plugged_again(self, plugin, options):
         van = objects.VAN(uuid=VAN, handle=pci())

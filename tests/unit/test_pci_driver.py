@@ -244,9 +244,7 @@ USES = {
     ),
     'in another namespace': (
         devices.NIC,
-        lambda k: (k.pci / 'devices' / devices.NIC / 'net').rename(
-            k.root / 'gone'
-        ),
+        lambda k: (k.sys / 'class/net/eth0').unlink(),
         'another network namespace',
     ),
     'boot display': (
@@ -309,7 +307,8 @@ def test_held_by_another_guest(here):
 def test_claimed_by_a_domain_of_libvirt(here):
     here.write_file(
         'libvirt/g.xml',
-        '<domstatus><domain><name>g</name><uuid>u</uuid><devices><hostdev>'
+        '<domstatus><domain><name>g</name><uuid>u</uuid><devices>'
+        '<hostdev type="pci">'
         "<source><address domain='0x0000' bus='0x02' slot='0x00' "
         "function='0x0'/></source></hostdev></devices></domain></domstatus>",
     )

@@ -57,15 +57,8 @@ def attach(
 
 def _attach(to: connection.Connection, van: objects.VAN) -> None:
     what = f'attach to domain {van.instance_uuid}'
-    libvirt = connection.module()
     _check_others(to, van)
-    to.run(what, lambda _: _attach_missing(to, libvirt, van))
-    missing = to.run(what, lambda _: _missing(to, libvirt, van))
-    if missing:
-        raise exception.HypervisorError(
-            what=what,
-            reason='libvirt took it, but the domain does not have it',
-        )
+    to.run(what, lambda _: _attach_missing(to, van))
 
 
 def _domain(to: connection.Connection, van: objects.VAN) -> Any:
@@ -78,37 +71,48 @@ def _domain(to: connection.Connection, van: objects.VAN) -> Any:
     return domain
 
 
-def _missing(to: connection.Connection, libvirt: Any, van: objects.VAN) -> int:
-    """The flags of what does not have it yet."""
-    domain = _domain(to, van)
+def _missing(domain: Any, van: objects.VAN, looked_for: int) -> int:
+    """The flags of what does not have it, of those that are looked for."""
+    libvirt = connection.module()
     flags = 0
-    if domain.isActive() and domain_xml.find(domain.XMLDesc(0), van) is None:
-        flags |= libvirt.VIR_DOMAIN_AFFECT_LIVE
-    if domain.isPersistent() and (
-        domain_xml.find(domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE), van)
-        is None
+    for flag, options in (
+        (libvirt.VIR_DOMAIN_AFFECT_LIVE, 0),
+        (libvirt.VIR_DOMAIN_AFFECT_CONFIG, libvirt.VIR_DOMAIN_XML_INACTIVE),
     ):
-        flags |= libvirt.VIR_DOMAIN_AFFECT_CONFIG
+        if looked_for & flag and (
+            domain_xml.find(domain.XMLDesc(options), van) is None
+        ):
+            flags |= flag
     return flags
 
 
-def _attach_missing(
-    to: connection.Connection, libvirt: Any, van: objects.VAN
-) -> None:
-    flags = _missing(to, libvirt, van)
+def _attach_missing(to: connection.Connection, van: objects.VAN) -> None:
+    libvirt = connection.module()
     logger = log.about(LOG, van.instance_uuid, van.uuid)
+    what = f'attach to domain {van.instance_uuid}'
+    domain = _domain(to, van)
+    flags = 0
+    if domain.isActive():
+        flags |= libvirt.VIR_DOMAIN_AFFECT_LIVE
+    if domain.isPersistent():
+        flags |= libvirt.VIR_DOMAIN_AFFECT_CONFIG
+    flags = _missing(domain, van, flags)
     if not flags:
         logger.debug('the domain has it already')
         return
     try:
-        _domain(to, van).attachDeviceFlags(van.guest_config, flags)
+        domain.attachDeviceFlags(van.guest_config, flags)
     except libvirt.libvirtError as err:
         if _NO_SLOT.lower() in str(err).lower():
             raise exception.HypervisorError(
-                what=f'attach to domain {van.instance_uuid}',
-                reason=f'{err}: {_NO_SLOT_ADVICE}',
+                what=what, reason=f'{err}: {_NO_SLOT_ADVICE}'
             ) from err
         raise
+    if _missing(domain, van, flags):
+        raise exception.HypervisorError(
+            what=what,
+            reason='libvirt took it, but the domain does not have it',
+        )
     logger.info('attached to the domain')
 
 

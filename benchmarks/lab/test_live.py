@@ -1,0 +1,99 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""A VF and a mediated device into a guest that runs: plug(live=True) beside
+libvirt's attachDeviceFlags of the same two, which are prepared already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Iterator
+import pathlib
+import uuid
+
+import libvirt
+import live
+import pytest
+import use
+
+from acc_plug_libvirt import connection
+import os_acc
+
+ROUNDS = 8
+FLAGS = libvirt.VIR_DOMAIN_AFFECT_LIVE | libvirt.VIR_DOMAIN_AFFECT_CONFIG
+MDEV = str(uuid.UUID(int=7))
+MTTY = pathlib.Path('/sys/class/mdev_bus/mtty/mdev_supported_types/mtty-1')
+
+
+@pytest.fixture
+def guest(tmp_path: pathlib.Path) -> Iterator[live.Guest]:
+    daemon = live.Libvirtd(tmp_path / 'libvirt')
+    # As small as Nova's m1.small: VFIO maps all of it for the VF.
+    made = live.Guest(daemon, memory=2048)
+    made.start()
+    # libvirt binds the VF, for both.
+    pf = {**use.SPECS[0], 'bind': 'libvirt'}
+    use.configure(tmp_path / 'state', specs=(pf, {'address': use.MTTY}))
+    os_acc.CONF.set_override('release_timeout', 20.0, 'os_acc')
+    yield made
+    use.close()
+    made.remove()
+    daemon.stop()
+
+
+def test_live_plug(guest: live.Guest, take_turns: Callable[..., None]) -> None:
+    instance = use.instance(guest.uuid)
+    wanted = [use.mdev_request('mtty-1', MDEV), use.pci_request(use.VFS[0])]
+    # The VFs stay over the rounds, for both.
+    holder = use.instance()
+    os_acc.plug(holder, [use.pci_request(use.VFS[3])])
+    vans = os_acc.plug(instance, wanted, live=True)
+    xmls = [van.guest_config for van in vans]
+    os_acc.unplug(instance, live=True)
+    connection.run_events()
+    domain = libvirt.open(live.URI).lookupByUUIDString(guest.uuid)
+    plugged: list[str] = []
+
+    def out() -> None:
+        """Not a part of either's time."""
+        if plugged == ['os-acc']:
+            os_acc.unplug(instance, live=True)
+        plugged.clear()
+
+    def bare() -> None:
+        (MTTY / 'create').write_text(MDEV)
+        for xml in xmls:
+            domain.attachDeviceFlags(xml, FLAGS)
+        plugged.append('bare')
+
+    def own() -> None:
+        os_acc.plug(instance, wanted, live=True)
+        plugged.append('os-acc')
+
+    def bare_out() -> None:
+        if plugged != ['bare']:
+            return
+        for xml in xmls:
+            domain.detachDeviceFlags(xml, FLAGS)
+        live.wait(lambda: '<hostdev' not in domain.XMLDesc(0), 60)
+        path = pathlib.Path('/sys/bus/mdev/devices', MDEV)
+        live.wait(lambda: _remove(path), 60)
+        plugged.clear()
+
+    take_turns(own, bare, ROUNDS, before_peer=out, after_peer=bare_out)
+    out()
+    os_acc.unplug(holder)
+
+
+def _remove(path: pathlib.Path) -> bool:
+    try:
+        (path / 'remove').write_text('1')
+    except OSError:
+        return not path.exists()
+    return True

@@ -1,0 +1,67 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""A process that plugs or unplugs, and is killed at a certain point."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+
+import live
+import use
+
+from acc_plug_libvirt import attach
+from acc_plug_libvirt import detach
+import os_acc
+from os_acc import objects
+
+order = json.loads(sys.argv[1])
+use.configure(order['state'], initialize=False)
+os_acc.CONF.set_override('release_timeout', 20.0, 'os_acc')
+os_acc.initialize()
+os_acc.CONF.set_override('connection_uri', live.URI, 'os_acc_libvirt')
+
+
+def die(*_: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def after(act):
+    def both(*args, **kwargs):
+        act(*args, **kwargs)
+        die()
+
+    return both
+
+
+instance = use.instance(order['instance'])
+requests = [
+    objects.AcceleratorRequest.obj_from_primitive(each)
+    for each in order['requests']
+]
+if order['kill'] == 'detach':
+    # The guest has been asked.
+    asked = detach._is_in
+    count = [0]
+
+    def look(*args):
+        count[0] += 1
+        if count[0] > 1:
+            die()
+        return asked(*args)
+
+    detach._is_in = look
+    os_acc.unplug(instance, live=True)
+else:
+    attach.attach = (
+        die if order['kill'] == 'before attach' else after(attach.attach)
+    )
+    os_acc.plug(instance, requests, live=True)

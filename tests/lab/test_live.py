@@ -1,0 +1,325 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Attach to and detach from a guest that runs: libvirtd, QEMU, VFIO."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import lab_devices
+import live
+import pytest
+import use
+
+import os_acc
+from os_acc import exception
+from os_acc import objects
+
+BOTH = (live.MTTY_IDS, live.NVME_IDS)
+
+
+@pytest.fixture(scope='module')
+def libvirtd(tmp_path_factory):
+    started = live.Libvirtd(tmp_path_factory.mktemp('libvirt'))
+    yield started
+    started.stop()
+
+
+@pytest.fixture(scope='module')
+def guest(libvirtd):
+    """One that runs, for all tests of this module."""
+    made = live.Guest(libvirtd)
+    made.start()
+    yield made
+    made.remove()
+
+
+@pytest.fixture
+def here(configured):
+    """os-acc for guests that run. libvirt is asked by virsh only, else."""
+    conf = configured
+    conf.set_override('release_timeout', 20.0, 'os_acc')
+    for name, value in {
+        'connection_uri': live.URI,
+        'detach_attempt_timeout': 15.0,
+        'detach_timeout': 60.0,
+    }.items():
+        conf.set_override(name, value, 'os_acc_libvirt')
+    return conf
+
+
+def instance(guest: live.Guest) -> objects.InstanceInfo:
+    return use.instance(guest.uuid)
+
+
+def requests() -> list[objects.AcceleratorRequest]:
+    return [use.mdev_request('mtty-1'), use.pci_request(use.VFS[0])]
+
+
+def hostdevs(guest: live.Guest) -> tuple[int, int]:
+    """How many the running guest has, and its definition."""
+    return (
+        guest.xml().count('<hostdev'),
+        guest.xml('--inactive').count('<hostdev'),
+    )
+
+
+def test_live(guest, here, snapshot):
+    """The guest itself lists both; then neither, and nothing is left."""
+    before = snapshot()
+    assert not guest.sees(*BOTH)
+    wanted = requests()
+    vans = os_acc.plug(instance(guest), wanted, live=True)
+    assert guest.sees(*BOTH)
+    assert hostdevs(guest) == (2, 2)
+    for van in vans:
+        assert f'ua-acc-{van.uuid}' in guest.xml()
+    # Again: nothing is touched.
+    assert os_acc.plug(instance(guest), wanted, live=True) == vans
+    assert hostdevs(guest) == (2, 2)
+    groups = [
+        use.group_file(use.VFS[0]),
+        use.mdev_file(vans[0].handle.uuid),
+    ]
+    assert os_acc.unplug(instance(guest), live=True) == 2
+    bus = guest.bus()
+    assert not any(ids in bus for ids in BOTH)
+    assert hostdevs(guest) == (0, 0)
+    assert not any(os.path.exists(path) for path in groups)
+    assert snapshot() == before
+
+
+def test_a_part(guest, here, snapshot):
+    """One of two is taken out; the other stays."""
+    wanted = requests()
+    os_acc.plug(instance(guest), wanted, live=True)
+    assert os_acc.unplug(instance(guest), wanted[:1], live=True) == 1
+    bus = guest.bus()
+    assert live.MTTY_IDS not in bus
+    assert live.NVME_IDS in bus
+    os_acc.unplug(instance(guest), live=True)
+
+
+def test_cold(libvirtd, here, snapshot):
+    """Defined with guest_config; booted; destroyed; unplugged."""
+    before = snapshot()
+    made = live.Guest(libvirtd)
+    try:
+        vans = os_acc.plug(instance(made), requests())
+        made.define(''.join(van.guest_config for van in vans))
+        made.start()
+        assert made.sees(*BOTH)
+        made.destroy()
+        assert os_acc.unplug(instance(made)) == 2
+        assert snapshot() == before
+    finally:
+        made.remove()
+
+
+def test_a_guest_that_is_shut_off(libvirtd, here):
+    """Live on one that does not run: its definition alone."""
+    made = live.Guest(libvirtd)
+    try:
+        os_acc.plug(instance(made), requests()[:1], live=True)
+        assert made.xml('--inactive').count('<hostdev') == 1
+        os_acc.unplug(instance(made), live=True)
+        assert made.xml('--inactive').count('<hostdev') == 0
+    finally:
+        made.remove()
+
+
+def test_a_domain_that_is_gone(libvirtd, here, snapshot):
+    """To plug into it is an error; to unplug from it is done."""
+    before = snapshot()
+    made = live.Guest(libvirtd)
+    os_acc.plug(instance(made), requests()[:1], live=True)
+    made.remove()
+    assert os_acc.unplug(instance(made), live=True) == 1
+    with pytest.raises(exception.PlugException, match='no domain'):
+        os_acc.plug(instance(made), requests()[:1], live=True)
+    assert snapshot() == before
+
+
+def test_a_guest_that_does_not_answer(guest, here, snapshot):
+    before = snapshot()
+    os_acc.plug(instance(guest), requests(), live=True)
+    live.virsh('suspend', guest.uuid)
+    try:
+        here.set_override('detach_attempt_timeout', 3.0, 'os_acc_libvirt')
+        here.set_override('detach_timeout', 6.0, 'os_acc_libvirt')
+        with pytest.raises(exception.UnplugException, match='let go') as err:
+            os_acc.unplug(instance(guest), live=True)
+        assert isinstance(err.value.__cause__, exception.Timeout)
+        vans = os_acc.get_vans(instance(guest))
+        assert {van.state for van in vans} == {'error'}
+        assert use.driver_of(use.VFS[0]) == 'vfio-pci'
+    finally:
+        live.virsh('resume', guest.uuid)
+    here.set_override('detach_timeout', 60.0, 'os_acc_libvirt')
+    assert os_acc.unplug(instance(guest), live=True) == 2
+    assert not any(ids in guest.bus() for ids in BOTH)
+    assert snapshot() == before
+
+
+def test_libvirtd_restarts_between(guest, libvirtd, here, snapshot):
+    before = snapshot()
+    os_acc.plug(instance(guest), requests(), live=True)
+    libvirtd.kill()
+    libvirtd.start()
+    assert os_acc.unplug(instance(guest), live=True) == 2
+    assert hostdevs(guest) == (0, 0)
+    assert snapshot() == before
+
+
+def test_libvirtd_restarts_in_a_detach(guest, libvirtd, here, snapshot):
+    before = snapshot()
+    os_acc.plug(instance(guest), requests(), live=True)
+    live.virsh('suspend', guest.uuid)
+    failures = []
+
+    def unplug() -> None:
+        try:
+            os_acc.unplug(instance(guest), live=True)
+        except exception.UnplugException as err:
+            failures.append(err)
+
+    thread = threading.Thread(target=unplug)
+    thread.start()
+    time.sleep(6)
+    libvirtd.kill()
+    libvirtd.start()
+    live.virsh('resume', guest.uuid)
+    thread.join(240)
+    assert not thread.is_alive()
+    if failures:
+        assert os_acc.unplug(instance(guest), live=True) == 2
+    assert os_acc.get_vans(instance(guest)) == objects.VANList()
+    assert hostdevs(guest) == (0, 0)
+    assert snapshot() == before
+
+
+@pytest.mark.parametrize('kill', ['before attach', 'after attach', 'detach'])
+def test_killed(guest, here, snapshot, tmp_path, kill):
+    """No device in the guest without a VAN, nor a VAN without its device."""
+    before = snapshot()
+    wanted = requests()
+    if kill == 'detach':
+        os_acc.plug(instance(guest), wanted, live=True)
+    use.close()
+    order = {
+        'kill': kill,
+        'state': str(tmp_path / 'state'),
+        'instance': guest.uuid,
+        'requests': [request.obj_to_primitive() for request in wanted],
+    }
+    child = pathlib.Path(__file__).with_name('live_child.py')
+    process = subprocess.run(
+        [sys.executable, str(child), json.dumps(order)], timeout=400
+    )
+    assert process.returncode == -signal.SIGKILL
+    use.configure(tmp_path / 'state', initialize=False)
+    here.set_override('release_timeout', 20.0, 'os_acc')
+    os_acc.initialize()
+    assert os_acc.get_vans() == objects.VANList()
+    assert hostdevs(guest) == (0, 0)
+    assert not any(ids in guest.bus() for ids in BOTH)
+    assert snapshot() == before
+
+
+def test_no_free_port(libvirtd, here, snapshot):
+    """The second of three is impossible: all goes back."""
+    before = snapshot()
+    made = live.Guest(libvirtd, ports=1)
+    try:
+        made.start()
+        bus = made.bus()
+        wanted = [
+            use.pci_request(use.VFS[0]),
+            use.mdev_request('mtty-1'),
+            use.pci_request(use.VFS[1]),
+        ]
+        with pytest.raises(exception.PlugException, match='root port') as err:
+            os_acc.plug(instance(made), wanted, live=True)
+        assert err.value.undo_errors == []
+        assert made.bus() == bus
+        assert hostdevs(made) == (0, 0)
+        assert os_acc.get_vans() == objects.VANList()
+        assert snapshot() == before
+    finally:
+        made.remove()
+
+
+def test_a_function_that_fits_no_port(guest, here, snapshot):
+    """A place that cannot be: a conventional slot on a root port."""
+    before, bus = snapshot(), guest.bus()
+    wanted = [use.pci_request(use.VFS[0]), use.mdev_request('mtty-1')]
+    # Slot 5 of a root port, which has slot 0 only.
+    here.set_override(
+        'guest_addresses',
+        [f'{wanted[1].handle.uuid}=0000:01:05.0'],
+        'os_acc_libvirt',
+    )
+    with pytest.raises(exception.PlugException) as err:
+        os_acc.plug(instance(guest), wanted, live=True)
+    assert isinstance(err.value.__cause__, exception.HypervisorError)
+    assert err.value.undo_errors == []
+    assert guest.bus() == bus
+    assert hostdevs(guest) == (0, 0)
+    assert snapshot() == before
+
+
+def test_the_device_of_another_domain(guest, libvirtd, here):
+    """Somebody gave it to another domain, past os-acc."""
+    wanted = use.mdev_request('mtty-1')
+    other = live.Guest(libvirtd)
+    try:
+        (van,) = os_acc.plug(instance(other), [wanted])
+        xml = van.guest_config.replace('ua-acc-', 'ua-other-')
+        os_acc.unplug(instance(other))
+        other.define(xml)
+        with pytest.raises(exception.PlugException, match=other.name):
+            os_acc.plug(instance(guest), [wanted], live=True)
+        assert hostdevs(guest) == (0, 0)
+    finally:
+        other.remove()
+
+
+def test_rounds(guest, libvirtd, here, snapshot, report):
+    """20 times in and out: nothing grows."""
+    before = snapshot()
+    wanted = requests()
+
+    def leaks() -> dict[str, int]:
+        return {
+            'our files': len(os.listdir('/proc/self/fd')),
+            'libvirtd': len(os.listdir(f'/proc/{libvirtd.pid}/fd')),
+            'rows': len(os_acc.get_vans()),
+            'groups': len(os.listdir('/dev/vfio')),
+            'node devices': len(live.virsh('nodedev-list').stdout.split()),
+            'threads': threading.active_count(),
+        }
+
+    counts = []
+    for number in range(20):
+        os_acc.plug(instance(guest), wanted, live=True)
+        os_acc.unplug(instance(guest), live=True)
+        if number in (1, 19):
+            counts.append(leaks())
+    report(f'lab: after 2 and after 20 rounds: {counts}')
+    for name, value in counts[1].items():
+        assert value <= counts[0][name] + 1, name
+    assert lab_devices.NVME_PF in snapshot()
+    assert snapshot() == before

@@ -1,0 +1,261 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""A libvirt in memory, in the place of the module: for what the lab cannot
+force. Its numbers are libvirt's: tests/functional/test_libvirt_numbers.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import threading
+import time
+from typing import Any
+
+from lxml import etree
+
+VIR_ERR_INTERNAL_ERROR = 1
+VIR_ERR_NO_CONNECT = 5
+VIR_ERR_INVALID_CONN = 6
+VIR_ERR_INVALID_ARG = 8
+VIR_ERR_OPERATION_FAILED = 9
+VIR_ERR_SYSTEM_ERROR = 38
+VIR_ERR_NO_DOMAIN = 42
+VIR_ERR_OPERATION_INVALID = 55
+VIR_ERR_OPERATION_TIMEOUT = 68
+VIR_ERR_DEVICE_MISSING = 99
+VIR_FROM_NONE = 0
+VIR_FROM_RPC = 7
+VIR_FROM_QEMU = 10
+VIR_FROM_REMOTE = 13
+VIR_DOMAIN_AFFECT_LIVE = 1
+VIR_DOMAIN_AFFECT_CONFIG = 2
+VIR_DOMAIN_XML_INACTIVE = 2
+VIR_DOMAIN_EVENT_ID_DEVICE_REMOVED = 15
+VIR_DOMAIN_EVENT_ID_DEVICE_REMOVAL_FAILED = 22
+
+NUMBERS = {
+    name: value
+    for name, value in dict(globals()).items()
+    if name.startswith('VIR_')
+}
+
+
+class libvirtError(Exception):  # noqa: N801
+    def __init__(
+        self, text: str, code: int, domain: int = VIR_FROM_QEMU
+    ) -> None:
+        super().__init__(text)
+        self._code, self._domain = code, domain
+
+    def get_error_code(self) -> int:
+        return self._code
+
+    def get_error_domain(self) -> int:
+        return self._domain
+
+
+def broken() -> libvirtError:
+    return libvirtError(
+        'internal error: client socket is closed',
+        VIR_ERR_INTERNAL_ERROR,
+        VIR_FROM_RPC,
+    )
+
+
+class Daemon:
+    """libvirtd.
+
+    :ivar calls: what was asked of domains: (what, flags)
+    :ivar script: by call, what to do in its place, one after the other: an
+        error to raise, or a function that gets the domain and the hostdev
+    """
+
+    def __init__(self) -> None:
+        self.domains: dict[str, Domain] = {}
+        self.calls: list[tuple[str, int]] = []
+        self.script: dict[str, list[Any]] = {}
+        self.up = True
+        self.opened = 0
+
+    def domain(self, uuid: str, **kwargs: Any) -> Domain:
+        made = Domain(self, uuid, **kwargs)
+        self.domains[uuid] = made
+        return made
+
+    def next(self, call: str) -> Any:
+        left = self.script.get(call)
+        return left.pop(0) if left else None
+
+
+class Connection:
+    def __init__(self, daemon: Daemon) -> None:
+        self.daemon = daemon
+        self.alive = True
+        self.listeners: dict[int, tuple[Any, int, Callable[..., None]]] = {}
+        daemon.opened += 1
+
+    def isAlive(self) -> bool:
+        return self.alive and self.daemon.up
+
+    def setKeepAlive(self, interval: int, count: int) -> None:
+        pass
+
+    def close(self) -> None:
+        self.alive = False
+
+    def lookupByUUIDString(self, uuid: str) -> Domain:
+        error = self.daemon.next('lookup')
+        if error is not None:
+            self.alive = False
+            raise error
+        if uuid not in self.daemon.domains:
+            raise libvirtError('Domain not found', VIR_ERR_NO_DOMAIN)
+        found = self.daemon.domains[uuid]
+        found.connection = self
+        return found
+
+    def listAllDomains(self, flags: int) -> list[Domain]:
+        return list(self.daemon.domains.values())
+
+    def domainEventRegisterAny(
+        self, domain: Domain, event: int, callback: Any, opaque: Any
+    ) -> int:
+        number = len(self.listeners)
+        self.listeners[number] = (domain, event, callback)
+        return number
+
+    def domainEventDeregisterAny(self, number: int) -> None:
+        del self.listeners[number]
+
+    def tell(self, domain: Domain, event: int, alias: str) -> None:
+        for wanted, number, callback in list(self.listeners.values()):
+            if wanted is domain and number == event:
+                callback(self, domain, alias, None)
+
+
+class Domain:
+    def __init__(
+        self,
+        daemon: Daemon,
+        uuid: str,
+        active: bool = True,
+        persistent: bool = True,
+        name: str = 'guest',
+    ) -> None:
+        self.daemon, self.uuid, self._name = daemon, uuid, name
+        self.active, self.persistent = active, persistent
+        self.live: list[etree._Element] = []
+        self.config: list[etree._Element] = []
+        self.connection: Connection | None = None
+
+    def connect(self) -> Connection | None:
+        return self.connection
+
+    def isActive(self) -> bool:
+        return self.active
+
+    def isPersistent(self) -> bool:
+        return self.persistent
+
+    def UUIDString(self) -> str:
+        return self.uuid
+
+    def name(self) -> str:
+        return self._name
+
+    def XMLDesc(self, flags: int) -> str:
+        root = etree.Element('domain')
+        devices = etree.SubElement(root, 'devices')
+        inactive = flags & VIR_DOMAIN_XML_INACTIVE or not self.active
+        for each in self.config if inactive else self.live:
+            devices.append(etree.fromstring(etree.tostring(each)))
+        return etree.tostring(root, encoding='unicode')
+
+    def attachDeviceFlags(self, xml: str, flags: int) -> None:
+        self.daemon.calls.append(('attach', flags))
+        act = self.daemon.next('attach')
+        if isinstance(act, Exception):
+            raise act
+        if act is not None:
+            act(self, etree.fromstring(xml))
+            return
+        self.add(etree.fromstring(xml), flags)
+
+    def add(self, element: etree._Element, flags: int) -> None:
+        if flags & VIR_DOMAIN_AFFECT_LIVE:
+            self.live.append(element)
+        if flags & VIR_DOMAIN_AFFECT_CONFIG:
+            self.config.append(element)
+
+    def detachDeviceFlags(self, xml: str, flags: int) -> None:
+        self.daemon.calls.append(('detach', flags))
+        element = etree.fromstring(xml)
+        act = self.daemon.next('detach')
+        if act is None and flags & VIR_DOMAIN_AFFECT_CONFIG:
+            self.drop(self.config, element)
+            return
+        if isinstance(act, Exception):
+            raise act
+        if act is not None:
+            act(self, element)
+            return
+        self.let_go(element)
+
+    def drop(self, where: list[etree._Element], which: Any) -> None:
+        name = which.find('alias').get('name')
+        where[:] = [e for e in where if e.find('alias').get('name') != name]
+
+    def let_go(self, element: etree._Element) -> None:
+        """The guest's answer: yes."""
+        self.drop(self.live, element)
+        self._tell(VIR_DOMAIN_EVENT_ID_DEVICE_REMOVED, element)
+
+    def refuse(self, element: etree._Element) -> None:
+        self._tell(VIR_DOMAIN_EVENT_ID_DEVICE_REMOVAL_FAILED, element)
+
+    def later(self, seconds: float, act: Callable[[Any], None]) -> Any:
+        """Make an act one that comes after the call has returned."""
+
+        def begin(_domain: Domain, element: Any) -> None:
+            timer = threading.Timer(seconds, act, (element,))
+            timer.daemon = True
+            timer.start()
+
+        return begin
+
+    def _tell(self, event: int, element: etree._Element) -> None:
+        assert self.connection is not None
+        name = element.find('alias').get('name')
+        self.connection.tell(self, event, name)
+
+
+class Module:
+    """In the place of the module libvirt, in sys.modules."""
+
+    libvirtError = libvirtError  # noqa: N815
+
+    def __init__(self) -> None:
+        self.daemon = Daemon()
+        for name, value in NUMBERS.items():
+            setattr(self, name, value)
+
+    def open(self, uri: str) -> Connection:
+        if not self.daemon.up:
+            raise libvirtError(
+                'Failed to connect socket', VIR_ERR_SYSTEM_ERROR, VIR_FROM_RPC
+            )
+        return Connection(self.daemon)
+
+    openReadOnly = open  # noqa: A003, N815
+
+    def virEventRegisterDefaultImpl(self) -> None:
+        pass
+
+    def virEventRunDefaultImpl(self) -> None:
+        time.sleep(3600)

@@ -1,0 +1,437 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Devices that somebody else has, by ways that are easy to miss."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+
+import devices
+import pytest
+
+import os_acc
+from os_acc import exception
+from os_acc.linux import mdev
+from os_acc.linux import modules
+from os_acc.linux import sriov
+from os_acc.linux import sysfs
+from os_acc.privileged import cleaning
+from os_acc.privileged import mdev as privileged_mdev
+from os_acc.privileged import pci as privileged_pci
+
+PARENT = '0000:42:00.0'
+VF_DRIVER = 'uio_pci_generic'
+
+
+@pytest.fixture
+def here(kernel):
+    devices.furnish(kernel)
+    path = kernel.add_function(PARENT, '10de:1eb9', 0x030200, 'nvidia')
+    kernel.add_mdev_parent(path, {'nvidia-222': 1}, 16)
+    os_acc.initialize()
+    return kernel
+
+
+@pytest.fixture
+def cleaned(tmp_path):
+    """What the cleaning command was run for."""
+    path = tmp_path / 'cleaned'
+    os_acc.CONF.set_override(
+        'cleaning_command', f'sh -c "echo {{address}} >> {path}"', 'os_acc'
+    )
+    return lambda: path.read_text().split() if path.exists() else []
+
+
+def refused(*requests) -> Exception:
+    with pytest.raises(exception.PlugException) as caught:
+        os_acc.plug(devices.instance(), list(requests))
+    return caught.value.__cause__
+
+
+# --- a device that is given out in parts
+
+
+@pytest.mark.parametrize('made', ['by us', 'by another'])
+def test_a_parent_of_mdevs_is_not_given_out_whole(here, made):
+    request = devices.mdev('nvidia-222', parent=PARENT)
+    if made == 'by us':
+        os_acc.plug(devices.instance(), [request])
+    else:
+        path = f'{mdev.parent_folder(PARENT)}/mdev_supported_types/nvidia-222'
+        here.write(f'{path}/create', request.handle.uuid)
+    err = refused(devices.pci(PARENT))
+    assert isinstance(err, exception.DeviceBusy | exception.DeviceInUseByHost)
+    assert request.handle.uuid in str(err)
+    assert here.driver_of(PARENT) == 'nvidia'
+
+
+def test_one_that_is_for_mdevs_is_not_given_out_whole(here):
+    devices.spec({'address': PARENT, 'mdev_types': ['nvidia-222']})
+    assert 'for mdevs' in str(refused(devices.pci(PARENT)))
+
+
+def test_no_mdev_of_one_that_is_given_out_whole(here):
+    os_acc.plug(devices.instance(), [devices.pci(PARENT)])
+    err = refused(devices.mdev('nvidia-222', parent=PARENT))
+    assert isinstance(err, exception.DeviceBusy)
+
+
+def test_a_function_with_a_vendors_vgpu(here):
+    here.add_function('0000:43:00.4', '10de:2235', 0x030200, 'nvidia')
+    folder = here.pci / 'devices/0000:43:00.4/nvidia'
+    folder.mkdir()
+    (folder / 'current_vgpu_type').write_text('558\n')
+    devices.spec({'address': '0000:43:*'})
+    request = devices.pci('0000:43:00.4')
+    request.driver = 'pci'
+    assert 'vGPU type 558' in str(refused(request))
+
+
+# --- cleaning never hits the host
+
+
+@pytest.mark.parametrize('managed', ['yes', 'no'])
+def test_what_the_host_uses_by_now_is_not_cleaned(here, cleaned, managed):
+    devices.spec({'address': devices.DISK, 'managed': managed})
+    instance = devices.instance()
+    os_acc.plug(instance, [devices.pci(devices.DISK)])
+    here.reboot()
+    here.write_file(
+        'proc/self/mountinfo',
+        '36 35 259:0 / /data rw - ext4 /dev/nvme0n1 rw\n',
+    )
+    assert 'mounted on /data' in os_acc.recover().failed[0].error
+    with pytest.raises(exception.UnplugException, match='mounted on /data'):
+        os_acc.unplug(instance)
+    assert cleaned() == []
+    assert here.resets == []
+    here.write_file('proc/self/mountinfo', '')
+    assert os_acc.unplug(instance) == 1
+    assert cleaned() == [devices.DISK]
+
+
+def test_another_device_at_the_address_is_left(here, cleaned):
+    instance = devices.instance()
+    os_acc.plug(instance, [devices.pci(devices.DISK)])
+    here.reboot()
+    path = here.pci / 'devices' / devices.DISK
+    text = (path / 'modalias').read_text()
+    (path / 'modalias').write_text(text.replace('d00000010', 'd00000099'))
+    os_acc.recover()
+    here.write(f'{path}/driver_override', 'vfio-pci')
+    here.write(str(here.pci / 'drivers/nvme/unbind'), devices.DISK)
+    here.write(str(here.pci / 'drivers_probe'), devices.DISK)
+    assert os_acc.unplug(instance) == 1
+    assert here.driver_of(devices.DISK) == 'vfio-pci'
+    assert cleaned() == []
+
+
+def test_what_could_not_be_cleaned_is_kept_over_a_reboot(here):
+    os_acc.CONF.set_override('cleaning_command', 'false', 'os_acc')
+    instance = devices.instance()
+    os_acc.plug(instance, [devices.pci(devices.DISK)])
+    with pytest.raises(exception.UnplugException):
+        os_acc.unplug(instance)
+    here.reboot()
+    os_acc.initialize(reset=True)
+    (van,) = os_acc.get_vans()
+    assert van.state == 'error'
+    assert isinstance(refused(devices.pci(devices.DISK)), exception.DeviceBusy)
+
+
+def test_an_old_daemon_that_still_cleans_has_its_turn(here, monkeypatch):
+    """Its caller was killed; what comes next waits until it has ended."""
+    instance = devices.instance()
+    os_acc.plug(instance, [devices.pci(devices.DISK)])
+    go_on, first = threading.Event(), [True]
+
+    def slow(address: str) -> None:
+        if first:
+            first.clear()
+            go_on.wait(10)
+
+    monkeypatch.setattr(cleaning, 'run_command', slow)
+    old = threading.Thread(
+        target=privileged_pci.clean,
+        args=(devices.DISK, '1b36:0010', 'auto', 1.0, 1.0),
+    )
+    old.start()
+    while first:
+        time.sleep(0.01)
+    os_acc.CONF.set_override('device_timeout', 0.2, 'os_acc')
+    with pytest.raises(exception.UnplugException, match='earlier act'):
+        os_acc.unplug(instance)
+    go_on.set()
+    old.join()
+    assert os_acc.unplug(instance) == 1
+
+
+def test_a_cleaning_command_that_does_not_die(here, monkeypatch):
+    monkeypatch.setattr(cleaning, '_DEATH', 0.2)
+    os_acc.CONF.set_override('cleaning_timeout', 0.2, 'os_acc')
+    os_acc.CONF.set_override(
+        'cleaning_command', 'sh -c "setsid sleep 20 & sleep 60"', 'os_acc'
+    )
+    before = time.monotonic()
+    with pytest.raises(exception.CleaningFailed, match='does not end'):
+        cleaning.run_command('0000:00:01.0')
+    assert time.monotonic() - before < 15
+
+
+# --- what cannot be seen does not count as unused
+
+
+def test_processes_that_cannot_be_listed(here, monkeypatch):
+    instance = devices.instance()
+    os_acc.plug(instance, [devices.pci(devices.DISK)])
+    here.hold(here.node(devices.DISK))
+    listdir = os.listdir
+
+    def fail(path='.'):
+        if path == sysfs.PROC:
+            raise OSError(errno.EMFILE, 'Too many open files')
+        return listdir(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, 'listdir', fail)
+        with pytest.raises(exception.UnplugException, match='Too many'):
+            os_acc.unplug(instance)
+    assert here.driver_of(devices.DISK) == 'vfio-pci'
+
+
+def test_a_container_that_does_not_see_the_hosts_processes(here):
+    path = here.root / 'proc/self/ns/pid'
+    path.parent.mkdir()
+    path.symlink_to('pid:[4026532999]')
+    err = refused(devices.pci(devices.DISK))
+    assert isinstance(err, exception.PrivilegeError)
+    assert '--pid=host' in str(err)
+    path.unlink()
+    path.symlink_to('pid:[4026531836]')
+    os_acc.plug(devices.instance(), [devices.pci(devices.DISK)])
+
+
+def test_a_disk_that_cannot_be_opened(here):
+    (here.root / 'dev/nvme0n1').unlink()
+    err = refused(devices.pci(devices.DISK))
+    assert isinstance(err, exception.PrivilegeError)
+    assert 'nvme0n1' in str(err)
+
+
+# --- users that are easy to miss
+
+
+def test_an_interface_further_down(here):
+    path = here.add_function(
+        '0000:70:00.0', '15b3:1021', 0x020000, 'mlx5_core', net='eth9'
+    )
+    folder = path / 'mlx5_core.sf.4/net/sf0'
+    folder.mkdir(parents=True)
+    (folder / 'flags').write_text('0x1003\n')
+    (here.sys / 'class/net/sf0').symlink_to(folder)
+    assert 'sf0 is up' in str(refused(devices.pci('0000:70:00.0')))
+
+
+def test_infiniband_without_an_interface(here):
+    here.add_function('0000:71:00.0', '15b3:1017', 0x020700, 'mlx5_core')
+    err = refused(devices.pci('0000:71:00.0'))
+    assert 'another network namespace' in str(err)
+
+
+def test_a_program_that_drives_it(here):
+    path = here.add_function('0000:72:00.0', '1d0f:f010', 0x120000, VF_DRIVER)
+    (path / 'uio/uio0').mkdir(parents=True)
+    (path / 'uio/uio0/uevent').write_text('MAJOR=243\nDEVNAME=uio0\n')
+    (here.sys / 'dev/char').mkdir(parents=True)
+    (here.sys / 'dev/char/243:0').symlink_to(path / 'uio/uio0')
+    pid = here.hold(here.root / 'dev/uio0', 'spdk_tgt')
+    err = refused(devices.pci('0000:72:00.0'))
+    assert f'process {pid} (spdk_tgt)' in str(err)
+
+
+@pytest.mark.parametrize(
+    'xml, busy',
+    [
+        (
+            '<hostdev type="usb"><source><address bus="2" device="5"/>'
+            '</source></hostdev>',
+            False,
+        ),
+        (
+            '<interface type="hostdev"><source><address type="pci" '
+            'domain="0" bus="0x02" slot="0" function="0"/></source>'
+            '</interface>',
+            True,
+        ),
+        (
+            '<disk type="nvme"><source><address domain="0" bus="0x02" '
+            'slot="0" function="0"/></source></disk>',
+            True,
+        ),
+    ],
+)
+def test_domains_of_libvirt(here, xml, busy):
+    here.write_file(
+        'libvirt/g.xml',
+        '<domstatus><domain><name>g</name><uuid>u</uuid><devices>'
+        f'{xml}</devices></domain></domstatus>',
+    )
+    request = devices.pci(devices.GPU)
+    if busy:
+        assert 'libvirt domain g' in str(refused(request))
+    else:
+        os_acc.plug(devices.instance(), [request])
+
+
+# --- VFs
+
+
+def test_a_vf_that_somebody_drives_keeps_the_vfs(here):
+    devices.spec({'address': devices.PF, 'num_vfs': 3})
+    instance = devices.instance()
+    os_acc.plug(instance, [devices.pci(devices.VFS[0])])
+    here.add_driver(VF_DRIVER)
+    path = here.pci / 'devices' / devices.VFS[1]
+    here.write(f'{path}/driver_override', VF_DRIVER)
+    here.write(str(here.pci / f'drivers/{VF_DRIVER}/bind'), devices.VFS[1])
+    os_acc.unplug(instance)
+    assert sriov.count(devices.PF) == 3
+
+
+def test_an_offset_that_is_not_told(here):
+    path = here.pci / 'devices' / devices.PF
+    (path / 'sriov_offset').write_text('0\n')
+    devices.spec(
+        {'address': devices.PF, 'num_vfs': 4, 'resource_class': 'CUSTOM_Q'}
+    )
+    assert isinstance(
+        refused(devices.wanted('CUSTOM_Q')), exception.DeviceNotFound
+    )
+    assert here.driver_of(devices.PF) == 'qat'
+
+
+def test_a_claim_that_came_to_nothing_removes_its_vfs(here):
+    """The first PF's VFs share its group; the second's do not."""
+    group = (here.pci / 'devices' / devices.PF / 'iommu_group').readlink()
+    other = '0000:61:00.0'
+    here.add_function(other, '8086:37c8', 0x0B4000, 'qat', totalvfs=2)
+    add = here.add_function
+
+    def shared(address, *args, **kwargs):
+        if kwargs.get('physfn') == devices.PF:
+            kwargs['group'] = int(group.name)
+        return add(address, *args, **kwargs)
+
+    here.add_function = shared
+    devices.spec(
+        {'address': devices.PF, 'num_vfs': 2, 'resource_class': 'CUSTOM_Q'},
+        {'address': other, 'num_vfs': 2, 'resource_class': 'CUSTOM_Q'},
+    )
+    before = here.snapshot()
+    instance = devices.instance()
+    (van,) = os_acc.plug(instance, [devices.wanted('CUSTOM_Q')])
+    assert van.device == other
+    assert sriov.count(devices.PF) == 0
+    os_acc.unplug(instance)
+    assert here.snapshot() == before
+
+
+def test_who_made_the_vfs_is_not_forgotten(here):
+    devices.spec({'address': devices.PF, 'num_vfs': 3})
+    before = here.snapshot()
+    first, second = devices.instance(), devices.instance()
+    os_acc.plug(first, [devices.pci(devices.VFS[0])])
+    here.fail('*/sriov_numvfs', errno.EIO)
+    with pytest.raises(exception.UnplugException):
+        os_acc.unplug(first)
+    os_acc.plug(second, [devices.pci(devices.VFS[1])])
+    os_acc.recover()
+    os_acc.unplug(second)
+    assert here.snapshot() == before
+
+
+def test_what_is_not_ours_to_bind_gets_its_override_back(here):
+    here.add_driver(VF_DRIVER)
+    instance = devices.instance()
+    os_acc.plug(instance, [devices.pci(devices.DISK)])
+    here.write(str(here.pci / 'drivers/vfio-pci/unbind'), devices.DISK)
+    path = here.pci / 'devices' / devices.DISK
+    here.write(f'{path}/driver_override', VF_DRIVER)
+    here.write(str(here.pci / 'drivers_probe'), devices.DISK)
+    assert os_acc.unplug(instance) == 1
+    assert here.driver_of(devices.DISK) == VF_DRIVER
+    assert (path / 'driver_override').read_text() == '(null)\n'
+
+
+# --- mediated devices that come late
+
+
+def test_an_mdev_that_comes_late_is_no_orphan(here):
+    os_acc.CONF.set_override('device_timeout', 0.3, 'os_acc')
+    request, instance = devices.mdev(), devices.instance()
+    here.fail('*/mtty-1/create', lambda: time.sleep(1.0))
+    with pytest.raises(exception.PlugException):
+        os_acc.plug(instance, [request])
+    (van,) = os_acc.get_vans()
+    assert van.state == 'error'
+    os_acc.CONF.set_override('device_timeout', 5.0, 'os_acc')
+    assert [v.uuid for v in os_acc.recover().released] == [van.uuid]
+    assert mdev.devices() == []
+
+
+# --- privileged calls do what they are for
+
+
+def test_no_vfs_is_no_number(here):
+    with pytest.raises(exception.InvalidRequest, match='number'):
+        privileged_pci.create_vfs(devices.PF, 0, 1.0)
+
+
+def test_vfs_are_not_made_anew(here):
+    privileged_pci.create_vfs(devices.PF, 2, 1.0)
+    with pytest.raises(exception.DeviceBusy):
+        privileged_pci.create_vfs(devices.PF, 3, 1.0)
+    assert sriov.count(devices.PF) == 2
+
+
+def test_giving_back_loads_no_module(here, monkeypatch):
+    monkeypatch.setattr(modules, 'load', lambda *_: pytest.fail('modprobe'))
+    with pytest.raises(exception.DeviceError, match='not loaded'):
+        privileged_pci.give_back(
+            devices.GPU, '10de:1eb8', 'anything', None, 1.0
+        )
+
+
+def test_nothing_is_cleaned_that_device_spec_does_not_name(here, cleaned):
+    devices.spec({'address': devices.PF})
+    name = '11111111-2222-4333-8444-555555555555'
+    privileged_mdev.released(name, 0)
+    path = f'{mdev.parent_folder("mtty")}/mdev_supported_types/mtty-1'
+    here.write(f'{path}/create', name)
+    with pytest.raises(exception.DeviceNotFound, match='device_spec'):
+        privileged_mdev.released(name, 0)
+    assert cleaned() == []
+
+
+@pytest.mark.parametrize('seconds', [-1, True, 'x', None, float('nan'), 1e9])
+def test_seconds_that_are_none(here, seconds):
+    with pytest.raises(exception.InvalidRequest, match='seconds'):
+        privileged_pci.create_vfs(devices.PF, 1, seconds)
+
+
+@pytest.mark.parametrize(
+    'address', ['../x', '0000:01:00.0/..', 7, None, '', '0000:01:00.8']
+)
+def test_addresses_that_are_none(here, address):
+    with pytest.raises(exception.ExceptionBase):
+        privileged_pci.create_vfs(address, 1, 1.0)
+    assert here.writes == []

@@ -1,0 +1,397 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Attach and detach, by libvirt's codes and events that the lab cannot force.
+
+The lab has the rest, with libvirt itself: tests/lab/test_live.py.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+
+import libvirt_double as double
+from lxml import etree
+import pytest
+
+import acc_plug_libvirt
+from acc_plug_libvirt import connection
+import os_acc
+from os_acc import exception
+from os_acc import objects
+
+UUID = '0b0a6bb0-1111-4222-8333-444455556666'
+INSTANCE = objects.InstanceInfo(uuid=UUID, name='guest', project_id='p')
+VAN = '00000001-1111-4222-8333-444455556666'
+ADDRESS = '0000:0c:00.1'
+LIVE, CONFIG = 1, 2
+
+
+@pytest.fixture
+def libvirt(monkeypatch):
+    made = double.Module()
+    monkeypatch.setitem(sys.modules, 'libvirt', made)
+    monkeypatch.setattr(connection, '_loop_pid', None)
+    return made
+
+
+@pytest.fixture
+def daemon(libvirt):
+    return libvirt.daemon
+
+
+@pytest.fixture
+def plugin(clean, libvirt):
+    made = acc_plug_libvirt.LibvirtPlugin.load('libvirt')
+    conf = os_acc.CONF
+    for name, value in {
+        'connect_timeout': 0.5,
+        'attach_timeout': 5.0,
+        'detach_timeout': 3.0,
+        'detach_attempts': 3,
+        'detach_attempt_timeout': 0.4,
+    }.items():
+        conf.set_override(name, value, 'os_acc_libvirt')
+    return made
+
+
+def new_van(handle=None, number: int = 1) -> objects.VAN:
+    return objects.VAN(
+        uuid=f'0000000{number}-1111-4222-8333-444455556666',
+        instance_uuid=UUID,
+        driver='pci',
+        plugin='libvirt',
+        state='plugging',
+        handle=handle or objects.PCIHandle(address=ADDRESS),
+        boot_id='boot',
+    )
+
+
+@pytest.fixture
+def van():
+    return new_van()
+
+
+@pytest.fixture
+def plugged(plugin, daemon, van):
+    """A domain that has it, live and in its definition."""
+    domain = daemon.domain(UUID)
+    plugin.plug(van, INSTANCE, True)
+    assert (len(domain.live), len(domain.config)) == (1, 1)
+    daemon.calls.clear()
+    return domain
+
+
+def error(text: str, code: int, domain: int = double.VIR_FROM_QEMU):
+    return double.libvirtError(text, code, domain)
+
+
+# --- attach
+
+
+@pytest.mark.parametrize(
+    'active, persistent, flags',
+    [(True, True, LIVE | CONFIG), (False, True, CONFIG), (True, False, LIVE)],
+)
+def test_attach(plugin, daemon, van, active, persistent, flags):
+    daemon.domain(UUID, active=active, persistent=persistent)
+    plugin.plug(van, INSTANCE, True)
+    plugin.plug(van, INSTANCE, True)
+    assert daemon.calls == [('attach', flags)]
+
+
+@pytest.mark.parametrize('there, flags', [(LIVE, CONFIG), (CONFIG, LIVE)])
+def test_attach_what_is_missing(plugin, daemon, van, there, flags):
+    """What was interrupted, or done by hand, on one side only."""
+    plugin.plug(van, INSTANCE, False)
+    daemon.domain(UUID).add(etree.fromstring(van.guest_config), there)
+    plugin.plug(van, INSTANCE, True)
+    assert daemon.calls == [('attach', flags)]
+
+
+@pytest.mark.parametrize('alias', [None, 'hostdev0'])
+def test_it_is_there_by_its_source(plugin, daemon, van, alias):
+    plugin.plug(van, INSTANCE, False)
+    element = etree.fromstring(van.guest_config)
+    element.find('alias').set('name', alias or 'x')
+    if alias is None:
+        element.remove(element.find('alias'))
+    for name in ('domain', 'bus', 'slot', 'function'):
+        address = element.find('source/address')
+        address.set(name, str(int(address.get(name), 16)))
+    daemon.domain(UUID).add(element, LIVE | CONFIG)
+    plugin.plug(van, INSTANCE, True)
+    assert daemon.calls == []
+
+
+def test_it_is_there_under_the_alias_of_another(plugin, daemon, van):
+    plugin.plug(van, INSTANCE, False)
+    element = etree.fromstring(van.guest_config)
+    element.find('alias').set('name', 'ua-mine')
+    daemon.domain(UUID).add(element, LIVE | CONFIG)
+    with pytest.raises(exception.DeviceBusy, match='ua-mine'):
+        plugin.plug(van, INSTANCE, True)
+    assert daemon.calls == []
+
+
+def test_another_domain_has_it(plugin, daemon, van):
+    plugin.plug(van, INSTANCE, False)
+    other = daemon.domain('another', name='other')
+    other.add(etree.fromstring(van.guest_config), LIVE)
+    daemon.domain(UUID)
+    with pytest.raises(exception.DeviceBusy, match='domain other'):
+        plugin.plug(van, INSTANCE, True)
+
+
+def test_no_such_domain(plugin, van):
+    with pytest.raises(exception.DeviceNotFound, match=UUID):
+        plugin.plug(van, INSTANCE, True)
+
+
+def test_no_free_port(plugin, daemon, van):
+    daemon.domain(UUID)
+    daemon.script['attach'] = [
+        error(
+            'internal error: No more available PCI slots',
+            double.VIR_ERR_INTERNAL_ERROR,
+        )
+    ]
+    with pytest.raises(exception.HypervisorError, match='pcie-root-port'):
+        plugin.plug(van, INSTANCE, True)
+
+
+def test_libvirt_refuses(plugin, daemon, van):
+    daemon.domain(UUID)
+    daemon.script['attach'] = [error('no', double.VIR_ERR_OPERATION_FAILED)]
+    with pytest.raises(exception.HypervisorError, match='libvirt error 9'):
+        plugin.plug(van, INSTANCE, True)
+
+
+def test_libvirt_takes_it_and_does_nothing(plugin, daemon, van):
+    daemon.domain(UUID)
+    daemon.script['attach'] = [lambda *_: None]
+    with pytest.raises(exception.HypervisorError, match='does not have it'):
+        plugin.plug(van, INSTANCE, True)
+
+
+def test_libvirtd_goes_away_in_the_attach(plugin, daemon, van):
+    """It had done it already: it is not done twice."""
+
+    def done_and_gone(domain, element):
+        domain.add(element, LIVE | CONFIG)
+        raise double.broken()
+
+    daemon.domain(UUID)
+    daemon.script['attach'] = [done_and_gone]
+    plugin.plug(van, INSTANCE, True)
+    assert len(daemon.calls) == 1
+
+
+def test_libvirtd_stays_away(plugin, daemon, van):
+    daemon.up = False
+    with pytest.raises(exception.HypervisorError, match='tried for'):
+        plugin.plug(van, INSTANCE, True)
+
+
+def test_libvirt_does_not_answer(plugin, daemon, van):
+    daemon.domain(UUID)
+    go_on = threading.Event()
+    daemon.script['attach'] = [lambda *_: go_on.wait(30)]
+    os_acc.CONF.set_override('attach_timeout', 1.0, 'os_acc_libvirt')
+    with pytest.raises(exception.Timeout, match='libvirt to attach'):
+        plugin.plug(van, INSTANCE, True)
+    go_on.set()
+
+
+def test_one_connection_for_all(plugin, daemon, van):
+    daemon.domain(UUID)
+    plugin.plug(van, INSTANCE, True)
+    plugin.unplug(van, INSTANCE, True)
+    assert daemon.opened == 1
+    daemon.script['lookup'] = [double.broken()]
+    plugin.unplug(van, INSTANCE, True)
+    assert daemon.opened == 2
+
+
+# --- detach
+
+
+def test_detach(plugin, daemon, van, plugged):
+    """The definition first."""
+    plugin.unplug(van, INSTANCE, True)
+    assert daemon.calls == [('detach', CONFIG), ('detach', LIVE)]
+    assert (plugged.live, plugged.config) == ([], [])
+    plugin.unplug(van, INSTANCE, True)
+    assert len(daemon.calls) == 2
+    assert plugged.connection.listeners == {}
+
+
+def test_the_answer_comes_later(plugin, daemon, van, plugged):
+    daemon.script['detach'] = [
+        None,
+        plugged.later(0.2, plugged.let_go),
+    ]
+    daemon.script['detach'][0] = lambda d, e: d.drop(d.config, e)
+    plugin.unplug(van, INSTANCE, True)
+    assert daemon.calls == [('detach', CONFIG), ('detach', LIVE)]
+
+
+def config_first(domain, element):
+    domain.drop(domain.config, element)
+
+
+def test_an_event_that_is_lost(plugin, daemon, van, plugged):
+    """libvirtd was restarted: it is looked for now and then."""
+
+    def quietly(element):
+        plugged.drop(plugged.live, element)
+
+    daemon.script['detach'] = [config_first, plugged.later(0.1, quietly)]
+    plugin.unplug(van, INSTANCE, True)
+    assert plugged.live == []
+
+
+def test_the_guest_says_no_and_then_yes(plugin, daemon, van, plugged):
+    daemon.script['detach'] = [
+        config_first,
+        plugged.later(0.05, plugged.refuse),
+    ]
+    plugin.unplug(van, INSTANCE, True)
+    assert daemon.calls == [('detach', CONFIG)] + [('detach', LIVE)] * 2
+
+
+def test_the_guest_does_not_answer(plugin, daemon, van, plugged):
+    nothing = [lambda *_: None] * 3
+    daemon.script['detach'] = [config_first, *nothing]
+    with pytest.raises(exception.Timeout, match='3 attempts'):
+        plugin.unplug(van, INSTANCE, True)
+    assert len(plugged.live) == 1
+    assert plugged.connection.listeners == {}
+    plugin.unplug(van, INSTANCE, True)
+    assert plugged.live == []
+
+
+def test_the_deadline_is_for_all_attempts(plugin, daemon, van, plugged):
+    conf = os_acc.CONF
+    conf.set_override('detach_attempts', 1000, 'os_acc_libvirt')
+    conf.set_override('detach_timeout', 1.0, 'os_acc_libvirt')
+    daemon.script['detach'] = [config_first, *([lambda *_: None] * 1000)]
+    before = time.monotonic()
+    with pytest.raises(exception.Timeout):
+        plugin.unplug(van, INSTANCE, True)
+    assert time.monotonic() - before < 20
+
+
+@pytest.mark.parametrize(
+    'err',
+    [
+        error('device not found: no', double.VIR_ERR_DEVICE_MISSING),
+        error('operation failed: not found', double.VIR_ERR_OPERATION_FAILED),
+        error('no domain', double.VIR_ERR_NO_DOMAIN),
+        error('domain is not running', double.VIR_ERR_OPERATION_INVALID),
+    ],
+)
+def test_gone_is_done(plugin, daemon, van, plugged, err):
+    def gone(domain, element):
+        domain.live.clear()
+        raise err
+
+    daemon.script['detach'] = [config_first, gone]
+    plugin.unplug(van, INSTANCE, True)
+    assert plugged.live == []
+
+
+def test_it_is_gone_from_the_definition(plugin, daemon, van, plugged):
+    def gone(domain, element):
+        domain.config.clear()
+        raise error('no', double.VIR_ERR_DEVICE_MISSING)
+
+    daemon.script['detach'] = [gone]
+    plugin.unplug(van, INSTANCE, True)
+    assert plugged.live == []
+
+
+def test_it_has_been_asked_before(plugin, daemon, van, plugged):
+    def asked(domain, element):
+        domain.later(0.1, domain.let_go)(domain, element)
+        raise error(
+            "internal error: unable to execute QEMU command 'device_del': "
+            'Device ua is already in the process of unplug',
+            double.VIR_ERR_INTERNAL_ERROR,
+        )
+
+    daemon.script['detach'] = [config_first, asked]
+    plugin.unplug(van, INSTANCE, True)
+    assert len(daemon.calls) == 2
+
+
+def test_libvirt_refuses_the_detach(plugin, daemon, van, plugged):
+    daemon.script['detach'] = [
+        config_first,
+        error('no', double.VIR_ERR_OPERATION_FAILED),
+    ]
+    with pytest.raises(exception.HypervisorError, match='no'):
+        plugin.unplug(van, INSTANCE, True)
+
+
+def test_libvirtd_goes_away_in_the_detach(plugin, daemon, van, plugged):
+    def gone(domain, element):
+        domain.later(0.2, domain.let_go)(domain, element)
+        domain.connection.alive = False
+        raise double.broken()
+
+    daemon.script['detach'] = [config_first, gone]
+    plugin.unplug(van, INSTANCE, True)
+    assert plugged.live == []
+    assert daemon.opened == 2
+
+
+def test_the_domain_is_gone(plugin, daemon, van, plugged):
+    daemon.domains.clear()
+    plugin.unplug(van, INSTANCE, True)
+
+
+def test_it_was_shut_off(plugin, daemon, van, plugged):
+    plugged.active = False
+    plugin.unplug(van, INSTANCE, True)
+    assert daemon.calls == [('detach', CONFIG)]
+
+
+def test_a_transient_domain(plugin, daemon, van):
+    domain = daemon.domain(UUID, persistent=False)
+    plugin.plug(van, INSTANCE, True)
+    plugin.unplug(van, INSTANCE, True)
+    assert daemon.calls == [('attach', LIVE), ('detach', LIVE)]
+    assert domain.live == []
+
+
+def test_a_test_handle_needs_no_libvirt(plugin, daemon):
+    van = new_van(objects.TestHandle(name='none'))
+    plugin.plug(van, INSTANCE, True)
+    plugin.unplug(van, INSTANCE, True)
+    assert daemon.opened == 0
+
+
+def test_doctor(plugin, libvirt, daemon, monkeypatch):
+    monkeypatch.setattr(
+        double.Connection, 'getLibVersion', lambda _: 9000000, raising=False
+    )
+    monkeypatch.setattr(
+        double.Connection, 'numOfDomains', lambda _: 2, raising=False
+    )
+    (found,) = plugin.diagnose()
+    assert (found.verdict, found.text) == ('ok', 'version 9.0.0, 2 guests run')
+    daemon.up = False
+    (found,) = plugin.diagnose()
+    assert found.verdict == 'warning'
+    assert 'Failed to connect socket' in found.text
+    monkeypatch.setitem(sys.modules, 'libvirt', None)
+    (found,) = plugin.diagnose()
+    assert 'libvirt-python' in found.text
