@@ -170,6 +170,41 @@ def recover() -> objects.RecoveryReport:
     return recovery.recover(_get())
 
 
+def program_device(
+    address: str,
+    bitstream: str | None,
+    function_id: str | None = None,
+    region: str | None = None,
+    progress: progress_module.Callback | None = None,
+) -> bool:
+    """Put a function into a device, ahead of its use.
+
+    Programming what is in already, of the same bitstream, touches nothing.
+    A device whose programming was cut short is in error, and not given out,
+    until it is programmed again.
+
+    :param address: as get_devices() gives it
+    :param bitstream: path, https URL or image's UUID; None: the image whose
+        properties name the function
+    :param function_id: the function that it has
+    :param region: which, of a dynamic device
+    :param progress: as plug's; its objects name the device, and no VAN
+    :returns: whether it was programmed; False: it was in already
+    :raises LibraryNotInitialized: initialize() was not called
+    :raises InvalidRequest: a value is wrong
+    :raises DeviceNotFound: no driver knows it
+    :raises DeviceBusy: it is in use; names who has it
+    :raises BitstreamError: it is not to be had, or not what it should be;
+        this and those before: the device was not touched
+    :raises DeviceError, Timeout: it failed; the device is in error
+    """
+    from os_acc import host
+
+    return host.program_device(
+        _get().extensions, address, bitstream, function_id, region, progress
+    )
+
+
 def _get() -> attach.Attacher:
     if _attacher is None:
         raise exception.LibraryNotInitialized()

@@ -19,6 +19,7 @@ import fnmatch
 import functools
 import json
 import re
+import shlex
 from typing import Any
 from typing import NoReturn
 
@@ -30,6 +31,19 @@ from os_acc.linux import reset
 
 BIND_OS_ACC, BIND_LIBVIRT, BIND_NONE = 'os-acc', 'libvirt', 'none'
 BINDS = (BIND_OS_ACC, BIND_LIBVIRT, BIND_NONE)
+
+#: What a command may have in braces; the first five are the device's own.
+PLACEHOLDERS = (
+    'address',
+    'domain',
+    'bus',
+    'device',
+    'function',
+    'region',
+    'file',
+    'function_id',
+)
+_LISTED = ', '.join(f'{{{name}}}' for name in PLACEHOLDERS)
 
 _HEX = re.compile(r'(?:0x)?([0-9a-f]{4})', re.I)
 _CUSTOM = re.compile(r'CUSTOM_[A-Z0-9_]{1,248}')
@@ -46,6 +60,14 @@ class Spec:
     :ivar reset: as linux.reset.MODES; None: the driver's option says
     :ivar mdev_types: the mdev types that may be made; empty: all
     :ivar vgpu_type: the vGPU type, id or name, that its VFs get
+    :ivar programming: single or dynamic, as objects.Device has it
+    :ivar program: the command that programs it, see privileged.programming
+    :ivar check: the command that tells whether a function is in
+    :ivar clear: the command that takes the function out
+    :ivar function_file: a glob below its folder in sysfs: the file that has
+        the id of the function that is in
+    :ivar persistent: it keeps its function when the host is rebooted
+    :ivar region_type: what its images must be for
     """
 
     address: str = '*'
@@ -58,6 +80,13 @@ class Spec:
     reset: str | None = None
     mdev_types: tuple[str, ...] = ()
     vgpu_type: str | None = None
+    programming: str = 'single'
+    program: tuple[str, ...] = ()
+    check: tuple[str, ...] = ()
+    clear: tuple[str, ...] = ()
+    function_file: str | None = None
+    persistent: bool = False
+    region_type: str | None = None
 
     def matches(self, function: pci.Function) -> bool:
         """Whether it names a function; a PF's VFs are named with it."""
@@ -226,6 +255,39 @@ def _texts(key: str, value: Any) -> tuple[str, ...]:
     return tuple(_text(key, item) for item in items)
 
 
+def _command(key: str, value: Any) -> tuple[str, ...]:
+    """A list of arguments, or a text to be split as a shell would."""
+    try:
+        words = value if isinstance(value, list) else shlex.split(value)
+    except (AttributeError, TypeError, ValueError):
+        words = []
+    if not words or not all(isinstance(word, str) for word in words):
+        _refuse(key, value, 'a command, or a list of its arguments')
+    if not words[0].startswith('/'):
+        _refuse(key, value, 'a command by its absolute path')
+    for name in re.findall(r'\{(.*?)\}', ' '.join(words)):
+        if name not in PLACEHOLDERS:
+            _refuse(
+                key,
+                value,
+                f'no other placeholders than {_LISTED}',
+            )
+    return tuple(words)
+
+
+def _below(key: str, value: Any) -> str:
+    text = _text(key, value)
+    if text.startswith('/') or '..' in text.split('/'):
+        _refuse(key, value, 'a glob below the folder of the device in sysfs')
+    return text
+
+
+def _flag(key: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        _refuse(key, value, 'true or false')
+    return bool(value)
+
+
 def _count(key: str, value: Any) -> int:
     try:
         number = int(str(value))
@@ -265,6 +327,13 @@ _READERS: dict[str, tuple[str, Any]] = {
     'reset': ('reset', _one_of(*reset.MODES)),
     'mdev_types': ('mdev_types', _texts),
     'vgpu_type': ('vgpu_type', _text),
+    'programming': ('programming', _one_of('single', 'dynamic')),
+    'program': ('program', _command),
+    'check': ('check', _command),
+    'clear': ('clear', _command),
+    'function_file': ('function_file', _below),
+    'persistent': ('persistent', _flag),
+    'region_type': ('region_type', _text),
 }
 
 

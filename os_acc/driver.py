@@ -21,7 +21,9 @@ from os_acc import exception
 from os_acc import extension
 
 if TYPE_CHECKING:
+    from os_acc import journal as journal_module
     from os_acc import objects
+    from os_acc import programming
 
 
 class DriverBase(extension.ExtensionBase, abc.ABC):
@@ -43,11 +45,12 @@ class DriverBase(extension.ExtensionBase, abc.ABC):
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
-        self._lock: Callable[[str], AbstractContextManager[None]] | None = None
+        self._lock: Callable[..., AbstractContextManager[None]] | None = None
         self._vans_on: Callable[[str | None], objects.VANList] | None = None
         self._requests_of: (
             Callable[[str], list[objects.AcceleratorRequest]] | None
         ) = None
+        self._journal: journal_module.Journal | None = None
 
     @abc.abstractmethod
     def can_handle(self, request: objects.AcceleratorRequest) -> bool:
@@ -111,16 +114,45 @@ class DriverBase(extension.ExtensionBase, abc.ABC):
         :raises DeviceBusy: a guest still holds the device
         """
 
-    def lock(self, device: str) -> AbstractContextManager[None]:
+    def program_device(
+        self,
+        address: str,
+        bitstream: str | None,
+        function_id: str | None,
+        region: str | None,
+        report: programming.Report,
+    ) -> bool:
+        """Put a function into a device, for its administrator.
+
+        Here: it cannot be done. A driver that reports a device whose
+        programming is not 'none' can do it.
+
+        :param address: as get_devices() gives it
+        :param bitstream: path, URL or image id; None: found by function_id
+        :param report: is told how far it is: a fraction or None, and a text
+        :returns: whether it was programmed; False: it was in already
+        :raises DeviceBusy: it is in use, with another function
+        """
+        raise exception.DeviceError(
+            device=address,
+            reason=f'driver {self.name!r} does not program it',
+        )
+
+    def lock(
+        self, device: str, timeout: float | None = None
+    ) -> AbstractContextManager[None]:
         """Hold a device against other threads and processes.
 
         :param device: its address
+        :param timeout: seconds to wait; None: lock_timeout
         :returns: a context manager; not to be entered again inside itself
         :raises Timeout: someone else held it for all of lock_timeout
         """
         if self._lock is None:
             raise exception.LibraryNotInitialized()
-        return self._lock(device)
+        if timeout is None:
+            return self._lock(device)
+        return self._lock(device, timeout)
 
     def vans_on(self, device: str | None) -> objects.VANList:
         """What the journal holds on a device, in every state.
@@ -140,15 +172,22 @@ class DriverBase(extension.ExtensionBase, abc.ABC):
             raise exception.LibraryNotInitialized()
         return self._requests_of(instance_uuid)
 
+    @property
+    def journal(self) -> journal_module.Journal | None:
+        """For os_acc.programming; None: there is none yet to look at."""
+        return self._journal
+
     def connect(
         self,
-        lock: Callable[[str], AbstractContextManager[None]],
+        lock: Callable[..., AbstractContextManager[None]],
         vans_on: Callable[[str | None], objects.VANList],
         requests_of: (
             Callable[[str], list[objects.AcceleratorRequest]] | None
         ) = None,
+        journal: journal_module.Journal | None = None,
     ) -> None:
         """Give it the locks and the journal. os-acc's own."""
+        self._journal = journal
         self._lock = lock
         self._vans_on = vans_on
         self._requests_of = requests_of

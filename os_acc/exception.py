@@ -91,6 +91,13 @@ class HandleMissing(ExceptionBase):
     )
 
 
+class FunctionMissing(ExceptionBase):
+    msg_fmt = _(
+        'Driver %(driver)r returned from prepareVAN without function '
+        '%(function)s'
+    )
+
+
 class HandleChanged(ExceptionBase):
     msg_fmt = _(
         'Driver %(driver)r prepared %(new)s again where it was %(old)s'
@@ -137,6 +144,12 @@ class DeviceError(ExceptionBase):
 
 class CleaningFailed(DeviceError):
     """It is not clean: nobody else may have it before it is."""
+
+
+class BitstreamError(ExceptionBase):
+    """A bitstream is not to be had, or is not what it should be."""
+
+    msg_fmt = _('Bitstream %(bitstream)s: %(reason)s')
 
 
 class PrivilegeError(ExceptionBase):

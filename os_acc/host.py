@@ -16,12 +16,14 @@ import logging
 from oslo_config import cfg
 
 from os_acc import attach
+from os_acc import driver as driver_base
 from os_acc import exception
 from os_acc import journal as journal_module
 from os_acc import loader
 from os_acc import locking
 from os_acc import objects
 from os_acc import opts
+from os_acc import progress
 
 LOG = logging.getLogger(__name__)
 
@@ -37,25 +39,105 @@ def attacher(conf: cfg.ConfigOpts) -> attach.Attacher:
     locks = locking.Locks(opts.lock_path(conf), conf.os_acc.lock_timeout)
     extensions = loader.load_all()
     for driver in extensions.drivers.values():
-        driver.connect(locks.device, journal.vans_on, journal.requests_of)
+        driver.connect(
+            locks.device, journal.vans_on, journal.requests_of, journal
+        )
     return attach.Attacher(extensions, journal, locks, conf)
 
 
 def devices(extensions: loader.Extensions) -> list[objects.Device]:
     """See os_acc.get_devices."""
     found: list[objects.Device] = []
+    catch_all: list[objects.Device] = []
     errors = []
     for name, driver in sorted(extensions.drivers.items()):
         try:
-            found.extend(driver.get_devices())
+            devices = driver.get_devices()
         except Exception as err:
             LOG.exception('Discovery by driver %r failed', name)
             found.extend(getattr(err, 'devices', ()))
             errors.append(f'driver {name!r}: {exception.describe(err)}')
+        else:
+            (catch_all if driver.generic else found).extend(devices)
+    # Each device once: a specific driver's claim goes first here too.
+    known = {device.address for device in found}
+    found += [each for each in catch_all if each.address not in known]
     if errors:
         # Not swallowed: a device that is missing in a report looks lost.
         raise exception.DiscoveryFailed(found, errors='; '.join(errors))
     return found
+
+
+def program_device(
+    extensions: loader.Extensions,
+    address: str,
+    bitstream: str | None,
+    function_id: str | None,
+    region: str | None,
+    callback: progress.Callback | None,
+) -> bool:
+    """See os_acc.program_device."""
+    wanted = objects.Device(address=address, driver='any')
+    if function_id is not None:
+        wanted.function_id = function_id  # raises where it is no name
+    if bitstream is None and function_id is None:
+        raise exception.InvalidRequest(
+            subject='os_acc.program_device',
+            field='bitstream',
+            value=None,
+            expected='a bitstream or a function_id',
+        )
+    driver = _driver_of(extensions, wanted.address)
+    reporter = progress.Reporter(callback)
+
+    def tell(
+        status: str, fraction: float | None = None, message: str | None = None
+    ) -> None:
+        reporter(
+            progress.Progress(
+                instance_uuid='',
+                van_uuid='',
+                step='program_device',
+                status=status,
+                fraction=fraction,
+                message=message,
+                device=wanted.address,
+            )
+        )
+
+    tell(progress.STARTED)
+    try:
+        done = driver.program_device(
+            wanted.address,
+            bitstream,
+            function_id,
+            region,
+            lambda fraction, text: tell(progress.RUNNING, fraction, text),
+        )
+    except BaseException as err:
+        tell(progress.FAILED, message=exception.describe(err))
+        raise
+    tell(progress.DONE, 1.0)
+    return done
+
+
+def _driver_of(
+    extensions: loader.Extensions, address: str
+) -> driver_base.DriverBase:
+    """The driver that programs a device.
+
+    :raises DeviceNotFound: none does
+    """
+    try:
+        there = devices(extensions)
+    except exception.DiscoveryFailed as err:
+        there = err.devices
+    for device in there:
+        if device.address == address:
+            return extensions.driver(device.driver)
+    raise exception.DeviceNotFound(
+        wanted=address, reason='no driver knows such a device on this host'
+    )
 
 
 def info(

@@ -37,6 +37,7 @@ from oslo_versionedobjects import exception as ovo_exception
 from os_acc import exception
 from os_acc import journal_file
 from os_acc import objects
+from os_acc import programs as records
 from os_acc.objects import base
 from os_acc.objects import van as van_states
 
@@ -234,6 +235,21 @@ class Journal:
                 ' WHERE uuid = ?',
                 [(state, err, now, uuid) for uuid, err in failed.items()],
             )
+
+    def programs(self, device: str | None = None) -> list[records.Program]:
+        """What is programmed into a device (None: into any)."""
+        with self._using() as db:
+            return records.read(db, device)
+
+    def save_program(self, program: records.Program) -> None:
+        """Write what is programmed, in place of what was there."""
+        with self._writing() as db:
+            records.write(db, program)
+
+    def forget_program(self, device: str, region: str) -> None:
+        """Drop what was written of a region."""
+        with self._writing() as db:
+            records.forget(db, device, region)
 
     def _rows(self, where: str, *values: str) -> list[sqlite3.Row]:
         with self._using() as db:

@@ -54,7 +54,22 @@ MIGRATIONS = [
     CREATE INDEX van_instance ON van (instance_uuid);
     CREATE INDEX van_device ON van (device);
     """,
+    """
+    CREATE TABLE program (
+        device TEXT NOT NULL,
+        region TEXT NOT NULL,
+        function_id TEXT,
+        digest TEXT,
+        state TEXT NOT NULL,
+        boot_id TEXT NOT NULL,
+        error TEXT,
+        updated_at TEXT NOT NULL,
+        PRIMARY KEY (device, region)
+    );
+    """,
 ]
+
+TABLES = ('van', 'program')
 
 _WAY_OUT = (
     'Run "os-acc --state-path {} recover --rebuild" to start a new one from '
@@ -248,11 +263,11 @@ def rebuild(state_path: str, timeout: float) -> tuple[int, int]:
         nonlocal kept, lost
         with contextlib.closing(connect(new, timeout)) as db:
             db.execute('BEGIN IMMEDIATE')
-            for row in _salvage(damaged[-1], timeout):
+            for table, row in _salvage(damaged[-1], timeout):
                 marks = ', '.join('?' * len(row))
                 try:
                     db.execute(
-                        f'INSERT INTO van ({", ".join(row.keys())})'
+                        f'INSERT INTO {table} ({", ".join(row.keys())})'
                         f' VALUES ({marks})',
                         tuple(row),
                     )
@@ -275,13 +290,19 @@ def _damaged(path: str) -> list[str]:
     return sorted(glob.glob(glob.escape(path) + DAMAGED + '*[0-9]'))
 
 
-def _salvage(path: str, timeout: float) -> list[sqlite3.Row]:
+def _salvage(path: str, timeout: float) -> list[tuple[str, sqlite3.Row]]:
     """The rows of a damaged file, up to where it cannot be read."""
-    rows: list[sqlite3.Row] = []
-    with contextlib.suppress(sqlite3.Error):
-        with contextlib.closing(connect(path, timeout)) as db:
-            # Row by row: what comes before the damage is worth having.
-            rows.extend(db.execute('SELECT * FROM van ORDER BY seq'))
+    rows: list[tuple[str, sqlite3.Row]] = []
+    for table in TABLES:
+        with contextlib.suppress(sqlite3.Error):
+            with contextlib.closing(connect(path, timeout)) as db:
+                # Row by row: what comes before the damage is worth having.
+                rows.extend(
+                    (table, row)
+                    for row in db.execute(
+                        f'SELECT * FROM {table} ORDER BY rowid'
+                    )
+                )
     return rows
 
 

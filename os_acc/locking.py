@@ -64,9 +64,15 @@ class Locks:
             yield
 
     @contextlib.contextmanager
-    def device(self, address: str) -> Iterator[None]:
-        """Hold a device. See instance."""
-        with self._hold('device', address, self.timeout):
+    def device(
+        self, address: str, timeout: float | None = None
+    ) -> Iterator[None]:
+        """Hold a device. See instance.
+
+        :param timeout: seconds to wait; None: as for all locks
+        """
+        seconds = self.timeout if timeout is None else timeout
+        with self._hold('device', address, seconds):
             yield
 
     @contextlib.contextmanager

@@ -14,6 +14,8 @@ import os
 
 from oslo_config import cfg
 
+from os_acc.bitstreams import options as bitstream_opts
+
 GROUP = 'os_acc'
 
 OPTS = [
@@ -100,6 +102,20 @@ OPTS = [
         help='Seconds for cleaning_command; then it is killed, with all '
         'that it started.',
     ),
+    cfg.FloatOpt(
+        'program_timeout',
+        default=1800.0,
+        min=0.1,
+        help='Seconds for a command that programs, clears or checks a '
+        'device; then it is killed, with all that it started. Whoever waits '
+        'for the same device waits as long.',
+    ),
+    cfg.FloatOpt(
+        'hook_timeout',
+        default=30.0,
+        min=0.1,
+        help='Seconds for each of the hooks os_acc.programmed.',
+    ),
 ]
 
 
@@ -107,6 +123,10 @@ def register(conf: cfg.ConfigOpts) -> None:
     """Register the group [os_acc] with conf. May be called again."""
     conf.register_group(cfg.OptGroup(GROUP, title='os-acc options'))
     conf.register_opts(OPTS, group=GROUP)
+    conf.register_group(
+        cfg.OptGroup(bitstream_opts.GROUP, title='os-acc: bitstreams')
+    )
+    conf.register_opts(bitstream_opts.OPTS, group=bitstream_opts.GROUP)
 
 
 def lock_path(conf: cfg.ConfigOpts) -> str:
@@ -123,7 +143,10 @@ def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
     """
     from os_acc import loader
 
-    result: list[tuple[str, list[cfg.Opt]]] = [(GROUP, list(OPTS))]
+    result: list[tuple[str, list[cfg.Opt]]] = [
+        (GROUP, list(OPTS)),
+        (bitstream_opts.GROUP, list(bitstream_opts.OPTS)),
+    ]
     for extension in loader.importable():
         if extension.options:
             group = f'{GROUP}_{extension.name}'

@@ -29,10 +29,12 @@ class Progress:
 
     :ivar instance_uuid: the instance
     :ivar van_uuid: the VAN
-    :ivar step: prepareVAN, plug, postplug, unplug or unprepareVAN
+    :ivar step: prepareVAN, plug, postplug, unplug or unprepareVAN; or
+        program_device, which has no instance and no VAN: both are empty
     :ivar status: started, running, done or failed
     :ivar fraction: how much of the step is done, 0.0 to 1.0; None: unknown
     :ivar message: what is being done, or why it failed
+    :ivar device: the address, in program_device
     """
 
     instance_uuid: str
@@ -41,6 +43,7 @@ class Progress:
     status: str
     fraction: float | None = None
     message: str | None = None
+    device: str | None = None
 
 
 Callback = Callable[[Progress], None]

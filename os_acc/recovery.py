@@ -11,12 +11,14 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 
 from os_acc import attach
 from os_acc import exception
 from os_acc import log
 from os_acc import objects
+from os_acc import programs
 from os_acc.linux import boot
 from os_acc.objects import van as states
 
@@ -44,6 +46,7 @@ def recover(attacher: attach.Attacher) -> objects.RecoveryReport:
                 # One row that cannot be read must not stop the whole host.
                 report.unreadable[instance_uuid] = str(err)
                 log.about(LOG, instance_uuid).error('not recovered: %s', err)
+    _recover_programming(attacher)
     LOG.info(
         'Recovery: %d VANs released, %d prepared again, %d failed; '
         '%d instances busy, %d not to be read',
@@ -54,6 +57,26 @@ def recover(attacher: attach.Attacher) -> objects.RecoveryReport:
         len(report.unreadable),
     )
     return report
+
+
+def _recover_programming(attacher: attach.Attacher) -> None:
+    """A device whose programming was cut short is in error."""
+    for found in attacher.journal.programs():
+        if found.state != programs.PROGRAMMING:
+            continue
+        name = programs.lock_name(found.device, found.region)
+        with contextlib.suppress(exception.Timeout):
+            with attacher.locks.device(name, timeout=0):
+                if found not in attacher.journal.programs(found.device):
+                    continue
+                attacher.journal.save_program(
+                    dataclasses.replace(
+                        found,
+                        state=programs.ERROR,
+                        error='it was cut short',
+                    )
+                )
+                LOG.error('%s programming was cut short', found.label)
 
 
 def _recover_instance(

@@ -60,6 +60,11 @@ class Steps:
             driver.prepareVAN(van, entry.request, entry.instance_info)
             if van.handle is None:
                 raise exception.HandleMissing(driver=van.driver)
+            if van.function_id is None and entry.request.function_id:
+                # A guest must not get a device without what it asked for.
+                raise exception.FunctionMissing(
+                    driver=van.driver, function=entry.request.function_id
+                )
             validation.check_handle(van.handle, plugin.describe())
             if before and before.identity != van.handle.identity:
                 raise exception.HandleChanged(

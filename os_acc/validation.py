@@ -18,6 +18,7 @@ from typing import NoReturn
 
 from oslo_config import cfg
 
+from os_acc import bitstreams
 from os_acc import driver as driver_base
 from os_acc import exception
 from os_acc import loader
@@ -185,10 +186,16 @@ def check_same(
         if new != old:
             _refuse(
                 name,
-                new,
-                f'{old!r}, as it was plugged with (unplug it first)',
+                _shown(name, new),
+                f'{_shown(name, old)!r}, as it was plugged with (unplug it '
+                'first)',
                 f'request {request.uuid}',
             )
+
+
+def _shown(name: str, value: Any) -> Any:
+    """What an error may tell: a URL can have a password in it."""
+    return bitstreams.label(value) if name == 'bitstream' else value
 
 
 def _comparable(value: Any) -> Any:

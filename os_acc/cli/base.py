@@ -121,6 +121,7 @@ def extensions(opened: journal.Journal | None) -> loader.Extensions:
             locks.device,
             opened.vans_on if opened else lambda _: objects.VANList(),
             opened.requests_of if opened else lambda _: [],
+            opened,
         )
     return loaded
 

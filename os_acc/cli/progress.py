@@ -40,10 +40,9 @@ class Bar:
 
 
 def draw(event: progress.Progress) -> str:
-    """One line: bar, percentage, VAN and what is being done."""
+    """One line: bar, percentage, VAN or device, and what is being done."""
     fraction = min(max(event.fraction or 0.0, 0.0), 1.0)
     full = round(fraction * _WIDTH)
     bar = '#' * full + '.' * (_WIDTH - full)
-    return (
-        f'[{bar}] {fraction:4.0%} VAN {event.van_uuid} {event.message or ""}'
-    )
+    what = f'VAN {event.van_uuid}' if event.van_uuid else event.device
+    return f'[{bar}] {fraction:4.0%} {what} {event.message or ""}'

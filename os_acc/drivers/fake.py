@@ -14,13 +14,17 @@ those without one makes a handle of any type.
 
 from __future__ import annotations
 
+import contextlib
 import time
+from typing import Any
 
 from oslo_config import cfg
 
+from os_acc import bitstreams
 from os_acc import driver
 from os_acc import exception
 from os_acc import objects
+from os_acc import programming
 from os_acc.drivers import fake_hardware
 
 OPTS = (
@@ -78,9 +82,15 @@ class FakeDriver(driver.DriverBase):
                 resource_class=device.resource_class,
                 traits=['CUSTOM_FAKE_DEVICE'],
                 handles_total=len(device.handles),
-                handles_free=len(self._free(device)),
+                handles_free=sum(
+                    handle.identity not in self._taken(device.name)
+                    for handle in device.handles
+                ),
                 programming=device.programming,
-                function_id=self._hardware().function_of(device.name),
+                function_id=programming.common_function(
+                    self,
+                    [self._slot(device.name, each) for each in device.regions],
+                ),
             )
             for number, device in enumerate(self._devices())
         ]
@@ -94,10 +104,46 @@ class FakeDriver(driver.DriverBase):
         if van.handle is None:
             self._choose(van, request)
         self._step('prepareVAN', van)
-        assert van.handle is not None
+        assert van.handle is not None and van.device is not None
         self._hardware().take(van.handle.identity, van.uuid, van.instance_uuid)
-        if request.function_id is not None:
-            self._program(van, request.function_id)
+        if programming.REGION not in van.driver_data:
+            return
+        slot = self._slot(van.device, van.driver_data[programming.REGION])
+        wanted = programming.Wanted(request.function_id)
+        if not programming.take(self, van, slot, wanted):
+            self._program(
+                slot, request.bitstream, request.function_id, van, None
+            )
+
+    def program_device(
+        self,
+        address: str,
+        bitstream: str | None,
+        function_id: str | None,
+        region: str | None,
+        report: programming.Report,
+    ) -> bool:
+        (device,) = (d for d in self._devices() if d.name == address)
+        if device.programming == 'none':
+            return super().program_device(
+                address, bitstream, function_id, region, report
+            )
+        if (region or '') not in device.regions:
+            raise exception.InvalidRequest(
+                subject=f'fake device {address}',
+                field='region',
+                value=region,
+                expected=f'one of {", ".join(map(repr, device.regions))}',
+            )
+        slot = self._slot(address, region or '')
+        return self._program(slot, bitstream, function_id, None, report)
+
+    def show_device(self, address: str) -> dict[str, Any] | None:
+        for device in self._devices():
+            if device.name == address and device.programming != 'none':
+                slots = [self._slot(address, r) for r in device.regions]
+                return programming.show(self, slots, device.programming)
+        return None
 
     def postplug(
         self, van: objects.VAN, instance_info: objects.InstanceInfo
@@ -110,29 +156,45 @@ class FakeDriver(driver.DriverBase):
         self._step('unprepareVAN', van)
         if van.handle is not None:
             self._hardware().give_back(van.handle.identity, van.uuid)
+        if programming.REGION in van.driver_data and van.device is not None:
+            slot = self._slot(van.device, van.driver_data[programming.REGION])
+            programming.clear(self, slot, None, van)
 
     def _choose(
         self, van: objects.VAN, request: objects.AcceleratorRequest
     ) -> None:
         """Set the request's handle, or a free one of a device that fits."""
         if request.handle is not None:
-            van.handle, van.device = request.handle, 'fake'
-            van.save()
+            region = '' if request.function_id is not None else None
+            self._claim(van, 'fake', region, request.handle)
             return
         fits = [
-            device
-            for device in self._devices()
-            if request.resource_class in (None, device.resource_class)
-            and (request.function_id is None or device.programming != 'none')
+            each
+            for each in self._devices()
+            if request.resource_class in (None, each.resource_class)
+            and (request.function_id is None or each.programming != 'none')
         ]
-        for device in fits:
-            with self.lock(device.name):
-                free = self._free(device)
-                if free:
-                    van.handle, van.device = free[0], device.name
-                    # Saved under the lock: the next one sees it as taken.
-                    van.save()
-                    return
+        wanted = programming.Wanted(request.function_id)
+
+        def rank(place: tuple[str, str | None]) -> int:
+            device, region = place
+            if region is None:
+                return 0
+            return programming.rank(self, self._slot(device, region), wanted)
+
+        choices = [choice for each in fits for choice in each.choices]
+        places = dict.fromkeys((c.device, c.region) for c in choices)
+        for device, region in sorted(places, key=rank):
+            with self.lock(device):
+                taken = self._taken(device)
+                for choice in choices:
+                    if (
+                        choice[:2] == (device, region)
+                        and choice.handle.identity not in taken
+                    ):
+                        # Under the lock: the next one sees it as taken.
+                        self._claim(van, *choice)
+                        return
         raise exception.DeviceNotFound(
             wanted=f'request {request.uuid}',
             reason='no fake device has a free handle'
@@ -140,39 +202,70 @@ class FakeDriver(driver.DriverBase):
             else f'no fake device is of {request.resource_class}',
         )
 
-    def _program(self, van: objects.VAN, function_id: str) -> None:
-        """Put a function in, unless it is in already."""
-        assert van.device is not None
-        with self.lock(van.device):
-            others = [
-                other
-                for other in self.vans_on(van.device)
-                if other.uuid != van.uuid and other.function_id is not None
-            ]
-            hardware = self._hardware()
-            present = hardware.function_of(van.device)
-            if present != function_id and others:
-                raise exception.DeviceBusy(
-                    device=f'{van.device}, programmed with {present},',
-                    holder=', '.join(
-                        f'instance {other.instance_uuid}' for other in others
-                    ),
-                )
-            van.function_id = function_id
-            van.save()
-            if present != function_id:
-                self._step('program', van)
-                hardware.program(van.device, function_id)
+    @staticmethod
+    def _claim(
+        van: objects.VAN,
+        device: str,
+        region: str | None,
+        handle: objects.AttachHandle,
+    ) -> None:
+        van.handle, van.device = handle, device
+        if region is not None:
+            programming.undecide(van, region)
+        van.save()
 
-    def _step(self, step: str, van: objects.VAN | None = None) -> None:
+    def _program(
+        self,
+        slot: programming.Slot,
+        bitstream: str | None,
+        function_id: str | None,
+        van: objects.VAN | None,
+        report: programming.Report | None,
+    ) -> bool:
+        tell = van.report_progress if van is not None else report
+        with contextlib.ExitStack() as stack:
+            digest = None
+            if bitstream is not None:
+                file = stack.enter_context(
+                    bitstreams.fetched(bitstream, function_id, report=tell)
+                )
+                digest, function_id = (
+                    file.sha256,
+                    (function_id or file.function_id),
+                )
+            wanted = programming.Wanted(function_id, digest)
+
+            def act() -> None:
+                self._step('program', van, tell)
+                self._hardware().program(
+                    _hardware_name(slot), function_id or f'sha256-{digest}'
+                )
+
+            return programming.program(
+                self, slot, wanted, lambda: None, act, van
+            )
+
+    def _slot(self, device: str, region: str) -> programming.Slot:
+        def look() -> str:
+            return self._hardware().function_of(_hardware_name(slot)) or ''
+
+        slot = programming.Slot(device, region, look=look)
+        return slot
+
+    def _step(
+        self,
+        step: str,
+        van: objects.VAN | None = None,
+        report: programming.Report | None = None,
+    ) -> None:
         """Take as long as the step shall take, and fail if it shall."""
         seconds = float(self.config.delays.get(step, 0))
-        parts = 20 if van is not None and step == 'program' else 1
+        parts = 20 if report is not None else 1
         for part in range(parts):
             if seconds:
                 time.sleep(seconds / parts)
-            if parts > 1 and van is not None:
-                van.report_progress((part + 1) / parts, 'programming')
+            if report is not None:
+                report((part + 1) / parts, 'programming')
         here = f'{step}@{van.uuid}' if van is not None else step
         if not {step, here}.isdisjoint(self.config.fail):
             raise RuntimeError(f'the fake driver was told to fail at {here}')
@@ -183,15 +276,16 @@ class FakeDriver(driver.DriverBase):
             for number, text in enumerate(self.config.devices)
         ]
 
-    def _free(
-        self, device: fake_hardware.FakeDevice
-    ) -> list[objects.AttachHandle]:
-        taken = {
+    def _taken(self, device: str) -> set[str]:
+        return {
             van.handle.identity
-            for van in self.vans_on(device.name)
+            for van in self.vans_on(device)
             if van.handle is not None
         }
-        return [h for h in device.handles if h.identity not in taken]
 
     def _hardware(self) -> fake_hardware.Hardware:
         return fake_hardware.Hardware(self.config.hardware_path)
+
+
+def _hardware_name(slot: programming.Slot) -> str:
+    return f'{slot.device}.{slot.region}' if slot.region else slot.device

@@ -22,6 +22,7 @@ import json
 import os
 import re
 from typing import Any
+from typing import NamedTuple
 import urllib.parse
 import uuid
 
@@ -37,6 +38,18 @@ _DEVICE = re.compile(
 # No host has such a PCI domain or mdev: a fake handle is never a real one.
 _DOMAIN = 'ffff'
 _NAMESPACE = uuid.UUID('4a1c8d6e-9b0f-5b57-8d0e-0a5ac0fa4e00')
+
+
+class Choice(NamedTuple):
+    """A handle of a device.
+
+    :ivar region: that it is of; '' where the device is programmed as a
+        whole, None where nothing can be
+    """
+
+    device: str
+    region: str | None
+    handle: objects.AttachHandle
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +84,23 @@ class FakeDevice:
             for index in range(int(match['count']))
         ]
         return cls(name, kind, handles, match['programming'] or 'none')
+
+    @property
+    def choices(self) -> list[Choice]:
+        """Its handles, with the region of each."""
+        regions = {'none': None, 'single': ''}
+        return [
+            Choice(
+                self.name, regions.get(self.programming, str(index)), handle
+            )
+            for index, handle in enumerate(self.handles)
+        ]
+
+    @property
+    def regions(self) -> list[str]:
+        """What is programmed by itself: '' for the whole device."""
+        found = dict.fromkeys(each.region for each in self.choices)
+        return [region for region in found if region is not None]
 
     @property
     def resource_class(self) -> str:
@@ -152,6 +182,13 @@ class Hardware:
             'function'
         )
         return function
+
+    def times(self, device: str) -> int:
+        """How often a device, or a region of one, was programmed."""
+        count: int = self._read(self._file('device', device)).get(
+            'programmed', 0
+        )
+        return count
 
     def program(self, device: str, function_id: str) -> None:
         """Put a function in, and count that. The caller holds the device."""

@@ -300,7 +300,11 @@ def test_other_instances_stay_as_they_are(host, monkeypatch):
     )
     (theirs,) = os_acc.plug(
         other,
-        [objects.AcceleratorRequest(uuid=uuid.uuid4(), driver='fake')],
+        [
+            objects.AcceleratorRequest(
+                uuid=uuid.uuid4(), driver='fake', function_id='aes'
+            )
+        ],
     )
     fill_when(host, monkeypatch, 'driver', 'postplug', at=1)
     with pytest.raises(exception.PlugException):

@@ -962,3 +962,44 @@ def test_bar_keeps_within_its_width(fraction, shown):
     assert line.startswith('[')
     assert line.index(']') == 31
     assert line[32:].strip().startswith(shown.strip())
+
+
+# --- device program
+
+
+@pytest.fixture
+def fpgas(config):
+    devices = 'fpga0:pci:2:single, fpga1:pci:2:dynamic'
+    return config(os_acc_fake={'devices': devices, 'discover': True})
+
+
+def test_device_program(run, fpgas):
+    arguments = (*fpgas, 'device', 'program', 'fpga0', '--function', 'aes')
+    assert run.fine(*arguments).out == 'programmed\n'
+    assert run.fine(*arguments).out == 'was in already\n'
+    shown = run.fine(*fpgas, 'device', 'show', 'fpga0', '-f', 'json').json
+    assert shown['Function id'] == shown['Function'] == 'aes'
+    assert shown['Programming'] == 'single'
+    assert shown['Users'] == []
+    assert shown['Can be programmed now'] == 'yes'
+
+
+def test_device_program_of_a_region(run, fpgas):
+    arguments = (*fpgas, 'device', 'program', 'fpga1', '--function', 'aes')
+    assert "expected one of '0', '1'" in run.fails(2, *arguments)
+    assert run.fine(*arguments, '--region', '1').out == 'programmed\n'
+    shown = run.fine(*fpgas, 'device', 'show', 'fpga1', '-f', 'json').json
+    assert 'function aes' in shown['Regions'][1]
+    assert 'function None' in shown['Regions'][0]
+
+
+def test_device_program_in_vain(run, fpgas):
+    program = (*fpgas, 'device', 'program')
+    assert 'bitstream' in run.fails(2, *program, 'fpga0')
+    error = run.fails(1, *program, 'nowhere', '--function', 'aes')
+    assert error.startswith('DeviceNotFound')
+    assert 'allowed_folders' in run.fails(
+        1, *program, 'fpga0', '--bitstream', '/etc/passwd'
+    )
+    error = run.fails(2, *program, 'fpga0', '--bitstream', 'ftp://u:pw@h/x')
+    assert 'pw' not in error

@@ -473,11 +473,16 @@ def test_another_function_when_it_is_free(fpga):
     assert fpga.programmed('fpga') == 2
 
 
-def test_who_uses_no_function_does_not_hold_it(fpga):
-    _, (van,) = fpga.plug()
+def test_who_asks_for_no_function_holds_what_is_in(fpga):
+    instance, (van,) = fpga.plug()
     assert van.function_id is None
+    reason = fpga.fails(exception.DeviceBusy, function_id='aes')
+    assert f'instance {instance.uuid} (VAN {van.uuid})' in str(reason)
+    os_acc.unplug(instance)
     fpga.plug(function_id='aes')
     assert fpga.hardware.function_of('fpga') == 'aes'
+    _, (van,) = fpga.plug()
+    assert van.function_id == 'aes'
 
 
 def test_two_functions_in_one_plug_do_not_fit_on_one_device(fpga):

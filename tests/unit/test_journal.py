@@ -37,6 +37,7 @@ from os_acc import exception
 from os_acc import journal
 from os_acc import journal_file
 from os_acc import objects
+from os_acc import programs
 
 STATES = (
     'preparing',
@@ -874,6 +875,54 @@ def test_an_error_of_sqlite_is_a_journal_error(opened):
     opened.add([make_entry()])
 
 
+# --- programmed devices
+
+
+def make_program(**values):
+    return programs.Program(
+        **{
+            'device': '0000:0a:00.0',
+            'region': '',
+            'function_id': 'aes',
+            'digest': 'd' * 64,
+            'state': 'programmed',
+            'boot_id': 'first',
+            'updated_at': '2026-01-01T00:00:00',
+            **values,
+        }
+    )
+
+
+def test_what_is_programmed(state_path):
+    first = make_program()
+    regions = [make_program(device='f1', region=name) for name in 'ab']
+    with opening(state_path) as made:
+        assert made.programs() == []
+        for program in (first, *regions):
+            made.save_program(make_program(**vars(program) | {'error': 'x'}))
+            made.save_program(program)
+    with opening(state_path) as made:
+        assert made.programs() == [first, *regions]
+        assert made.programs('f1') == regions
+        assert made.programs('f2') == []
+        made.forget_program('f1', 'a')
+        assert made.programs() == [first, regions[1]]
+    assert first.label == '0000:0a:00.0'
+    assert regions[1].label == 'f1, region b,'
+
+
+def test_a_journal_from_before_programming(state_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(journal_file, 'MIGRATIONS', journal_file.MIGRATIONS[:1])
+        entries = fill(state_path)
+        assert schema_version(state_path) == 1
+    with opening(state_path) as made:
+        assert made.entries() == entries
+        assert made.programs() == []
+        made.save_program(make_program())
+        assert made.programs() == [make_program()]
+
+
 # --- versions
 
 
@@ -882,6 +931,7 @@ def schema_version(state_path):
         return db.execute('PRAGMA user_version').fetchone()[0]
 
 
+NOW = len(journal_file.MIGRATIONS)
 FURTHER = """
 ALTER TABLE van ADD COLUMN note TEXT;
 CREATE INDEX van_note ON van (note);
@@ -890,7 +940,7 @@ CREATE INDEX van_note ON van (note);
 
 def test_an_older_schema_is_brought_forward(state_path, monkeypatch):
     entries = fill(state_path)
-    assert schema_version(state_path) == 1
+    assert schema_version(state_path) == NOW
     monkeypatch.setattr(
         journal_file, 'MIGRATIONS', [*journal_file.MIGRATIONS, FURTHER]
     )
@@ -898,7 +948,7 @@ def test_an_older_schema_is_brought_forward(state_path, monkeypatch):
         with opening(state_path) as made:
             assert made.entries() == entries
             made.save_all(entry.van for entry in entries)
-        assert schema_version(state_path) == 2
+        assert schema_version(state_path) == NOW + 1
     with raw(os.path.join(state_path, 'journal.db')) as db:
         notes = db.execute('SELECT note FROM van').fetchall()
     assert notes == [(None,)] * 3
@@ -909,7 +959,7 @@ def test_a_new_journal_has_the_newest_schema(state_path, monkeypatch):
         journal_file, 'MIGRATIONS', [*journal_file.MIGRATIONS, FURTHER]
     )
     fill(state_path)
-    assert schema_version(state_path) == 2
+    assert schema_version(state_path) == NOW + 1
 
 
 def test_a_migration_is_done_whole_or_not(state_path, monkeypatch):
@@ -922,7 +972,7 @@ def test_a_migration_is_done_whole_or_not(state_path, monkeypatch):
         )
         with pytest.raises(exception.JournalError):
             journal.Journal(state_path, 1)
-    assert schema_version(state_path) == 1
+    assert schema_version(state_path) == NOW
     assert read_again(state_path) == entries
 
 
@@ -936,7 +986,7 @@ def test_a_migration_that_waits_too_long(state_path, monkeypatch):
         with pytest.raises((exception.JournalError, exception.Timeout)):
             journal.Journal(state_path, 0.1)
         db.execute('ROLLBACK')
-    assert schema_version(state_path) == 1
+    assert schema_version(state_path) == NOW
 
 
 def test_looking_at_an_older_schema_changes_nothing(state_path, monkeypatch):
@@ -944,9 +994,11 @@ def test_looking_at_an_older_schema_changes_nothing(state_path, monkeypatch):
     monkeypatch.setattr(
         journal_file, 'MIGRATIONS', [*journal_file.MIGRATIONS, FURTHER]
     )
-    with pytest.raises(exception.JournalError, match=r'version 1, .* wants 2'):
+    with pytest.raises(
+        exception.JournalError, match=f'version {NOW}, .* wants {NOW + 1}'
+    ):
         journal.Journal(state_path, 1, create=False)
-    assert schema_version(state_path) == 1
+    assert schema_version(state_path) == NOW
 
 
 def test_looking_at_a_newer_schema(state_path, monkeypatch):
@@ -982,7 +1034,7 @@ def test_a_newer_schema_is_refused(state_path):
     for _ in range(2):
         with pytest.raises(exception.JournalError) as caught:
             journal.Journal(state_path, 1)
-        assert 'version 99, this os-acc knows 1' in str(caught.value)
+        assert f'version 99, this os-acc knows {NOW}' in str(caught.value)
     assert os.listdir(state_path) == ['journal.db']
 
 

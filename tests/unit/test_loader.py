@@ -379,4 +379,8 @@ class TestImportable:
         entry_points(('acc-opt', 'WithOptions'), ('broken', 'NoDriver'))
         assert [i.name for i in loader.importable()] == ['acc-opt']
         groups = [group for group, _ in opts.list_opts()]
-        assert groups == ['os_acc', 'os_acc_acc-opt']
+        assert groups == [
+            'os_acc',
+            'os_acc_bitstreams',
+            'os_acc_acc-opt',
+        ]

@@ -1,0 +1,52 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""os-acc device program: put a function into a device, ahead of its use."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+import os_acc
+from os_acc.cli import base
+from os_acc.cli import progress
+
+
+class DeviceProgram(base.Command):
+    """Put a function into a device; what is in already stays as it is."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument(
+            'address', metavar='ADDRESS', help='as device list gives it'
+        )
+        parser.add_argument(
+            '--bitstream',
+            metavar='WHAT',
+            help='a path or https URL, or the UUID of an image; without it, '
+            'the image whose properties name the function',
+        )
+        parser.add_argument(
+            '--function', metavar='ID', help='the function that it has'
+        )
+        parser.add_argument(
+            '--region', metavar='NAME', help='which, of a dynamic device'
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        base.initialize()
+        done = os_acc.program_device(
+            parsed_args.address.lower(),
+            parsed_args.bitstream,
+            parsed_args.function,
+            parsed_args.region,
+            progress.Bar(sys.stderr),
+        )
+        print('programmed' if done else 'was in already')

@@ -1,0 +1,357 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""FPGAs that their vendor's command programs: PCI functions with functions.
+
+Which devices, and by which command, is said by ``[os_acc] device_spec``. How
+a PCI function is claimed, bound and given back is the driver pci's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+import functools
+import glob
+import os
+from typing import Any
+
+from oslo_config import cfg
+
+from os_acc import bitstreams
+from os_acc import device_spec
+from os_acc import diagnosis
+from os_acc import exception
+from os_acc import objects
+from os_acc import programming
+from os_acc import programs
+from os_acc.drivers import pci as pci_driver
+from os_acc.linux import pci
+from os_acc.linux import sriov
+from os_acc.linux import sysfs
+from os_acc.objects import device as device_objects
+
+CONF = cfg.CONF
+
+KEEP, CLEAR = 'keep', 'clear'
+
+OPTS = (
+    *pci_driver.OPTS,
+    cfg.StrOpt(
+        'at_unplug',
+        default=KEEP,
+        choices=(KEEP, CLEAR),
+        help='What becomes of a function when the last who uses it has gone: '
+        "it stays in for the next, or the device_spec's clear command takes "
+        'it out.',
+    ),
+)
+
+
+class _Programmable(device_spec.Specs):
+    """Those entries of device_spec that have a program command."""
+
+    def find(self, function: pci.Function) -> device_spec.Spec | None:
+        spec = super().find(function)
+        return spec if spec is not None and spec.program else None
+
+    def check(self, function: pci.Function) -> device_spec.Spec:
+        spec = self.find(function)
+        if spec is None:
+            raise exception.DeviceNotFound(
+                wanted=f'PCI function {function.address}',
+                reason='no entry of [os_acc] device_spec has a program '
+                'command for it',
+            )
+        return spec
+
+
+class FPGADriver(pci_driver.PCIDriver):
+    CONFIG_OPTS = OPTS  # type: ignore[assignment]
+    generic = False
+
+    def can_handle(self, request: objects.AcceleratorRequest) -> bool:
+        specs = [s for s in self._specs().entries if s.program]
+        if not specs:
+            return False
+        if isinstance(request.handle, objects.PCIHandle):
+            function = pci.find(request.handle.address)
+            if function is not None:
+                return self._specs().find(function) is not None
+            return self._future_pf(request.handle.address) is not None
+        return request.handle is None and any(
+            request.resource_class == (spec.resource_class or 'FPGA')
+            for spec in specs
+        )
+
+    def get_devices(self) -> list[objects.Device]:
+        if not any(spec.program for spec in self._specs().entries):
+            return []
+        found = super().get_devices()
+        for device in found:
+            spec = self._specs().check(pci.get(device.address))
+            device.programming = spec.programming
+            device.function_id = programming.common_function(
+                self, self._slots(device.address, spec)
+            )
+        return found
+
+    def show_device(self, address: str) -> dict[str, Any] | None:
+        function = pci.find(address) if pci.is_address(address) else None
+        if function is None or self._specs().find(function) is None:
+            return None
+        spec = self._specs().check(function)
+        slots = self._slots(function.parent, spec)
+        return {
+            **(super().show_device(address) or {}),
+            **programming.show(self, slots, spec.programming),
+        }
+
+    def diagnose(self) -> Iterator[diagnosis.Finding]:
+        """That of its PCI functions is told by the driver pci."""
+        for number, spec in enumerate(self._specs().entries, 1):
+            for key in ('program', 'check', 'clear'):
+                command = getattr(spec, key)
+                if command and not os.access(command[0], os.X_OK):
+                    yield diagnosis.Finding(
+                        f'device_spec, entry {number}',
+                        diagnosis.ERROR,
+                        f'{key}: there is no command {command[0]}',
+                        "install the vendor's tools, or correct the path",
+                    )
+        for device in self.get_devices():
+            yield self._finding(device)
+
+    def _finding(self, device: objects.Device) -> diagnosis.Finding:
+        subject = f'FPGA {device.address}'
+        spec = self._specs().check(pci.get(device.address))
+        for slot in self._slots(device.address, spec):
+            if (why := programming.broken(self, slot)) is not None:
+                return diagnosis.Finding(
+                    subject,
+                    diagnosis.WARNING,
+                    why,
+                    f'os-acc device program {device.address}',
+                )
+        return diagnosis.Finding(
+            subject, diagnosis.OK, f'function {device.function_id}'
+        )
+
+    def prepareVAN(
+        self,
+        van: objects.VAN,
+        request: objects.AcceleratorRequest,
+        instance_info: objects.InstanceInfo,
+    ) -> None:
+        programming.undecide(van)
+        super().prepareVAN(van, request, instance_info)
+
+    def _claim(self, van: objects.VAN, wanted: objects.PCIHandle) -> None:
+        # A claim that another was before with has set it back.
+        programming.undecide(van)
+        super()._claim(van, wanted)
+
+    def _bind(self, van: objects.VAN) -> None:
+        """What is programmed is programmed before a guest's driver has it."""
+        (request,) = (
+            each
+            for each in self.requests_of(van.instance_uuid)
+            if each.uuid == van.uuid
+        )
+        self._give_function(van, request)
+        super()._bind(van)
+
+    def _give_function(
+        self, van: objects.VAN, request: objects.AcceleratorRequest
+    ) -> None:
+        assert isinstance(van.handle, objects.PCIHandle)
+        assert van.device is not None
+        parent = pci.get(van.device)
+        spec = self._specs().check(parent)
+        region = _region_of(parent, spec, van.handle.address)
+        van.driver_data = {**van.driver_data, programming.REGION: region}
+        van.save()
+        slot = self._slot(van.device, spec, region)
+        # Whoever names the function means it, whatever the file is.
+        function_id, bitstream = request.function_id, request.bitstream
+        if bitstream is None or function_id is not None:
+            wanted = programming.Wanted(function_id)
+            if programming.take(self, van, slot, wanted):
+                return
+        self._program(
+            slot, spec, bitstream, function_id, van.report_progress, van
+        )
+
+    def _program(
+        self,
+        slot: programming.Slot,
+        spec: device_spec.Spec,
+        bitstream: str | None,
+        function_id: str | None,
+        report: programming.Report,
+        van: objects.VAN | None,
+    ) -> bool:
+        from os_acc.privileged import programming as privileged
+
+        with bitstreams.fetched(
+            bitstream, function_id, spec.region_type, report
+        ) as file:
+            wanted = programming.Wanted(
+                function_id or file.function_id, file.sha256
+            )
+
+            def check() -> None:
+                privileged.check(slot.device, slot.region, file.path)
+
+            def act() -> None:
+                report(None, 'programming')
+                privileged.program(
+                    slot.device,
+                    slot.region,
+                    file.path,
+                    file.sha256,
+                    wanted.function_id,
+                    CONF.os_acc.program_timeout,
+                )
+                _check_seen(slot, wanted.function_id)
+
+            return programming.program(self, slot, wanted, check, act, van)
+
+    def program_device(
+        self,
+        address: str,
+        bitstream: str | None,
+        function_id: str | None,
+        region: str | None,
+        report: programming.Report,
+    ) -> bool:
+        function = pci.get(address)
+        spec = self._specs().check(function)
+        regions = _regions(function, spec)
+        if (region or programs.WHOLE) not in regions:
+            raise exception.InvalidRequest(
+                subject=f'PCI function {address}',
+                field='region',
+                value=region,
+                expected='none: it is programmed as a whole'
+                if regions == [programs.WHOLE]
+                else f'one of {", ".join(regions)}',
+            )
+        slot = self._slot(address, spec, region or programs.WHOLE)
+        return self._program(slot, spec, bitstream, function_id, report, None)
+
+    def unprepareVAN(
+        self, van: objects.VAN, instance_info: objects.InstanceInfo
+    ) -> None:
+        from os_acc.privileged import programming as privileged
+
+        super().unprepareVAN(van, instance_info)
+        if programming.REGION not in van.driver_data or van.device is None:
+            return
+        function = pci.find(van.device)
+        spec = self._specs().find(function) if function is not None else None
+        if function is None or spec is None:
+            return  # the card is gone, or no longer ours to program
+        region = van.driver_data[programming.REGION]
+        act = functools.partial(
+            privileged.clear,
+            function.address,
+            region,
+            CONF.os_acc.program_timeout,
+        )
+        slot = self._slot(function.address, spec, region)
+        clears = self.config.at_unplug == CLEAR
+        programming.clear(self, slot, act if clears else None, van)
+
+    def _candidates(
+        self, request: objects.AcceleratorRequest
+    ) -> Iterator[str]:
+        """What has the function goes first, what is in the way last."""
+        wanted = programming.Wanted(request.function_id)
+
+        def rank(address: str) -> int:
+            function = pci.find(address)
+            name = function.parent if function else self._future_pf(address)
+            parent = pci.get(name or address)
+            spec = self._specs().check(parent)
+            region = _region_of(parent, spec, address)
+            slot = self._slot(parent.address, spec, region)
+            return programming.rank(self, slot, wanted)
+
+        yield from sorted(super()._candidates(request), key=rank)
+
+    @staticmethod
+    def _specs() -> device_spec.Specs:
+        return _Programmable(device_spec.load(CONF).entries)
+
+    def _slots(
+        self, address: str, spec: device_spec.Spec
+    ) -> list[programming.Slot]:
+        return [
+            self._slot(address, spec, region)
+            for region in _regions(pci.get(address), spec)
+        ]
+
+    @staticmethod
+    def _slot(
+        address: str, spec: device_spec.Spec, region: str
+    ) -> programming.Slot:
+        look = None
+        if spec.function_file is not None and region == programs.WHOLE:
+            look = functools.partial(
+                _function_in, f'{pci.folder(address)}/{spec.function_file}'
+            )
+        return programming.Slot(address, region, spec.persistent, look)
+
+
+def _regions(parent: pci.Function, spec: device_spec.Spec) -> list[str]:
+    """The regions of a device, each programmed by itself."""
+    if spec.programming == device_objects.PROGRAMMING_SINGLE:
+        return [programs.WHOLE]
+    return [str(number) for number in range(len(_vfs(parent, spec)) or 1)]
+
+
+def _region_of(
+    parent: pci.Function, spec: device_spec.Spec, address: str
+) -> str:
+    """The region that a function gives access to: VF 0 has region 0."""
+    if spec.programming == device_objects.PROGRAMMING_SINGLE:
+        return programs.WHOLE
+    if address == parent.address:
+        return '0'
+    return str(_vfs(parent, spec).index(address))
+
+
+def _vfs(parent: pci.Function, spec: device_spec.Spec) -> list[str]:
+    """The VFs that it has, or would get, in the order of their numbers."""
+    found = parent.vf_addresses
+    if not parent.is_pf or spec.num_vfs is None:
+        return found
+    # They may be in the making just now.
+    future = sriov.future_addresses(parent.address, spec.num_vfs)
+    return max(found, future, key=len)
+
+
+def _check_seen(slot: programming.Slot, function_id: str | None) -> None:
+    """Look whether the kernel sees the function that was programmed."""
+    seen = slot.look() if slot.look is not None else None
+    if None not in (seen, function_id) and programming.spelling(
+        seen
+    ) != programming.spelling(function_id):
+        raise exception.DeviceError(
+            device=slot.label,
+            reason=f'it was programmed with {function_id}, and has '
+            f'{seen or "no function"}',
+        )
+
+
+def _function_in(pattern: str) -> str | None:
+    """Read the id of the function that the kernel sees in a device."""
+    paths = glob.glob(pattern)
+    if len(paths) != 1:
+        return None
+    return sysfs.read(paths[0]) or ''

@@ -1,0 +1,323 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Programming a device by its vendor's command, as root.
+
+The commands are the daemon's own configuration, ``[os_acc] device_spec``: a
+caller names the device, the file and the function, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+import contextlib
+import fcntl
+import os
+import re
+import shutil
+import signal
+import stat
+import subprocess
+import tempfile
+import time
+from typing import BinaryIO
+
+from oslo_config import cfg
+
+from os_acc import device_spec
+from os_acc import exception
+from os_acc.bitstreams import checksum
+from os_acc.bitstreams import local
+from os_acc.bitstreams import options
+from os_acc.linux import holders
+from os_acc.linux import pci
+from os_acc.linux import vfio
+from os_acc.privileged import arguments
+from os_acc.privileged import context
+
+_TAIL = 300
+# For the kernel to end what was killed; what does not end is left alone.
+_GRACE = 5.0
+_NAME = re.compile(r'[A-Za-z0-9_][A-Za-z0-9_.:+@=-]{0,254}')
+_REGION = re.compile(r'[A-Za-z0-9_.-]{0,64}')
+
+
+@context.entry
+def check(address: str, region: str, path: str) -> None:
+    """See that programming could begin.
+
+    :param region: of a dynamic device; else ''
+    :param path: the bitstream
+    :raises DeviceBusy: a guest has it, or an earlier act on it has not ended
+    :raises BitstreamError: the file is not where one may be
+    :raises DeviceError: its command is not there
+    """
+    function, spec = _device(address, region)
+    command = spec.program
+    if not os.access(command[0], os.X_OK):
+        raise _failed(address, command, 'there is no such command')
+    _check_unused(function, region)
+    with _turn(_lock_file(function, region), address):
+        pass
+    with _bitstream(path):
+        pass
+
+
+@context.entry
+def program(
+    address: str,
+    region: str,
+    path: str,
+    digest: str,
+    function_id: str | None,
+    seconds: float,
+) -> None:
+    """Program a device, and see that its function is in.
+
+    :param digest: the file's SHA-256
+    :param function_id: what must be in afterwards; None: whatever the file has
+    :param seconds: for each of the two commands
+    :raises DeviceError: a command failed, or did not end in time
+    """
+    function, spec = _device(address, region)
+    seconds = arguments.seconds(seconds)
+    values = _values(function, region, function_id)
+    with _turn(_lock_file(function, region), address) as held:
+        _check_unused(function, region)
+        with (
+            _bitstream(path) as (real, file),
+            _copied(file, os.path.basename(real), digest) as copy,
+        ):
+            values['file'] = copy
+            run(address, spec.program, values, seconds, held)
+        if spec.check and function_id is not None:
+            _verify(address, spec.check, values, seconds, held)
+
+
+@context.entry
+def clear(address: str, region: str, seconds: float) -> None:
+    """Take the function out of a device.
+
+    :raises DeviceBusy, DeviceError: as program
+    """
+    function, spec = _device(address, region)
+    seconds = arguments.seconds(seconds)
+    with _turn(_lock_file(function, region), address) as held:
+        _check_unused(function, region)
+        values = _values(function, region, None)
+        run(address, spec.clear, values, seconds, held)
+
+
+def run(
+    address: str,
+    template: Sequence[str],
+    values: Mapping[str, str],
+    seconds: float,
+    held: int,
+) -> str:
+    """Run a command; at its deadline it and all that it started is killed.
+
+    :param held: the file that keeps others off: the command has it too, so
+        that it does so as long as it lives, whatever becomes of this process
+    :returns: what it said
+    :raises DeviceError: it failed
+    """
+    if not template:
+        raise exception.DeviceError(
+            device=address, reason='device_spec has no command for that'
+        )
+    command = [_filled(word, values) for word in template]
+    # A file, as a pipe may be held open by what got away.
+    with tempfile.TemporaryFile() as output:
+        try:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                cwd='/',
+                pass_fds=[held],
+            )
+        except OSError as err:
+            raise _failed(address, command, err.strerror or str(err)) from err
+        try:
+            code = process.wait(seconds)
+        except subprocess.TimeoutExpired as err:
+            raise _failed(address, command, _kill(process, seconds)) from err
+        output.seek(0)
+        text = output.read(1 << 20).decode(errors='replace').strip()
+    if code:
+        said = text[-_TAIL:]
+        raise _failed(address, command, f'exit code {code}: {said}')
+    return text
+
+
+def _kill(process: subprocess.Popen[bytes], seconds: float) -> str:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    try:
+        process.wait(_GRACE)
+    except subprocess.TimeoutExpired:
+        return (
+            f'not done after {seconds:g} s, and process {process.pid} cannot '
+            'be killed: the kernel does not end it'
+        )
+    return f'not done after {seconds:g} s, killed'
+
+
+def _verify(
+    address: str,
+    template: Sequence[str],
+    values: Mapping[str, str],
+    seconds: float,
+    held: int,
+) -> None:
+    """What names the function judges by its exit code; else what it says."""
+    text = run(address, template, values, seconds, held)
+    if any('{function_id}' in word for word in template):
+        return
+    if values['function_id'].lower() not in text.lower():
+        raise _failed(
+            address,
+            template,
+            f'function {values["function_id"]} is not in: {text[-_TAIL:]}',
+        )
+
+
+def _device(
+    address: str, region: str
+) -> tuple[pci.Function, device_spec.Spec]:
+    function = arguments.function(address)
+    if not isinstance(region, str) or not _REGION.fullmatch(region):
+        arguments.refuse('region', region, 'the name of a region')
+    spec = device_spec.load(cfg.CONF).check(function)
+    if not spec.program:
+        arguments.refuse('address', address, 'a device with a program command')
+    return function, spec
+
+
+def _values(
+    function: pci.Function, region: str, function_id: str | None
+) -> dict[str, str]:
+    if function_id is not None and (
+        not isinstance(function_id, str) or not _NAME.fullmatch(function_id)
+    ):
+        arguments.refuse('function_id', function_id, 'a name')
+    domain, bus, rest = function.address.split(':')
+    device, _, number = rest.partition('.')
+    return {
+        'address': function.address,
+        'domain': domain,
+        'bus': bus,
+        'device': device,
+        'function': number,
+        'region': region,
+        'function_id': function_id or '',
+    }
+
+
+def _filled(word: str, values: Mapping[str, str]) -> str:
+    return re.sub(r'\{(\w+)\}', lambda match: values.get(match[1], ''), word)
+
+
+def _lock_file(function: pci.Function, region: str) -> str:
+    """What is held: regions are programmed beside each other.
+
+    Not the folder, see linux.turns: while a device is programmed, which can
+    take long, others may look at it.
+    """
+    path = function.path
+    vfs = function.vf_addresses
+    if region.isdigit() and int(region) < len(vfs):
+        path = pci.get(vfs[int(region)]).path
+    return f'{path}/vendor'
+
+
+@contextlib.contextmanager
+def _turn(path: str, address: str) -> Iterator[int]:
+    """Hold a device, flock(2), by a file to be handed on to the command.
+
+    :raises DeviceBusy: an earlier command for it has not ended
+    """
+    fd = os.open(path, os.O_RDONLY)
+    deadline = time.monotonic() + cfg.CONF.os_acc.device_timeout
+    try:
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as err:
+                if time.monotonic() >= deadline:
+                    raise exception.DeviceBusy(
+                        device=address,
+                        holder='an earlier command that has not ended',
+                    ) from err
+                time.sleep(0.05)
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _check_unused(function: pci.Function, region: str) -> None:
+    """See that no guest has it open, with nothing between look and act."""
+    vfs = function.vf_addresses
+    if region.isdigit() and int(region) < len(vfs):
+        addresses = [vfs[int(region)]]
+    else:
+        addresses = [function.address, *vfs]
+    files = [
+        node for each in addresses for node in vfio.nodes(pci.get(each).path)
+    ]
+    if files and (found := holders.of_files(files)):
+        raise exception.DeviceBusy(
+            device=function.address, holder='; '.join(found) + ','
+        )
+
+
+@contextlib.contextmanager
+def _bitstream(path: str) -> Iterator[tuple[str, BinaryIO]]:
+    if not isinstance(path, str):
+        arguments.refuse('path', path, 'the path of a bitstream')
+    conf = cfg.CONF
+    folders = [
+        *conf[options.GROUP].allowed_folders,
+        options.cache_path(conf),
+    ]
+    with local.opened(path, folders, options.max_bytes(conf)) as found:
+        yield found
+
+
+@contextlib.contextmanager
+def _copied(file: BinaryIO, name: str, digest: str) -> Iterator[str]:
+    """A copy for root alone: what is verified is what is programmed."""
+    folder = tempfile.mkdtemp(prefix='os-acc-')
+    try:
+        path = os.path.join(folder, name)
+        with open(path, 'xb') as copy:
+            found = checksum.of_file(file, copy=copy)['sha256']
+            os.fchmod(copy.fileno(), stat.S_IRUSR)
+        if found != digest:
+            raise exception.BitstreamError(
+                bitstream=name,
+                reason=f'it was changed: its sha256 is {found}, expected '
+                f'{digest}',
+            )
+        yield path
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _failed(
+    address: str, command: Sequence[str], reason: str
+) -> exception.DeviceError:
+    return exception.DeviceError(
+        device=address, reason=f'{command[0]}: {reason}'
+    )

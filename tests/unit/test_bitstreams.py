@@ -1,0 +1,520 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Bitstreams: where they come from, and that nothing unproven is used."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import pathlib
+import stat
+import threading
+import time
+
+import pytest
+import web
+
+import os_acc
+from os_acc import bitstreams
+from os_acc import exception
+
+CONTENT = os.urandom(300_000)
+DIGEST = hashlib.sha256(CONTENT).hexdigest()
+GROUP = 'os_acc_bitstreams'
+
+
+def option(name, value):
+    os_acc.CONF.set_override(name, value, GROUP)
+
+
+@pytest.fixture
+def server(clean):
+    option('allow_http', True)
+    option('retry_interval', 0)
+    with web.serving() as made:
+        yield made
+
+
+@pytest.fixture
+def folder(clean, tmp_path):
+    made = tmp_path / 'allowed'
+    made.mkdir()
+    option('allowed_folders', [str(made)])
+    return made
+
+
+@pytest.fixture
+def cache(clean, tmp_path):
+    return tmp_path / 'state/bitstreams'
+
+
+def fetch(reference, *args, **kwargs):
+    """Fetch it.
+
+    :returns: its content
+    """
+    with bitstreams.fetched(reference, *args, **kwargs) as found:
+        content = pathlib.Path(found.path).read_bytes()
+        assert found.sha256 == hashlib.sha256(content).hexdigest()
+        return content
+
+
+def refused(reference, *args, cause=exception.BitstreamError):
+    """:returns: why"""
+    with pytest.raises(cause) as caught:
+        fetch(reference, *args)
+    return str(caught.value)
+
+
+# --- files
+
+
+@pytest.mark.parametrize('form', ['{}', 'file://{}', 'file://localhost{}'])
+def test_a_file_of_an_allowed_folder(folder, form):
+    path = folder / 'a b.gbs'
+    path.write_bytes(CONTENT)
+    text = str(path).replace(' ', '%20') if 'file' in form else str(path)
+    assert fetch(form.format(text)) == CONTENT
+
+
+def test_a_file_elsewhere(folder, tmp_path):
+    path = tmp_path / 'a.gbs'
+    path.write_bytes(CONTENT)
+    assert 'allowed_folders' in refused(str(path))
+    assert 'without ..' in refused(f'{folder}/../a.gbs')
+    option('allowed_folders', [])
+    assert '(none)' in refused(str(path))
+
+
+def test_a_folder_whose_name_begins_alike(folder, tmp_path):
+    other = tmp_path / 'allowed-not'
+    other.mkdir()
+    (other / 'a').write_bytes(CONTENT)
+    assert 'allowed_folders' in refused(f'{other}/a')
+
+
+def test_a_link_that_leads_out(folder, tmp_path):
+    (tmp_path / 'secret').write_bytes(CONTENT)
+    (folder / 'link').symlink_to(tmp_path / 'secret')
+    assert f'it is {tmp_path}/secret' in refused(f'{folder}/link').replace(
+        '(', ''
+    )
+    (folder / 'up').symlink_to(tmp_path)
+    assert 'allowed_folders' in refused(f'{folder}/up/secret')
+
+
+def test_a_link_within(folder):
+    (folder / 'v1').write_bytes(CONTENT)
+    (folder / 'current').symlink_to('v1')
+    assert fetch(f'{folder}/current') == CONTENT
+
+
+def test_no_file(folder):
+    os.mkfifo(folder / 'pipe')
+    assert 'it is no file' in refused(f'{folder}/pipe')
+    assert 'No such file' in refused(f'{folder}/none')
+
+
+def test_a_file_that_is_too_large(folder):
+    option('max_size', 1)
+    (folder / 'big').write_bytes(b'x' * (1 << 20))
+    assert len(fetch(f'{folder}/big')) == 1 << 20
+    (folder / 'big').write_bytes(b'x' * ((1 << 20) + 1))
+    assert 'max_size' in refused(f'{folder}/big')
+
+
+def test_a_checksum_beside_a_file(folder):
+    (folder / 'a').write_bytes(CONTENT)
+    (folder / 'a.sha256').write_text(f'{DIGEST.upper()}  a\n')
+    assert fetch(f'{folder}/a') == CONTENT
+    (folder / 'a.sha256').write_text('0' * 64)
+    assert f'sha256 is {DIGEST}' in refused(f'{folder}/a')
+    (folder / 'a.sha256').write_text('')
+    assert 'expected 64 hex digits' in refused(f'{folder}/a')
+
+
+@pytest.mark.parametrize(
+    'text',
+    [
+        '',
+        'relative.gbs',
+        'ftp://host/a',
+        'file://elsewhere/a',
+        'file:',
+        '1234',
+        'http://host/a',
+    ],
+)
+def test_what_is_no_reference(clean, text):
+    assert 'bitstream' in refused(text, cause=exception.InvalidRequest)
+
+
+def test_nothing_at_all(clean):
+    refused(None, cause=exception.InvalidRequest)
+
+
+# --- the web
+
+
+def test_a_download_is_kept(server, cache):
+    url = server.put('/a.gbs', CONTENT)
+    events = []
+    for _ in range(2):
+        assert (
+            fetch(url, report=lambda *event: events.append(event)) == CONTENT
+        )
+    assert server.downloads('/a.gbs') == [None]
+    assert events[-1] == (1.0, 'downloading')
+    assert [fraction for fraction, _ in events] == sorted(
+        fraction for fraction, _ in events
+    )
+    (kept,) = cache.iterdir()
+    assert kept.name == f'sha256-{DIGEST}.gbs'
+    assert stat.S_IMODE(cache.stat().st_mode) == 0o700
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize('algorithm', ['sha256', 'sha512'])
+def test_a_checksum_in_the_url(server, algorithm):
+    url = server.put('/a', CONTENT, sidecar=False)
+    digest = hashlib.new(algorithm, CONTENT).hexdigest()
+    assert fetch(f'{url}#{algorithm}={digest}') == CONTENT
+
+
+@pytest.mark.parametrize(
+    'fragment',
+    ['md5=' + 'a' * 32, 'sha256=abc', 'sha256', 'sha256=' + 'z' * 64],
+)
+def test_a_checksum_that_is_none(server, fragment):
+    url = server.put('/a', CONTENT)
+    assert 'checksum' in refused(f'{url}#{fragment}')
+    assert server.downloads('/a') == []
+
+
+def test_without_a_checksum(server, cache):
+    url = server.put('/a', CONTENT, sidecar=False)
+    assert 'there is no checksum' in refused(url)
+    assert server.downloads('/a') == []
+
+
+def test_a_wrong_checksum(server, cache):
+    url = server.put('/a', CONTENT)
+    server.files['/a'] = b'something else'
+    assert f'expected {DIGEST}' in refused(url)
+    assert list(cache.iterdir()) == []
+
+
+def test_truncated_by_the_server(server, cache):
+    url = server.put('/a', CONTENT)
+    server.files['/a'] = CONTENT[:1000]
+    assert f'expected {DIGEST}' in refused(url)
+    assert list(cache.iterdir()) == []
+
+
+def test_less_than_was_announced(server, cache):
+    url = server.put('/a', CONTENT)
+    server.declared['/a'] = len(CONTENT) + 5
+    server.ranges = False
+    assert 'tried 5 times' in refused(url)
+    assert len(server.downloads('/a')) == 5
+    assert list(cache.iterdir()) == []
+
+
+@pytest.mark.parametrize('announced', [True, False])
+def test_too_large(server, cache, announced):
+    option('max_size', 1)
+    url = server.put('/a', b'x' * ((1 << 20) + 1))
+    if announced:
+        assert 'max_size' in refused(url)
+    else:
+        # More than announced is not even read.
+        server.declared['/a'] = 1 << 20
+        assert 'expected' in refused(url)
+    assert list(cache.iterdir()) == []
+
+
+def test_dropped_twice_and_resumed(server):
+    url = server.put('/a', CONTENT)
+    server.drops = 2
+    assert fetch(url) == CONTENT
+    half = len(CONTENT) // 2
+    assert server.downloads('/a') == [
+        None,
+        f'bytes={half}-',
+        f'bytes={half + half // 2}-',
+    ]
+
+
+def test_a_checksum_file_that_is_not_there_at_once(server):
+    url = server.put('/a', CONTENT)
+
+    def well_at_the_third(path):
+        count = len(server.downloads('/a.sha256'))
+        server.status = {'/a.sha256': 503} if count < 3 else {}
+
+    server.hook = well_at_the_third
+    assert fetch(url) == CONTENT
+    assert len(server.downloads('/a.sha256')) == 3
+
+
+def test_dropped_by_a_server_that_cannot_resume(server):
+    url = server.put('/a', CONTENT)
+    server.drops, server.ranges = 2, False
+    assert fetch(url) == CONTENT
+    assert len(server.downloads('/a')) == 3
+
+
+def test_another_file_when_it_is_resumed(server):
+    url = server.put('/a', b'y' * 300_000)
+    server.drops = 1
+
+    def change(path):
+        if len(server.downloads('/a')) == 2:
+            server.files['/a'] = CONTENT
+
+    server.hook = change
+    assert 'expected' in refused(url)
+    assert fetch(f'{url}#sha256={DIGEST}') == CONTENT
+
+
+def test_dropped_too_often(server, cache):
+    option('download_attempts', 3)
+    url = server.put('/a', CONTENT)
+    server.drops = 99
+    assert 'tried 3 times' in refused(url)
+    assert list(cache.iterdir()) == []
+
+
+def test_not_found(server):
+    url = server.put('/a', CONTENT)
+    server.status['/a'] = 404
+    assert 'HTTP 404' in refused(url)
+    assert len(server.downloads('/a')) == 1
+    assert '404' in refused(f'{server.url}/none')
+
+
+def test_a_server_that_is_not_well(server):
+    option('download_attempts', 2)
+    url = server.put('/a', CONTENT)
+    server.status['/a'] = 503
+    assert 'HTTP 503; tried 2 times' in refused(url)
+
+
+def test_a_server_that_is_not_there(server):
+    option('download_attempts', 1)
+    with web.serving() as gone:
+        url = gone.url
+    reason = refused(f'{url}/a#sha256={DIGEST}')
+    assert 'refused' in reason
+
+
+def test_a_download_that_takes_too_long(server):
+    url = server.put('/a', CONTENT) + f'#sha256={DIGEST}'
+    option('download_timeout', 0.3)
+    option('stall_timeout', 0.1)
+    option('download_attempts', 100)
+    end = threading.Event()
+    server.hook = lambda path: path == '/a' and end.wait(20)
+    reason = refused(url, cause=exception.Timeout)
+    end.set()
+    assert 'the download of bitstream' in reason
+
+
+def test_redirects(server):
+    server.put('/a', CONTENT)
+    server.redirects['/b'] = '/a'
+    server.redirects['/b.sha256'] = '/a.sha256'
+    assert fetch(f'{server.url}/b') == CONTENT
+    server.redirects['/c'] = 'file:///etc/passwd'
+    assert 'passwd' in refused(f'{server.url}/c#sha256=' + '0' * 64)
+
+
+def test_a_password_stays_here(server, caplog):
+    caplog.set_level(logging.DEBUG)
+    with web.serving() as other:
+        other.put('/a', CONTENT)
+        server.redirects['/moved'] = f'{other.url}/a'
+        address = server.url.removeprefix('http://')
+        url = f'http://user:se%40cret@{address}/moved?token=hidden'
+        server.drops = 1
+        assert fetch(f'{url}#sha256={DIGEST}') == CONTENT
+        assert 'Authorization' not in other.headers[-1]
+    assert server.headers[-1]['Authorization'] == 'Basic dXNlcjpzZUBjcmV0'
+    server.status['/x'] = 403
+    reasons = [
+        refused(f'http://user:se%40cret@{address}/x?token=hidden'),
+        refused('http://user:se%40cret@host:port/x?token=hidden'),
+        refused('http://user:se%40cret@/x?token=hidden'),
+    ]
+    for text in (*reasons, caplog.text):
+        for secret in ('se%40cret', 'se@cret', 'hidden', 'dXNlcjpzZUBjcmV0'):
+            assert secret not in text
+
+
+# --- the cache
+
+
+def test_what_was_damaged_in_the_cache(server, cache):
+    url = server.put('/a', CONTENT)
+    fetch(url)
+    (kept,) = cache.iterdir()
+    kept.write_bytes(b'damaged')
+    assert fetch(url) == CONTENT
+    assert len(server.downloads('/a')) == 2
+
+
+def test_eviction_of_what_was_not_used_for_longest(server, cache):
+    option('cache_size', 1)
+    urls = [server.put(f'/{name}', name.encode() * 400_000) for name in 'abc']
+    fetch(urls[0])
+    fetch(urls[1])
+    for name, content in (('a', b'a'), ('b', b'b')):
+        digest = hashlib.sha256(content * 400_000).hexdigest()
+        stamp = 1_000_000 if name == 'b' else 2_000_000
+        os.utime(cache / f'sha256-{digest}', (stamp, stamp))
+    fetch(urls[2])
+    assert len(list(cache.iterdir())) == 2
+    fetch(urls[0])
+    assert len(server.downloads('/a')) == 1
+    fetch(urls[1])
+    assert len(server.downloads('/b')) == 2
+
+
+def test_what_is_in_use_is_not_evicted(server, cache):
+    option('cache_size', 1)
+    first, second = (
+        server.put(f'/{name}', name.encode() * 600_000) for name in 'ab'
+    )
+    with bitstreams.fetched(first) as held:
+        assert 'in use' in refused(second)
+        assert pathlib.Path(held.path).exists()
+    assert fetch(second) == b'b' * 600_000
+    assert len(list(cache.iterdir())) == 1
+
+
+def test_one_download_for_many(server):
+    url = server.put('/a', CONTENT)
+    server.hook = lambda path: time.sleep(0.05)
+    results = []
+    threads = [
+        threading.Thread(target=lambda: results.append(fetch(url)))
+        for _ in range(6)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [CONTENT] * 6
+    assert len(server.downloads('/a')) == 1
+
+
+def test_a_cache_that_others_can_write(server, cache):
+    url = server.put('/a', CONTENT)
+    cache.mkdir(parents=True)
+    cache.chmod(0o777)
+    assert 'mode 0700' in refused(url)
+    cache.rmdir()
+    cache.symlink_to('/tmp')
+    assert 'mode 0700' in refused(url)
+
+
+# --- Glance
+
+
+@pytest.fixture
+def glance(server, tmp_path, monkeypatch):
+    clouds = tmp_path / 'clouds.yaml'
+    clouds.write_text(
+        'clouds:\n'
+        '  here:\n'
+        '    auth_type: none\n'
+        f'    image_endpoint_override: {server.url}/image\n'
+    )
+    monkeypatch.setenv('OS_CLIENT_CONFIG_FILE', str(clouds))
+    option('cloud', 'here')
+    return server
+
+
+def test_an_image(glance, cache):
+    image = glance.put_image(CONTENT, **{'accel:function_id': 'aes'})
+    with bitstreams.fetched(image.upper()) as found:
+        assert found.function_id == 'aes'
+        assert found.sha256 == DIGEST
+    assert [path.name[:7] for path in cache.iterdir()] == ['sha512-']
+    assert fetch(image, 'aes') == CONTENT
+    assert 'has function aes, expected sha' in refused(image, 'sha')
+    path = f'/image/v2/images/{image}/file'
+    assert glance.downloads(path) == [None]
+
+
+def test_an_image_that_is_resumed(glance):
+    image = glance.put_image(CONTENT)
+    glance.drops = 2
+    assert fetch(image) == CONTENT
+    path = f'/image/v2/images/{image}/file'
+    asked = glance.downloads(path)
+    assert len(asked) == 3
+    assert asked[0] is None
+
+
+def test_images_that_are_no_good(glance, cache):
+    unknown = '0a0a0a0a-0000-4000-8000-00000000ffff'
+    assert 'HTTP 404' in refused(unknown)
+    queued = glance.put_image(CONTENT, status='queued')
+    assert "'queued'" in refused(queued)
+    md5 = glance.put_image(CONTENT, os_hash_algo='md5')
+    assert "'md5'" in refused(md5)
+    bare = glance.put_image(CONTENT, os_hash_algo=None, os_hash_value=None)
+    assert "'None'" in refused(bare)
+    wrong = glance.put_image(CONTENT, os_hash_value='0' * 128)
+    assert 'expected ' + '0' * 128 in refused(wrong)
+    assert list(cache.iterdir()) == []
+
+
+def test_by_function(glance):
+    glance.page_size = 1
+    for function in ('aes', 'sha', 'fft'):
+        glance.put_image(
+            function.encode(),
+            **{'accel:function_id': function, 'accel:region_type_id': 'r1'},
+        )
+    glance.put_image(b'old', status='queued', **{'accel:function_id': 'sha'})
+    assert fetch(None, 'sha') == b'sha'
+    assert fetch(None, 'fft', 'r1') == b'fft'
+    assert '0 images match' in refused(None, 'sha', 'r2')
+    assert '0 images match' in refused(None, 'none')
+
+
+def test_two_images_with_one_function(glance):
+    ids = [
+        glance.put_image(
+            kind.encode(),
+            **{'accel:function_id': 'aes', 'accel:region_type_id': kind},
+        )
+        for kind in ('r1', 'r2')
+    ]
+    glance.page_size = 1
+    reason = refused(None, 'aes')
+    assert '2 images match' in reason
+    assert all(image in reason for image in ids)
+    assert fetch(None, 'aes', 'r2') == b'r2'
+
+
+def test_glance_is_not_well(glance):
+    image = glance.put_image(CONTENT)
+    glance.status[f'/image/v2/images/{image}'] = 500
+    assert '500' in refused(image)
+    option('cloud', 'elsewhere')
+    assert 'elsewhere' in refused(image)
+
+
+def test_without_openstacksdk(clean, monkeypatch):
+    monkeypatch.setitem(__import__('sys').modules, 'openstack', None)
+    assert 'os-acc[glance]' in refused(None, 'aes')

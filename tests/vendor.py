@@ -1,0 +1,122 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""A vendor's tool for an FPGA that is not there: a real executable.
+
+It does as it is told by the file ``mode``. A bitstream's content is the name
+of its function.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import stat
+from typing import Any
+
+import os_acc
+
+FPGA = '0000:0a:00.0'
+VFS = [f'0000:0a:00.{n}' for n in range(1, 4)]
+
+_PROGRAM = """#!/bin/sh
+# {folder}/program FILE REGION ...
+cd {folder}
+echo "$@" >> programmed
+case $(cat mode) in
+  slow) sleep 0.3 ;;
+  fail) echo "no such $2 board"; exit 3 ;;
+  hang) sleep 60 & echo $$ > pid; wait ;;
+  lie) exit 0 ;;
+  meet)
+    # Waits until another is at it too.
+    touch "met.$$"
+    n=0
+    while [ $(ls met.* | wc -l) -lt 2 ]; do
+      n=$((n + 1)); [ $n -gt 500 ] && exit 9
+      sleep 0.01
+    done ;;
+esac
+cp "$1" "state.$2"
+"""
+
+_CHECK = """#!/bin/sh
+echo "function: $(cat {folder}/state.$1)"
+"""
+
+_CLEAR = """#!/bin/sh
+cd {folder}
+echo "$1" >> cleared
+[ "$(cat mode)" = fail ] && exit 4
+rm -f "state.$1"
+"""
+
+
+class Vendor:
+    """The tool, and what it has done.
+
+    :param folder: an empty one
+    """
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self.folder = folder
+        self.bitstreams = folder / 'bitstreams'
+        self.bitstreams.mkdir(parents=True)
+        for name, text in (
+            ('program', _PROGRAM),
+            ('check', _CHECK),
+            ('clear', _CLEAR),
+        ):
+            path = folder / name
+            path.write_text(text.format(folder=folder))
+            path.chmod(path.stat().st_mode | stat.S_IXUSR)
+        self.mode('ok')
+
+    def mode(self, mode: str) -> None:
+        (self.folder / 'mode').write_text(mode)
+
+    def bitstream(self, function: str) -> str:
+        """:returns: the path of one that has a function"""
+        path = self.bitstreams / f'{function}.gbs'
+        path.write_text(function)
+        return str(path)
+
+    def calls(self, name: str = 'programmed') -> list[list[str]]:
+        """The arguments of each call."""
+        path = self.folder / name
+        if not path.exists():
+            return []
+        return [line.split() for line in path.read_text().splitlines()]
+
+    def function(self, region: str = '') -> str | None:
+        """What is in."""
+        path = self.folder / f'state.{region}'
+        return path.read_text() if path.exists() else None
+
+    def configure(self, programming: str, **values: Any) -> None:
+        """Set device_spec, and where bitstreams may be."""
+        spec = {
+            'address': FPGA,
+            'resource_class': 'FPGA',
+            'num_vfs': len(VFS),
+            'programming': programming,
+            'program': f'{self.folder}/program {{file}} "{{region}}"',
+            'check': f'{self.folder}/check "{{region}}"',
+            'clear': f'{self.folder}/clear "{{region}}"',
+            **values,
+        }
+        os_acc.CONF.set_override('device_spec', [json.dumps(spec)], 'os_acc')
+        os_acc.CONF.set_override(
+            'allowed_folders', [str(self.bitstreams)], 'os_acc_bitstreams'
+        )
+
+
+def furnish(kernel: Any) -> None:
+    """Put the FPGA into a kernel of files, with its VFs."""
+    kernel.add_function(FPGA, '8086:bcce', 0x120000, 'dfl-pci', totalvfs=4)
+    kernel.write(f'{kernel.pci}/devices/{FPGA}/sriov_numvfs', str(len(VFS)))
