@@ -34,8 +34,8 @@ MTTY = pathlib.Path('/sys/class/mdev_bus/mtty/mdev_supported_types/mtty-1')
 @pytest.fixture
 def guest(tmp_path: pathlib.Path) -> Iterator[live.Guest]:
     daemon = live.Libvirtd(tmp_path / 'libvirt')
-    # As small as Nova's m1.small: VFIO maps all of it for the VF.
-    made = live.Guest(daemon, memory=2048)
+    # VFIO maps all of it for the VF.
+    made = live.Guest(daemon, memory=1024)
     made.start()
     # libvirt binds the VF, for both.
     pf = {**use.SPECS[0], 'bind': 'libvirt'}
