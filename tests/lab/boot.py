@@ -79,7 +79,7 @@ def arguments() -> argparse.Namespace:
         help='for everything, all boots together (default: %(default)s)',
     )
     parser.add_argument('--cpus', type=int, default=2)
-    parser.add_argument('--memory', default='6G')
+    parser.add_argument('--memory', default='4G')
     parser.add_argument(
         '--coverage',
         type=pathlib.Path,
