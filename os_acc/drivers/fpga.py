@@ -85,9 +85,12 @@ class FPGADriver(pci_driver.PCIDriver):
             if function is not None:
                 return self._specs().find(function) is not None
             return self._future_pf(request.handle.address) is not None
-        return request.handle is None and (
-            request.resource_class in {spec.resource_class for spec in specs}
-            or request.resource_class in self._resource_classes()
+        wanted = request.resource_class
+        if request.handle is not None or wanted is None:
+            return False
+        return (
+            wanted in {spec.resource_class for spec in specs}
+            or wanted in self._resource_classes()
         )
 
     def _resource_classes(self) -> Iterator[str | None]:
