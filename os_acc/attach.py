@@ -114,7 +114,10 @@ class Attacher:
         self, callback: progress.Callback | None = None
     ) -> steps_module.Steps:
         return steps_module.Steps(
-            self.extensions, self.journal.save, progress.Reporter(callback)
+            self.extensions,
+            self.journal.save,
+            progress.Reporter(callback),
+            self.journal.programs,
         )
 
     def release(

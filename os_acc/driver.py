@@ -39,6 +39,10 @@ class DriverBase(extension.ExtensionBase, abc.ABC):
     #: True for a catch-all: a specific driver's claim goes first.
     generic: ClassVar[bool] = False
 
+    #: Whether it programs devices. A request with a function or a bitstream
+    #: for a driver that does not is refused before anything is touched.
+    programs: ClassVar[bool] = False
+
     #: Names of the handle classes that it makes, for host_info(). If given,
     #: a plugin that takes none of them is refused before anything is touched.
     handle_types: ClassVar[tuple[str, ...]] = ()

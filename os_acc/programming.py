@@ -45,7 +45,7 @@ HOOKS = 'os_acc.programmed'
 
 # Keys of VAN.driver_data.
 UNDECIDED = 'function_undecided'  # it has a handle, and uses nothing
-REGION = 'region'
+REGION = programs.REGION
 
 # Values of UNDECIDED: it never did; or it has let go.
 NEVER, LEFT = 'never', 'left'
@@ -138,12 +138,16 @@ def program(
             return False
         check()
         unnamed = wanted.function_id is None
+        known = _known(by, slot, wanted)
         if broken(by, slot) is None:
-            wanted = _known(by, slot, wanted)
+            wanted = known
         if van is not None:
             _decide(van, wanted.function_id)
+        before = _record(by, slot)
         _write(by, slot, wanted, programs.PROGRAMMING)
         try:
+            # Who has saved a VAN since then sees the record, or is seen.
+            _check_unused(by, slot, known, before, van)
             act()
             if unnamed and slot.look is not None:
                 # What the file put in: it counts as this file from now on.
@@ -151,6 +155,11 @@ def program(
                 wanted = Wanted(seen, wanted.digest)
                 if van is not None:
                     _decide(van, seen)
+        except _TakenMeanwhile as err:
+            if van is not None:
+                undecide(van)
+                van.save()
+            raise err.busy from None
         except BaseException as err:
             text = exception.describe(err)
             _write(by, slot, wanted, programs.ERROR, text)
@@ -167,6 +176,35 @@ def program(
     )
     _tell(slot.device, wanted.function_id)
     return True
+
+
+class _TakenMeanwhile(Exception):
+    def __init__(self, busy: exception.DeviceBusy) -> None:
+        super().__init__()
+        self.busy = busy
+
+
+def _check_unused(
+    by: driver.DriverBase,
+    slot: Slot,
+    wanted: Wanted,
+    before: programs.Program | None,
+    van: objects.VAN | None,
+) -> None:
+    """Look once more, with the record written: nobody came in between."""
+    holders = _in_the_way(by, slot, wanted, van)
+    if not holders:
+        return
+    if before is not None:
+        _journal(by).save_program(before)
+    else:
+        _journal(by).forget_program(slot.device, slot.region)
+    raise _TakenMeanwhile(
+        exception.DeviceBusy(
+            device=slot.label,
+            holder=', '.join(_user(other) for other in holders),
+        )
+    )
 
 
 def clear(
@@ -372,14 +410,7 @@ def _take(
         if van is not None:
             _decide(van, there.function_id)
         return True
-    now = boot.boot_id()
-    function = spelling(_known(by, slot, wanted).function_id)
-    holders = [
-        other
-        for other in users(by, slot, van.uuid if van is not None else None)
-        # What a reboot took from them all is put back for them all.
-        if other.boot_id == now or spelling(other.function_id) != function
-    ]
+    holders = _in_the_way(by, slot, wanted, van)
     if holders:
         raise exception.DeviceBusy(
             device=f'{slot.label}, programmed with {there.function_id},',
@@ -399,6 +430,23 @@ def _known(by: driver.DriverBase, slot: Slot, wanted: Wanted) -> Wanted:
     ):
         return Wanted(record.function_id, wanted.digest)
     return wanted
+
+
+def _in_the_way(
+    by: driver.DriverBase,
+    slot: Slot,
+    wanted: Wanted,
+    van: objects.VAN | None,
+) -> list[objects.VAN]:
+    """Who uses what is in a slot, and would lose it."""
+    now = boot.boot_id()
+    function = spelling(_known(by, slot, wanted).function_id)
+    return [
+        other
+        for other in users(by, slot, van.uuid if van is not None else None)
+        # What a reboot took from them all is put back for them all.
+        if other.boot_id == now or spelling(other.function_id) != function
+    ]
 
 
 def _decide(van: objects.VAN, function_id: str | None) -> None:

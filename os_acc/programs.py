@@ -13,6 +13,9 @@ from __future__ import annotations
 import dataclasses
 import sqlite3
 
+# Key of VAN.driver_data: the region that a VAN's handle is of.
+REGION = 'region'
+
 PROGRAMMING = 'programming'
 PROGRAMMED = 'programmed'
 ERROR = 'error'

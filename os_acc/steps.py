@@ -19,6 +19,7 @@ from os_acc import journal
 from os_acc import loader
 from os_acc import log
 from os_acc import objects
+from os_acc import programs
 from os_acc import progress
 from os_acc import validation
 
@@ -41,10 +42,12 @@ class Steps:
         extensions: loader.Extensions,
         save: Callable[[objects.VAN], None],
         reporter: progress.Reporter,
+        programs_of: Callable[[str], list[programs.Program]],
     ) -> None:
         self._extensions = extensions
         self._save = save
         self._reporter = reporter
+        self._programs_of = programs_of
 
     def prepare(self, entry: journal.Entry) -> None:
         """prepareVAN, and a look at the handle that it leaves.
@@ -65,6 +68,7 @@ class Steps:
                 raise exception.FunctionMissing(
                     driver=van.driver, function=entry.request.function_id
                 )
+            self._check_sound(van)
             validation.check_handle(van.handle, plugin.describe())
             if before and before.identity != van.handle.identity:
                 raise exception.HandleChanged(
@@ -74,6 +78,26 @@ class Steps:
                 )
 
         self._run(entry, 'prepareVAN', act, wrap_all=True)
+
+    def _check_sound(self, van: objects.VAN) -> None:
+        """A device whose programming failed goes to nobody, by any driver.
+
+        Its VAN is saved by now: who programs it from here on sees that.
+        """
+        if van.device is None:
+            return
+        region = van.driver_data.get(programs.REGION)
+        for found in self._programs_of(van.device):
+            if found.state != programs.PROGRAMMED and region in (
+                None,
+                found.region,
+            ):
+                raise exception.DeviceError(
+                    device=found.label,
+                    reason='its programming failed, or has not ended'
+                    + (f': {found.error}' if found.error else '')
+                    + '. Program it again',
+                )
 
     def plug(self, entry: journal.Entry) -> None:
         plugin = self._extensions.plugin(entry.van.plugin)

@@ -114,9 +114,24 @@ def plan(
     for request in requests:
         _check_binding(request, instance_info)
         driver = extensions.driver_for(request, conf.os_acc.drivers)
+        _check_programs(request, driver)
         _check_handle(request, driver, plugin)
         plans.append(Plan(request, driver, plugin))
     return plans
+
+
+def _check_programs(
+    request: objects.AcceleratorRequest, driver: driver_base.DriverBase
+) -> None:
+    for field in ('function_id', 'bitstream'):
+        if getattr(request, field) is not None and not driver.programs:
+            _refuse(
+                field,
+                '(given)' if field == 'bitstream' else request.function_id,
+                f'none: driver {driver.name!r}, which is for this request, '
+                'programs nothing',
+                f'request {request.uuid}',
+            )
 
 
 def check_live(plugin: plugin_base.PluginBase) -> None:

@@ -24,6 +24,8 @@ from os_acc import diagnosis
 from os_acc import driver
 from os_acc import exception
 from os_acc import objects
+from os_acc import programming
+from os_acc import programs
 from os_acc.drivers import cyborg_listing
 from os_acc.drivers import cyborg_mdev
 from os_acc.drivers import cyborg_program
@@ -91,6 +93,7 @@ IDS = 'ids'  # vendor:product, as it was claimed
 
 class CyborgDriver(driver.DriverBase):
     CONFIG_OPTS = OPTS
+    programs = True
     handle_types = ('PCIHandle', 'MdevHandle', 'TestHandle')
 
     def __init__(self, config: Any) -> None:
@@ -163,7 +166,6 @@ class CyborgDriver(driver.DriverBase):
                 value=[],
                 expected="names of Cyborg's drivers",
             )
-        cyborg_program.check_bitstream(request)
         wanted = van.handle or request.handle
         if wanted is None:
             self._choose(van, request)
@@ -222,6 +224,8 @@ class CyborgDriver(driver.DriverBase):
         wants_function = request.function_id or request.bitstream
         if wants_function:
             cyborg_program.check_programmable(found)
+        if found.programmable:
+            programming.undecide(van, programs.WHOLE)
         with contextlib.ExitStack() as stack:
             if isinstance(handle, objects.PCIHandle):
                 stack.enter_context(self._admitted(van, handle))
@@ -235,7 +239,7 @@ class CyborgDriver(driver.DriverBase):
                 cyborg_mdev.check(van, handle)
             van.handle, van.device = handle, found.address
             van.save()
-        if wants_function:
+        if found.programmable:
             cyborg_program.put_function(
                 self, self._source, van, request, found.address
             )

@@ -11,26 +11,21 @@
 from __future__ import annotations
 
 import logging
-import os
 
 from oslo_config import cfg
 
+from os_acc import bitstreams
 from os_acc import device_spec
 from os_acc import driver
 from os_acc import exception
-from os_acc import log
 from os_acc import objects
+from os_acc import programming
 from os_acc.drivers import cyborg_listing
 from os_acc.drivers import cyborg_source
-from os_acc.linux import boot
 from os_acc.linux import pci
 
 LOG = logging.getLogger(__name__)
 CONF = cfg.CONF
-
-# Key of VAN.driver_data: in that boot of the host, the VAN's function was
-# programmed, or seen to be in.
-PROGRAMMED = 'programmed'
 
 # The one of Cyborg's drivers whose tool is not told the PCI domain.
 _NO_DOMAIN = 'intel_fpga_driver'
@@ -105,6 +100,18 @@ def _verify(
     )
 
 
+def slot_of(source: cyborg_source.Source, address: str) -> programming.Slot:
+    """A device as what is programmed: always the whole of it."""
+
+    def look() -> str | None:
+        # What was found before this one waited for the lock may not be so.
+        source.forget()
+        functions = source.at(address).functions
+        return functions[0] if functions else None
+
+    return programming.Slot(device=address, look=look)
+
+
 def put_function(
     by: driver.DriverBase,
     source: cyborg_source.Source,
@@ -115,74 +122,26 @@ def put_function(
     """Have a function in a device for a VAN. The device's lock is held.
 
     :raises DeviceBusy: others have the device with something else in it
+    :raises DeviceError: its programming failed
     """
-    now, wanted = boot.boot_id(), request.function_id
-    # What was found before this one waited for the lock may not be so now.
-    source.forget()
-    found = source.at(address)
-    users = [
-        other
-        for other in by.vans_on(address)
-        if other.uuid != van.uuid and not _awaits(other, wanted, now)
-    ]
-    is_in = wanted is not None and (
-        found.has_function(wanted)
-        or (
-            bool(users)
-            and not found.functions
-            and all(_has_put(other, wanted, now) for other in users)
+    slot = slot_of(source, address)
+    function_id, bitstream = request.function_id, request.bitstream
+    if bitstream is None or function_id is not None:
+        wanted = programming.Wanted(function_id)
+        if programming.take(by, van, slot, wanted):
+            return
+    with bitstreams.fetched(
+        bitstream, function_id, None, van.report_progress
+    ) as file:
+        wanted = programming.Wanted(
+            function_id or file.function_id, file.sha256
         )
-    )
-    if users and not is_in:
-        raise exception.DeviceBusy(
-            device=f'{address}, which has '
-            f'{_functions(found, users) or "no known function"},',
-            holder=', '.join(
-                f'instance {other.instance_uuid}' for other in users
-            ),
-        )
-    if not is_in and request.bitstream is None:
-        raise exception.InvalidRequest(
-            subject=f'request {request.uuid}',
-            field='bitstream',
-            value=None,
-            expected=f'a file with {wanted}, which is not in {address}',
-        )
-    van.function_id = wanted
-    van.save()
-    if not is_in:
-        assert request.bitstream is not None
-        van.report_progress(None, f'programming {address}')
-        program(source, address, request.bitstream, wanted)
-        log.about(LOG, van.instance_uuid, van.uuid).info(
-            '%s is programmed with %s',
-            address,
-            wanted or request.bitstream,
-        )
-    van.driver_data = {**van.driver_data, PROGRAMMED: now}
-    van.save()
 
+        def act() -> None:
+            van.report_progress(None, f'programming {address}')
+            program(source, address, file.path, wanted.function_id)
 
-def _awaits(van: objects.VAN, function_id: str | None, boot_id: str) -> bool:
-    """Whether a VAN had a function before a reboot, and will have it again."""
-    return (
-        function_id is not None
-        and van.function_id == function_id
-        and van.driver_data.get(PROGRAMMED, boot_id) != boot_id
-    )
-
-
-def _has_put(van: objects.VAN, function_id: str, boot_id: str) -> bool:
-    """Whether a VAN's device was seen to have a function, in this boot."""
-    return (
-        van.function_id == function_id
-        and van.driver_data.get(PROGRAMMED) == boot_id
-    )
-
-
-def _functions(found: cyborg_listing.Found, users: list[objects.VAN]) -> str:
-    known = found.functions or [v.function_id for v in users if v.function_id]
-    return ', '.join(dict.fromkeys(known))
+        programming.program(by, slot, wanted, lambda: None, act, van)
 
 
 def check_programmable(found: cyborg_listing.Found) -> None:
@@ -197,16 +156,3 @@ def check_programmable(found: cyborg_listing.Found) -> None:
         )
     if reason is not None:
         raise exception.DeviceError(device=found.address, reason=reason)
-
-
-def check_bitstream(request: objects.AcceleratorRequest) -> None:
-    """:raises InvalidRequest: it is no file of this host"""
-    path = request.bitstream
-    if path is None or (os.path.isabs(path) and os.path.isfile(path)):
-        return
-    raise exception.InvalidRequest(
-        subject=f'request {request.uuid}',
-        field='bitstream',
-        value=path,
-        expected='the absolute path of a file on this host',
-    )

@@ -64,6 +64,7 @@ OPTS = (
 
 class FakeDriver(driver.DriverBase):
     CONFIG_OPTS = OPTS
+    programs = True
     handle_types = ('TestHandle', 'PCIHandle', 'MdevHandle', 'DRCHandle')
 
     def can_handle(self, request: objects.AcceleratorRequest) -> bool:

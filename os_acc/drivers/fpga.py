@@ -73,6 +73,7 @@ class _Programmable(device_spec.Specs):
 
 
 class FPGADriver(pci_driver.PCIDriver):
+    programs = True
     CONFIG_OPTS = OPTS  # type: ignore[assignment]
     generic = False
 

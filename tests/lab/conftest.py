@@ -62,6 +62,8 @@ def pytest_collection_modifyitems(
     left_out = [item for item in items if not wanted(item)]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if wanted(item)]
+    # What leaves devices taken for the next boot comes last.
+    items.sort(key=lambda item: 'leave_all' in item.fixturenames)
 
 
 def _text(path: pathlib.Path) -> str | None:

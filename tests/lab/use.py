@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Sequence
 import fcntl
 import json
@@ -30,6 +31,9 @@ from os_acc.linux import pci
 from os_acc.linux import sysfs
 from os_acc.linux import vfio
 from os_acc.privileged import context
+
+# A process of another user may not be able to read the standard library.
+codecs.lookup('ascii')
 
 # Loaded here once: in the lab that takes its time.
 from os_acc.privileged import holding as _holding  # noqa: F401

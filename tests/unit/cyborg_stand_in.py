@@ -129,6 +129,9 @@ def stand_in_host(kernel, tmp_path, monkeypatch):
     )
     before = kernel.snapshot()
     os_acc.CONF.set_override('plugin', 'noop', 'os_acc')
+    os_acc.CONF.set_override(
+        'allowed_folders', [str(tmp_path)], 'os_acc_bitstreams'
+    )
     os_acc.CONF.set_override('drivers', ['cyborg'], 'os_acc')
     os_acc.initialize()
     option('enabled_drivers', ['plain', 'fpga'])

@@ -78,17 +78,46 @@ def test_a_function_that_is_in(here):
 
 
 def test_a_function_that_is_not_in_takes_a_bitstream(here):
+    """It is looked for in Glance, which is not there."""
     err = cause(vf(0, function_id=F1))
-    assert isinstance(err, exception.InvalidRequest)
-    assert 'bitstream' in str(err)
+    assert isinstance(err, exception.BitstreamError)
+    assert F1 in str(err)
 
 
 @pytest.mark.parametrize('path', ['image.gbs', '/nowhere/image.gbs', '/tmp'])
 def test_no_file(here, path):
     err = cause(vf(0, bitstream=path))
-    assert isinstance(err, exception.InvalidRequest)
-    assert repr(path) in str(err)
+    assert isinstance(err, exception.InvalidRequest | exception.BitstreamError)
+    assert path in str(err)
     assert here.calls() == []
+
+
+def test_a_link_out_of_the_allowed_folders(here, tmp_path):
+    (tmp_path / 'image.gbs').symlink_to('/etc/passwd')
+    err = cause(vf(0, bitstream=str(tmp_path / 'image.gbs')))
+    assert isinstance(err, exception.BitstreamError)
+    assert here.calls() == []
+
+
+def test_no_secret_in_an_error(here):
+    url = 'https://user:s3cret@127.0.0.1:9/x.gbs?token=t0ken'
+    err = cause(vf(0, bitstream=url))
+    assert 's3cret' not in str(err)
+    assert 't0ken' not in str(err)
+
+
+@pytest.mark.parametrize('told', ['false', 'die'])
+@pytest.mark.parametrize('by', ['cyborg', 'pci'])
+def test_what_failed_to_program_is_kept(here, told, by):
+    """No driver gives it out, until it is programmed again."""
+    here.tell('program', told)
+    cause(vf(0, bitstream=here.image(), function_id=F1))
+    here.tell('program', '')
+    nothing = vf(0)
+    nothing.driver = by
+    assert 'programming failed' in str(cause(nothing))
+    _, (van,) = plug(vf(0, bitstream=here.image(), function_id=F1))
+    assert van.function_id == F1
 
 
 def test_what_cannot_be_programmed(here):

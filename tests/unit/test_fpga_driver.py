@@ -28,6 +28,7 @@ import web
 import os_acc
 from os_acc import exception
 from os_acc import objects
+from os_acc import programming
 from os_acc.bitstreams import local
 from os_acc.linux import turns
 from os_acc.privileged import programming as privileged
@@ -486,6 +487,10 @@ def test_a_bitstream_whose_function_the_kernel_tells(kernel, tool, port):
     # They are put back beside each other, too.
     kernel.boot()
     port.write_text('')
+    tool.mode('fail')
+    assert len(os_acc.recover().failed) == 2
+    tool.mode('ok')
+    before = len(tool.calls())
     original = privileged.run
 
     def run(*args):
@@ -497,7 +502,7 @@ def test_a_bitstream_whose_function_the_kernel_tells(kernel, tool, port):
         report = os_acc.recover()
     assert [van.error for van in report.failed] == []
     assert len(report.restored) == 2
-    assert len(tool.calls()) == 2
+    assert len(tool.calls()) == before + 1
 
 
 def test_a_bitstream_alone_goes_to_a_free_device(kernel, tool):
@@ -755,12 +760,59 @@ def test_a_driver_that_does_not_program(kernel, tool):
     """It must not give out a device without the function."""
     devices.furnish(kernel)
     devices.spec({'address': '*'})
-    wanted = devices.pci(devices.DISK)
-    wanted.function_id = 'aes'
-    reason = cause(wanted)
-    assert isinstance(reason, exception.FunctionMissing)
-    assert "'pci'" in str(reason)
+    for field in ('function_id', 'bitstream'):
+        wanted = devices.pci(devices.DISK)
+        setattr(wanted, field, 'aes')
+        with pytest.raises(exception.InvalidRequest, match="driver 'pci'"):
+            os_acc.plug(devices.instance(), [wanted])
     assert kernel.driver_of(devices.DISK) == 'nvme'
+
+
+def test_no_driver_gives_out_what_failed_to_program(tool):
+    tool.mode('fail')
+    failure(tool)
+    assert record().state == 'error'
+    wanted = devices.pci(VFS[0])
+    wanted.driver = 'pci'
+    assert 'programming failed' in str(cause(wanted))
+    tool.mode('ok')
+    program(tool)
+    os_acc.plug(devices.instance(), [wanted])
+
+
+def test_no_driver_gives_it_out_while_it_is_programmed(tool, monkeypatch):
+    wanted = devices.pci(VFS[1])
+    wanted.driver = 'pci'
+    run, refused = privileged.run, []
+
+    def meanwhile(*args):
+        if not refused:
+            refused.append(None)
+            refused[0] = cause(wanted)
+        return run(*args)
+
+    monkeypatch.setattr(privileged, 'run', meanwhile)
+    program(tool)
+    assert 'has not ended' in str(refused[0])
+    assert record().state == 'programmed'
+
+
+def test_who_came_just_before_stops_the_programming(tool, monkeypatch):
+    """Between the look for users and the record."""
+    write, wanted = programming._write, devices.pci(VFS[1])
+    wanted.driver = 'pci'
+    plugged = []
+
+    def first(*args):
+        if not plugged:
+            plugged.extend(os_acc.plug(devices.instance(), [wanted]))
+        write(*args)
+
+    monkeypatch.setattr(programming, '_write', first)
+    failure(tool, exception.DeviceBusy)
+    assert len(plugged) == 1
+    assert os_acc._attacher.journal.programs() == []
+    assert tool.function() is None
 
 
 def test_another_bitstream_for_a_plugged_van(tool):
