@@ -176,7 +176,14 @@ class Attacher:
 
         :returns: the VANs for which it failed, and how
         """
-        failed = self._prepare(entries, step, keep_going=True)
+        failed: dict[str, exception.StepFailed] = {}
+        # Who asked for no function has the one that the others are given.
+        for some in (
+            [e for e in entries if e.names_function],
+            [e for e in entries if not e.names_function],
+        ):
+            if some:
+                failed |= self._prepare(some, step, keep_going=True)
         done = [e.van for e in entries if e.van.uuid not in failed]
         for van in done:
             van.boot_id = boot.boot_id()

@@ -64,6 +64,14 @@ class Entry:
     attached: bool = False
     started: bool = True
 
+    @property
+    def names_function(self) -> bool:
+        """Whether its request says what must be programmed."""
+        return (
+            self.request.function_id is not None
+            or self.request.bitstream is not None
+        )
+
 
 class Journal:
     """The journal of one state path. Safe from many threads.

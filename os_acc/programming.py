@@ -137,14 +137,24 @@ def program(
         if _take(by, van, slot, wanted, exact=van is None):
             return False
         check()
+        unnamed = wanted.function_id is None
+        known = _known(by, slot, wanted)
+        if broken(by, slot) is None:
+            wanted = known
         if van is not None:
             _decide(van, wanted.function_id)
         before = _record(by, slot)
         _write(by, slot, wanted, programs.PROGRAMMING)
         try:
             # Who has saved a VAN since then sees the record, or is seen.
-            _check_unused(by, slot, wanted, before, van)
+            _check_unused(by, slot, known, before, van)
             act()
+            if unnamed and slot.look is not None:
+                # What the file put in: it counts as this file from now on.
+                seen = slot.look() or wanted.function_id
+                wanted = Wanted(seen, wanted.digest)
+                if van is not None:
+                    _decide(van, seen)
         except _TakenMeanwhile as err:
             if van is not None:
                 undecide(van)
@@ -228,6 +238,38 @@ def clear(
         _journal(by).forget_program(slot.device, slot.region)
     _logger(van).info('%s is cleared', slot.label)
     _tell(slot.device, None)
+
+
+def asked(
+    by: driver.DriverBase,
+    van: objects.VAN,
+    slot: Slot,
+    request: objects.AcceleratorRequest,
+) -> tuple[str | None, str | None]:
+    """What a VAN that is prepared shall have: function, bitstream.
+
+    Who asked for nothing, and before a reboot shared the function of one that
+    asked for it, must not hold the device without that function.
+    """
+    wanted = request.function_id, request.bitstream
+    if wanted != (None, None) or None in (van.function_id, van.handle):
+        return wanted
+    if van.boot_id == boot.boot_id():
+        return wanted
+    for other in by.vans_on(slot.device):
+        if (
+            other.uuid == van.uuid
+            or other.driver_data.get(REGION) != slot.region
+            or other.driver_data.get(UNDECIDED) == LEFT
+            or spelling(other.function_id) != spelling(van.function_id)
+        ):
+            continue
+        for each in by.requests_of(other.instance_uuid):
+            if each.uuid == other.uuid and (
+                each.function_id or each.bitstream
+            ):
+                return van.function_id, each.bitstream
+    return wanted
 
 
 def undecide(van: objects.VAN, region: str | None = None) -> None:
@@ -377,6 +419,19 @@ def _take(
     return False
 
 
+def _known(by: driver.DriverBase, slot: Slot, wanted: Wanted) -> Wanted:
+    """With the function that the bitstream had when it was in before."""
+    record = _record(by, slot)
+    if (
+        wanted.function_id is None
+        and wanted.digest is not None
+        and record is not None
+        and record.digest == wanted.digest
+    ):
+        return Wanted(record.function_id, wanted.digest)
+    return wanted
+
+
 def _in_the_way(
     by: driver.DriverBase,
     slot: Slot,
@@ -385,12 +440,12 @@ def _in_the_way(
 ) -> list[objects.VAN]:
     """Who uses what is in a slot, and would lose it."""
     now = boot.boot_id()
+    function = spelling(_known(by, slot, wanted).function_id)
     return [
         other
         for other in users(by, slot, van.uuid if van is not None else None)
         # What a reboot took from them all is put back for them all.
-        if other.boot_id == now
-        or spelling(other.function_id) != spelling(wanted.function_id)
+        if other.boot_id == now or spelling(other.function_id) != function
     ]
 
 

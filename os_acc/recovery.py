@@ -30,7 +30,10 @@ def recover(attacher: attach.Attacher) -> objects.RecoveryReport:
     report = objects.RecoveryReport(
         released=[], restored=[], failed=[], busy=[], unreadable={}
     )
-    for instance_uuid in attacher.journal.unsettled(boot.boot_id()):
+    unsettled = attacher.journal.unsettled(boot.boot_id())
+    # Who asked for no function has the one that the others are given.
+    unsettled.sort(key=lambda uuid: not _names_function(attacher, uuid))
+    for instance_uuid in unsettled:
         with contextlib.ExitStack() as stack:
             lock = attacher.locks.instance(instance_uuid, wait=False)
             try:
@@ -57,6 +60,14 @@ def recover(attacher: attach.Attacher) -> objects.RecoveryReport:
         len(report.unreadable),
     )
     return report
+
+
+def _names_function(attacher: attach.Attacher, instance_uuid: str) -> bool:
+    # A row that cannot be read is reported when its turn comes.
+    with contextlib.suppress(exception.JournalError):
+        entries = attacher.journal.entries(instance_uuid)
+        return any(entry.names_function for entry in entries)
+    return False
 
 
 def _recover_programming(attacher: attach.Attacher) -> None:

@@ -18,6 +18,7 @@ import http.server
 import json
 import re
 import threading
+import time
 from typing import Any
 import urllib.parse
 
@@ -26,6 +27,7 @@ class Server(http.server.ThreadingHTTPServer):
     """Serves what is in ``files``, and Glance's API v2 from ``images``.
 
     :ivar drops: how many more downloads end after half of what was asked
+    :ivar trickles: paths that are sent byte by byte
     :ivar hook: called with each path before it is answered
     :ivar asked: (path, Range header or None) of each request
     """
@@ -39,6 +41,7 @@ class Server(http.server.ThreadingHTTPServer):
         self.redirects: dict[str, str] = {}
         self.images: dict[str, dict[str, Any]] = {}
         self.drops = 0
+        self.trickles: set[str] = set()
         self.ranges = True
         self.declared: dict[str, int] = {}
         self.page_size = 100
@@ -166,6 +169,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.server.drops -= 1
             rest = rest[: len(rest) // 2]
         with contextlib.suppress(OSError):
+            while path in self.server.trickles and rest:
+                self.wfile.write(rest[:1])
+                rest = rest[1:]
+                time.sleep(0.02)
             self.wfile.write(rest)
 
     def _send(

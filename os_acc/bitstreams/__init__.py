@@ -134,10 +134,10 @@ def _local(path: str) -> Iterator[Bitstream]:
             wanted = checksum.Checksum.parse(
                 'sha256', (words or [''])[0], path
             )
-            digest = checksum.verify(file, wanted, path)
+            digest = checksum.verify(file, wanted, path, most)
         else:
             # It is the operator's own folder: it may do without.
-            digest = checksum.of_file(file)['sha256']
+            digest = checksum.of_file(file, path, most)['sha256']
         yield Bitstream(real, digest)
 
 

@@ -130,7 +130,8 @@ def _new(
 ) -> tuple[BinaryIO, str]:
     fill(part)
     part.flush()
-    digest = checksum.verify(part, wanted, bitstream)
+    most = options.max_bytes(cfg.CONF)
+    digest = checksum.verify(part, wanted, bitstream, most)
     _make_room(os.path.dirname(path), part, bitstream)
     os.fsync(part.fileno())
     os.rename(path + PART, path)
@@ -149,7 +150,8 @@ def _existing(
     fcntl.flock(file, fcntl.LOCK_SH)
     try:
         if _is_there(file, path):
-            return file, checksum.verify(file, wanted, bitstream)
+            most = options.max_bytes(cfg.CONF)
+            return file, checksum.verify(file, wanted, bitstream, most)
     except exception.BitstreamError as err:
         LOG.error('In the cache, and downloaded again: %s', err)
         os.unlink(path)

@@ -48,16 +48,31 @@ class Checksum(NamedTuple):
 
 
 def of_file(
-    file: BinaryIO, *algorithms: str, copy: BinaryIO | None = None
+    file: BinaryIO,
+    bitstream: str,
+    most: int,
+    *algorithms: str,
+    copy: BinaryIO | None = None,
 ) -> dict[str, str]:
     """Read a file from its start.
 
+    :param bitstream: what to call it in errors
+    :param most: how many bytes it may have; it may still be growing
     :param copy: gets all that is read
     :returns: the checksum by each algorithm, hex
+    :raises BitstreamError: it has more
     """
     hashes = {name: hashlib.new(name) for name in {'sha256', *algorithms}}
     os.lseek(file.fileno(), 0, os.SEEK_SET)
+    size = 0
     while chunk := os.read(file.fileno(), _CHUNK):
+        size += len(chunk)
+        if size > most:
+            raise exception.BitstreamError(
+                bitstream=bitstream,
+                reason=f'it has grown to {size} bytes or more, max_size is '
+                f'{most}',
+            )
         for each in hashes.values():
             each.update(chunk)
         if copy is not None:
@@ -65,13 +80,14 @@ def of_file(
     return {name: each.hexdigest() for name, each in hashes.items()}
 
 
-def verify(file: BinaryIO, wanted: Checksum, bitstream: str) -> str:
+def verify(file: BinaryIO, wanted: Checksum, bitstream: str, most: int) -> str:
     """Read a file, and see that it is what it should be.
 
+    :param most: as of_file
     :returns: its SHA-256
     :raises BitstreamError: it is not
     """
-    found = of_file(file, wanted.algorithm)
+    found = of_file(file, bitstream, most, wanted.algorithm)
     if found[wanted.algorithm] != wanted.value:
         raise exception.BitstreamError(
             bitstream=bitstream,

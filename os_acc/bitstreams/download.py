@@ -72,7 +72,7 @@ def download(
             reason,
         )
         if attempt < conf.download_attempts:
-            _check(deadline, bitstream)
+            check_deadline(deadline, bitstream)
             time.sleep(max(min(pause, deadline - time.monotonic()), 0))
             pause *= 2
     raise exception.BitstreamError(
@@ -108,7 +108,7 @@ def _attempt(
             while chunk := answer.read(_CHUNK):
                 have += len(chunk)
                 _check_size(have, most, bitstream)
-                _check(deadline, bitstream)
+                check_deadline(deadline, bitstream)
                 _write(file, chunk, bitstream)
                 report(have / total if total else None, 'downloading')
     except DROPPED as err:
@@ -136,7 +136,8 @@ def _check_size(size: int, most: int, bitstream: str) -> None:
         )
 
 
-def _check(deadline: float, bitstream: str) -> None:
+def check_deadline(deadline: float, bitstream: str) -> None:
+    """:raises Timeout: download_timeout is over"""
     if time.monotonic() >= deadline:
         raise exception.Timeout(
             what=f'the download of bitstream {bitstream}',

@@ -88,14 +88,21 @@ class Source:
     def _read(self, url: str) -> str:
         """A small file, asked for again where the connection dropped."""
         conf = cfg.CONF[options.GROUP]
+        deadline = time.monotonic() + conf.download_timeout
         for left in reversed(range(conf.download_attempts)):
             try:
                 with self._open(url, {}) as response:
-                    data: bytes = response.read(_SIDECAR_BYTES)
+                    data = b''
+                    while (room := _SIDECAR_BYTES - len(data)) and (
+                        chunk := response.read1(room)
+                    ):
+                        data += chunk
+                        download.check_deadline(deadline, self.label)
                     return data.decode(errors='replace')
             except download.DROPPED:
                 if not left:
                     raise
+                download.check_deadline(deadline, self.label)
                 time.sleep(conf.retry_interval)
         raise AssertionError('not reached')
 
@@ -117,7 +124,8 @@ class Source:
             etag = response.headers.get('ETag')
             if etag is not None and not etag.startswith('W/'):
                 self._etag = etag
-            yield answer(response.status, response.headers, response.read)
+            # read() waits for all of a chunk, however slowly it comes.
+            yield answer(response.status, response.headers, response.read1)
 
     def _open(self, url: str, headers: dict[str, str]) -> Any:
         request = urllib.request.Request(  # noqa: S310, checked: http(s)

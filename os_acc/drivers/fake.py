@@ -110,11 +110,10 @@ class FakeDriver(driver.DriverBase):
         if programming.REGION not in van.driver_data:
             return
         slot = self._slot(van.device, van.driver_data[programming.REGION])
-        wanted = programming.Wanted(request.function_id)
+        function_id, bitstream = programming.asked(self, van, slot, request)
+        wanted = programming.Wanted(function_id)
         if not programming.take(self, van, slot, wanted):
-            self._program(
-                slot, request.bitstream, request.function_id, van, None
-            )
+            self._program(slot, bitstream, function_id, van, None)
 
     def program_device(
         self,

@@ -30,9 +30,11 @@ from os_acc import objects
 from os_acc import programming
 from os_acc import programs
 from os_acc.drivers import pci as pci_driver
+from os_acc.drivers import pci_listing
 from os_acc.linux import pci
 from os_acc.linux import sriov
 from os_acc.linux import sysfs
+from os_acc.linux import waiting
 from os_acc.objects import device as device_objects
 
 CONF = cfg.CONF
@@ -84,10 +86,19 @@ class FPGADriver(pci_driver.PCIDriver):
             if function is not None:
                 return self._specs().find(function) is not None
             return self._future_pf(request.handle.address) is not None
-        return request.handle is None and any(
-            request.resource_class == (spec.resource_class or 'FPGA')
-            for spec in specs
+        wanted = request.resource_class
+        if request.handle is not None or wanted is None:
+            return False
+        return (
+            wanted in {spec.resource_class for spec in specs}
+            or wanted in self._resource_classes()
         )
+
+    def _resource_classes(self) -> Iterator[str | None]:
+        """As get_devices() reports them."""
+        for function, spec in pci_listing.listed(self._specs()):
+            vf = True if _vfs(function, spec) else None
+            yield pci_listing.kind_of(function, spec, vf).resource_class
 
     def get_devices(self) -> list[objects.Device]:
         if not any(spec.program for spec in self._specs().entries):
@@ -178,7 +189,7 @@ class FPGADriver(pci_driver.PCIDriver):
         van.save()
         slot = self._slot(van.device, spec, region)
         # Whoever names the function means it, whatever the file is.
-        function_id, bitstream = request.function_id, request.bitstream
+        function_id, bitstream = programming.asked(self, van, slot, request)
         if bitstream is None or function_id is not None:
             wanted = programming.Wanted(function_id)
             if programming.take(self, van, slot, wanted):
@@ -273,6 +284,8 @@ class FPGADriver(pci_driver.PCIDriver):
     ) -> Iterator[str]:
         """What has the function goes first, what is in the way last."""
         wanted = programming.Wanted(request.function_id)
+        # What the file has is not known yet: it may have to be programmed.
+        by_file = wanted.function_id is None and request.bitstream is not None
 
         def rank(address: str) -> int:
             function = pci.find(address)
@@ -281,6 +294,8 @@ class FPGADriver(pci_driver.PCIDriver):
             spec = self._specs().check(parent)
             region = _region_of(parent, spec, address)
             slot = self._slot(parent.address, spec, region)
+            if by_file:
+                return 2 if programming.users(self, slot) else 1
             return programming.rank(self, slot, wanted)
 
         yield from sorted(super()._candidates(request), key=rank)
@@ -339,14 +354,19 @@ def _vfs(parent: pci.Function, spec: device_spec.Spec) -> list[str]:
 
 def _check_seen(slot: programming.Slot, function_id: str | None) -> None:
     """Look whether the kernel sees the function that was programmed."""
-    seen = slot.look() if slot.look is not None else None
-    if None not in (seen, function_id) and programming.spelling(
-        seen
-    ) != programming.spelling(function_id):
+    if slot.look is None or function_id is None:
+        return
+    # Its port may appear only after the command has ended.
+    seen = waiting.until(
+        slot.look,
+        CONF.os_acc.device_timeout,
+        f'function {function_id} to be seen in {slot.label} after it was '
+        'programmed',
+    )
+    if programming.spelling(seen) != programming.spelling(function_id):
         raise exception.DeviceError(
             device=slot.label,
-            reason=f'it was programmed with {function_id}, and has '
-            f'{seen or "no function"}',
+            reason=f'it was programmed with {function_id}, and has {seen}',
         )
 
 

@@ -33,12 +33,15 @@ from oslo_config import cfg
 
 from os_acc import device_spec
 from os_acc import exception
+from os_acc import programming
 from os_acc.bitstreams import checksum
 from os_acc.bitstreams import local
 from os_acc.bitstreams import options
 from os_acc.linux import holders
 from os_acc.linux import pci
+from os_acc.linux import sriov
 from os_acc.linux import vfio
+from os_acc.objects import device as device_objects
 from os_acc.privileged import arguments
 from os_acc.privileged import context
 
@@ -46,7 +49,8 @@ _TAIL = 300
 # For the kernel to end what was killed; what does not end is left alone.
 _GRACE = 5.0
 _NAME = re.compile(r'[A-Za-z0-9_][A-Za-z0-9_.:+@=-]{0,254}')
-_REGION = re.compile(r'[A-Za-z0-9_.-]{0,64}')
+_REGION = re.compile(r'0|[1-9][0-9]{0,4}')
+_WORD = re.compile(r'[\w.-]+')
 
 
 @context.entry
@@ -64,7 +68,7 @@ def check(address: str, region: str, path: str) -> None:
     if not os.access(command[0], os.X_OK):
         raise _failed(address, command, 'there is no such command')
     _check_unused(function, region)
-    with _turn(_lock_file(function, region), address):
+    with _turn(function, region):
         pass
     with _bitstream(path):
         pass
@@ -89,7 +93,7 @@ def program(
     function, spec = _device(address, region)
     seconds = arguments.seconds(seconds)
     values = _values(function, region, function_id)
-    with _turn(_lock_file(function, region), address) as held:
+    with _turn(function, region) as held:
         _check_unused(function, region)
         with (
             _bitstream(path) as (real, file),
@@ -109,7 +113,7 @@ def clear(address: str, region: str, seconds: float) -> None:
     """
     function, spec = _device(address, region)
     seconds = arguments.seconds(seconds)
-    with _turn(_lock_file(function, region), address) as held:
+    with _turn(function, region) as held:
         _check_unused(function, region)
         values = _values(function, region, None)
         run(address, spec.clear, values, seconds, held)
@@ -120,12 +124,12 @@ def run(
     template: Sequence[str],
     values: Mapping[str, str],
     seconds: float,
-    held: int,
+    held: Sequence[int],
 ) -> str:
     """Run a command; at its deadline it and all that it started is killed.
 
-    :param held: the file that keeps others off: the command has it too, so
-        that it does so as long as it lives, whatever becomes of this process
+    :param held: the files that keep others off: the command has them too, so
+        that they do as long as it lives, whatever becomes of this process
     :returns: what it said
     :raises DeviceError: it failed
     """
@@ -144,7 +148,7 @@ def run(
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
                 cwd='/',
-                pass_fds=[held],
+                pass_fds=held,
             )
         except OSError as err:
             raise _failed(address, command, err.strerror or str(err)) from err
@@ -178,13 +182,16 @@ def _verify(
     template: Sequence[str],
     values: Mapping[str, str],
     seconds: float,
-    held: int,
+    held: Sequence[int],
 ) -> None:
     """What names the function judges by its exit code; else what it says."""
     text = run(address, template, values, seconds, held)
     if any('{function_id}' in word for word in template):
         return
-    if values['function_id'].lower() not in text.lower():
+    # Whole words: aes is not in where aes256 is.
+    words = {*_WORD.findall(text), *text.split()}
+    found = {programming.spelling(word.strip('.,;-')) for word in words}
+    if programming.spelling(values['function_id']) not in found:
         raise _failed(
             address,
             template,
@@ -196,12 +203,31 @@ def _device(
     address: str, region: str
 ) -> tuple[pci.Function, device_spec.Spec]:
     function = arguments.function(address)
-    if not isinstance(region, str) or not _REGION.fullmatch(region):
-        arguments.refuse('region', region, 'the name of a region')
+    if function.is_vf:
+        # Its PF is what is held, and looked at.
+        arguments.refuse('address', address, 'a device, not a VF of one')
     spec = device_spec.load(cfg.CONF).check(function)
     if not spec.program:
         arguments.refuse('address', address, 'a device with a program command')
+    _check_region(function, spec, region)
     return function, spec
+
+
+def _check_region(
+    function: pci.Function, spec: device_spec.Spec, region: str
+) -> None:
+    if spec.programming == device_objects.PROGRAMMING_SINGLE:
+        if region != '':
+            arguments.refuse('region', region, "'': it has no regions")
+        return
+    future = sriov.future_addresses(function.address, spec.num_vfs or 0)
+    number = max(len(function.vf_addresses), len(future), 1)
+    if (
+        not isinstance(region, str)
+        or not _REGION.fullmatch(region)
+        or int(region) >= number
+    ):
+        arguments.refuse('region', region, f'0 to {number - 1}')
 
 
 def _values(
@@ -228,54 +254,59 @@ def _filled(word: str, values: Mapping[str, str]) -> str:
     return re.sub(r'\{(\w+)\}', lambda match: values.get(match[1], ''), word)
 
 
-def _lock_file(function: pci.Function, region: str) -> str:
-    """What is held: regions are programmed beside each other.
-
-    Not the folder, see linux.turns: while a device is programmed, which can
-    take long, others may look at it.
-    """
-    path = function.path
+def _vf_of(function: pci.Function, region: str) -> pci.Function | None:
+    """The VF that a region is of; None: there is none, or no region."""
     vfs = function.vf_addresses
-    if region.isdigit() and int(region) < len(vfs):
-        path = pci.get(vfs[int(region)]).path
-    return f'{path}/vendor'
+    if region and int(region) < len(vfs):
+        return pci.get(vfs[int(region)])
+    return None
 
 
 @contextlib.contextmanager
-def _turn(path: str, address: str) -> Iterator[int]:
-    """Hold a device, flock(2), by a file to be handed on to the command.
+def _turn(function: pci.Function, region: str) -> Iterator[list[int]]:
+    """Hold a device, flock(2), by files to be handed on to the command.
+
+    Regions are programmed beside each other, but not beside the whole. Not
+    the folder, see linux.turns: while a device is programmed, which can take
+    long, others may look at it.
 
     :raises DeviceBusy: an earlier command for it has not ended
     """
-    fd = os.open(path, os.O_RDONLY)
+    vf = _vf_of(function, region)
     deadline = time.monotonic() + cfg.CONF.os_acc.device_timeout
-    try:
-        while True:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError as err:
-                if time.monotonic() >= deadline:
-                    raise exception.DeviceBusy(
-                        device=address,
-                        holder='an earlier command that has not ended',
-                    ) from err
-                time.sleep(0.05)
-        yield fd
-    finally:
-        os.close(fd)
+    with contextlib.ExitStack() as stack:
+        held = []
+        for each, how in (
+            (function, fcntl.LOCK_SH if vf else fcntl.LOCK_EX),
+            (vf, fcntl.LOCK_EX),
+        ):
+            if each is not None:
+                fd = os.open(f'{each.path}/vendor', os.O_RDONLY)
+                stack.callback(os.close, fd)
+                _lock(fd, how, deadline, function.address)
+                held.append(fd)
+        yield held
+
+
+def _lock(fd: int, how: int, deadline: float, address: str) -> None:
+    while True:
+        try:
+            fcntl.flock(fd, how | fcntl.LOCK_NB)
+            return
+        except BlockingIOError as err:
+            if time.monotonic() >= deadline:
+                raise exception.DeviceBusy(
+                    device=address,
+                    holder='an earlier command that has not ended',
+                ) from err
+            time.sleep(0.05)
 
 
 def _check_unused(function: pci.Function, region: str) -> None:
     """See that no guest has it open, with nothing between look and act."""
-    vfs = function.vf_addresses
-    if region.isdigit() and int(region) < len(vfs):
-        addresses = [vfs[int(region)]]
-    else:
-        addresses = [function.address, *vfs]
-    files = [
-        node for each in addresses for node in vfio.nodes(pci.get(each).path)
-    ]
+    vf = _vf_of(function, region)
+    parts = [vf] if vf else [function, *map(pci.get, function.vf_addresses)]
+    files = [node for each in parts for node in vfio.nodes(each.path)]
     if files and (found := holders.of_files(files)):
         raise exception.DeviceBusy(
             device=function.address, holder='; '.join(found) + ','
@@ -287,10 +318,11 @@ def _bitstream(path: str) -> Iterator[tuple[str, BinaryIO]]:
     if not isinstance(path, str):
         arguments.refuse('path', path, 'the path of a bitstream')
     conf = cfg.CONF
-    folders = [
-        *conf[options.GROUP].allowed_folders,
-        options.cache_path(conf),
-    ]
+    folders = list(conf[options.GROUP].allowed_folders)
+    cache = options.cache_path(conf).rstrip('/')
+    # The caller's own user can put a link there, to any folder.
+    if not os.path.islink(cache):
+        folders.append(cache)
     with local.opened(path, folders, options.max_bytes(conf)) as found:
         yield found
 
@@ -302,13 +334,14 @@ def _copied(file: BinaryIO, name: str, digest: str) -> Iterator[str]:
     try:
         path = os.path.join(folder, name)
         with open(path, 'xb') as copy:
-            found = checksum.of_file(file, copy=copy)['sha256']
+            most = options.max_bytes(cfg.CONF)
+            found = checksum.of_file(file, name, most, copy=copy)['sha256']
             os.fchmod(copy.fileno(), stat.S_IRUSR)
         if found != digest:
             raise exception.BitstreamError(
                 bitstream=name,
-                reason=f'it was changed: its sha256 is {found}, expected '
-                f'{digest}',
+                # What it is instead is for root alone.
+                reason=f'it was changed: its sha256 is not {digest}',
             )
         yield path
     finally:

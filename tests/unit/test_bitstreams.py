@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import os
@@ -24,6 +25,7 @@ import web
 import os_acc
 from os_acc import bitstreams
 from os_acc import exception
+from os_acc.bitstreams import local
 
 CONTENT = os.urandom(300_000)
 DIGEST = hashlib.sha256(CONTENT).hexdigest()
@@ -128,6 +130,27 @@ def test_a_file_that_is_too_large(folder):
     assert len(fetch(f'{folder}/big')) == 1 << 20
     (folder / 'big').write_bytes(b'x' * ((1 << 20) + 1))
     assert 'max_size' in refused(f'{folder}/big')
+
+
+@pytest.mark.parametrize('beside', [False, True])
+def test_a_file_that_grows(folder, monkeypatch, beside):
+    option('max_size', 1)
+    path = folder / 'a'
+    path.write_bytes(b'x')
+    content = b'x' * ((1 << 20) + 1)
+    if beside:
+        digest = hashlib.sha256(content).hexdigest()
+        (folder / 'a.sha256').write_text(digest)
+    opened = local.opened
+
+    @contextlib.contextmanager
+    def growing(*args):
+        with opened(*args) as found:
+            path.write_bytes(content)
+            yield found
+
+    monkeypatch.setattr(local, 'opened', growing)
+    assert 'max_size' in refused(str(path))
 
 
 def test_a_checksum_beside_a_file(folder):
@@ -324,6 +347,17 @@ def test_a_download_that_takes_too_long(server):
     server.hook = lambda path: path == '/a' and end.wait(20)
     reason = refused(url, cause=exception.Timeout)
     end.set()
+    assert 'the download of bitstream' in reason
+
+
+@pytest.mark.parametrize('path', ['/a', '/a.sha256'])
+def test_a_server_that_trickles(server, path):
+    """Each byte comes in time, all of them do not."""
+    url = server.put('/a', CONTENT)
+    option('download_timeout', 0.3)
+    server.trickles = {path}
+    reason = refused(url, cause=exception.Timeout)
+    server.trickles = set()
     assert 'the download of bitstream' in reason
 
 

@@ -10,8 +10,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import hashlib
+import json
 import os
 import pathlib
+import threading
 import time
 import uuid
 
@@ -24,6 +29,7 @@ import os_acc
 from os_acc import exception
 from os_acc import objects
 from os_acc import programming
+from os_acc.bitstreams import local
 from os_acc.linux import turns
 from os_acc.privileged import programming as privileged
 
@@ -93,6 +99,24 @@ def test_it_takes_what_its_commands_program(kernel, tool):
     devices.spec({'address': '*'})
     (van,) = os_acc.plug(devices.instance(), [devices.pci(devices.DISK)])
     assert van.driver == 'pci'
+
+
+def test_it_takes_what_it_reports(kernel, tool):
+    """By a resource class that no device_spec names."""
+    address = '0000:0b:00.0'
+    kernel.add_function(address, '1d0f:f010', 0x120000, 'dfl-pci', totalvfs=4)
+    spec = json.loads(os_acc.CONF.os_acc.device_spec[0])
+    del spec['resource_class']
+    devices.spec({**spec, 'address': address})
+    tool.mode('fail')
+    with pytest.raises(exception.DeviceError):
+        os_acc.program_device(address, tool.bitstream('aes'), 'aes')
+    (found,) = (d for d in os_acc.get_devices() if d.address == address)
+    assert found.driver == 'fpga'
+    assert found.resource_class == 'CUSTOM_PCI_1D0F_F010'
+    # Not given out by pci, which does not look at its state.
+    reason = cause(devices.wanted(found.resource_class))
+    assert 'its programming failed' in str(reason)
 
 
 def test_each_device_is_reported_once(tool):
@@ -267,6 +291,71 @@ def test_a_function_that_the_kernel_tells(kernel, tool):
     assert record().state == 'error'
 
 
+@pytest.fixture
+def port(kernel, tool):
+    """:returns: the file by which the kernel tells the function"""
+    without_check(function_file='fpga_region/region*/port*/afu_id')
+    return kernel.pci / f'devices/{FPGA}/fpga_region/region0/port0/afu_id'
+
+
+def without_check(**values):
+    spec = json.loads(os_acc.CONF.os_acc.device_spec[0]) | values
+    del spec['check']
+    devices.spec(spec)
+
+
+@pytest.mark.parametrize('text', [None, ''])
+def test_a_lie_that_the_kernel_does_not_confirm(tool, port, text):
+    os_acc.CONF.set_override('device_timeout', 0.1, 'os_acc')
+    if text is not None:
+        port.parent.mkdir(parents=True)
+        port.write_text(text)
+    tool.mode('lie')
+    reason = failure(tool, exception.Timeout)
+    assert 'function aes to be seen' in reason
+    assert record().state == 'error'
+
+
+def test_a_port_that_appears_late(tool, port):
+    def appear():
+        while not tool.calls():
+            time.sleep(0.01)
+        time.sleep(0.1)
+        port.parent.mkdir(parents=True)
+        port.write_text('aes')
+
+    thread = threading.Thread(target=appear)
+    thread.start()
+    assert program(tool) is True
+    thread.join()
+    assert record().state == 'programmed'
+
+
+@pytest.mark.parametrize(
+    ('there', 'wanted', 'is_in'),
+    [
+        ('aes256', 'aes', False),
+        ('x-aes', 'aes', False),
+        ('AES', 'aes', True),
+        ('aes.', 'aes', True),
+        ('id=aes, sha', 'aes', True),
+        ('corp:aes', 'corp:aes', True),
+        (
+            'D8424DC4-A4A3-C413-F89E-433683F9040B',
+            'd8424dc4a4a3c413f89e433683f9040b',
+            True,
+        ),
+    ],
+)
+def test_what_a_check_says_counts_by_words(tool, there, wanted, is_in):
+    tool.mode('lie')
+    (tool.folder / 'state.').write_text(there)
+    if is_in:
+        assert program(tool, wanted) is True
+    else:
+        assert f'function {wanted} is not in' in failure(tool, function=wanted)
+
+
 def test_regions_in_parallel(tool):
     tool.configure('dynamic')
     tool.mode('meet')
@@ -379,6 +468,53 @@ def test_by_a_bitstream_alone(tool):
     assert len(tool.calls()) == 1
 
 
+def by_file(tool, function='aes', address=None):
+    made = request(tool, function, address)
+    made.function_id = None
+    return made
+
+
+def test_a_bitstream_whose_function_the_kernel_tells(kernel, tool, port):
+    port.parent.mkdir(parents=True)
+    port.write_text('aes')
+    path = tool.bitstream('aes')
+    done = [os_acc.program_device(FPGA, path) for _ in range(3)]
+    assert done == [True, False, False]
+    for _ in range(2):
+        (van,) = os_acc.plug(devices.instance(), [by_file(tool)])
+        assert van.function_id == 'aes'
+    assert len(tool.calls()) == 1
+    # They are put back beside each other, too.
+    kernel.boot()
+    port.write_text('')
+    tool.mode('fail')
+    assert len(os_acc.recover().failed) == 2
+    tool.mode('ok')
+    before = len(tool.calls())
+    original = privileged.run
+
+    def run(*args):
+        port.write_text('aes')
+        return original(*args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(privileged, 'run', run)
+        report = os_acc.recover()
+    assert [van.error for van in report.failed] == []
+    assert len(report.restored) == 2
+    assert len(tool.calls()) == before + 1
+
+
+def test_a_bitstream_alone_goes_to_a_free_device(kernel, tool):
+    other = '0000:0b:00.0'
+    kernel.add_function(other, '8086:bcce', 0x120000, 'dfl-pci', totalvfs=4)
+    kernel.write(f'{kernel.pci}/devices/{other}/sriov_numvfs', '3')
+    tool.configure('single', address='*')
+    os_acc.plug(devices.instance(), [request(tool, address=VFS[0])])
+    (van,) = os_acc.plug(devices.instance(), [by_file(tool, 'sha')])
+    assert van.device == other
+
+
 def test_a_newer_bitstream_of_a_function(tool):
     program(tool)
     path = tool.bitstreams / 'aes.gbs'
@@ -452,6 +588,112 @@ def test_root_takes_only_what_was_verified(tool, tmp_path):
     with pytest.raises(exception.InvalidRequest, match='program command'):
         privileged.program(FPGA, '', path, '0' * 64, 'aes', 5.0)
     assert tool.calls() == []
+
+
+@pytest.mark.parametrize(
+    ('kind', 'address', 'region'),
+    [
+        ('single', FPGA, '0'),
+        ('single', FPGA, '--force'),
+        ('single', VFS[0], ''),
+        ('dynamic', VFS[0], '0'),
+        ('dynamic', FPGA, ''),
+        ('dynamic', FPGA, '--force'),
+        ('dynamic', FPGA, '00'),
+        ('dynamic', FPGA, '3'),
+        ('dynamic', FPGA, '\u0661'),
+        ('dynamic', FPGA, 0),
+    ],
+)
+def test_root_takes_no_other_device_or_region(tool, kind, address, region):
+    tool.configure(kind)
+    path = tool.bitstream('aes')
+    digest = hashlib.sha256(b'aes').hexdigest()
+    for act in (
+        lambda: privileged.check(address, region, path),
+        lambda: privileged.program(address, region, path, digest, None, 5.0),
+        lambda: privileged.clear(address, region, 5.0),
+    ):
+        with pytest.raises(exception.InvalidRequest):
+            act()
+    assert tool.calls() == tool.calls('cleared') == []
+
+
+def test_regions_of_vfs_to_come(kernel, tool):
+    tool.configure('dynamic')
+    kernel.write(f'{kernel.pci}/devices/{FPGA}/sriov_numvfs', '0')
+    path = tool.bitstream('aes')
+    privileged.check(FPGA, '2', path)
+    with pytest.raises(exception.InvalidRequest, match='0 to 2'):
+        privileged.check(FPGA, '3', path)
+
+
+def test_root_does_not_tell_what_is_in_a_file(tool):
+    path = tool.bitstream('aes')
+    with pytest.raises(exception.BitstreamError) as caught:
+        privileged.program(FPGA, '', path, '0' * 64, None, 5.0)
+    assert 'it was changed' in str(caught.value)
+    assert hashlib.sha256(b'aes').hexdigest() not in str(caught.value)
+
+
+def test_root_does_not_follow_a_cache_that_is_a_link(tool, tmp_path):
+    secret = tmp_path / 'secret'
+    secret.mkdir()
+    (secret / 'key').write_text('aes')
+    cache = pathlib.Path(os_acc.CONF.os_acc.state_path) / 'bitstreams'
+    cache.symlink_to(secret)
+    digest = hashlib.sha256(b'aes').hexdigest()
+    for path in (cache / 'key', secret / 'key'):
+        with pytest.raises(exception.BitstreamError, match='none of'):
+            privileged.program(FPGA, '', str(path), digest, None, 5.0)
+    assert tool.calls() == []
+
+
+def test_root_copies_no_more_than_it_may(tool, monkeypatch):
+    """It grows after its size was looked at."""
+    os_acc.CONF.set_override('max_size', 1, 'os_acc_bitstreams')
+    path = tool.bitstream('aes')
+    content = b'x' * ((1 << 20) + 1)
+    opened = local.opened
+
+    @contextlib.contextmanager
+    def growing(*args):
+        with opened(*args) as found:
+            pathlib.Path(path).write_bytes(content)
+            yield found
+
+    monkeypatch.setattr(local, 'opened', growing)
+    digest = hashlib.sha256(content).hexdigest()
+    with pytest.raises(exception.BitstreamError, match='max_size'):
+        privileged.program(FPGA, '', path, digest, None, 5.0)
+    assert tool.calls() == []
+
+
+@pytest.mark.parametrize(
+    ('kind', 'region', 'vfs', 'held', 'goes'),
+    [
+        ('dynamic', '0', 3, fcntl.LOCK_SH, True),
+        ('dynamic', '0', 3, fcntl.LOCK_EX, False),
+        ('dynamic', '0', 0, fcntl.LOCK_SH, False),
+        ('single', '', 3, fcntl.LOCK_SH, False),
+    ],
+)
+def test_a_region_is_not_programmed_beside_the_whole(
+    kernel, tool, kind, region, vfs, held, goes
+):
+    os_acc.CONF.set_override('device_timeout', 0.1, 'os_acc')
+    tool.configure(kind)
+    if not vfs:
+        kernel.write(f'{kernel.pci}/devices/{FPGA}/sriov_numvfs', '0')
+    path = tool.bitstream('aes')
+    with open(f'{kernel.pci}/devices/{FPGA}/vendor') as file:
+        fcntl.flock(file, held)
+        if goes:
+            privileged.check(FPGA, region, path)
+        else:
+            with pytest.raises(exception.DeviceBusy, match='earlier command'):
+                privileged.check(FPGA, region, path)
+    privileged.check(FPGA, region, path)
 
 
 # --- device_spec

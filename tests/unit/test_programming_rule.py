@@ -411,6 +411,36 @@ def test_after_a_reboot_it_is_programmed_again(single, monkeypatch):
     assert single.count() == (3 if isinstance(single, FakeRig) else 2)
 
 
+@pytest.mark.parametrize('by_plug', [False, True])
+def test_who_asked_for_none_shares_after_a_reboot(
+    single, monkeypatch, by_plug
+):
+    """He was first, and must not keep the other's function out."""
+    single.program('aes')
+    first, wanted = make_instance(), single.request(None)
+    os_acc.plug(first, [wanted])
+    single.plug('aes')
+    monkeypatch.setattr(boot, 'boot_id', lambda: 'another')
+    if isinstance(single, FakeRig):
+        single.hardware.program('fpga', 'factory')  # counts
+    if by_plug:
+        os_acc.plug(first, [wanted])
+    os_acc.recover()
+    assert [van.error for van in os_acc.get_vans()] == [None, None]
+    assert [van.function_id for van in os_acc.get_vans()] == ['aes', 'aes']
+    assert single.inside() == 'aes'
+    assert single.count() == (3 if isinstance(single, FakeRig) else 2)
+
+
+def test_who_asked_for_none_gets_none_back_alone(single, monkeypatch):
+    single.program('aes')
+    single.plug(None)
+    monkeypatch.setattr(boot, 'boot_id', lambda: 'another')
+    report = os_acc.recover()
+    assert [van.error for van in report.failed] == []
+    assert single.count() == 1
+
+
 def test_cut_short_in_another_process(single):
     """As a process leaves it that is killed: see the functional tests."""
     single.program('aes')
