@@ -192,6 +192,7 @@ def host(tmp_path, monkeypatch) -> Iterator[Host]:
         'release_timeout': 0.2,
     }.items():
         conf.set_override(name, value, 'os_acc')
+    conf.set_override('allowed_folders', [str(tmp_path)], 'os_acc_bitstreams')
     os_acc.initialize()
     made.enable(
         python=str(made.python),

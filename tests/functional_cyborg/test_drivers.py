@@ -210,6 +210,7 @@ def test_os_acc_is_killed_in_the_middle(host):
     config.write_text(
         f'[os_acc]\nplugin = noop\nstate_path = {host.root / "state"}\n'
         'drivers = cyborg\n'
+        f'[os_acc_bitstreams]\nallowed_folders = {host.root}\n'
         '[os_acc_cyborg]\nenabled_drivers = intel_fpga_driver\n'
         f'python = {host.python}\n'
     )
