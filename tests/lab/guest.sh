@@ -38,8 +38,14 @@ mount /dev/disk/by-id/virtio-lab-state "$new/lab/state"
 cd "$new"
 pivot_root . lab/old
 umount --lazy /lab/old
-# Python may be in there, and other users' processes import from it.
-chmod a+rx /root
+# Processes of other users run this Python, and import from the project.
+for each in "$(dirname "$LAB_PYTHON")" \
+    "$(dirname "$(readlink -f "$LAB_PYTHON")")" "$LAB_CWD"; do
+    while [[ $each != / ]]; do
+        chmod a+rx "$each"
+        each=$(dirname "$each")
+    done
+done
 
 read -r up _ </proc/uptime
 echo "lab: boot $OS_ACC_LAB_BOOT, kernel $(uname -r), up in $up s"
