@@ -102,7 +102,8 @@ def below(path: str) -> list[str]:
     for number in sysfs.names(folder):
         # A link such as ../../devices/pci0000:00/0000:00:17.0/uio/uio0
         where = f'{folder}/{number}'
-        if part in os.readlink(where):
+        # It may go away while the others are looked at.
+        if part in (sysfs.target(where) or ''):
             text = sysfs.read(f'{where}/uevent') or ''
             for line in text.splitlines():
                 if line.startswith('DEVNAME='):

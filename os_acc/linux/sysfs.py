@@ -54,12 +54,18 @@ def read_int(path: str) -> int | None:
 
 
 def link(path: str) -> str | None:
-    """The last part of what a link points to; None: there is no link.
+    """The last part of what a link points to. See target()."""
+    there = target(path)
+    return None if there is None else os.path.basename(there)
+
+
+def target(path: str) -> str | None:
+    """What a link points to; None: there is no link.
 
     :raises OSError: it cannot be read for another reason
     """
     try:
-        return os.path.basename(os.readlink(path))
+        return os.readlink(path)
     except OSError as err:
         if err.errno in (*_GONE, errno.EINVAL):
             return None

@@ -88,9 +88,13 @@ def entry(func: Callable[_P, _T]) -> Callable[_P, _T]:
         ) as err:
             raise _unavailable(err) from err
         except OSError as err:
-            if not pctxt.client_mode:
-                raise
-            raise _unavailable(err) from err
+            if pctxt.client_mode:
+                raise _unavailable(err) from err
+            # In the daemon: it does serve, and the device is gone, or odd.
+            raise exception.DeviceError(
+                device=str(args[0]) if args else func.__name__,
+                reason=exception.describe(err),
+            ) from err
         return result
 
     # What the daemon knows an entry point by.

@@ -282,6 +282,23 @@ def test_a_program_that_drives_it(here):
     assert f'process {pid} (spdk_tgt)' in str(err)
 
 
+def test_a_device_file_that_goes_away_meanwhile(here, monkeypatch):
+    """Another's: a guest elsewhere has just let go of its group."""
+    (here.sys / 'dev/char').mkdir(parents=True)
+    gone = here.sys / 'dev/char/238:2'
+    gone.symlink_to(here.sys / 'devices/virtual/vfio/2')
+    readlink = os.readlink
+
+    def late(path, **kwargs):
+        if str(path) == str(gone):
+            raise FileNotFoundError(errno.ENOENT, 'No such file', str(path))
+        return readlink(path, **kwargs)
+
+    monkeypatch.setattr(os, 'readlink', late)
+    [van] = os_acc.plug(devices.instance(), [devices.pci(devices.GPU)])
+    assert here.driver_of(van.handle.address) == 'vfio-pci'
+
+
 @pytest.mark.parametrize(
     'xml, busy',
     [

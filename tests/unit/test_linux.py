@@ -344,12 +344,12 @@ def test_the_command_is_missing(monkeypatch, clean):
 
 
 def test_an_error_of_the_act_itself(here, monkeypatch):
-    """Not taken for the daemon's, where there is none."""
+    """In the daemon, or without one: not taken for the daemon's own."""
     failure = OSError(errno.EIO, 'Input/output error')
     monkeypatch.setattr(
         context.pctxt, 'entrypoint', lambda func: _fails_as(func, failure)
     )
-    with pytest.raises(OSError, match='Input/output'):
+    with pytest.raises(exception.DeviceError, match='Input/output'):
         context.entry(_nothing)()
 
 
