@@ -181,6 +181,7 @@ def load(
 
 def load_all() -> Extensions:
     """Load all drivers and plugins."""
+    # For mypy a type[T] can be called, so it takes no abstract class.
     drivers, driver_errors = load(DRIVERS, driver_base.DriverBase)  # type: ignore[type-abstract]
     plugins, plugin_errors = load(PLUGINS, plugin_base.PluginBase)  # type: ignore[type-abstract]
     LOG.info(

@@ -74,6 +74,7 @@ class _Programmable(device_spec.Specs):
 
 class FPGADriver(pci_driver.PCIDriver):
     programs = True
+    # mypy takes the base's for a tuple of just so many.
     CONFIG_OPTS = OPTS  # type: ignore[assignment]
     generic = False
 

@@ -105,6 +105,7 @@ def _update(
     deadline = time.monotonic() + config.update_timeout
     tries = 0
 
+    # pypowervm has no types.
     @transaction.entry_transaction  # type: ignore[untyped-decorator]
     def act(lpar: Any) -> Any:
         nonlocal tries
