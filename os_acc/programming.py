@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""The rule of programming: what is in, who uses it, and when it may change.
+"""The rule of programming: who gets what is in, and when it may change.
 
 A device that takes one function at a time has it for all of its handles, and
 cannot be programmed while one of them is in use. Each region of a dynamic
@@ -18,9 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Iterator
-from collections.abc import Sequence
 import contextlib
-import dataclasses
 import functools
 from importlib import metadata
 import logging
@@ -33,6 +31,7 @@ from os_acc import driver
 from os_acc import exception
 from os_acc import log
 from os_acc import objects
+from os_acc import program_slots
 from os_acc import programs
 from os_acc.linux import boot
 from os_acc.linux import waiting
@@ -43,61 +42,22 @@ CONF = cfg.CONF
 #: Entry points: callables that get a device's address and its new function.
 HOOKS = 'os_acc.programmed'
 
-# Keys of VAN.driver_data.
-UNDECIDED = 'function_undecided'  # it has a handle, and uses nothing
-REGION = programs.REGION
-
-# Values of UNDECIDED: it never did; or it has let go.
-NEVER, LEFT = 'never', 'left'
+# What is in and who uses it: for drivers, part of the rule.
+REGION = program_slots.REGION
+UNDECIDED = program_slots.UNDECIDED
+NEVER, LEFT = program_slots.NEVER, program_slots.LEFT
+Slot = program_slots.Slot
+Wanted = program_slots.Wanted
+broken = program_slots.broken
+common_function = program_slots.common_function
+inside = program_slots.inside
+rank = program_slots.rank
+show = program_slots.show
+spelling = program_slots.spelling
+users = program_slots.users
 
 #: Is told how far it is: 0.0 to 1.0, None where unknown; and what is done.
 Report = Callable[[float | None, str], None]
-
-
-@dataclasses.dataclass(frozen=True)
-class Slot:
-    """What is programmed at a time: a device, or a region of one.
-
-    :ivar persistent: it keeps its function when the host is rebooted
-    :ivar look: asks the hardware for its function: '' for none; None where
-        it cannot tell. Without it the journal is believed
-    """
-
-    device: str
-    region: str = programs.WHOLE
-    persistent: bool = False
-    look: Callable[[], str | None] | None = None
-
-    @property
-    def label(self) -> str:
-        return programs.label(self.device, self.region)
-
-    @property
-    def lock_name(self) -> str:
-        return programs.lock_name(self.device, self.region)
-
-
-@dataclasses.dataclass(frozen=True)
-class Wanted:
-    """What shall be in.
-
-    :ivar digest: SHA-256 of the bitstream; None: any with the function
-    """
-
-    function_id: str | None = None
-    digest: str | None = None
-
-    def is_in(self, there: Wanted, exact: bool) -> bool:
-        """:param exact: the bitstream must be the same too"""
-        if self.function_id is None:
-            return self.digest in (None, there.digest)
-        same = spelling(self.function_id) == spelling(there.function_id)
-        return same and (not exact or self.digest in (None, there.digest))
-
-
-def spelling(function_id: str | None) -> str:
-    """One spelling of a function's id: tools differ in case and hyphens."""
-    return (function_id or '').lower().replace('-', '')
 
 
 def take(
@@ -143,7 +103,7 @@ def program(
             wanted = known
         if van is not None:
             _decide(van, wanted.function_id)
-        before = _record(by, slot)
+        before = program_slots.record_of(by, slot)
         _write(by, slot, wanted, programs.PROGRAMMING)
         try:
             # Who has saved a VAN since then sees the record, or is seen.
@@ -202,7 +162,7 @@ def _check_unused(
     raise _TakenMeanwhile(
         exception.DeviceBusy(
             device=slot.label,
-            holder=', '.join(_user(other) for other in holders),
+            holder=', '.join(map(program_slots.describe, holders)),
         )
     )
 
@@ -224,7 +184,7 @@ def clear(
         # Two that are released at once must not wait for each other.
         van.driver_data = {**van.driver_data, UNDECIDED: LEFT}
         van.save()
-        record = _record(by, slot)
+        record = program_slots.record_of(by, slot)
         if record is None or users(by, slot, van.uuid):
             return
         before = Wanted(record.function_id, record.digest)
@@ -283,114 +243,6 @@ def undecide(van: objects.VAN, region: str | None = None) -> None:
     van.driver_data = data
 
 
-def users(
-    by: driver.DriverBase, slot: Slot, but: str | None = None
-) -> list[objects.VAN]:
-    """The VANs that use what is in a slot.
-
-    :param but: without this one
-    """
-    return [
-        van
-        for van in by.vans_on(slot.device)
-        if van.uuid != but
-        and UNDECIDED not in van.driver_data
-        # Another driver's VAN may use any region.
-        and van.driver_data.get(REGION, slot.region) == slot.region
-    ]
-
-
-def inside(by: driver.DriverBase, slot: Slot) -> Wanted:
-    """What is in a slot, as far as it is known and sound."""
-    record = _record(by, slot)
-    if record is not None and record.state != programs.PROGRAMMED:
-        return Wanted()
-    known = Wanted()
-    if record is not None:
-        known = Wanted(record.function_id, record.digest)
-    seen = slot.look() if slot.look is not None else None
-    if seen is not None:
-        if spelling(seen) == spelling(known.function_id):
-            return known if seen else Wanted()
-        return Wanted(seen or None)
-    if record is None or (
-        record.boot_id != boot.boot_id() and not slot.persistent
-    ):
-        return Wanted()
-    return known
-
-
-def common_function(
-    by: driver.DriverBase, slots: Sequence[Slot]
-) -> str | None:
-    """The function that is in a device, if all its regions have the same."""
-    found = {inside(by, slot).function_id for slot in slots} - {None}
-    return found.pop() if len(found) == 1 else None
-
-
-def rank(by: driver.DriverBase, slot: Slot, wanted: Wanted) -> int:
-    """How well a slot suits: 0: it is in; 1: it is free; 2: neither."""
-    nothing = wanted == Wanted()
-    if nothing and broken(by, slot) is not None:
-        return 2
-    if nothing or wanted.is_in(inside(by, slot), exact=False):
-        return 0
-    return 2 if users(by, slot) else 1
-
-
-def broken(by: driver.DriverBase, slot: Slot) -> str | None:
-    """Why what is in a slot must not be used; None: it may be."""
-    record = _record(by, slot)
-    if record is None or record.state == programs.PROGRAMMED:
-        return None
-    if record.state == programs.PROGRAMMING:
-        return 'its programming was begun and has not ended'
-    return f'its programming failed: {record.error}'
-
-
-def show(
-    by: driver.DriverBase, slots: Sequence[Slot], programming: str
-) -> dict[str, Any]:
-    """What an operator is told, see DriverBase.show_device."""
-    if programming == objects.device.PROGRAMMING_DYNAMIC:
-        lines = {slot.region: _show(by, slot) for slot in slots}
-        return {
-            'programming': programming,
-            'regions': [
-                f'{region}: '
-                + ', '.join(
-                    f'{name} {"; ".join(text) if name == "users" else text}'
-                    for name, text in line.items()
-                )
-                for region, line in lines.items()
-            ],
-        }
-    (slot,) = slots
-    return {'programming': programming, **_show(by, slot)}
-
-
-def _show(by: driver.DriverBase, slot: Slot) -> dict[str, Any]:
-    record, using = _record(by, slot), users(by, slot)
-    return {
-        'function': inside(by, slot).function_id,
-        'bitstream': record.digest if record else None,
-        'state': broken(by, slot) or 'sound',
-        'users': [_user(van) for van in using],
-        'can be programmed now': 'no: it is in use'
-        if using
-        else 'no: it is being programmed, or that was cut short; see recover'
-        if record is not None and record.state == programs.PROGRAMMING
-        else 'yes',
-    }
-
-
-def _user(van: objects.VAN) -> str:
-    text = f'instance {van.instance_uuid} (VAN {van.uuid})'
-    if van.function_id is not None:
-        text += f' with {van.function_id}'
-    return text
-
-
 def _take(
     by: driver.DriverBase,
     van: objects.VAN | None,
@@ -414,14 +266,14 @@ def _take(
     if holders:
         raise exception.DeviceBusy(
             device=f'{slot.label}, programmed with {there.function_id},',
-            holder=', '.join(_user(other) for other in holders),
+            holder=', '.join(map(program_slots.describe, holders)),
         )
     return False
 
 
 def _known(by: driver.DriverBase, slot: Slot, wanted: Wanted) -> Wanted:
     """With the function that the bitstream had when it was in before."""
-    record = _record(by, slot)
+    record = program_slots.record_of(by, slot)
     if (
         wanted.function_id is None
         and wanted.digest is not None
@@ -463,15 +315,6 @@ def _holding(by: driver.DriverBase, slot: Slot) -> Iterator[None]:
     conf = CONF.os_acc
     with by.lock(slot.lock_name, max(conf.lock_timeout, conf.program_timeout)):
         yield
-
-
-def _record(by: driver.DriverBase, slot: Slot) -> programs.Program | None:
-    if by.journal is None:
-        return None
-    for record in by.journal.programs(slot.device):
-        if record.region == slot.region:
-            return record
-    return None
 
 
 def _write(
