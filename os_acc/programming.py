@@ -73,7 +73,7 @@ def take(
     :raises DeviceError: its programming was cut short, and nothing is wanted
     """
     with _holding(by, slot):
-        return _take(by, van, slot, wanted, exact=False)
+        return _take(by, van, slot, _known(by, slot, wanted), exact=False)
 
 
 def program(
@@ -94,11 +94,11 @@ def program(
     :raises DeviceBusy: others use it, with another function
     """
     with _holding(by, slot):
-        if _take(by, van, slot, wanted, exact=van is None):
+        known = _known(by, slot, wanted)
+        if _take(by, van, slot, known, exact=van is None):
             return False
         check()
         unnamed = wanted.function_id is None
-        known = _known(by, slot, wanted)
         if broken(by, slot) is None:
             wanted = known
         if van is not None:
@@ -107,26 +107,25 @@ def program(
         _write(by, slot, wanted, programs.PROGRAMMING)
         try:
             # Who has saved a VAN since then sees the record, or is seen.
-            _check_unused(by, slot, known, before, van)
-            act()
-            if unnamed and slot.look is not None:
-                # What the file put in: it counts as this file from now on.
-                seen = slot.look() or wanted.function_id
-                wanted = Wanted(seen, wanted.digest)
-                if van is not None:
-                    _decide(van, seen)
-        except _TakenMeanwhile as err:
-            if van is not None:
-                undecide(van)
-                van.save()
-            raise err.busy from None
+            holders = _in_the_way(by, slot, known, van)
+            if holders:
+                _write_back(by, slot, before)
+            else:
+                act()
+                if unnamed and slot.look is not None:
+                    # What the file put in: it counts as this file from now on.
+                    seen = slot.look() or wanted.function_id
+                    wanted = Wanted(seen, wanted.digest)
+                    if van is not None:
+                        _decide(van, seen)
         except BaseException as err:
             text = exception.describe(err)
             _write(by, slot, wanted, programs.ERROR, text)
-            if van is not None:
-                undecide(van)
-                van.save()
+            _let_go(van)
             raise
+        if holders:
+            _let_go(van)
+            raise _busy(slot.label, holders)
         _write(by, slot, wanted, programs.PROGRAMMED)
     _logger(van).info(
         '%s is programmed with function %s, bitstream %s',
@@ -136,35 +135,6 @@ def program(
     )
     _tell(slot.device, wanted.function_id)
     return True
-
-
-class _TakenMeanwhile(Exception):
-    def __init__(self, busy: exception.DeviceBusy) -> None:
-        super().__init__()
-        self.busy = busy
-
-
-def _check_unused(
-    by: driver.DriverBase,
-    slot: Slot,
-    wanted: Wanted,
-    before: programs.Program | None,
-    van: objects.VAN | None,
-) -> None:
-    """Look once more, with the record written: nobody came in between."""
-    holders = _in_the_way(by, slot, wanted, van)
-    if not holders:
-        return
-    if before is not None:
-        _journal(by).save_program(before)
-    else:
-        _journal(by).forget_program(slot.device, slot.region)
-    raise _TakenMeanwhile(
-        exception.DeviceBusy(
-            device=slot.label,
-            holder=', '.join(map(program_slots.describe, holders)),
-        )
-    )
 
 
 def clear(
@@ -250,7 +220,10 @@ def _take(
     wanted: Wanted,
     exact: bool,
 ) -> bool:
-    """See take; the slot is held."""
+    """See take; the slot is held.
+
+    :param wanted: as _known() has it
+    """
     nothing = wanted == Wanted()
     why = broken(by, slot)
     if nothing and why is not None:
@@ -264,11 +237,15 @@ def _take(
         return True
     holders = _in_the_way(by, slot, wanted, van)
     if holders:
-        raise exception.DeviceBusy(
-            device=f'{slot.label}, programmed with {there.function_id},',
-            holder=', '.join(map(program_slots.describe, holders)),
-        )
+        label = f'{slot.label}, programmed with {there.function_id},'
+        raise _busy(label, holders)
     return False
+
+
+def _busy(label: str, holders: list[objects.VAN]) -> exception.DeviceBusy:
+    return exception.DeviceBusy(
+        device=label, holder=', '.join(map(program_slots.describe, holders))
+    )
 
 
 def _known(by: driver.DriverBase, slot: Slot, wanted: Wanted) -> Wanted:
@@ -290,15 +267,24 @@ def _in_the_way(
     wanted: Wanted,
     van: objects.VAN | None,
 ) -> list[objects.VAN]:
-    """Who uses what is in a slot, and would lose it."""
+    """Who uses what is in a slot, and would lose it.
+
+    :param wanted: as _known() has it
+    """
     now = boot.boot_id()
-    function = spelling(_known(by, slot, wanted).function_id)
+    function = spelling(wanted.function_id)
     return [
         other
         for other in users(by, slot, van.uuid if van is not None else None)
         # What a reboot took from them all is put back for them all.
         if other.boot_id == now or spelling(other.function_id) != function
     ]
+
+
+def _let_go(van: objects.VAN | None) -> None:
+    if van is not None:
+        undecide(van)
+        van.save()
 
 
 def _decide(van: objects.VAN, function_id: str | None) -> None:
@@ -336,6 +322,16 @@ def _write(
             updated_at=timeutils.utcnow().isoformat(),
         )
     )
+
+
+def _write_back(
+    by: driver.DriverBase, slot: Slot, record: programs.Program | None
+) -> None:
+    """Have in the journal what was there before the last _write()."""
+    if record is not None:
+        _journal(by).save_program(record)
+    else:
+        _journal(by).forget_program(slot.device, slot.region)
 
 
 def _journal(by: driver.DriverBase) -> Any:
