@@ -160,6 +160,10 @@ def clear(
         before = Wanted(record.function_id, record.digest)
         _write(by, slot, before, programs.PROGRAMMING)
         try:
+            # As in program(): who came since then keeps the function.
+            if users(by, slot, van.uuid):
+                _write_back(by, slot, record)
+                return
             act()
         except BaseException as err:
             text = f'it was not cleared: {exception.describe(err)}'

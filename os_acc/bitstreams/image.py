@@ -47,7 +47,8 @@ class Source:
     @property
     def function_id(self) -> str | None:
         name = cfg.CONF[options.GROUP].function_property
-        value: str | None = self._image.get(name)
+        # A property that is there and empty says nothing.
+        value: str | None = self._image.get(name) or None
         return value
 
     def checksum(self) -> checksum.Checksum:

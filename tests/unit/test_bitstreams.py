@@ -488,6 +488,12 @@ def test_an_image(glance, cache):
     assert glance.downloads(path) == [None]
 
 
+def test_an_image_with_an_empty_function(glance):
+    image = glance.put_image(CONTENT, **{'accel:function_id': ''})
+    with bitstreams.fetched(image) as found:
+        assert found.function_id is None
+
+
 def test_an_image_that_is_resumed(glance):
     image = glance.put_image(CONTENT)
     glance.drops = 2

@@ -427,6 +427,27 @@ def test_the_function_is_cleared_with_its_last_user(tool):
     assert len(tool.calls()) == 2
 
 
+def test_who_came_just_before_keeps_the_function(tool, monkeypatch):
+    """Between the look for users and the record."""
+    os_acc.CONF.set_override('at_unplug', 'clear', 'os_acc_fpga')
+    instance, wanted = devices.instance(), devices.pci(VFS[1])
+    os_acc.plug(instance, [request(tool)])
+    wanted.driver = 'pci'
+    write, plugged = programming._write, []
+
+    def first(*args):
+        if not plugged:
+            plugged.extend(os_acc.plug(devices.instance(), [wanted]))
+        write(*args)
+
+    monkeypatch.setattr(programming, '_write', first)
+    assert os_acc.unplug(instance) == 1
+    assert len(plugged) == 1
+    assert tool.calls('cleared') == []
+    assert tool.function() == 'aes'
+    assert record().state == 'programmed'
+
+
 def test_two_of_one_instance_are_cleared_once(tool):
     os_acc.CONF.set_override('at_unplug', 'clear', 'os_acc_fpga')
     instance = devices.instance()
