@@ -122,7 +122,8 @@ class Journal:
         self, instance_uuid: str
     ) -> list[objects.AcceleratorRequest]:
         """What was asked for an instance that has, or gets, VANs."""
-        return [entry.request for entry in self.entries(instance_uuid)]
+        rows = self._rows('instance_uuid = ?', instance_uuid)
+        return [self._read(row, _request) for row in rows]
 
     def unsettled(self, boot_id: str) -> list[str]:
         """UUIDs of the instances that recover() has to look at."""
@@ -377,11 +378,15 @@ def _van_columns(van: objects.VAN) -> dict[str, Any]:
 def _entry(row: sqlite3.Row) -> Entry:
     return Entry(
         van=_van(row),
-        request=_load(objects.AcceleratorRequest, row['request']),
+        request=_request(row),
         instance_info=_load(objects.InstanceInfo, row['instance']),
         live=bool(row['live']),
         attached=bool(row['attached']),
     )
+
+
+def _request(row: sqlite3.Row) -> objects.AcceleratorRequest:
+    return _load(objects.AcceleratorRequest, row['request'])
 
 
 def _van(row: sqlite3.Row) -> objects.VAN:

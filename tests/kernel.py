@@ -83,6 +83,7 @@ class Kernel:
             'sys/class/mdev_bus',
             'sys/class/block',
             'sys/class/net',
+            'sys/class/vfio',
             'sys/kernel/iommu_groups',
             'proc/self',
             'proc/sys/kernel/random',
@@ -258,14 +259,27 @@ class Kernel:
         (folder / 'comm').write_text(f'{name}\n')
         (folder / 'fd/0').symlink_to('/dev/null')
         (folder / 'fd/7').symlink_to(path)
+        if pathlib.Path(path).parent == self.root / 'dev/vfio':
+            self._show_group(pathlib.Path(path).name)
         return self._pid
 
     def end(self, pid: int) -> None:
         shutil.rmtree(self.root / f'proc/{pid}')
 
     def node(self, address: str) -> str:
-        group = (self.pci / 'devices' / address / 'iommu_group').readlink()
-        return str(self.root / 'dev/vfio' / group.name)
+        """The file of a function's IOMMU group."""
+        return str(self.root / 'dev/vfio' / self._group_of(address))
+
+    def _group_of(self, address: str) -> str:
+        return self._file(address, 'iommu_group').readlink().name
+
+    def _show_group(self, name: str) -> None:
+        (self.root / 'dev/vfio' / name).touch()
+        (self.sys / 'class/vfio' / name).touch()
+
+    def _hide_group(self, name: str) -> None:
+        (self.root / 'dev/vfio' / name).unlink(missing_ok=True)
+        (self.sys / 'class/vfio' / name).unlink(missing_ok=True)
 
     def fail(self, pattern: str, act: int | Callable[[], None]) -> None:
         """The next write to such a path answers with an errno, or does."""
@@ -419,7 +433,7 @@ class Kernel:
         self._file(address, 'driver').symlink_to(folder)
         (folder / address).symlink_to(self.pci / 'devices' / address)
         if driver in VFIO:
-            pathlib.Path(self.node(address)).touch()
+            self._show_group(self._group_of(address))
 
     def _unbind(self, address: str) -> None:
         driver = self.driver_of(address)
@@ -428,7 +442,7 @@ class Kernel:
         self._file(address, 'driver').unlink()
         (self.pci / 'drivers' / driver / address).unlink()
         if driver in VFIO and not self._group_in_vfio(address):
-            pathlib.Path(self.node(address)).unlink(missing_ok=True)
+            self._hide_group(self._group_of(address))
 
     def _group_in_vfio(self, address: str) -> bool:
         members = self._file(address, 'iommu_group') / 'devices'
@@ -487,9 +501,7 @@ class Kernel:
         (path / 'remove').touch()
         self._into_group(path, None)
         (self.mdev / text).symlink_to(path)
-        (
-            self.root / 'dev/vfio' / (path / 'iommu_group').readlink().name
-        ).touch()
+        self._show_group((path / 'iommu_group').readlink().name)
         self._count_ports(parent, -int((kind / 'ports').read_text()))
 
     def _remove_mdev(self, text: str) -> None:
@@ -500,7 +512,7 @@ class Kernel:
                 fail(errno.EBUSY)
         ports = int((path / 'mdev_type/ports').read_text())
         parent = path.parent
-        node.unlink()
+        self._hide_group(node.name)
         shutil.rmtree((path / 'iommu_group').resolve())
         shutil.rmtree(path)
         (self.mdev / text).unlink()

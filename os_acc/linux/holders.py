@@ -48,8 +48,10 @@ def of_files(paths: Collection[str]) -> list[str]:
     :returns: a text for each
     :raises PrivilegeError: not all processes of the host can be seen
     """
-    wanted = set(paths)
     check_all_seen()
+    wanted = set(paths)
+    if not wanted:
+        return []
     numbers = {n for path in paths if (n := _number(path)) is not None}
     found = []
     own = str(os.getpid())

@@ -47,21 +47,21 @@ class Snapshot:
         mounts, sources = _mounts()
         return cls(
             paths={
-                name: os.path.realpath(f'{folder}/{name}')
+                name: sysfs.place(f'{folder}/{name}')
                 for name in sysfs.names(folder)
             },
             mounts=mounts,
             sources=sources,
             swaps=_swaps(),
             interfaces={
-                name: os.path.realpath(f'{net}/{name}')
+                name: sysfs.place(f'{net}/{name}')
                 for name in sysfs.names(net)
             },
         )
 
     def below(self, path: str) -> list[str]:
         """The names of the disks and partitions of a device."""
-        real = os.path.realpath(path)
+        real = sysfs.place(path)
         prefixes = [f'{real}/', *(f'{p}/' for p in _nvme_heads(real))]
         return [
             name
@@ -71,7 +71,7 @@ class Snapshot:
 
     def interfaces_below(self, path: str) -> list[str]:
         """The network interfaces of a device, however deep."""
-        real = f'{os.path.realpath(path)}/'
+        real = f'{sysfs.place(path)}/'
         return [
             name
             for name, where in self.interfaces.items()
@@ -133,7 +133,7 @@ def _nvme_heads(real: str) -> list[str]:
     folder = f'{sysfs.SYS}/class/nvme-subsystem'
     controllers = set(sysfs.names(f'{real}/nvme'))
     return [
-        os.path.realpath(f'{folder}/{name}')
+        sysfs.place(f'{folder}/{name}')
         for name in sysfs.names(folder)
         if controllers & set(sysfs.names(f'{folder}/{name}'))
     ]

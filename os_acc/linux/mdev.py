@@ -101,17 +101,22 @@ def parents() -> list[str]:
 
 def types(parent: str) -> list[Type]:
     """The types that a parent can make; empty where it is none."""
-    path = f'{parent_folder(parent)}/mdev_supported_types'
-    return [
-        Type(
-            parent=parent,
-            name=name,
-            label=sysfs.read(f'{path}/{name}/name') or name,
-            device_api=sysfs.read(f'{path}/{name}/device_api') or '',
-            available=_number(f'{path}/{name}/available_instances'),
-        )
-        for name in sysfs.names(path)
-    ]
+    return [_type(parent, name) for name in sysfs.names(_types(parent))]
+
+
+def _types(parent: str) -> str:
+    return f'{parent_folder(parent)}/mdev_supported_types'
+
+
+def _type(parent: str, name: str) -> Type:
+    path = f'{_types(parent)}/{name}'
+    return Type(
+        parent=parent,
+        name=name,
+        label=sysfs.read(f'{path}/name') or name,
+        device_api=sysfs.read(f'{path}/device_api') or '',
+        available=_number(f'{path}/available_instances'),
+    )
 
 
 def _number(path: str) -> int:
@@ -134,7 +139,7 @@ def find(uuid: str) -> Mdev | None:
     kind = sysfs.link(f'{path}/mdev_type')
     if kind is None:
         return None
-    parent = os.path.basename(os.path.dirname(os.path.realpath(path)))
+    parent = os.path.basename(os.path.dirname(sysfs.place(path)))
     return Mdev(uuid=uuid, parent=parent, type=kind)
 
 
@@ -153,13 +158,12 @@ def check_type(parent: str, kind: str) -> Type:
 
     :raises DeviceNotFound: no such parent, or it has no such type
     """
-    found = types(parent)
-    for each in found:
-        if each.name == kind:
-            return each
+    found = sysfs.names(_types(parent))
+    if kind in found:
+        return _type(parent, kind)
     raise exception.DeviceNotFound(
         wanted=f'mdev type {kind} on {parent}',
-        reason=f'it has the types {", ".join(t.name for t in found)}'
+        reason=f'it has the types {", ".join(found)}'
         if found
         else 'it makes no mediated devices; is its driver loaded?',
     )
@@ -173,10 +177,7 @@ def create(wanted: Mdev, seconds: float) -> None:
     :raises Timeout: it did not come
     """
     check_name(wanted.type, 'type')
-    path = (
-        f'{parent_folder(wanted.parent)}/mdev_supported_types/'
-        f'{wanted.type}/create'
-    )
+    path = f'{_types(wanted.parent)}/{wanted.type}/create'
     folder(wanted.uuid)
     try:
         sysfs.write(path, wanted.uuid)

@@ -72,6 +72,17 @@ def target(path: str) -> str | None:
         raise
 
 
+def place(path: str) -> str:
+    """Where something of sysfs is in the tree of devices.
+
+    :param path: a link, whose target has no further links, or a folder
+    """
+    there = target(path)
+    if there is None:
+        return path
+    return os.path.normpath(os.path.join(os.path.dirname(path), there))
+
+
 def names(path: str) -> list[str]:
     """What is in a folder, sorted; empty where there is none.
 

@@ -80,15 +80,19 @@ def node(group: str) -> str:
 
 
 def nodes(path: str) -> list[str]:
-    """The VFIO files of a device, by its folder in sysfs.
+    """The VFIO files of a device, by its folder in sysfs: those there are.
 
-    The group's, and from Linux 6.6 on the device's own where it has one
-    (Documentation/driver-api/vfio.rst).
+    The group's, which VFIO has once it has one of the group's devices (of
+    another name without an IOMMU: drivers/vfio/group.c), and from Linux 6.6
+    on the device's own where it has one (Documentation/driver-api/vfio.rst).
     """
     group = sysfs.link(f'{path}/iommu_group')
-    found = [node(group)] if group is not None else []
+    there = f'{sysfs.SYS}/class/vfio'
+    groups = (group, f'noiommu-{group}') if group is not None else ()
     own = sysfs.names(f'{path}/vfio-dev')
-    return found + [f'{sysfs.DEV}/vfio/devices/{name}' for name in own]
+    return [node(n) for n in groups if os.path.exists(f'{there}/{n}')] + [
+        f'{sysfs.DEV}/vfio/devices/{name}' for name in own
+    ]
 
 
 def bind(address: str, driver: str, seconds: float) -> None:
