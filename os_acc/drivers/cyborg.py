@@ -262,7 +262,7 @@ class CyborgDriver(driver.DriverBase):
             )
             van.driver_data = {
                 **van.driver_data,
-                IDS: f'{function.vendor_id}:{function.product_id}',
+                IDS: function.ids,
                 RESET: spec.reset or self.config.reset,
             }
             yield

@@ -167,7 +167,7 @@ class PCIDriver(driver.DriverBase):
         """What undo will need of how a function was found."""
         data = {
             BIND: bind,
-            IDS: f'{function.vendor_id}:{function.product_id}',
+            IDS: function.ids,
             RESET: spec.reset or self.config.reset,
         }
         if bind == device_spec.BIND_OS_ACC:
@@ -220,12 +220,11 @@ class PCIDriver(driver.DriverBase):
                 f'PCI function {address} to come back',
                 'pci',
             )
-            ids = f'{function.vendor_id}:{function.product_id}'
-            if ids != van.driver_data[IDS]:
+            if function.ids != van.driver_data[IDS]:
                 raise exception.DeviceNotFound(
                     wanted=f'PCI function {address}',
-                    reason=f'{ids} is at that address since the reboot, '
-                    f'where {van.driver_data[IDS]} was',
+                    reason=f'{function.ids} is at that address since the '
+                    f'reboot, where {van.driver_data[IDS]} was',
                 )
             bind = van.driver_data[BIND]
             with self._group_lock(function):
@@ -350,10 +349,11 @@ class PCIDriver(driver.DriverBase):
         function = pci.find(address)
         if function is None:
             return
-        ids = f'{function.vendor_id}:{function.product_id}'
         logger = log.about(LOG, van.instance_uuid, van.uuid)
-        if ids != data[IDS]:
-            logger.warning('PCI function %s is %s now: left', address, ids)
+        if function.ids != data[IDS]:
+            logger.warning(
+                'PCI function %s is %s now: left', address, function.ids
+            )
             return
         conf, before = CONF.os_acc, data.get(DRIVER_BEFORE)
         ours = data[BIND] == device_spec.BIND_OS_ACC
@@ -373,25 +373,25 @@ class PCIDriver(driver.DriverBase):
             or function.driver != before
             or (vfio.is_bound(function))
         ):
-            self._clean(van, function, ids)
+            self._clean(van, function)
         if ours:
             privileged.give_back(
                 address,
-                ids,
+                function.ids,
                 before,
                 data.get(OVERRIDE_BEFORE),
                 conf.device_timeout,
             )
 
     @staticmethod
-    def _clean(van: objects.VAN, function: pci.Function, ids: str) -> None:
+    def _clean(van: objects.VAN, function: pci.Function) -> None:
         from os_acc.privileged import pci as privileged
 
         conf = CONF.os_acc
         try:
             privileged.clean(
                 function.address,
-                ids,
+                function.ids,
                 van.driver_data[RESET],
                 conf.release_timeout,
                 conf.device_timeout,

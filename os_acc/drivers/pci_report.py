@@ -162,8 +162,7 @@ def findings(
     for function, spec in functions:
         subject = f'PCI function {function.address}'
         verdict, text, advice = status(by, function, specs)
-        label = f'{function.vendor_id}:{function.product_id}'
-        yield Finding(subject, verdict, f'{label}: {text}', advice)
+        yield Finding(subject, verdict, f'{function.ids}: {text}', advice)
         if spec.reset == reset.REQUIRED and not reset.can(function):
             yield Finding(
                 subject,
