@@ -26,6 +26,7 @@ from os_acc import exception
 from os_acc import objects
 from os_acc import programming
 from os_acc import programs
+from os_acc.drivers import claims
 from os_acc.drivers import cyborg_listing
 from os_acc.drivers import cyborg_mdev
 from os_acc.drivers import cyborg_program
@@ -253,10 +254,7 @@ class CyborgDriver(driver.DriverBase):
         """See that a PCI function may go to a guest; hold its group."""
         function = pci.get(handle.address)
         spec = self._specs().check(function)
-        group = function.iommu_group
-        with contextlib.ExitStack() as stack:
-            if group is not None and len(pci.group_members(group)) > 1:
-                stack.enter_context(self.lock(f'iommu-group-{group}'))
+        with pci_admission.group_lock(self, function):
             pci_admission.check(
                 self, van, function, device_spec.BIND_LIBVIRT, new=False
             )
@@ -298,8 +296,7 @@ class CyborgDriver(driver.DriverBase):
             or (
                 "all handles of Cyborg's devices are taken"
                 if fits
-                else f"Cyborg's drivers have no {request.resource_class} with "
-                f'the traits {", ".join(request.traits) or "(any)"}'
+                else f"Cyborg's drivers have no {claims.selector(request)}"
             ),
         )
 

@@ -24,6 +24,7 @@ from os_acc import driver
 from os_acc import exception
 from os_acc import log
 from os_acc import objects
+from os_acc.drivers import claims
 from os_acc.drivers import pci_listing
 from os_acc.linux import mdev
 from os_acc.linux import pci
@@ -323,10 +324,8 @@ class MdevDriver(driver.DriverBase):
                     van.handle, van.device = None, None
                     van.driver_data = {}
                     van.save()
-        raise exception.DeviceNotFound(
-            wanted=f'{request.resource_class} with the traits '
-            f'{", ".join(request.traits) or "(any)"}',
-            reason='; '.join(reasons) or 'no parent here has such a type',
+        raise claims.none_left(
+            request, reasons, 'no parent here has such a type'
         )
 
     def unprepareVAN(

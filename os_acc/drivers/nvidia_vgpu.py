@@ -27,6 +27,7 @@ from os_acc import driver
 from os_acc import exception
 from os_acc import log
 from os_acc import objects
+from os_acc.drivers import claims
 from os_acc.drivers import pci_listing
 from os_acc.linux import pci
 from os_acc.linux import sysfs
@@ -187,10 +188,7 @@ class NvidiaVGPUDriver(driver.DriverBase):
         holders = holding.of_function(address, van.instance_uuid, False)
         if now != vgpu.NONE:
             holders.append(f'somebody who set vGPU type {now} on it')
-        if holders:
-            raise exception.DeviceBusy(
-                device=f'VF {address}', holder='; '.join(holders) + ','
-            )
+        claims.check_holders(f'VF {address}', holders)
 
     def _set(self, van: objects.VAN) -> None:
         """After a reboot: the same type on the same VF."""
@@ -225,11 +223,7 @@ class NvidiaVGPUDriver(driver.DriverBase):
                 return
             except (exception.DeviceBusy, exception.DeviceNotFound) as err:
                 reasons.append(str(err))
-        raise exception.DeviceNotFound(
-            wanted=f'{request.resource_class} with the traits '
-            f'{", ".join(request.traits) or "(any)"}',
-            reason='; '.join(reasons) or 'no such VF here',
-        )
+        raise claims.none_left(request, reasons, 'no such VF here')
 
     def unprepareVAN(
         self, van: objects.VAN, instance_info: objects.InstanceInfo

@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-import contextlib
 import logging
 from typing import Any
 
@@ -23,6 +22,7 @@ from os_acc import driver
 from os_acc import exception
 from os_acc import log
 from os_acc import objects
+from os_acc.drivers import claims
 from os_acc.drivers import pci_admission
 from os_acc.drivers import pci_listing
 from os_acc.drivers import pci_report
@@ -102,9 +102,9 @@ class PCIDriver(driver.DriverBase):
     def _taken(self) -> set[str]:
         """The functions that VANs have, other drivers' too."""
         return {
-            van.handle.address
+            address
             for van in self.vans_on(None)
-            if isinstance(van.handle, objects.PCIHandle)
+            if (address := claims.function_of(van)) is not None
         }
 
     def prepareVAN(
@@ -144,7 +144,7 @@ class PCIDriver(driver.DriverBase):
                     wanted=f'PCI function {address}',
                     reason='[os_acc] device_spec has it for mdevs or vGPUs',
                 )
-            with self._group_lock(function):
+            with pci_admission.group_lock(self, function):
                 bind = self._bind_of(wanted, spec)
                 pci_admission.check(self, van, function, bind, new)
                 made = self._vfs_made(pf) if pf and not new else {}
@@ -227,7 +227,7 @@ class PCIDriver(driver.DriverBase):
                     f'reboot, where {van.driver_data[IDS]} was',
                 )
             bind = van.driver_data[BIND]
-            with self._group_lock(function):
+            with pci_admission.group_lock(self, function):
                 pci_admission.check(self, van, function, bind, False)
                 spec = self._specs().check(function)
                 if not vfio.is_bound(function):
@@ -253,11 +253,7 @@ class PCIDriver(driver.DriverBase):
             ) as err:
                 reasons.append(str(err))
                 self._forget(van)
-        raise exception.DeviceNotFound(
-            wanted=f'{request.resource_class} with the traits '
-            f'{", ".join(request.traits) or "(any)"}',
-            reason='; '.join(reasons) or 'no such PCI function here',
-        )
+        raise claims.none_left(request, reasons, 'no such PCI function here')
 
     def _forget(self, van: objects.VAN) -> None:
         """Undo a claim that came to nothing: the next starts from nothing."""
@@ -433,16 +429,6 @@ class PCIDriver(driver.DriverBase):
             )
         else:
             logger.info('PF %s: VFs removed', pf)
-
-    @contextlib.contextmanager
-    def _group_lock(self, function: pci.Function) -> Iterator[None]:
-        """Hold its IOMMU group too, where others are in it."""
-        group = function.iommu_group
-        if group is None or len(pci.group_members(group)) < 2:
-            yield
-            return
-        with self.lock(f'iommu-group-{group}'):
-            yield
 
     @staticmethod
     def _specs() -> device_spec.Specs:

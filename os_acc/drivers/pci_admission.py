@@ -10,14 +10,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+import contextlib
+
 from os_acc import device_spec
 from os_acc import driver
 from os_acc import exception
 from os_acc import objects
+from os_acc.drivers import claims
 from os_acc.linux import in_use
 from os_acc.linux import pci
 from os_acc.linux import sriov
 from os_acc.linux import vfio
+
+
+@contextlib.contextmanager
+def group_lock(
+    by: driver.DriverBase, function: pci.Function
+) -> Iterator[None]:
+    """Hold a function's IOMMU group, where others are in it."""
+    group = function.iommu_group
+    if group is None or len(pci.group_members(group)) < 2:
+        yield
+        return
+    with by.lock(f'iommu-group-{group}'):
+        yield
 
 
 def check(
@@ -52,7 +69,12 @@ def check(
         raise exception.DeviceInUseByHost(device=device, by=use)
     shares = _check_group(by, van, function)
     if not new:
-        _check_holders(van, function, shares)
+        from os_acc.privileged import holding
+
+        claims.check_holders(
+            device,
+            holding.of_function(function.address, van.instance_uuid, shares),
+        )
 
 
 def _check_vans(
@@ -112,7 +134,7 @@ def _check_group(
         if member is None or name == function.address:
             continue
         for other in by.vans_on(member.parent):
-            if not _has(other, name):
+            if claims.function_of(other) != name:
                 continue
             if other.instance_uuid != van.instance_uuid:
                 raise exception.DeviceBusy(
@@ -123,26 +145,6 @@ def _check_group(
     return shares
 
 
-def _has(van: objects.VAN, address: str) -> bool:
-    return (
-        isinstance(van.handle, objects.PCIHandle)
-        and van.handle.address == address
-    )
-
-
-def _check_holders(
-    van: objects.VAN, function: pci.Function, shares: bool
-) -> None:
-    from os_acc.privileged import holding
-
-    found = holding.of_function(function.address, van.instance_uuid, shares)
-    if found:
-        raise exception.DeviceBusy(
-            device=f'PCI function {function.address}',
-            holder='; '.join(found) + ',',
-        )
-
-
 def check_pf(
     by: driver.DriverBase, van: objects.VAN, pf: pci.Function
 ) -> None:
@@ -150,13 +152,7 @@ def check_pf(
 
     :raises DeviceBusy: a guest has the PF itself
     """
-    for other in by.vans_on(pf.address):
-        if other.uuid != van.uuid and _has(other, pf.address):
-            raise exception.DeviceBusy(
-                device=f'PF {pf.address}',
-                holder=f'instance {other.instance_uuid}',
-            )
+    device = f'PF {pf.address}'
+    claims.check_not_whole(by, van, pf.address, device)
     if vfio.is_bound(pf):
-        raise exception.DeviceBusy(
-            device=f'PF {pf.address}', holder=f'driver {pf.driver}'
-        )
+        raise exception.DeviceBusy(device=device, holder=f'driver {pf.driver}')
