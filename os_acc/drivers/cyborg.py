@@ -31,6 +31,7 @@ from os_acc.drivers import cyborg_listing
 from os_acc.drivers import cyborg_mdev
 from os_acc.drivers import cyborg_program
 from os_acc.drivers import cyborg_source
+from os_acc.drivers import mdev
 from os_acc.drivers import pci_admission
 from os_acc.linux import pci
 from os_acc.linux import reset
@@ -182,7 +183,8 @@ class CyborgDriver(driver.DriverBase):
     ) -> None:
         """Needs none of Cyborg's drivers."""
         if isinstance(van.handle, objects.MdevHandle):
-            cyborg_mdev.release(van, van.handle)
+            # Not by Cyborg: its own way does not wait for the guest.
+            mdev.release(van, van.handle)
         elif (
             isinstance(van.handle, objects.PCIHandle)
             and RESET in van.driver_data
