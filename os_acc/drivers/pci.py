@@ -26,11 +26,11 @@ from os_acc.drivers import claims
 from os_acc.drivers import pci_admission
 from os_acc.drivers import pci_listing
 from os_acc.drivers import pci_report
+from os_acc.drivers import pci_vfs
 from os_acc.linux import boot
 from os_acc.linux import modules
 from os_acc.linux import pci
 from os_acc.linux import reset
-from os_acc.linux import sriov
 from os_acc.linux import vfio
 from os_acc.linux import waiting
 
@@ -56,16 +56,13 @@ OPTS = (
     ),
 )
 
-# Keys of VAN.driver_data.
+# Keys of VAN.driver_data, beside those of pci_vfs.
 BIND = 'bind'
 IDS = 'ids'
 RESET = 'reset'
 VFIO_DRIVER = 'vfio_driver'  # there from before the function is touched
 DRIVER_BEFORE = 'driver_before'
 OVERRIDE_BEFORE = 'override_before'
-VFS_MADE = 'vfs_made'  # os-acc made the PF's VFs, so many
-AUTOPROBE_BEFORE = 'autoprobe_before'
-LET_GO = 'let_go'  # nothing keeps the PF's VFs for this VAN's sake
 
 
 class PCIDriver(driver.DriverBase):
@@ -135,7 +132,7 @@ class PCIDriver(driver.DriverBase):
         with self.lock(pf or address):
             new = False
             if pf is not None and pci.find(address) is None:
-                self._create_vfs(van, wanted, pf)
+                pci_vfs.create(self, van, address, pf, self._specs())
                 new = True
             function = pci.get(address)
             spec = self._specs().check(function)
@@ -147,7 +144,7 @@ class PCIDriver(driver.DriverBase):
             with pci_admission.group_lock(self, function):
                 bind = self._bind_of(wanted, spec)
                 pci_admission.check(self, van, function, bind, new)
-                made = self._vfs_made(pf) if pf and not new else {}
+                made = pci_vfs.known(self, pf) if pf and not new else {}
                 van.driver_data = {
                     **van.driver_data,
                     **made,
@@ -211,8 +208,7 @@ class PCIDriver(driver.DriverBase):
         """After a reboot: the same function, whatever became of it."""
         address, pf = _where(van)
         with self.lock(pf):
-            if VFS_MADE in van.driver_data and not sriov.count(pf):
-                self._privileged_create(pf, int(van.driver_data[VFS_MADE]))
+            pci_vfs.create_again(van, pf)
             # VFs that others make come when their service has started.
             function = waiting.until(
                 lambda: pci.find(address),
@@ -257,8 +253,7 @@ class PCIDriver(driver.DriverBase):
 
     def _forget(self, van: objects.VAN) -> None:
         """Undo a claim that came to nothing: the next starts from nothing."""
-        if VFS_MADE in van.driver_data:
-            self._remove_vfs(van)
+        pci_vfs.remove(self, van)
         van.handle, van.device, van.driver_data = None, None, {}
         van.save()
 
@@ -281,52 +276,7 @@ class PCIDriver(driver.DriverBase):
                 yield address
 
     def _future_pf(self, address: str) -> str | None:
-        """The PF that has, or would have, a VF at an address."""
-        for future, pf, _ in pci_listing.future(self._specs()):
-            if future == address:
-                return pf.address
-        return None
-
-    def _create_vfs(
-        self, van: objects.VAN, wanted: objects.PCIHandle, pf: str
-    ) -> None:
-        function = pci.get(pf)
-        spec = self._specs().check(function)
-        pci_admission.check_pf(self, van, function)
-        number = sriov.count(pf)
-        if spec.num_vfs is None or number:
-            raise exception.DeviceNotFound(
-                wanted=f'PCI function {wanted.address}',
-                reason=f'PF {pf} has {number} VFs, and that is not one',
-            )
-        before = sriov.autoprobe(pf)
-        van.driver_data = {
-            **van.driver_data,
-            VFS_MADE: str(spec.num_vfs),
-            **({AUTOPROBE_BEFORE: before} if before is not None else {}),
-        }
-        van.device = pf
-        van.handle = objects.PCIHandle(address=wanted.address)
-        van.save()
-        self._privileged_create(pf, spec.num_vfs)
-        log.about(LOG, van.instance_uuid, van.uuid).info(
-            'PF %s: %d VFs made', pf, spec.num_vfs
-        )
-
-    def _privileged_create(self, pf: str, number: int) -> None:
-        from os_acc.privileged import pci as privileged
-
-        privileged.create_vfs(pf, number, CONF.os_acc.device_timeout)
-
-    def _vfs_made(self, pf: str) -> dict[str, str]:
-        """What other VANs know of a PF whose VFs os-acc made."""
-        for other in self.vans_on(pf):
-            data = other.driver_data
-            # Also one that has let go, while the VFs are still there.
-            if VFS_MADE in data:
-                keys = (VFS_MADE, AUTOPROBE_BEFORE)
-                return {key: data[key] for key in keys if key in data}
-        return {}
+        return pci_vfs.future_pf(self._specs(), address)
 
     def unprepareVAN(
         self, van: objects.VAN, instance_info: objects.InstanceInfo
@@ -335,8 +285,7 @@ class PCIDriver(driver.DriverBase):
             return
         if BIND in van.driver_data:
             self._give_back(van)
-        if VFS_MADE in van.driver_data:
-            self._remove_vfs(van)
+        pci_vfs.remove(self, van)
 
     def _give_back(self, van: objects.VAN) -> None:
         from os_acc.privileged import pci as privileged
@@ -400,35 +349,6 @@ class PCIDriver(driver.DriverBase):
             log.about(LOG, van.instance_uuid, van.uuid).warning(
                 'not cleaned: %s', err
             )
-
-    def _remove_vfs(self, van: objects.VAN) -> None:
-        """Remove the VFs that os-acc made, if this VAN was the last."""
-        from os_acc.privileged import pci as privileged
-
-        (_, pf), data = _where(van), van.driver_data
-        with self.lock(pf):
-            # Two that are released at once must not wait for each other.
-            van.driver_data = {**data, LET_GO: '1'}
-            van.save()
-            others = [
-                other
-                for other in self.vans_on(pf)
-                if other.uuid != van.uuid and LET_GO not in other.driver_data
-            ]
-            if others or pci.find(pf) is None:
-                return
-            users = privileged.remove_vfs(
-                pf, data.get(AUTOPROBE_BEFORE), CONF.os_acc.device_timeout
-            )
-        logger = log.about(LOG, van.instance_uuid, van.uuid)
-        if users:
-            logger.warning(
-                'PF %s keeps the VFs that os-acc made: %s',
-                pf,
-                '; '.join(users),
-            )
-        else:
-            logger.info('PF %s: VFs removed', pf)
 
     @staticmethod
     def _specs() -> device_spec.Specs:
