@@ -25,7 +25,7 @@ from os_acc import driver
 from os_acc import exception
 from os_acc import log
 from os_acc import objects
-from os_acc.drivers import claims
+from os_acc.drivers import admission
 from os_acc.drivers import pci_listing
 from os_acc.linux import mdev
 from os_acc.linux import pci
@@ -217,40 +217,35 @@ class MdevDriver(driver.DriverBase):
     def _make(self, van: objects.VAN, handle: objects.MdevHandle) -> None:
         """Take a mediated device; make it where it is not there."""
         with self.lock(handle.parent):
-            self._make_locked(van, handle)
-
-    def _make_locked(
-        self, van: objects.VAN, handle: objects.MdevHandle
-    ) -> None:
-        claims.check_not_whole(
-            self, van, handle.parent, f'mdev parent {handle.parent}'
-        )
-        wanted = mdev_of(handle)
-        spec = self._specs().check_parent(wanted.parent)
-        if not _allows(spec, wanted.type):
-            raise exception.DeviceNotFound(
-                wanted=f'mdev type {wanted.type} on {wanted.parent}',
-                reason='[os_acc] device_spec has the types '
-                + ', '.join(spec.mdev_types),
+            admission.check_not_whole(
+                self, van, handle.parent, f'mdev parent {handle.parent}'
             )
-        there = mdev.find(wanted.uuid)
-        if there is None and self.config.owner == EXTERNAL:
-            there = waiting.until(
-                lambda: mdev.find(wanted.uuid),
-                CONF.os_acc.device_timeout,
-                f'mdev {wanted.uuid}, which with owner = external Nova or '
-                'Cyborg makes',
-                'mdev',
-            )
-        if there is not None:
-            check_free(van, there, wanted)
-        else:
-            mdev.check_type(wanted.parent, wanted.type)
-            van.driver_data = {**van.driver_data, MADE: '1'}
-        van.handle, van.device = handle, wanted.parent
-        van.save()
-        if there is None:
-            self._privileged_create(van, wanted)
+            wanted = mdev_of(handle)
+            spec = self._specs().check_parent(wanted.parent)
+            if not _allows(spec, wanted.type):
+                raise exception.DeviceNotFound(
+                    wanted=f'mdev type {wanted.type} on {wanted.parent}',
+                    reason='[os_acc] device_spec has the types '
+                    + ', '.join(spec.mdev_types),
+                )
+            there = mdev.find(wanted.uuid)
+            if there is None and self.config.owner == EXTERNAL:
+                there = waiting.until(
+                    lambda: mdev.find(wanted.uuid),
+                    CONF.os_acc.device_timeout,
+                    f'mdev {wanted.uuid}, which with owner = external Nova or '
+                    'Cyborg makes',
+                    'mdev',
+                )
+            if there is not None:
+                check_free(van, there, wanted)
+            else:
+                mdev.check_type(wanted.parent, wanted.type)
+                van.driver_data = {**van.driver_data, MADE: '1'}
+            van.handle, van.device = handle, wanted.parent
+            van.save()
+            if there is None:
+                self._privileged_create(van, wanted)
 
     def _privileged_create(self, van: objects.VAN, wanted: mdev.Mdev) -> None:
         from os_acc.privileged import mdev as privileged
@@ -300,7 +295,7 @@ class MdevDriver(driver.DriverBase):
                     van.handle, van.device = None, None
                     van.driver_data = {}
                     van.save()
-        raise claims.none_left(
+        raise admission.none_left(
             request, reasons, 'no parent here has such a type'
         )
 
@@ -327,7 +322,7 @@ def check_free(van: objects.VAN, there: mdev.Mdev, wanted: mdev.Mdev) -> None:
     mdev.check_same(there, wanted)
     from os_acc.privileged import holding
 
-    claims.check_holders(
+    admission.check_holders(
         f'mdev {wanted.uuid}', holding.of_mdev(wanted.uuid, van.instance_uuid)
     )
 

@@ -22,8 +22,7 @@ from os_acc import driver
 from os_acc import exception
 from os_acc import log
 from os_acc import objects
-from os_acc.drivers import claims
-from os_acc.drivers import pci_admission
+from os_acc.drivers import admission
 from os_acc.drivers import pci_listing
 from os_acc.drivers import pci_report
 from os_acc.drivers import pci_vfs
@@ -88,21 +87,17 @@ class PCIDriver(driver.DriverBase):
         )
 
     def get_devices(self) -> list[objects.Device]:
-        return pci_listing.devices(self.name, self._specs(), self._taken())
+        return pci_listing.devices(
+            self.name,
+            self._specs(),
+            admission.functions_of(self.vans_on(None)),
+        )
 
     def show_device(self, address: str) -> dict[str, Any] | None:
         return pci_report.show(self, address, self._specs())
 
     def diagnose(self) -> Iterator[diagnosis.Finding]:
         return pci_report.findings(self, self._specs())
-
-    def _taken(self) -> set[str]:
-        """The functions that VANs have, other drivers' too."""
-        return {
-            address
-            for van in self.vans_on(None)
-            if (address := claims.function_of(van)) is not None
-        }
 
     def prepareVAN(
         self,
@@ -141,9 +136,9 @@ class PCIDriver(driver.DriverBase):
                     wanted=f'PCI function {address}',
                     reason='[os_acc] device_spec has it for mdevs or vGPUs',
                 )
-            with pci_admission.group_lock(self, function):
+            with admission.group_lock(self, function):
                 bind = self._bind_of(wanted, spec)
-                pci_admission.check(self, van, function, bind, new)
+                admission.check_function(self, van, function, bind, new)
                 made = pci_vfs.known(self, pf) if pf and not new else {}
                 van.driver_data = {
                     **van.driver_data,
@@ -192,8 +187,8 @@ class PCIDriver(driver.DriverBase):
             return
         from os_acc.privileged import pci as privileged
 
-        address, _ = _where(van)
-        siblings = pci_admission.addresses_of_instance(self, van)
+        address = admission.address_of(van)
+        siblings = admission.functions_of(self.requests_of(van.instance_uuid))
         name = privileged.take(
             address,
             van.driver_data[VFIO_DRIVER],
@@ -206,7 +201,8 @@ class PCIDriver(driver.DriverBase):
 
     def _again(self, van: objects.VAN) -> None:
         """After a reboot: the same function, whatever became of it."""
-        address, pf = _where(van)
+        address = admission.address_of(van)
+        pf = van.device or address
         with self.lock(pf):
             pci_vfs.create_again(van, pf)
             # VFs that others make come when their service has started.
@@ -223,8 +219,8 @@ class PCIDriver(driver.DriverBase):
                     f'reboot, where {van.driver_data[IDS]} was',
                 )
             bind = van.driver_data[BIND]
-            with pci_admission.group_lock(self, function):
-                pci_admission.check(self, van, function, bind, False)
+            with admission.group_lock(self, function):
+                admission.check_function(self, van, function, bind, False)
                 spec = self._specs().check(function)
                 if not vfio.is_bound(function):
                     data = dict(van.driver_data)
@@ -249,7 +245,9 @@ class PCIDriver(driver.DriverBase):
             ) as err:
                 reasons.append(str(err))
                 self._forget(van)
-        raise claims.none_left(request, reasons, 'no such PCI function here')
+        raise admission.none_left(
+            request, reasons, 'no such PCI function here'
+        )
 
     def _forget(self, van: objects.VAN) -> None:
         """Undo a claim that came to nothing: the next starts from nothing."""
@@ -261,7 +259,7 @@ class PCIDriver(driver.DriverBase):
         self, request: objects.AcceleratorRequest
     ) -> Iterator[str]:
         specs = self._specs()
-        taken = self._taken()
+        taken = admission.functions_of(self.vans_on(None))
         for function, spec in pci_listing.listed(specs):
             if (
                 pci_listing.kind_of(function, spec).serves(request)
@@ -276,7 +274,11 @@ class PCIDriver(driver.DriverBase):
                 yield address
 
     def _future_pf(self, address: str) -> str | None:
-        return pci_vfs.future_pf(self._specs(), address)
+        """The PF that has, or would have, a VF at an address."""
+        for future, pf, _ in pci_listing.future(self._specs()):
+            if future == address:
+                return pf.address
+        return None
 
     def unprepareVAN(
         self, van: objects.VAN, instance_info: objects.InstanceInfo
@@ -290,7 +292,7 @@ class PCIDriver(driver.DriverBase):
     def _give_back(self, van: objects.VAN) -> None:
         from os_acc.privileged import pci as privileged
 
-        (address, _), data = _where(van), van.driver_data
+        address, data = admission.address_of(van), van.driver_data
         function = pci.find(address)
         if function is None:
             return
@@ -316,7 +318,7 @@ class PCIDriver(driver.DriverBase):
             not ours
             or rebooted
             or function.driver != before
-            or (vfio.is_bound(function))
+            or vfio.is_bound(function)
         ):
             self._clean(van, function)
         if ours:
@@ -353,10 +355,3 @@ class PCIDriver(driver.DriverBase):
     @staticmethod
     def _specs() -> device_spec.Specs:
         return device_spec.load(CONF)
-
-
-def _where(van: objects.VAN) -> tuple[str, str]:
-    """The addresses of a VAN's function, and of its parent."""
-    assert isinstance(van.handle, objects.PCIHandle)
-    address: str = van.handle.address
-    return address, van.device or address

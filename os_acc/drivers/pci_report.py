@@ -18,7 +18,7 @@ from os_acc import device_spec
 from os_acc import diagnosis
 from os_acc import driver
 from os_acc import exception
-from os_acc.drivers import claims
+from os_acc.drivers import admission
 from os_acc.drivers import pci_listing
 from os_acc.linux import bus
 from os_acc.linux import in_use
@@ -80,7 +80,8 @@ def show(
         'vans': [
             f'{van.uuid} of instance {van.instance_uuid}: {van.state}'
             for van in by.vans_on(None)
-            if address in (van.device, claims.function_of(van))
+            if van.device == address
+            or address in admission.functions_of([van])
         ],
     }
 
@@ -105,7 +106,7 @@ def status(
     if spec is None:
         return diagnosis.OK, 'device_spec does not name it', ''
     for van in by.vans_on(function.parent):
-        if claims.function_of(van) == function.address:
+        if function.address in admission.functions_of([van]):
             text = f'instance {van.instance_uuid} has it (VAN {van.uuid})'
             return diagnosis.OK, text, ''
     if (use := in_use.by_host(function)) is not None:

@@ -19,10 +19,10 @@ from os_acc import driver
 from os_acc import exception
 from os_acc import log
 from os_acc import objects
-from os_acc.drivers import pci_admission
-from os_acc.drivers import pci_listing
+from os_acc.drivers import admission
 from os_acc.linux import pci
 from os_acc.linux import sriov
+from os_acc.linux import vfio
 
 LOG = logging.getLogger(__name__)
 CONF = cfg.CONF
@@ -31,14 +31,6 @@ CONF = cfg.CONF
 MADE = 'vfs_made'  # os-acc made the PF's VFs, so many
 AUTOPROBE_BEFORE = 'autoprobe_before'
 LET_GO = 'let_go'  # nothing keeps the PF's VFs for this VAN's sake
-
-
-def future_pf(specs: device_spec.Specs, address: str) -> str | None:
-    """The PF that has, or would have, a VF at an address."""
-    for future, pf, _ in pci_listing.future(specs):
-        if future == address:
-            return pf.address
-    return None
 
 
 def create(
@@ -57,7 +49,12 @@ def create(
     """
     function = pci.get(pf)
     spec = specs.check(function)
-    pci_admission.check_pf(by, van, function)
+    device = f'PF {pf}'
+    admission.check_not_whole(by, van, pf, device)
+    if vfio.is_bound(function):
+        raise exception.DeviceBusy(
+            device=device, holder=f'driver {function.driver}'
+        )
     number = sriov.count(pf)
     if spec.num_vfs is None or number:
         raise exception.DeviceNotFound(

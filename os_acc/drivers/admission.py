@@ -6,18 +6,19 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""Whether a PCI function may be given to an instance: all, before any act."""
+"""Whether a device may be given to an instance: all, before any act."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Iterator
+from collections.abc import Sequence
 import contextlib
 
 from os_acc import device_spec
 from os_acc import driver
 from os_acc import exception
 from os_acc import objects
-from os_acc.drivers import claims
 from os_acc.linux import in_use
 from os_acc.linux import pci
 from os_acc.linux import sriov
@@ -37,7 +38,7 @@ def group_lock(
         yield
 
 
-def check(
+def check_function(
     by: driver.DriverBase,
     van: objects.VAN,
     function: pci.Function,
@@ -61,7 +62,7 @@ def check(
         )
     _check_vans(by, van, function)
     use = in_use.by_host(function)
-    siblings = addresses_of_instance(by, van)
+    siblings = functions_of(by.requests_of(van.instance_uuid))
     for member, reason in in_use.in_group(function):
         if isinstance(member, str) or member.address not in siblings:
             use = use or reason
@@ -71,7 +72,7 @@ def check(
     if not new:
         from os_acc.privileged import holding
 
-        claims.check_holders(
+        check_holders(
             device,
             holding.of_function(function.address, van.instance_uuid, shares),
         )
@@ -109,9 +110,18 @@ def _check_possible(function: pci.Function, bind: str, device: str) -> None:
         )
 
 
-def addresses_of_instance(by: driver.DriverBase, van: objects.VAN) -> set[str]:
-    """The PCI functions that an instance has, or is to have."""
-    handles = [request.handle for request in by.requests_of(van.instance_uuid)]
+def address_of(van: objects.VAN) -> str:
+    """The address of the PCI function that a VAN is known to have."""
+    assert isinstance(van.handle, objects.PCIHandle)
+    address: str = van.handle.address
+    return address
+
+
+def functions_of(
+    those: Iterable[objects.VAN | objects.AcceleratorRequest],
+) -> set[str]:
+    """The addresses of the PCI functions that VANs have, or requests name."""
+    handles = [each.handle for each in those]
     return {
         handle.address
         for handle in handles
@@ -134,7 +144,7 @@ def _check_group(
         if member is None or name == function.address:
             continue
         for other in by.vans_on(member.parent):
-            if claims.function_of(other) != name:
+            if name not in functions_of([other]):
                 continue
             if other.instance_uuid != van.instance_uuid:
                 raise exception.DeviceBusy(
@@ -145,14 +155,49 @@ def _check_group(
     return shares
 
 
-def check_pf(
-    by: driver.DriverBase, van: objects.VAN, pf: pci.Function
+def check_not_whole(
+    by: driver.DriverBase, van: objects.VAN, address: str, device: str
 ) -> None:
-    """See that a PF may get VFs.
+    """See that no other VAN has a device whole, of which a part is wanted.
 
-    :raises DeviceBusy: a guest has the PF itself
+    :param address: of the device
+    :param device: the same, for the error
+    :raises DeviceBusy: one has it
     """
-    device = f'PF {pf.address}'
-    claims.check_not_whole(by, van, pf.address, device)
-    if vfio.is_bound(pf):
-        raise exception.DeviceBusy(device=device, holder=f'driver {pf.driver}')
+    for other in by.vans_on(address):
+        if other.uuid != van.uuid and address in functions_of([other]):
+            raise exception.DeviceBusy(
+                device=device, holder=f'instance {other.instance_uuid}'
+            )
+
+
+def check_holders(device: str, holders: Sequence[str]) -> None:
+    """See that nobody has a device.
+
+    :param device: what it is, for the error
+    :param holders: as privileged.holding has found them
+    :raises DeviceBusy: there are some
+    """
+    if holders:
+        raise exception.DeviceBusy(
+            device=device, holder='; '.join(holders) + ','
+        )
+
+
+def selector(request: objects.AcceleratorRequest) -> str:
+    """What a request selects a device by, in words."""
+    traits = ', '.join(request.traits) or '(any)'
+    return f'{request.resource_class} with the traits {traits}'
+
+
+def none_left(
+    request: objects.AcceleratorRequest, reasons: Sequence[str], none: str
+) -> exception.DeviceNotFound:
+    """The error where no device could be had for a request.
+
+    :param reasons: why not, for each that would have served
+    :param none: what to say where none would have served
+    """
+    return exception.DeviceNotFound(
+        wanted=selector(request), reason='; '.join(reasons) or none
+    )
