@@ -13,6 +13,7 @@ They run in a process of their own: see os_acc.cyborg_helper.
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Iterator
 import contextlib
 from typing import Any
@@ -26,11 +27,12 @@ from os_acc import exception
 from os_acc import objects
 from os_acc import programming
 from os_acc import programs
+from os_acc.drivers import admission
 from os_acc.drivers import cyborg_listing
 from os_acc.drivers import cyborg_mdev
 from os_acc.drivers import cyborg_program
 from os_acc.drivers import cyborg_source
-from os_acc.drivers import pci_admission
+from os_acc.drivers import mdev
 from os_acc.linux import pci
 from os_acc.linux import reset
 
@@ -116,7 +118,11 @@ class CyborgDriver(driver.DriverBase):
         if not self.config.enabled_drivers:
             return []
         found, errors = self._source.discover()
-        devices = self._report(found)
+        taken, mdevs = self._taken()
+        devices = [
+            each.report(self.name, taken, mdevs[each.address])
+            for each in found
+        ]
         if errors:
             raise exception.DiscoveryFailed(
                 devices, message=cyborg_source.joined(errors)
@@ -181,7 +187,8 @@ class CyborgDriver(driver.DriverBase):
     ) -> None:
         """Needs none of Cyborg's drivers."""
         if isinstance(van.handle, objects.MdevHandle):
-            cyborg_mdev.release(van, van.handle)
+            # Not by Cyborg: its own way does not wait for the guest.
+            mdev.release(van, van.handle)
         elif (
             isinstance(van.handle, objects.PCIHandle)
             and RESET in van.driver_data
@@ -252,17 +259,14 @@ class CyborgDriver(driver.DriverBase):
     ) -> Iterator[None]:
         """See that a PCI function may go to a guest; hold its group."""
         function = pci.get(handle.address)
-        spec = self._specs().check(function)
-        group = function.iommu_group
-        with contextlib.ExitStack() as stack:
-            if group is not None and len(pci.group_members(group)) > 1:
-                stack.enter_context(self.lock(f'iommu-group-{group}'))
-            pci_admission.check(
+        spec = device_spec.load(CONF).check(function)
+        with admission.group_lock(self, function):
+            admission.check_function(
                 self, van, function, device_spec.BIND_LIBVIRT, new=False
             )
             van.driver_data = {
                 **van.driver_data,
-                IDS: f'{function.vendor_id}:{function.product_id}',
+                IDS: function.ids,
                 RESET: spec.reset or self.config.reset,
             }
             yield
@@ -298,8 +302,7 @@ class CyborgDriver(driver.DriverBase):
             or (
                 "all handles of Cyborg's devices are taken"
                 if fits
-                else f"Cyborg's drivers have no {request.resource_class} with "
-                f'the traits {", ".join(request.traits) or "(any)"}'
+                else f"Cyborg's drivers have no {admission.selector(request)}"
             ),
         )
 
@@ -308,7 +311,7 @@ class CyborgDriver(driver.DriverBase):
     ) -> list[objects.AttachHandle]:
         taken, mdevs = self._taken()
         free = [each for each in found.handles if each.identity not in taken]
-        if sum(found.mdevs.values()) > mdevs.get(found.address, 0):
+        if sum(found.mdevs.values()) > mdevs[found.address]:
             free += [
                 objects.MdevHandle(
                     uuid=van.uuid, parent=found.address, type=kind
@@ -317,24 +320,12 @@ class CyborgDriver(driver.DriverBase):
             ]
         return free
 
-    def _taken(self) -> tuple[frozenset[str], dict[str, int]]:
+    def _taken(self) -> tuple[frozenset[str], collections.Counter[str]]:
         """The handles that VANs have; the number of mdevs by parent."""
         handles = [van.handle for van in self.vans_on(None) if van.handle]
-        mdevs: dict[str, int] = {}
-        for handle in handles:
-            if isinstance(handle, objects.MdevHandle):
-                mdevs[handle.parent] = mdevs.get(handle.parent, 0) + 1
+        mdevs = collections.Counter(
+            handle.parent
+            for handle in handles
+            if isinstance(handle, objects.MdevHandle)
+        )
         return frozenset(handle.identity for handle in handles), mdevs
-
-    def _report(
-        self, found: list[cyborg_listing.Found]
-    ) -> list[objects.Device]:
-        taken, mdevs = self._taken()
-        return [
-            each.report(self.name, taken, mdevs.get(each.address, 0))
-            for each in found
-        ]
-
-    @staticmethod
-    def _specs() -> device_spec.Specs:
-        return device_spec.load(CONF)

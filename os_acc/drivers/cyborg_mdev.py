@@ -21,14 +21,12 @@ from os_acc import exception
 from os_acc import log
 from os_acc import objects
 from os_acc.drivers import cyborg_process
+from os_acc.drivers import mdev as mdev_driver
 from os_acc.linux import mdev
 from os_acc.linux import waiting
 
 LOG = logging.getLogger(__name__)
 CONF = cfg.CONF
-
-# Key of VAN.driver_data: it is about to be made for this VAN, or is made.
-MADE = 'made'
 
 
 def check(van: objects.VAN, handle: objects.MdevHandle) -> None:
@@ -39,22 +37,16 @@ def check(van: objects.VAN, handle: objects.MdevHandle) -> None:
     :raises DeviceBusy: no capacity is left, or the UUID names another
         device, or a guest has it
     """
-    wanted = _mdev(handle)
+    wanted = mdev_driver.mdev_of(handle)
     device_spec.load(CONF).check_parent(wanted.parent)
     kind = mdev.check_type(wanted.parent, wanted.type)
     there = mdev.find(wanted.uuid)
     if there is None:
         if not kind.available:
             raise _exhausted(wanted)
-        van.driver_data = {**van.driver_data, MADE: '1'}
+        van.driver_data = {**van.driver_data, mdev_driver.MADE: '1'}
         return
-    mdev.check_same(there, wanted)
-    from os_acc.privileged import holding
-
-    if found := holding.of_mdev(wanted.uuid, van.instance_uuid):
-        raise exception.DeviceBusy(
-            device=f'mdev {wanted.uuid}', holder='; '.join(found) + ','
-        )
+    mdev_driver.check_free(van, there, wanted)
 
 
 def make(
@@ -69,7 +61,7 @@ def make(
     :raises DeviceError: it would not
     :raises Timeout: it did not come
     """
-    wanted = _mdev(handle)
+    wanted = mdev_driver.mdev_of(handle)
     if mdev.find(wanted.uuid) is not None:
         return
     try:
@@ -96,40 +88,6 @@ def make(
         wanted.type,
         wanted.parent,
     )
-
-
-def release(van: objects.VAN, handle: objects.MdevHandle) -> None:
-    """Remove a mediated device that was made for a VAN.
-
-    By os-acc itself: Cyborg's own way does not wait for the guest.
-
-    :raises DeviceBusy: a guest has it
-    """
-    wanted = _mdev(handle)
-    if mdev.find(wanted.uuid) not in (None, wanted):
-        # Another's by now.
-        return
-    from os_acc.privileged import mdev as privileged
-
-    conf = CONF.os_acc
-    if MADE not in van.driver_data:
-        privileged.released(wanted.uuid, conf.release_timeout)
-        return
-    # Also where it is not there: it may be under way.
-    privileged.remove(
-        wanted.uuid,
-        wanted.parent,
-        wanted.type,
-        conf.release_timeout,
-        conf.device_timeout,
-    )
-    log.about(LOG, van.instance_uuid, van.uuid).info(
-        'mdev %s removed', wanted.uuid
-    )
-
-
-def _mdev(handle: objects.MdevHandle) -> mdev.Mdev:
-    return mdev.Mdev(handle.uuid, handle.parent, handle.type)
 
 
 def _exhausted(wanted: mdev.Mdev) -> exception.DeviceBusy:

@@ -229,10 +229,8 @@ class FakeDriver(driver.DriverBase):
                 file = stack.enter_context(
                     bitstreams.fetched(bitstream, function_id, report=tell)
                 )
-                digest, function_id = (
-                    file.sha256,
-                    (function_id or file.function_id),
-                )
+                digest = file.sha256
+                function_id = function_id or file.function_id
             wanted = programming.Wanted(function_id, digest)
 
             def act() -> None:

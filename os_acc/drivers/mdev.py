@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from collections.abc import Mapping
 import logging
 import os
 from typing import Any
@@ -24,6 +25,7 @@ from os_acc import driver
 from os_acc import exception
 from os_acc import log
 from os_acc import objects
+from os_acc.drivers import admission
 from os_acc.drivers import pci_listing
 from os_acc.linux import mdev
 from os_acc.linux import pci
@@ -45,7 +47,7 @@ OPTS = (
     ),
 )
 
-# Key of VAN.driver_data: os-acc is about to make it, or has made it.
+# Key of VAN.driver_data: it is about to be made for this VAN, or is made.
 MADE = 'made'
 
 PREFIX = 'CUSTOM_MDEV_'
@@ -68,12 +70,7 @@ class MdevDriver(driver.DriverBase):
         )
 
     def get_devices(self) -> list[objects.Device]:
-        made = mdev.devices()
-        taken = {
-            van.handle.uuid
-            for van in self.vans_on(None)
-            if isinstance(van.handle, objects.MdevHandle)
-        }
+        made, taken = mdev.devices(), self._taken()
         return [
             self._device(parent, spec, types, made, taken)
             for parent, spec, types in self._parents()
@@ -83,16 +80,12 @@ class MdevDriver(driver.DriverBase):
         """Of a parent, or by the UUID of a mediated device."""
         made = mdev.devices()
         found = next((each for each in made if each.uuid == address), None)
-        vans = {
-            van.handle.uuid: f'VAN {van.uuid} of instance {van.instance_uuid}'
-            for van in self.vans_on(None)
-            if isinstance(van.handle, objects.MdevHandle)
-        }
+        taken = self._taken()
         if found is not None:
             return {
                 'address': address,
                 'driver': self.name,
-                'status': vans.get(address, 'no VAN has it'),
+                'status': taken.get(address, 'no VAN has it'),
                 'parent': found.parent,
                 'mdev type': found.type,
                 'iommu group': sysfs.link(
@@ -111,19 +104,14 @@ class MdevDriver(driver.DriverBase):
             ],
             'mediated devices': [
                 f'{each.uuid} ({each.type}): '
-                + vans.get(each.uuid, 'no VAN has it')
+                + taken.get(each.uuid, 'no VAN has it')
                 for each in made
                 if each.parent == address
             ],
         }
 
     def diagnose(self) -> Iterator[diagnosis.Finding]:
-        taken = {
-            van.handle.uuid
-            for van in self.vans_on(None)
-            if isinstance(van.handle, objects.MdevHandle)
-        }
-        made = mdev.devices()
+        taken, made = self._taken(), mdev.devices()
         for parent, _, types in self._parents():
             text = ', '.join(f'{t.name}: {t.available} more' for t in types)
             yield diagnosis.Finding(f'mdev parent {parent}', 'ok', text)
@@ -141,13 +129,21 @@ class MdevDriver(driver.DriverBase):
                     f'needs it, mdevctl stop -u {each.uuid}',
                 )
 
+    def _taken(self) -> dict[str, str]:
+        """The UUIDs of those that VANs have, and in words who has each."""
+        return {
+            van.handle.uuid: f'VAN {van.uuid} of instance {van.instance_uuid}'
+            for van in self.vans_on(None)
+            if isinstance(van.handle, objects.MdevHandle)
+        }
+
     def _device(
         self,
         parent: str,
         spec: device_spec.Spec,
         types: list[mdev.Type],
         made: list[mdev.Mdev],
-        taken: set[str],
+        taken: Mapping[str, str],
     ) -> objects.Device:
         function = pci.find(parent) if pci.is_address(parent) else None
         # The types share the capacity: the one that most can be made of.
@@ -221,50 +217,35 @@ class MdevDriver(driver.DriverBase):
     def _make(self, van: objects.VAN, handle: objects.MdevHandle) -> None:
         """Take a mediated device; make it where it is not there."""
         with self.lock(handle.parent):
-            self._make_locked(van, handle)
-
-    def _make_locked(
-        self, van: objects.VAN, handle: objects.MdevHandle
-    ) -> None:
-        self._check_parent_free(handle.parent)
-        wanted = mdev.Mdev(handle.uuid, handle.parent, handle.type)
-        spec = self._specs().check_parent(wanted.parent)
-        if not _allows(spec, wanted.type):
-            raise exception.DeviceNotFound(
-                wanted=f'mdev type {wanted.type} on {wanted.parent}',
-                reason='[os_acc] device_spec has the types '
-                + ', '.join(spec.mdev_types),
+            admission.check_not_whole(
+                self, van, handle.parent, f'mdev parent {handle.parent}'
             )
-        there = mdev.find(wanted.uuid)
-        if there is None and self.config.owner == EXTERNAL:
-            there = waiting.until(
-                lambda: mdev.find(wanted.uuid),
-                CONF.os_acc.device_timeout,
-                f'mdev {wanted.uuid}, which with owner = external Nova or '
-                'Cyborg makes',
-                'mdev',
-            )
-        if there is not None:
-            mdev.check_same(there, wanted)
-            self._check_holders(van, wanted.uuid)
-        else:
-            mdev.check_type(wanted.parent, wanted.type)
-            van.driver_data = {**van.driver_data, MADE: '1'}
-        van.handle, van.device = handle, wanted.parent
-        van.save()
-        if there is None:
-            self._privileged_create(van, wanted)
-
-    def _check_parent_free(self, parent: str) -> None:
-        for other in self.vans_on(parent):
-            if (
-                isinstance(other.handle, objects.PCIHandle)
-                and other.handle.address == parent
-            ):
-                raise exception.DeviceBusy(
-                    device=f'mdev parent {parent}',
-                    holder=f'instance {other.instance_uuid}',
+            wanted = mdev_of(handle)
+            spec = self._specs().check_parent(wanted.parent)
+            if not _allows(spec, wanted.type):
+                raise exception.DeviceNotFound(
+                    wanted=f'mdev type {wanted.type} on {wanted.parent}',
+                    reason='[os_acc] device_spec has the types '
+                    + ', '.join(spec.mdev_types),
                 )
+            there = mdev.find(wanted.uuid)
+            if there is None and self.config.owner == EXTERNAL:
+                there = waiting.until(
+                    lambda: mdev.find(wanted.uuid),
+                    CONF.os_acc.device_timeout,
+                    f'mdev {wanted.uuid}, which with owner = external Nova or '
+                    'Cyborg makes',
+                    'mdev',
+                )
+            if there is not None:
+                check_free(van, there, wanted)
+            else:
+                mdev.check_type(wanted.parent, wanted.type)
+                van.driver_data = {**van.driver_data, MADE: '1'}
+            van.handle, van.device = handle, wanted.parent
+            van.save()
+            if there is None:
+                self._privileged_create(van, wanted)
 
     def _privileged_create(self, van: objects.VAN, wanted: mdev.Mdev) -> None:
         from os_acc.privileged import mdev as privileged
@@ -281,15 +262,6 @@ class MdevDriver(driver.DriverBase):
             wanted.type,
             wanted.parent,
         )
-
-    def _check_holders(self, van: objects.VAN, uuid: str) -> None:
-        from os_acc.privileged import holding
-
-        found = holding.of_mdev(uuid, van.instance_uuid)
-        if found:
-            raise exception.DeviceBusy(
-                device=f'mdev {uuid}', holder='; '.join(found) + ','
-            )
 
     def _choose(
         self, van: objects.VAN, request: objects.AcceleratorRequest
@@ -323,43 +295,64 @@ class MdevDriver(driver.DriverBase):
                     van.handle, van.device = None, None
                     van.driver_data = {}
                     van.save()
-        raise exception.DeviceNotFound(
-            wanted=f'{request.resource_class} with the traits '
-            f'{", ".join(request.traits) or "(any)"}',
-            reason='; '.join(reasons) or 'no parent here has such a type',
+        raise admission.none_left(
+            request, reasons, 'no parent here has such a type'
         )
 
     def unprepareVAN(
         self, van: objects.VAN, instance_info: objects.InstanceInfo
     ) -> None:
-        handle = van.handle
-        if not isinstance(handle, objects.MdevHandle):
-            return
-        wanted = mdev.Mdev(handle.uuid, handle.parent, handle.type)
-        there = mdev.find(handle.uuid)
-        if there not in (None, wanted):
-            return
-        from os_acc.privileged import mdev as privileged
-
-        conf = CONF.os_acc
-        if MADE not in van.driver_data:
-            privileged.released(handle.uuid, conf.release_timeout)
-            return
-        # Also where it is not there: it may be under way.
-        privileged.remove(
-            handle.uuid,
-            handle.parent,
-            handle.type,
-            conf.release_timeout,
-            conf.device_timeout,
-        )
-        log.about(LOG, van.instance_uuid, van.uuid).info(
-            'mdev %s removed', handle.uuid
-        )
+        if isinstance(van.handle, objects.MdevHandle):
+            release(van, van.handle)
 
     @staticmethod
     def _specs() -> device_spec.Specs:
         return device_spec.load(CONF)
+
+
+def mdev_of(handle: objects.MdevHandle) -> mdev.Mdev:
+    return mdev.Mdev(handle.uuid, handle.parent, handle.type)
+
+
+def check_free(van: objects.VAN, there: mdev.Mdev, wanted: mdev.Mdev) -> None:
+    """See that a VAN can have a mediated device that is there already.
+
+    :raises DeviceBusy: the UUID names another device, or a guest has it
+    """
+    mdev.check_same(there, wanted)
+    from os_acc.privileged import holding
+
+    admission.check_holders(
+        f'mdev {wanted.uuid}', holding.of_mdev(wanted.uuid, van.instance_uuid)
+    )
+
+
+def release(van: objects.VAN, handle: objects.MdevHandle) -> None:
+    """Remove a mediated device, if it was made for the VAN that has it.
+
+    :raises DeviceBusy: a guest has it
+    """
+    wanted = mdev_of(handle)
+    if mdev.find(wanted.uuid) not in (None, wanted):
+        # Another's by now.
+        return
+    from os_acc.privileged import mdev as privileged
+
+    conf = CONF.os_acc
+    if MADE not in van.driver_data:
+        privileged.released(wanted.uuid, conf.release_timeout)
+        return
+    # Also where it is not there: it may be under way.
+    privileged.remove(
+        wanted.uuid,
+        wanted.parent,
+        wanted.type,
+        conf.release_timeout,
+        conf.device_timeout,
+    )
+    log.about(LOG, van.instance_uuid, van.uuid).info(
+        'mdev %s removed', wanted.uuid
+    )
 
 
 def _allows(spec: device_spec.Spec, kind: str) -> bool:

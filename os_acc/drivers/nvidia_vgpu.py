@@ -27,6 +27,7 @@ from os_acc import driver
 from os_acc import exception
 from os_acc import log
 from os_acc import objects
+from os_acc.drivers import admission
 from os_acc.drivers import pci_listing
 from os_acc.linux import pci
 from os_acc.linux import sysfs
@@ -90,10 +91,7 @@ class NvidiaVGPUDriver(driver.DriverBase):
         if vgpu.current(address) != vgpu.NONE:
             return False
         there = vgpu.creatable(address)
-        return wanted is None or wanted in (
-            *map(str, there),
-            *there.values(),
-        )
+        return wanted is None or wanted in (*map(str, there), *there.values())
 
     @staticmethod
     def _functions() -> Iterator[tuple[pci.Function, device_spec.Spec]]:
@@ -187,14 +185,11 @@ class NvidiaVGPUDriver(driver.DriverBase):
         holders = holding.of_function(address, van.instance_uuid, False)
         if now != vgpu.NONE:
             holders.append(f'somebody who set vGPU type {now} on it')
-        if holders:
-            raise exception.DeviceBusy(
-                device=f'VF {address}', holder='; '.join(holders) + ','
-            )
+        admission.check_holders(f'VF {address}', holders)
 
     def _set(self, van: objects.VAN) -> None:
         """After a reboot: the same type on the same VF."""
-        address = _address(van)
+        address = admission.address_of(van)
         with self.lock(van.device or address):
             number = int(van.driver_data[TYPE])
             if vgpu.current(address) != number:
@@ -204,7 +199,7 @@ class NvidiaVGPUDriver(driver.DriverBase):
     def _privileged_set(self, van: objects.VAN, number: int) -> None:
         from os_acc.privileged import mdev as privileged
 
-        address = _address(van)
+        address = admission.address_of(van)
         privileged.set_vgpu_type(address, number, CONF.os_acc.device_timeout)
         log.about(LOG, van.instance_uuid, van.uuid).info(
             'VF %s has vGPU type %d', address, number
@@ -225,11 +220,7 @@ class NvidiaVGPUDriver(driver.DriverBase):
                 return
             except (exception.DeviceBusy, exception.DeviceNotFound) as err:
                 reasons.append(str(err))
-        raise exception.DeviceNotFound(
-            wanted=f'{request.resource_class} with the traits '
-            f'{", ".join(request.traits) or "(any)"}',
-            reason='; '.join(reasons) or 'no such VF here',
-        )
+        raise admission.none_left(request, reasons, 'no such VF here')
 
     def unprepareVAN(
         self, van: objects.VAN, instance_info: objects.InstanceInfo
@@ -238,7 +229,7 @@ class NvidiaVGPUDriver(driver.DriverBase):
             return
         from os_acc.privileged import mdev as privileged
 
-        conf, address = CONF.os_acc, _address(van)
+        conf, address = CONF.os_acc, admission.address_of(van)
         if pci.find(address) is None:
             return
         # Also where it has none yet: what is under way comes to its end.
@@ -248,9 +239,3 @@ class NvidiaVGPUDriver(driver.DriverBase):
             conf.release_timeout,
             conf.device_timeout,
         )
-
-
-def _address(van: objects.VAN) -> str:
-    assert isinstance(van.handle, objects.PCIHandle)
-    address: str = van.handle.address
-    return address

@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-import contextlib
 import logging
 from typing import Any
 
@@ -23,14 +22,14 @@ from os_acc import driver
 from os_acc import exception
 from os_acc import log
 from os_acc import objects
-from os_acc.drivers import pci_admission
+from os_acc.drivers import admission
 from os_acc.drivers import pci_listing
 from os_acc.drivers import pci_report
+from os_acc.drivers import pci_vfs
 from os_acc.linux import boot
 from os_acc.linux import modules
 from os_acc.linux import pci
 from os_acc.linux import reset
-from os_acc.linux import sriov
 from os_acc.linux import vfio
 from os_acc.linux import waiting
 
@@ -56,16 +55,13 @@ OPTS = (
     ),
 )
 
-# Keys of VAN.driver_data.
+# Keys of VAN.driver_data, beside those of pci_vfs.
 BIND = 'bind'
 IDS = 'ids'
 RESET = 'reset'
 VFIO_DRIVER = 'vfio_driver'  # there from before the function is touched
 DRIVER_BEFORE = 'driver_before'
 OVERRIDE_BEFORE = 'override_before'
-VFS_MADE = 'vfs_made'  # os-acc made the PF's VFs, so many
-AUTOPROBE_BEFORE = 'autoprobe_before'
-LET_GO = 'let_go'  # nothing keeps the PF's VFs for this VAN's sake
 
 
 class PCIDriver(driver.DriverBase):
@@ -91,21 +87,17 @@ class PCIDriver(driver.DriverBase):
         )
 
     def get_devices(self) -> list[objects.Device]:
-        return pci_listing.devices(self.name, self._specs(), self._taken())
+        return pci_listing.devices(
+            self.name,
+            self._specs(),
+            admission.functions_of(self.vans_on(None)),
+        )
 
     def show_device(self, address: str) -> dict[str, Any] | None:
         return pci_report.show(self, address, self._specs())
 
     def diagnose(self) -> Iterator[diagnosis.Finding]:
         return pci_report.findings(self, self._specs())
-
-    def _taken(self) -> set[str]:
-        """The functions that VANs have, other drivers' too."""
-        return {
-            van.handle.address
-            for van in self.vans_on(None)
-            if isinstance(van.handle, objects.PCIHandle)
-        }
 
     def prepareVAN(
         self,
@@ -135,7 +127,7 @@ class PCIDriver(driver.DriverBase):
         with self.lock(pf or address):
             new = False
             if pf is not None and pci.find(address) is None:
-                self._create_vfs(van, wanted, pf)
+                pci_vfs.create(self, van, address, pf, self._specs())
                 new = True
             function = pci.get(address)
             spec = self._specs().check(function)
@@ -144,10 +136,10 @@ class PCIDriver(driver.DriverBase):
                     wanted=f'PCI function {address}',
                     reason='[os_acc] device_spec has it for mdevs or vGPUs',
                 )
-            with self._group_lock(function):
+            with admission.group_lock(self, function):
                 bind = self._bind_of(wanted, spec)
-                pci_admission.check(self, van, function, bind, new)
-                made = self._vfs_made(pf) if pf and not new else {}
+                admission.check_function(self, van, function, bind, new)
+                made = pci_vfs.known(self, pf) if pf and not new else {}
                 van.driver_data = {
                     **van.driver_data,
                     **made,
@@ -167,7 +159,7 @@ class PCIDriver(driver.DriverBase):
         """What undo will need of how a function was found."""
         data = {
             BIND: bind,
-            IDS: f'{function.vendor_id}:{function.product_id}',
+            IDS: function.ids,
             RESET: spec.reset or self.config.reset,
         }
         if bind == device_spec.BIND_OS_ACC:
@@ -195,8 +187,8 @@ class PCIDriver(driver.DriverBase):
             return
         from os_acc.privileged import pci as privileged
 
-        address, _ = _where(van)
-        siblings = pci_admission.addresses_of_instance(self, van)
+        address = admission.address_of(van)
+        siblings = admission.functions_of(self.requests_of(van.instance_uuid))
         name = privileged.take(
             address,
             van.driver_data[VFIO_DRIVER],
@@ -209,10 +201,10 @@ class PCIDriver(driver.DriverBase):
 
     def _again(self, van: objects.VAN) -> None:
         """After a reboot: the same function, whatever became of it."""
-        address, pf = _where(van)
+        address = admission.address_of(van)
+        pf = van.device or address
         with self.lock(pf):
-            if VFS_MADE in van.driver_data and not sriov.count(pf):
-                self._privileged_create(pf, int(van.driver_data[VFS_MADE]))
+            pci_vfs.create_again(van, pf)
             # VFs that others make come when their service has started.
             function = waiting.until(
                 lambda: pci.find(address),
@@ -220,16 +212,15 @@ class PCIDriver(driver.DriverBase):
                 f'PCI function {address} to come back',
                 'pci',
             )
-            ids = f'{function.vendor_id}:{function.product_id}'
-            if ids != van.driver_data[IDS]:
+            if function.ids != van.driver_data[IDS]:
                 raise exception.DeviceNotFound(
                     wanted=f'PCI function {address}',
-                    reason=f'{ids} is at that address since the reboot, '
-                    f'where {van.driver_data[IDS]} was',
+                    reason=f'{function.ids} is at that address since the '
+                    f'reboot, where {van.driver_data[IDS]} was',
                 )
             bind = van.driver_data[BIND]
-            with self._group_lock(function):
-                pci_admission.check(self, van, function, bind, False)
+            with admission.group_lock(self, function):
+                admission.check_function(self, van, function, bind, False)
                 spec = self._specs().check(function)
                 if not vfio.is_bound(function):
                     data = dict(van.driver_data)
@@ -254,16 +245,13 @@ class PCIDriver(driver.DriverBase):
             ) as err:
                 reasons.append(str(err))
                 self._forget(van)
-        raise exception.DeviceNotFound(
-            wanted=f'{request.resource_class} with the traits '
-            f'{", ".join(request.traits) or "(any)"}',
-            reason='; '.join(reasons) or 'no such PCI function here',
+        raise admission.none_left(
+            request, reasons, 'no such PCI function here'
         )
 
     def _forget(self, van: objects.VAN) -> None:
         """Undo a claim that came to nothing: the next starts from nothing."""
-        if VFS_MADE in van.driver_data:
-            self._remove_vfs(van)
+        pci_vfs.remove(self, van)
         van.handle, van.device, van.driver_data = None, None, {}
         van.save()
 
@@ -271,7 +259,7 @@ class PCIDriver(driver.DriverBase):
         self, request: objects.AcceleratorRequest
     ) -> Iterator[str]:
         specs = self._specs()
-        taken = self._taken()
+        taken = admission.functions_of(self.vans_on(None))
         for function, spec in pci_listing.listed(specs):
             if (
                 pci_listing.kind_of(function, spec).serves(request)
@@ -292,47 +280,6 @@ class PCIDriver(driver.DriverBase):
                 return pf.address
         return None
 
-    def _create_vfs(
-        self, van: objects.VAN, wanted: objects.PCIHandle, pf: str
-    ) -> None:
-        function = pci.get(pf)
-        spec = self._specs().check(function)
-        pci_admission.check_pf(self, van, function)
-        number = sriov.count(pf)
-        if spec.num_vfs is None or number:
-            raise exception.DeviceNotFound(
-                wanted=f'PCI function {wanted.address}',
-                reason=f'PF {pf} has {number} VFs, and that is not one',
-            )
-        before = sriov.autoprobe(pf)
-        van.driver_data = {
-            **van.driver_data,
-            VFS_MADE: str(spec.num_vfs),
-            **({AUTOPROBE_BEFORE: before} if before is not None else {}),
-        }
-        van.device = pf
-        van.handle = objects.PCIHandle(address=wanted.address)
-        van.save()
-        self._privileged_create(pf, spec.num_vfs)
-        log.about(LOG, van.instance_uuid, van.uuid).info(
-            'PF %s: %d VFs made', pf, spec.num_vfs
-        )
-
-    def _privileged_create(self, pf: str, number: int) -> None:
-        from os_acc.privileged import pci as privileged
-
-        privileged.create_vfs(pf, number, CONF.os_acc.device_timeout)
-
-    def _vfs_made(self, pf: str) -> dict[str, str]:
-        """What other VANs know of a PF whose VFs os-acc made."""
-        for other in self.vans_on(pf):
-            data = other.driver_data
-            # Also one that has let go, while the VFs are still there.
-            if VFS_MADE in data:
-                keys = (VFS_MADE, AUTOPROBE_BEFORE)
-                return {key: data[key] for key in keys if key in data}
-        return {}
-
     def unprepareVAN(
         self, van: objects.VAN, instance_info: objects.InstanceInfo
     ) -> None:
@@ -340,20 +287,20 @@ class PCIDriver(driver.DriverBase):
             return
         if BIND in van.driver_data:
             self._give_back(van)
-        if VFS_MADE in van.driver_data:
-            self._remove_vfs(van)
+        pci_vfs.remove(self, van)
 
     def _give_back(self, van: objects.VAN) -> None:
         from os_acc.privileged import pci as privileged
 
-        (address, _), data = _where(van), van.driver_data
+        address, data = admission.address_of(van), van.driver_data
         function = pci.find(address)
         if function is None:
             return
-        ids = f'{function.vendor_id}:{function.product_id}'
         logger = log.about(LOG, van.instance_uuid, van.uuid)
-        if ids != data[IDS]:
-            logger.warning('PCI function %s is %s now: left', address, ids)
+        if function.ids != data[IDS]:
+            logger.warning(
+                'PCI function %s is %s now: left', address, function.ids
+            )
             return
         conf, before = CONF.os_acc, data.get(DRIVER_BEFORE)
         ours = data[BIND] == device_spec.BIND_OS_ACC
@@ -371,27 +318,27 @@ class PCIDriver(driver.DriverBase):
             not ours
             or rebooted
             or function.driver != before
-            or (vfio.is_bound(function))
+            or vfio.is_bound(function)
         ):
-            self._clean(van, function, ids)
+            self._clean(van, function)
         if ours:
             privileged.give_back(
                 address,
-                ids,
+                function.ids,
                 before,
                 data.get(OVERRIDE_BEFORE),
                 conf.device_timeout,
             )
 
     @staticmethod
-    def _clean(van: objects.VAN, function: pci.Function, ids: str) -> None:
+    def _clean(van: objects.VAN, function: pci.Function) -> None:
         from os_acc.privileged import pci as privileged
 
         conf = CONF.os_acc
         try:
             privileged.clean(
                 function.address,
-                ids,
+                function.ids,
                 van.driver_data[RESET],
                 conf.release_timeout,
                 conf.device_timeout,
@@ -405,52 +352,6 @@ class PCIDriver(driver.DriverBase):
                 'not cleaned: %s', err
             )
 
-    def _remove_vfs(self, van: objects.VAN) -> None:
-        """Remove the VFs that os-acc made, if this VAN was the last."""
-        from os_acc.privileged import pci as privileged
-
-        (_, pf), data = _where(van), van.driver_data
-        with self.lock(pf):
-            # Two that are released at once must not wait for each other.
-            van.driver_data = {**data, LET_GO: '1'}
-            van.save()
-            others = [
-                other
-                for other in self.vans_on(pf)
-                if other.uuid != van.uuid and LET_GO not in other.driver_data
-            ]
-            if others or pci.find(pf) is None:
-                return
-            users = privileged.remove_vfs(
-                pf, data.get(AUTOPROBE_BEFORE), CONF.os_acc.device_timeout
-            )
-        logger = log.about(LOG, van.instance_uuid, van.uuid)
-        if users:
-            logger.warning(
-                'PF %s keeps the VFs that os-acc made: %s',
-                pf,
-                '; '.join(users),
-            )
-        else:
-            logger.info('PF %s: VFs removed', pf)
-
-    @contextlib.contextmanager
-    def _group_lock(self, function: pci.Function) -> Iterator[None]:
-        """Hold its IOMMU group too, where others are in it."""
-        group = function.iommu_group
-        if group is None or len(pci.group_members(group)) < 2:
-            yield
-            return
-        with self.lock(f'iommu-group-{group}'):
-            yield
-
     @staticmethod
     def _specs() -> device_spec.Specs:
         return device_spec.load(CONF)
-
-
-def _where(van: objects.VAN) -> tuple[str, str]:
-    """The addresses of a VAN's function, and of its parent."""
-    assert isinstance(van.handle, objects.PCIHandle)
-    address: str = van.handle.address
-    return address, van.device or address

@@ -18,7 +18,7 @@ from os_acc import device_spec
 from os_acc import diagnosis
 from os_acc import driver
 from os_acc import exception
-from os_acc import objects
+from os_acc.drivers import admission
 from os_acc.drivers import pci_listing
 from os_acc.linux import bus
 from os_acc.linux import in_use
@@ -80,7 +80,8 @@ def show(
         'vans': [
             f'{van.uuid} of instance {van.instance_uuid}: {van.state}'
             for van in by.vans_on(None)
-            if van.device == address or _has(van, address)
+            if van.device == address
+            or address in admission.functions_of([van])
         ],
     }
 
@@ -105,7 +106,7 @@ def status(
     if spec is None:
         return diagnosis.OK, 'device_spec does not name it', ''
     for van in by.vans_on(function.parent):
-        if _has(van, function.address):
+        if function.address in admission.functions_of([van]):
             text = f'instance {van.instance_uuid} has it (VAN {van.uuid})'
             return diagnosis.OK, text, ''
     if (use := in_use.by_host(function)) is not None:
@@ -139,13 +140,6 @@ def status(
     return diagnosis.OK, 'free', ''
 
 
-def _has(van: objects.VAN, address: str) -> bool:
-    return (
-        isinstance(van.handle, objects.PCIHandle)
-        and van.handle.address == address
-    )
-
-
 def findings(
     by: driver.DriverBase, specs: device_spec.Specs
 ) -> Iterator[Finding]:
@@ -162,8 +156,7 @@ def findings(
     for function, spec in functions:
         subject = f'PCI function {function.address}'
         verdict, text, advice = status(by, function, specs)
-        label = f'{function.vendor_id}:{function.product_id}'
-        yield Finding(subject, verdict, f'{label}: {text}', advice)
+        yield Finding(subject, verdict, f'{function.ids}: {text}', advice)
         if spec.reset == reset.REQUIRED and not reset.can(function):
             yield Finding(
                 subject,

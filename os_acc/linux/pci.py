@@ -89,6 +89,11 @@ class Function:
         return folder(self.address)
 
     @property
+    def ids(self) -> str:
+        """vendor:product"""
+        return f'{self.vendor_id}:{self.product_id}'
+
+    @property
     def base_class(self) -> int:
         return self.pci_class >> 16
 

@@ -156,11 +156,10 @@ def _same(address: str, ids: str) -> pci.Function:
     :raises DeviceNotFound: another device is there
     """
     function = pci.get(address)
-    there = f'{function.vendor_id}:{function.product_id}'
-    if there != ids:
+    if function.ids != ids:
         raise exception.DeviceNotFound(
             wanted=f'PCI function {address}, {ids}',
-            reason=f'{there} is at that address now',
+            reason=f'{function.ids} is at that address now',
         )
     return function
 

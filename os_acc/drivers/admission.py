@@ -6,9 +6,14 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""Whether a PCI function may be given to an instance: all, before any act."""
+"""Whether a device may be given to an instance: all, before any act."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Sequence
+import contextlib
 
 from os_acc import device_spec
 from os_acc import driver
@@ -20,7 +25,20 @@ from os_acc.linux import sriov
 from os_acc.linux import vfio
 
 
-def check(
+@contextlib.contextmanager
+def group_lock(
+    by: driver.DriverBase, function: pci.Function
+) -> Iterator[None]:
+    """Hold a function's IOMMU group, where others are in it."""
+    group = function.iommu_group
+    if group is None or len(pci.group_members(group)) < 2:
+        yield
+        return
+    with by.lock(f'iommu-group-{group}'):
+        yield
+
+
+def check_function(
     by: driver.DriverBase,
     van: objects.VAN,
     function: pci.Function,
@@ -44,7 +62,7 @@ def check(
         )
     _check_vans(by, van, function)
     use = in_use.by_host(function)
-    siblings = addresses_of_instance(by, van)
+    siblings = functions_of(by.requests_of(van.instance_uuid))
     for member, reason in in_use.in_group(function):
         if isinstance(member, str) or member.address not in siblings:
             use = use or reason
@@ -52,7 +70,12 @@ def check(
         raise exception.DeviceInUseByHost(device=device, by=use)
     shares = _check_group(by, van, function)
     if not new:
-        _check_holders(van, function, shares)
+        from os_acc.privileged import holding
+
+        check_holders(
+            device,
+            holding.of_function(function.address, van.instance_uuid, shares),
+        )
 
 
 def _check_vans(
@@ -87,9 +110,18 @@ def _check_possible(function: pci.Function, bind: str, device: str) -> None:
         )
 
 
-def addresses_of_instance(by: driver.DriverBase, van: objects.VAN) -> set[str]:
-    """The PCI functions that an instance has, or is to have."""
-    handles = [request.handle for request in by.requests_of(van.instance_uuid)]
+def address_of(van: objects.VAN) -> str:
+    """The address of the PCI function that a VAN is known to have."""
+    assert isinstance(van.handle, objects.PCIHandle)
+    address: str = van.handle.address
+    return address
+
+
+def functions_of(
+    those: Iterable[objects.VAN | objects.AcceleratorRequest],
+) -> set[str]:
+    """The addresses of the PCI functions that VANs have, or requests name."""
+    handles = [each.handle for each in those]
     return {
         handle.address
         for handle in handles
@@ -112,7 +144,7 @@ def _check_group(
         if member is None or name == function.address:
             continue
         for other in by.vans_on(member.parent):
-            if not _has(other, name):
+            if name not in functions_of([other]):
                 continue
             if other.instance_uuid != van.instance_uuid:
                 raise exception.DeviceBusy(
@@ -123,40 +155,49 @@ def _check_group(
     return shares
 
 
-def _has(van: objects.VAN, address: str) -> bool:
-    return (
-        isinstance(van.handle, objects.PCIHandle)
-        and van.handle.address == address
-    )
-
-
-def _check_holders(
-    van: objects.VAN, function: pci.Function, shares: bool
+def check_not_whole(
+    by: driver.DriverBase, van: objects.VAN, address: str, device: str
 ) -> None:
-    from os_acc.privileged import holding
+    """See that no other VAN has a device whole, of which a part is wanted.
 
-    found = holding.of_function(function.address, van.instance_uuid, shares)
-    if found:
-        raise exception.DeviceBusy(
-            device=f'PCI function {function.address}',
-            holder='; '.join(found) + ',',
-        )
-
-
-def check_pf(
-    by: driver.DriverBase, van: objects.VAN, pf: pci.Function
-) -> None:
-    """See that a PF may get VFs.
-
-    :raises DeviceBusy: a guest has the PF itself
+    :param address: of the device
+    :param device: the same, for the error
+    :raises DeviceBusy: one has it
     """
-    for other in by.vans_on(pf.address):
-        if other.uuid != van.uuid and _has(other, pf.address):
+    for other in by.vans_on(address):
+        if other.uuid != van.uuid and address in functions_of([other]):
             raise exception.DeviceBusy(
-                device=f'PF {pf.address}',
-                holder=f'instance {other.instance_uuid}',
+                device=device, holder=f'instance {other.instance_uuid}'
             )
-    if vfio.is_bound(pf):
+
+
+def check_holders(device: str, holders: Sequence[str]) -> None:
+    """See that nobody has a device.
+
+    :param device: what it is, for the error
+    :param holders: as privileged.holding has found them
+    :raises DeviceBusy: there are some
+    """
+    if holders:
         raise exception.DeviceBusy(
-            device=f'PF {pf.address}', holder=f'driver {pf.driver}'
+            device=device, holder='; '.join(holders) + ','
         )
+
+
+def selector(request: objects.AcceleratorRequest) -> str:
+    """What a request selects a device by, in words."""
+    traits = ', '.join(request.traits) or '(any)'
+    return f'{request.resource_class} with the traits {traits}'
+
+
+def none_left(
+    request: objects.AcceleratorRequest, reasons: Sequence[str], none: str
+) -> exception.DeviceNotFound:
+    """The error where no device could be had for a request.
+
+    :param reasons: why not, for each that would have served
+    :param none: what to say where none would have served
+    """
+    return exception.DeviceNotFound(
+        wanted=selector(request), reason='; '.join(reasons) or none
+    )
