@@ -199,5 +199,6 @@ def none_left(
     :param none: what to say where none would have served
     """
     return exception.DeviceNotFound(
-        wanted=selector(request), reason='; '.join(reasons) or none
+        wanted=selector(request),
+        reason='; '.join(dict.fromkeys(reasons)) or none,
     )

@@ -33,6 +33,7 @@ from os_acc.drivers import cyborg_mdev
 from os_acc.drivers import cyborg_program
 from os_acc.drivers import cyborg_source
 from os_acc.drivers import mdev
+from os_acc.drivers import pci as pci_driver
 from os_acc.linux import pci
 from os_acc.linux import reset
 
@@ -87,11 +88,6 @@ OPTS = (
         'can be reset; required; or none.',
     ),
 )
-
-# Key of VAN.driver_data: its PCI function is claimed, and how to reset it.
-RESET = 'reset'
-IDS = 'ids'  # vendor:product, as it was claimed
-
 
 class CyborgDriver(driver.DriverBase):
     CONFIG_OPTS = OPTS
@@ -191,18 +187,10 @@ class CyborgDriver(driver.DriverBase):
             mdev.release(van, van.handle)
         elif (
             isinstance(van.handle, objects.PCIHandle)
-            and RESET in van.driver_data
-            and pci.find(van.handle.address) is not None
+            and pci_driver.RESET in van.driver_data
+            and (function := pci.find(van.handle.address)) is not None
         ):
-            from os_acc.privileged import pci as privileged
-
-            privileged.clean(
-                van.handle.address,
-                van.driver_data[IDS],
-                van.driver_data[RESET],
-                CONF.os_acc.release_timeout,
-                CONF.os_acc.device_timeout,
-            )
+            pci_driver.clean(van, function)
 
     def program(
         self, address: str, image_path: str, function_id: str | None
@@ -266,8 +254,8 @@ class CyborgDriver(driver.DriverBase):
             )
             van.driver_data = {
                 **van.driver_data,
-                IDS: function.ids,
-                RESET: spec.reset or self.config.reset,
+                pci_driver.IDS: function.ids,
+                pci_driver.RESET: spec.reset or self.config.reset,
             }
             yield
 

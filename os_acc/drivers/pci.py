@@ -241,8 +241,11 @@ class PCIDriver(driver.DriverBase):
                 return
             except (
                 exception.DeviceBusy,
+                exception.DeviceError,
                 exception.DeviceInUseByHost,
+                exception.DeviceNotFound,
             ) as err:
+                # Another may serve.
                 reasons.append(str(err))
                 self._forget(van)
         raise admission.none_left(
@@ -268,9 +271,12 @@ class PCIDriver(driver.DriverBase):
             ):
                 yield function.address
         for address, pf, spec in pci_listing.future(specs):
-            if address not in taken and pci_listing.kind_of(
-                pf, spec, vf=True
-            ).serves(request):
+            # A PF that has VFs, however many, gets no others.
+            if (
+                address not in taken
+                and not pf.vf_addresses
+                and pci_listing.kind_of(pf, spec, vf=True).serves(request)
+            ):
                 yield address
 
     def _future_pf(self, address: str) -> str | None:
@@ -320,7 +326,7 @@ class PCIDriver(driver.DriverBase):
             or function.driver != before
             or vfio.is_bound(function)
         ):
-            self._clean(van, function)
+            clean(van, function)
         if ours:
             privileged.give_back(
                 address,
@@ -331,27 +337,31 @@ class PCIDriver(driver.DriverBase):
             )
 
     @staticmethod
-    def _clean(van: objects.VAN, function: pci.Function) -> None:
-        from os_acc.privileged import pci as privileged
-
-        conf = CONF.os_acc
-        try:
-            privileged.clean(
-                function.address,
-                function.ids,
-                van.driver_data[RESET],
-                conf.release_timeout,
-                conf.device_timeout,
-            )
-        except exception.DeviceInUseByHost as err:
-            # libvirt, or a reboot, gave it back already. A NIC that is up
-            # keeps nothing of its last guest; a disk may.
-            if function.base_class != pci.CLASS_NETWORK:
-                raise
-            log.about(LOG, van.instance_uuid, van.uuid).warning(
-                'not cleaned: %s', err
-            )
-
-    @staticmethod
     def _specs() -> device_spec.Specs:
         return device_spec.load(CONF)
+
+
+def clean(van: objects.VAN, function: pci.Function) -> None:
+    """Clean what a VAN's guest has let go of.
+
+    :raises: as privileged.pci.clean
+    """
+    from os_acc.privileged import pci as privileged
+
+    conf, data = CONF.os_acc, van.driver_data
+    try:
+        privileged.clean(
+            function.address,
+            data[IDS],
+            data[RESET],
+            conf.release_timeout,
+            conf.device_timeout,
+        )
+    except exception.DeviceInUseByHost as err:
+        # libvirt, or a reboot, gave it back already. A NIC that is up keeps
+        # nothing of its last guest; a disk may.
+        if function.base_class != pci.CLASS_NETWORK:
+            raise
+        log.about(LOG, van.instance_uuid, van.uuid).warning(
+            'not cleaned: %s', err
+        )

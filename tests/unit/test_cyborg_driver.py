@@ -185,6 +185,17 @@ def test_a_function_in_use_is_refused(here):
     assert isinstance(err, exception.DeviceInUseByHost)
 
 
+def test_a_nic_that_is_the_hosts_again_is_let_go(here):
+    """libvirt gives it back, and its interface comes up at once."""
+    here.find(device('plain', devices.NIC, ['PCI', slot(devices.NIC)]))
+    wanted = devices.pci(devices.NIC, managed=True)
+    wanted.driver = 'cyborg'
+    instance, _ = plug(wanted)
+    flags = here.kernel.sys / 'class/net/eth0/flags'
+    flags.write_text('0x1003\n')
+    assert os_acc.unplug(instance) == 1
+
+
 def test_outside_of_device_spec(here):
     devices.spec({'address': OTHER})
     for wanted in (vf(0), gpu()):

@@ -282,6 +282,14 @@ def test_a_program_that_drives_it(here):
     assert f'process {pid} (spdk_tgt)' in str(err)
 
 
+def test_a_program_without_an_iommu(here):
+    """VFIO's file of a group has another name then (drivers/vfio/group.c)."""
+    group = here.node(devices.GPU).rpartition('/')[2]
+    pid = here.hold(here.root / f'dev/vfio/noiommu-{group}', 'testpmd')
+    err = refused(devices.pci(devices.GPU))
+    assert f'process {pid} (testpmd)' in str(err)
+
+
 def test_a_device_file_that_goes_away_meanwhile(here, monkeypatch):
     """Another's: a guest elsewhere has just let go of its group."""
     (here.sys / 'dev/char').mkdir(parents=True)
@@ -384,6 +392,37 @@ def test_a_claim_that_came_to_nothing_removes_its_vfs(here):
     assert sriov.count(devices.PF) == 0
     os_acc.unplug(instance)
     assert here.snapshot() == before
+
+
+def test_a_pf_that_somebody_gave_fewer_vfs(here):
+    """All of them are taken: the next PF serves."""
+    other = '0000:61:00.0'
+    here.add_function(other, '8086:37c8', 0x0B4000, 'qat', totalvfs=2)
+    wanted = {'num_vfs': 2, 'resource_class': 'CUSTOM_Q'}
+    devices.spec(
+        {'address': devices.PF, **wanted}, {'address': other, **wanted}
+    )
+    here.write(str(here.pci / 'devices' / devices.PF / 'sriov_numvfs'), '1')
+    got = [
+        os_acc.plug(devices.instance(), [devices.wanted('CUSTOM_Q')])
+        for _ in range(3)
+    ]
+    assert [van.device for (van,) in got] == [devices.PF, other, other]
+    err = refused(devices.wanted('CUSTOM_Q'))
+    assert isinstance(err, exception.DeviceNotFound)
+
+
+def test_a_candidate_that_cannot_go_to_a_guest(here):
+    """It is behind no IOMMU: the next serves."""
+    for place, group in (('62', -1), ('63', None)):
+        here.add_function(
+            f'0000:{place}:00.0', '1d0f:f010', 0x120000, group=group
+        )
+    devices.spec({'vendor_id': '1d0f', 'resource_class': 'CUSTOM_Q'})
+    (van,) = os_acc.plug(devices.instance(), [devices.wanted('CUSTOM_Q')])
+    assert van.device == '0000:63:00.0'
+    err = refused(devices.wanted('CUSTOM_Q'))
+    assert str(err).count('IOMMU group: enable') == 1
 
 
 def test_who_made_the_vfs_is_not_forgotten(here):
