@@ -89,6 +89,7 @@ OPTS = (
     ),
 )
 
+
 class CyborgDriver(driver.DriverBase):
     CONFIG_OPTS = OPTS
     programs = True

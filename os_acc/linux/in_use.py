@@ -54,8 +54,7 @@ class Snapshot:
             sources=sources,
             swaps=_swaps(),
             interfaces={
-                name: sysfs.place(f'{net}/{name}')
-                for name in sysfs.names(net)
+                name: sysfs.place(f'{net}/{name}') for name in sysfs.names(net)
             },
         )
 

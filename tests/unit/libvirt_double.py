@@ -110,10 +110,7 @@ class Connection:
         self.alive = False
 
     def lookupByUUIDString(self, uuid: str) -> Domain:
-        error = self.daemon.next('lookup')
-        if error is not None:
-            self.alive = False
-            raise error
+        self._answer()
         if uuid not in self.daemon.domains:
             raise libvirtError('Domain not found', VIR_ERR_NO_DOMAIN)
         found = self.daemon.domains[uuid]
@@ -121,7 +118,16 @@ class Connection:
         return found
 
     def listAllDomains(self, flags: int) -> list[Domain]:
+        self._answer()
+        for each in self.daemon.domains.values():
+            each.connection = self
         return list(self.daemon.domains.values())
+
+    def _answer(self) -> None:
+        error = self.daemon.next('lookup')
+        if error is not None:
+            self.alive = False
+            raise error
 
     def domainEventRegisterAny(
         self, domain: Domain, event: int, callback: Any, opaque: Any
@@ -157,9 +163,6 @@ class Domain:
     def connect(self) -> Connection | None:
         return self.connection
 
-    def isActive(self) -> bool:
-        return self.active
-
     def isPersistent(self) -> bool:
         return self.persistent
 
@@ -171,6 +174,8 @@ class Domain:
 
     def XMLDesc(self, flags: int) -> str:
         root = etree.Element('domain')
+        if self.active and not flags & VIR_DOMAIN_XML_INACTIVE:
+            root.set('id', '1')
         devices = etree.SubElement(root, 'devices')
         inactive = flags & VIR_DOMAIN_XML_INACTIVE or not self.active
         for each in self.config if inactive else self.live:

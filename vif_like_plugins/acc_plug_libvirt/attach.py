@@ -65,52 +65,27 @@ def attach(
 def _attach(
     to: connection.Connection, van: objects.VAN, left: threading.Event
 ) -> None:
-    what = f'attach to domain {van.instance_uuid}'
     # An undo waits for it, also if the caller does not.
     with to.turn(van.instance_uuid):
-        _check_others(to, van)
-        to.run(what, lambda _: _attach_missing(to, van, left))
+        to.run(_what(van), lambda opened: _attach_missing(opened, van, left))
 
 
-def _domain(to: connection.Connection, van: objects.VAN) -> Any:
-    domain = to.domain(van.instance_uuid)
-    if domain is None:
-        raise exception.DeviceNotFound(
-            wanted=f'VAN {van.uuid}',
-            reason=f'libvirt has no domain {van.instance_uuid} to attach to',
-        )
-    return domain
-
-
-def _missing(domain: Any, van: objects.VAN, looked_for: int) -> int:
-    """The flags of what does not have it, of those that are looked for."""
-    libvirt = connection.module()
-    flags = 0
-    for flag, options in (
-        (libvirt.VIR_DOMAIN_AFFECT_LIVE, 0),
-        (libvirt.VIR_DOMAIN_AFFECT_CONFIG, libvirt.VIR_DOMAIN_XML_INACTIVE),
-    ):
-        if looked_for & flag:
-            xml = domain.XMLDesc(options)
-            domain_xml.check(xml, van)
-            if domain_xml.find(xml, van) is None:
-                flags |= flag
-    return flags
+def _what(van: objects.VAN) -> str:
+    return f'attach to domain {van.instance_uuid}'
 
 
 def _attach_missing(
-    to: connection.Connection, van: objects.VAN, left: threading.Event
+    opened: Any, van: objects.VAN, left: threading.Event
 ) -> None:
     libvirt = connection.module()
     logger = log.about(LOG, van.instance_uuid, van.uuid)
-    what = f'attach to domain {van.instance_uuid}'
-    domain = _domain(to, van)
+    domain = _domain(opened, van)
+    root = domain_xml.parse(domain.XMLDesc(0))
     flags = 0
-    if domain.isActive():
+    if domain_xml.is_active(root) and _is_missing(root, van):
         flags |= libvirt.VIR_DOMAIN_AFFECT_LIVE
-    if domain.isPersistent():
+    if domain.isPersistent() and _is_missing(_definition(domain), van):
         flags |= libvirt.VIR_DOMAIN_AFFECT_CONFIG
-    flags = _missing(domain, van, flags)
     if not flags:
         logger.debug('the domain has it already')
         return
@@ -121,31 +96,33 @@ def _attach_missing(
     except libvirt.libvirtError as err:
         if _NO_SLOT.lower() in str(err).lower():
             raise exception.HypervisorError(
-                what=what, reason=f'{err}: {_NO_SLOT_ADVICE}'
+                what=_what(van), reason=f'{err}: {_NO_SLOT_ADVICE}'
             ) from err
         raise
-    if _missing(domain, van, flags):
-        raise exception.HypervisorError(
-            what=what,
-            reason='libvirt took it, but the domain does not have it',
-        )
+    _verify(domain, van, flags)
     logger.info('attached to the domain')
 
 
-def _check_others(to: connection.Connection, van: objects.VAN) -> None:
-    """libvirt lets two definitions have one device, until both run."""
+def _domain(opened: Any, van: objects.VAN) -> Any:
+    """The instance's domain, once no other domain has the VAN's device.
+
+    libvirt lets two definitions have one device, until both run.
+    """
     wanted = van.handle.identity if van.handle is not None else None
-
-    def look(opened: Any) -> None:
-        for domain in opened.listAllDomains(0):
-            if domain.UUIDString() == van.instance_uuid:
-                continue
-            if wanted in _identities(domain):
-                raise exception.DeviceBusy(
-                    device=wanted, holder=f'domain {domain.name()}'
-                )
-
-    to.run('the other domains of this host', look)
+    found = None
+    for domain in opened.listAllDomains(0):
+        if domain.UUIDString() == van.instance_uuid:
+            found = domain
+        elif wanted in _identities(domain):
+            raise exception.DeviceBusy(
+                device=wanted, holder=f'domain {domain.name()}'
+            )
+    if found is None:
+        raise exception.DeviceNotFound(
+            wanted=f'VAN {van.uuid}',
+            reason=f'libvirt has no domain {van.instance_uuid} to attach to',
+        )
+    return found
 
 
 def _identities(domain: Any) -> set[str | None]:
@@ -153,10 +130,39 @@ def _identities(domain: Any) -> set[str | None]:
     libvirt = connection.module()
     found = set()
     try:
-        for options in (0, libvirt.VIR_DOMAIN_XML_INACTIVE):
-            root = domain_xml.parse(domain.XMLDesc(options))
+        for root in (
+            domain_xml.parse(domain.XMLDesc(0)),
+            _definition(domain),
+        ):
             found |= domain_xml.identities(root)
     except libvirt.libvirtError as err:
         if err.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:
             raise
     return found
+
+
+def _definition(domain: Any) -> Any:
+    inactive = connection.module().VIR_DOMAIN_XML_INACTIVE
+    return domain_xml.parse(domain.XMLDesc(inactive))
+
+
+def _is_missing(root: Any, van: objects.VAN) -> bool:
+    """:raises DeviceBusy: the device, or the alias, is there otherwise"""
+    domain_xml.check(root, van)
+    return domain_xml.find(root, van) is None
+
+
+def _verify(domain: Any, van: objects.VAN, flags: int) -> None:
+    """See that a domain has what libvirt said that it took."""
+    libvirt = connection.module()
+    for flag, options in (
+        (libvirt.VIR_DOMAIN_AFFECT_LIVE, 0),
+        (libvirt.VIR_DOMAIN_AFFECT_CONFIG, libvirt.VIR_DOMAIN_XML_INACTIVE),
+    ):
+        if flags & flag and _is_missing(
+            domain_xml.parse(domain.XMLDesc(options)), van
+        ):
+            raise exception.HypervisorError(
+                what=_what(van),
+                reason='libvirt took it, but the domain does not have it',
+            )

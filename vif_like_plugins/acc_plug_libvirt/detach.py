@@ -127,7 +127,7 @@ class _Detach:
 
     def _is_anothers_live(self, domain: Any) -> bool:
         with _gone_is_done(self.libvirt):
-            return _is_anothers(domain.XMLDesc(0), self.van)
+            return _is_anothers(domain_xml.parse(domain.XMLDesc(0)), self.van)
         return True
 
     def _ask(self, seconds: float) -> bool:
@@ -184,7 +184,9 @@ def _forget(
     with _gone_is_done(libvirt):
         if not domain.isPersistent():
             return
-        there = domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE)
+        there = domain_xml.parse(
+            domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE)
+        )
         if _is_anothers(there, van):
             return
         found = domain_xml.find(there, van)
@@ -194,12 +196,12 @@ def _forget(
         )
 
 
-def _is_anothers(xml: str, van: objects.VAN) -> bool:
+def _is_anothers(root: Any, van: objects.VAN) -> bool:
     """Whether the device is there under an alias of somebody else."""
     try:
-        domain_xml.check(xml, van)
+        domain_xml.check(root, van)
     except exception.DeviceBusy:
-        return domain_xml.find(xml, van) is None
+        return domain_xml.find(root, van) is None
     return False
 
 
@@ -211,8 +213,9 @@ def _live(
     if domain is None:
         return None
     with _gone_is_done(connection.module()):
-        if domain.isActive():
-            return domain_xml.find(domain.XMLDesc(0), van)
+        root = domain_xml.parse(domain.XMLDesc(0))
+        if domain_xml.is_active(root):
+            return domain_xml.find(root, van)
     return None
 
 

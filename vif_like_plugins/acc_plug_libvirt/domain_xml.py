@@ -66,6 +66,14 @@ def parse(xml: str) -> etree._Element:
     return root
 
 
+def is_active(root: etree._Element) -> bool:
+    """Whether a domain runs: only then libvirt gives it a number.
+
+    https://libvirt.org/formatdomain.html, general metadata
+    """
+    return root.get('id') is not None
+
+
 def hostdevs(root: etree._Element) -> Iterator[Hostdev]:
     """The <hostdev> elements of a domain."""
     for element in root.iterfind('devices/hostdev'):
@@ -117,14 +125,14 @@ def alias_of(van: objects.VAN) -> str:
     return f'{hostdev.ALIAS}{van.uuid}'
 
 
-def find(xml: str, van: objects.VAN) -> Hostdev | None:
-    """A VAN's hostdev: by its alias, else by its source.
+def find(root: etree._Element, van: objects.VAN) -> Hostdev | None:
+    """A VAN's hostdev in a domain: by its alias, else by its source.
 
     One with an alias of somebody else is not the VAN's.
     """
     wanted = van.handle.identity if van.handle is not None else None
     found = None
-    for each in hostdevs(parse(xml)):
+    for each in hostdevs(root):
         if each.alias == alias_of(van):
             return each
         if each.identity == wanted is not None and each.alias is None:
@@ -132,14 +140,14 @@ def find(xml: str, van: objects.VAN) -> Hostdev | None:
     return found
 
 
-def check(xml: str, van: objects.VAN) -> None:
+def check(root: etree._Element, van: objects.VAN) -> None:
     """See that a domain has neither a VAN's device nor its alias otherwise.
 
     :raises DeviceBusy: its source is there under an alias of somebody else;
         or its alias is there with another source
     """
     wanted = van.handle.identity if van.handle is not None else None
-    for each in hostdevs(parse(xml)):
+    for each in hostdevs(root):
         if each.alias == alias_of(van) and each.identity != wanted:
             raise exception.DeviceBusy(
                 device=f'alias {each.alias} of the domain',
