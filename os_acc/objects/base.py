@@ -61,6 +61,8 @@ class VersionedObject(ovo_base.VersionedObject):
         known = VersionedObjectRegistry.obj_classes().get(objname)
         if not known:
             raise ovo_exception.UnsupportedObjectError(objtype=objname)
+        if known[0].VERSION == objver:
+            return known[0]
         wanted = versionutils.convert_version_to_tuple(objver)
         for candidate in known:
             got = versionutils.convert_version_to_tuple(candidate.VERSION)
