@@ -52,6 +52,8 @@ class Locks:
     def __init__(self, path: str, timeout: float) -> None:
         self.path = path
         self.timeout = timeout
+        # Two spellings of one folder are one lock.
+        self._real = os.path.realpath(path)
 
     @contextlib.contextmanager
     def instance(self, uuid: str, wait: bool = True) -> Iterator[None]:
@@ -82,9 +84,7 @@ class Locks:
             quoted = hashlib.sha256(name.encode()).hexdigest()
         file_name = f'os-acc-{kind}-{quoted}'
         deadline = time.monotonic() + timeout
-        # By the real path: two spellings of one folder are one lock.
-        path = os.path.join(os.path.realpath(self.path), file_name)
-        threads = _THREADS.get(path)
+        threads = _THREADS.get(os.path.join(self._real, file_name))
         failed = exception.Timeout(
             what=f'the lock of {kind} {name}', seconds=timeout
         )

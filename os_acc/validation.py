@@ -110,12 +110,13 @@ def plan(
     plugin = extensions.plugin(conf.os_acc.plugin)
     if live:
         check_live(plugin)
+    takes = plugin.describe()
     plans = []
     for request in requests:
         _check_binding(request, instance_info)
         driver = extensions.driver_for(request, conf.os_acc.drivers)
         _check_programs(request, driver)
-        _check_handle(request, driver, plugin)
+        _check_handle(request, driver, takes)
         plans.append(Plan(request, driver, plugin))
     return plans
 
@@ -164,9 +165,8 @@ def _check_binding(
 def _check_handle(
     request: objects.AcceleratorRequest,
     driver: driver_base.DriverBase,
-    plugin: plugin_base.PluginBase,
+    takes: objects.HostPluginInfo,
 ) -> None:
-    takes = plugin.describe()
     if request.handle is not None:
         check_handle(request.handle, takes)
     elif driver.handle_types and not any(

@@ -35,7 +35,7 @@ MTTY = pathlib.Path('/sys/class/mdev_bus/mtty/mdev_supported_types/mtty-1')
 def guest(tmp_path: pathlib.Path) -> Iterator[live.Guest]:
     daemon = live.Libvirtd(tmp_path / 'libvirt')
     # VFIO maps all of it for the VF.
-    made = live.Guest(daemon, memory=1024)
+    made = live.Guest(daemon, memory=2560)
     made.start()
     # libvirt binds the VF, for both.
     pf = {**use.SPECS[0], 'bind': 'libvirt'}
@@ -84,6 +84,8 @@ def test_live_plug(guest: live.Guest, take_turns: Callable[..., None]) -> None:
         live.wait(lambda: '<hostdev' not in domain.XMLDesc(0), 60)
         path = pathlib.Path('/sys/bus/mdev/devices', MDEV)
         live.wait(lambda: _remove(path), 60)
+        # QEMU lets go of the guest's memory later, in os-acc's turn.
+        live.wait(lambda: use.driver_of(use.VFS[0]) is None, 60)
         plugged.clear()
 
     take_turns(own, bare, ROUNDS, before_peer=out, after_peer=bare_out)

@@ -61,7 +61,7 @@ class VersionedObject(ovo_base.VersionedObject):
         known = VersionedObjectRegistry.obj_classes().get(objname)
         if not known:
             raise ovo_exception.UnsupportedObjectError(objtype=objname)
-        if known[0].VERSION == objver:
+        if objver == known[0].VERSION:
             return known[0]
         wanted = versionutils.convert_version_to_tuple(objver)
         for candidate in known:

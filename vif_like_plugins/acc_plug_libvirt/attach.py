@@ -153,16 +153,19 @@ def _is_missing(root: Any, van: objects.VAN) -> bool:
 
 
 def _verify(domain: Any, van: objects.VAN, flags: int) -> None:
-    """See that a domain has what libvirt said that it took."""
+    """See that a domain has what libvirt said that it took.
+
+    The guest where there is one: what is in its definition is of the same
+    call, and a file.
+    """
     libvirt = connection.module()
-    for flag, options in (
-        (libvirt.VIR_DOMAIN_AFFECT_LIVE, 0),
-        (libvirt.VIR_DOMAIN_AFFECT_CONFIG, libvirt.VIR_DOMAIN_XML_INACTIVE),
-    ):
-        if flags & flag and _is_missing(
-            domain_xml.parse(domain.XMLDesc(options)), van
-        ):
-            raise exception.HypervisorError(
-                what=_what(van),
-                reason='libvirt took it, but the domain does not have it',
-            )
+    options = (
+        0
+        if flags & libvirt.VIR_DOMAIN_AFFECT_LIVE
+        else libvirt.VIR_DOMAIN_XML_INACTIVE
+    )
+    if _is_missing(domain_xml.parse(domain.XMLDesc(options)), van):
+        raise exception.HypervisorError(
+            what=_what(van),
+            reason='libvirt took it, but the domain does not have it',
+        )
