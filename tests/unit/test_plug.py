@@ -8,6 +8,8 @@
 
 """os_acc.plug: order, undo, idempotency, failures."""
 
+from collections.abc import Iterator
+import signal
 import threading
 import time
 
@@ -186,7 +188,17 @@ def test_an_interrupt_of_the_caller_is_undone_and_passed_on(host, step):
     assert len(host.calls.of('unprepareVAN')) == 2
 
 
-def test_an_interrupt_while_preparing_waits_for_the_drivers(host):
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Also where the tests run in the background: a shell ignores it there."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_an_interrupt_while_preparing_waits_for_the_drivers(
+    host, interruptible
+):
     # The caller's thread gets it in the middle of its wait.
     import _thread
 
