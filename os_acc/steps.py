@@ -58,7 +58,6 @@ class Steps:
 
         def act() -> None:
             van, before = entry.van, entry.van.handle
-            asked = entry.request.handle
             driver = self._extensions.driver(van.driver)
             plugin = self._extensions.plugin(van.plugin)
             driver.prepareVAN(van, entry.request, entry.instance_info)
@@ -70,9 +69,7 @@ class Steps:
                     driver=van.driver, function=entry.request.function_id
                 )
             self._check_sound(van)
-            # What the request names was looked at before all.
-            if asked is None or asked.obj_name() != van.handle.obj_name():
-                validation.check_handle(van.handle, plugin.describe())
+            validation.check_handle(van.handle, plugin.describe())
             if before and before.identity != van.handle.identity:
                 raise exception.HandleChanged(
                     driver=van.driver,

@@ -130,6 +130,12 @@ class PCIDriver(driver.DriverBase):
                 pci_vfs.create(self, van, address, pf, self._specs())
                 new = True
             function = pci.get(address)
+            if function.physfn != pf:
+                # It is on the bus before the kernel links it to its PF.
+                raise exception.DeviceBusy(
+                    device=f'PCI function {address}',
+                    holder=f'who makes the VFs of PF {function.physfn} now',
+                )
             spec = self._specs().check(function)
             if spec.mdev_types or spec.vgpu_type:
                 raise exception.DeviceNotFound(
@@ -235,7 +241,14 @@ class PCIDriver(driver.DriverBase):
     ) -> None:
         """Take the first free function that serves the request."""
         reasons = []
+        failed: set[str | None] = set()  # PFs whose VFs cannot be made
         for address in self._candidates(request):
+            if (
+                failed
+                and pci.find(address) is None
+                and self._future_pf(address) in failed
+            ):
+                continue
             try:
                 self._claim(van, objects.PCIHandle(address=address))
                 return
@@ -247,6 +260,8 @@ class PCIDriver(driver.DriverBase):
             ) as err:
                 # Another may serve.
                 reasons.append(str(err))
+                if pci_vfs.MADE in van.driver_data:
+                    failed.add(van.device)
                 self._forget(van)
         raise admission.none_left(
             request, reasons, 'no such PCI function here'
@@ -271,12 +286,9 @@ class PCIDriver(driver.DriverBase):
             ):
                 yield function.address
         for address, pf, spec in pci_listing.future(specs):
-            # A PF that has VFs, however many, gets no others.
-            if (
-                address not in taken
-                and not pf.vf_addresses
-                and pci_listing.kind_of(pf, spec, vf=True).serves(request)
-            ):
+            if address not in taken and pci_listing.kind_of(
+                pf, spec, vf=True
+            ).serves(request):
                 yield address
 
     def _future_pf(self, address: str) -> str | None:

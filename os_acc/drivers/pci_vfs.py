@@ -70,7 +70,17 @@ def create(
     van.device = pf
     van.handle = objects.PCIHandle(address=address)
     van.save()
-    _privileged_create(pf, spec.num_vfs)
+    try:
+        _privileged_create(pf, spec.num_vfs)
+    except exception.DeviceBusy:
+        # Somebody else has made some since: they are not ours to remove.
+        van.driver_data = {
+            key: value
+            for key, value in van.driver_data.items()
+            if key not in (MADE, AUTOPROBE_BEFORE)
+        }
+        van.save()
+        raise
     log.about(LOG, van.instance_uuid, van.uuid).info(
         'PF %s: %d VFs made', pf, spec.num_vfs
     )

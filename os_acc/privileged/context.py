@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+import errno
 import functools
 import os
 import shutil
@@ -38,6 +39,9 @@ CAPABILITIES = (
 
 # Acts wait for guests and for the kernel: more at once than there are CPUs.
 _THREADS = 32
+
+# Errors that are no device's.
+_OF_THE_HOST = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOLCK)
 
 _P = ParamSpec('_P')
 _T = TypeVar('_T')
@@ -90,6 +94,10 @@ def entry(func: Callable[_P, _T]) -> Callable[_P, _T]:
         except OSError as err:
             if pctxt.client_mode:
                 raise _unavailable(err) from err
+            if err.errno in _OF_THE_HOST:
+                raise exception.PrivilegeError(
+                    reason=f'the privsep daemon: {exception.describe(err)}'
+                ) from err
             # In the daemon: it does serve, and the device is gone, or odd.
             raise exception.DeviceError(
                 device=str(args[0]) if args else func.__name__,

@@ -20,6 +20,8 @@ import pytest
 
 import os_acc
 from os_acc import exception
+from os_acc.drivers import pci as pci_driver
+from os_acc.drivers import pci_listing
 from os_acc.linux import mdev
 from os_acc.linux import modules
 from os_acc.linux import sriov
@@ -410,6 +412,91 @@ def test_a_pf_that_somebody_gave_fewer_vfs(here):
     assert [van.device for (van,) in got] == [devices.PF, other, other]
     err = refused(devices.wanted('CUSTOM_Q'))
     assert isinstance(err, exception.DeviceNotFound)
+
+
+def test_vfs_that_come_while_candidates_are_listed(here, monkeypatch):
+    """Another instance's plug makes them."""
+    devices.spec(
+        {'address': devices.PF, 'num_vfs': 3, 'resource_class': 'CUSTOM_Q'}
+    )
+    future, there = pci_listing.future, []
+
+    def late(specs):
+        if not there:
+            there.append(devices.instance())
+            os_acc.plug(there[0], [devices.pci(devices.VFS[0])])
+        return future(specs)
+
+    monkeypatch.setattr(pci_listing, 'future', late)
+    (van,) = os_acc.plug(devices.instance(), [devices.wanted('CUSTOM_Q')])
+    assert van.handle.address == devices.VFS[1]
+
+
+def test_a_pf_that_makes_no_vfs_is_tried_once(here):
+    other = '0000:61:00.0'
+    here.add_function(other, '8086:37c8', 0x0B4000, 'qat', totalvfs=2)
+    wanted = {'num_vfs': 2, 'resource_class': 'CUSTOM_Q'}
+    devices.spec(
+        {'address': devices.PF, **wanted}, {'address': other, **wanted}
+    )
+    tried = []
+
+    def refuse():
+        tried.append(None)
+        raise OSError(errno.ENOMEM, 'Cannot allocate memory')
+
+    for _ in range(2):
+        here.fail(f'*{devices.PF}/sriov_numvfs', refuse)
+    (van,) = os_acc.plug(devices.instance(), [devices.wanted('CUSTOM_Q')])
+    assert van.device == other
+    assert len(tried) == 1
+
+
+def test_vfs_that_somebody_makes_meanwhile_are_not_ours(here, monkeypatch):
+    """An administrator, between the look and the act: they stay."""
+    devices.spec({'address': devices.PF, 'num_vfs': 2})
+    create = privileged_pci.create_vfs
+
+    def late(pf, *args):
+        path = here.pci / 'devices' / pf
+        here.write(f'{path}/sriov_drivers_autoprobe', '0')
+        here.write(f'{path}/sriov_numvfs', '1')
+        return create(pf, *args)
+
+    monkeypatch.setattr(privileged_pci, 'create_vfs', late)
+    err = refused(devices.pci(devices.VFS[1]))
+    assert isinstance(err, exception.DeviceBusy)
+    assert sriov.count(devices.PF) == 1
+    assert not os_acc.get_vans()
+
+
+def test_a_vf_that_has_no_link_to_its_pf_yet(here, monkeypatch):
+    here.write(str(here.pci / 'devices' / devices.PF / 'sriov_numvfs'), '2')
+    link = here.pci / 'devices' / devices.VFS[0] / 'physfn'
+    there = link.readlink()
+    link.unlink()
+    lock = pci_driver.PCIDriver.lock
+
+    def late(by, name, *args):
+        link.symlink_to(there)
+        return lock(by, name, *args)
+
+    monkeypatch.setattr(pci_driver.PCIDriver, 'lock', late)
+    err = refused(devices.pci(devices.VFS[0]))
+    assert isinstance(err, exception.DeviceBusy)
+    assert 'makes the VFs' in str(err)
+
+
+def test_a_driver_that_has_not_let_go(here):
+    """Its link goes first; the unbind waits for the program."""
+    path = here.add_function('0000:72:00.0', '1d0f:f010', 0x120000, VF_DRIVER)
+    (path / 'uio/uio0').mkdir(parents=True)
+    (path / 'uio/uio0/uevent').write_text('MAJOR=243\nDEVNAME=uio0\n')
+    (here.sys / 'dev/char').mkdir(parents=True)
+    (here.sys / 'dev/char/243:0').symlink_to(path / 'uio/uio0')
+    here.hold(here.root / 'dev/uio0', 'spdk_tgt')
+    (path / 'driver').unlink()
+    assert 'spdk_tgt' in str(refused(devices.pci('0000:72:00.0')))
 
 
 def test_a_candidate_that_cannot_go_to_a_guest(here):

@@ -343,13 +343,20 @@ def test_the_command_is_missing(monkeypatch, clean):
         context.entry(_nothing)()
 
 
-def test_an_error_of_the_act_itself(here, monkeypatch):
+@pytest.mark.parametrize(
+    ('number', 'raised'),
+    [
+        (errno.EIO, exception.DeviceError),
+        (errno.EMFILE, exception.PrivilegeError),
+    ],
+)
+def test_an_error_of_the_act_itself(here, monkeypatch, number, raised):
     """In the daemon, or without one: not taken for the daemon's own."""
-    failure = OSError(errno.EIO, 'Input/output error')
+    failure = OSError(number, os.strerror(number))
     monkeypatch.setattr(
         context.pctxt, 'entrypoint', lambda func: _fails_as(func, failure)
     )
-    with pytest.raises(exception.DeviceError, match='Input/output'):
+    with pytest.raises(raised, match=os.strerror(number)):
         context.entry(_nothing)()
 
 
