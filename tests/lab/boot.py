@@ -78,6 +78,15 @@ def arguments() -> argparse.Namespace:
         metavar='SECONDS',
         help='for everything, all boots together (default: %(default)s)',
     )
+    parser.add_argument(
+        '--tries',
+        type=int,
+        default=1,
+        metavar='N',
+        help='boot anew, N times at most, where the machine went down or '
+        'stood still before the tests had an end; each has the whole '
+        '--timeout. A test that fails is never tried again',
+    )
     parser.add_argument('--cpus', type=int, default=2)
     parser.add_argument('--memory', default='4G')
     parser.add_argument(
@@ -272,6 +281,16 @@ def main() -> int:
     signal.signal(signal.SIGTERM, terminated)
     subprocess.run([HERE / 'install.sh'], check=True)
     compile_sources()
+    code = FAILED
+    for _ in range(options.tries):
+        code = run(options)
+        if code not in (FAILED, TIMED_OUT):
+            break
+    return code
+
+
+def run(options: argparse.Namespace) -> int:
+    """Boot a new machine, as often as is wanted. Returns the exit code."""
     code, said = 0, []
     with tempfile.TemporaryDirectory(prefix='os-acc-lab-') as folder:
         lab = Lab(pathlib.Path(folder), options)
