@@ -43,7 +43,7 @@ def check(van: objects.VAN, handle: objects.MdevHandle) -> None:
     there = mdev.find(wanted.uuid)
     if there is None:
         if not kind.available:
-            raise _exhausted(wanted)
+            raise mdev.exhausted(wanted)
         van.driver_data = {**van.driver_data, mdev_driver.MADE: '1'}
         return
     mdev_driver.check_free(van, there, wanted)
@@ -67,8 +67,8 @@ def make(
     try:
         create(handle)
     except cyborg_process.CallFailed as err:
-        if err.errno in (errno.EUSERS, errno.ENOSPC):
-            raise _exhausted(wanted) from err
+        if err.errno in mdev.EXHAUSTED:
+            raise mdev.exhausted(wanted) from err
         there = mdev.find(wanted.uuid) if err.errno == errno.EEXIST else None
         if there is None:
             raise exception.DeviceError(
@@ -87,11 +87,4 @@ def make(
         wanted.uuid,
         wanted.type,
         wanted.parent,
-    )
-
-
-def _exhausted(wanted: mdev.Mdev) -> exception.DeviceBusy:
-    return exception.DeviceBusy(
-        device=f'mdev type {wanted.type} on {wanted.parent}',
-        holder='no capacity is left for this type: others',
     )

@@ -74,8 +74,7 @@ class _Programmable(device_spec.Specs):
 
 class FPGADriver(pci_driver.PCIDriver):
     programs = True
-    # mypy takes the base's for a tuple of just so many.
-    CONFIG_OPTS = OPTS  # type: ignore[assignment]
+    CONFIG_OPTS = OPTS
     generic = False
 
     def can_handle(self, request: objects.AcceleratorRequest) -> bool:

@@ -11,8 +11,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from collections.abc import Sequence
 import logging
 from typing import Any
+from typing import ClassVar
 
 from oslo_config import cfg
 
@@ -65,7 +67,7 @@ OVERRIDE_BEFORE = 'override_before'
 
 
 class PCIDriver(driver.DriverBase):
-    CONFIG_OPTS = OPTS
+    CONFIG_OPTS: ClassVar[Sequence[cfg.Opt]] = OPTS
     generic = True
     handle_types = ('PCIHandle',)
 

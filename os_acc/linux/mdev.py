@@ -26,10 +26,11 @@ LOG = logging.getLogger(__name__)
 # A PCI address, or a name such as mtty, matrix, 0.0.0033.
 _NAME = re.compile(r'[A-Za-z0-9_][A-Za-z0-9_.:+@=-]{0,254}')
 
+#: What drivers answer where no more can be made.
+EXHAUSTED = (errno.EUSERS, errno.ENOSPC)
+
 _REASONS = {
     errno.EINVAL: 'the kernel does not take that UUID',
-    errno.EUSERS: 'no capacity is left for this type',
-    errno.ENOSPC: 'no capacity is left for this type',
     errno.ENODEV: 'the parent device is going away',
 }
 
@@ -169,6 +170,14 @@ def check_type(parent: str, kind: str) -> Type:
     )
 
 
+def exhausted(wanted: Mdev) -> exception.DeviceBusy:
+    """The error where no more of a type can be made."""
+    return exception.DeviceBusy(
+        device=f'mdev type {wanted.type} on {wanted.parent}',
+        holder='no capacity is left for this type: others',
+    )
+
+
 def create(wanted: Mdev, seconds: float) -> None:
     """Make a mediated device. One that is there already is success.
 
@@ -185,14 +194,12 @@ def create(wanted: Mdev, seconds: float) -> None:
         if err.errno == errno.EEXIST and (there := find(wanted.uuid)):
             check_same(there, wanted)
             return
+        if err.errno in EXHAUSTED:
+            raise exhausted(wanted) from err
         reason = _REASONS.get(err.errno or 0, 'the driver refused')
-        device = f'mdev type {wanted.type} on {wanted.parent}'
-        if err.errno in (errno.EUSERS, errno.ENOSPC):
-            raise exception.DeviceBusy(
-                device=device, holder=f'{reason}: others'
-            ) from err
         raise exception.DeviceError(
-            device=device, reason=f'create: {reason} ({err.strerror})'
+            device=f'mdev type {wanted.type} on {wanted.parent}',
+            reason=f'create: {reason} ({err.strerror})',
         ) from err
     waiting.until(
         lambda: find(wanted.uuid), seconds, f'mdev {wanted.uuid}', 'mdev'

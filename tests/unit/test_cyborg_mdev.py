@@ -19,7 +19,7 @@ from cyborg_stand_in import device
 from cyborg_stand_in import gpu
 from cyborg_stand_in import plug
 from cyborg_stand_in import slot
-from cyborg_stand_in import stand_in_host  # noqa: F401
+from cyborg_stand_in import stand_in_host  # noqa: F401, fixture "here"
 import devices
 import pytest
 

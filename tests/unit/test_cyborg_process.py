@@ -26,7 +26,7 @@ from cyborg_stand_in import found
 from cyborg_stand_in import option
 from cyborg_stand_in import pids
 from cyborg_stand_in import plug
-from cyborg_stand_in import stand_in_host  # noqa: F401
+from cyborg_stand_in import stand_in_host  # noqa: F401, fixture "here"
 from cyborg_stand_in import vf
 import pytest
 

@@ -27,7 +27,7 @@ from cyborg_stand_in import pids
 from cyborg_stand_in import plug
 from cyborg_stand_in import request
 from cyborg_stand_in import slot
-from cyborg_stand_in import stand_in_host  # noqa: F401
+from cyborg_stand_in import stand_in_host  # noqa: F401, fixture "here"
 from cyborg_stand_in import vf
 import pytest
 

@@ -80,11 +80,13 @@ def _attach_missing(
     libvirt = connection.module()
     logger = log.about(LOG, van.instance_uuid, van.uuid)
     domain = _domain(opened, van)
-    root = domain_xml.parse(domain.XMLDesc(0))
+    root = domain_xml.of(domain)
     flags = 0
     if domain_xml.is_active(root) and _is_missing(root, van):
         flags |= libvirt.VIR_DOMAIN_AFFECT_LIVE
-    if domain.isPersistent() and _is_missing(_definition(domain), van):
+    if domain.isPersistent() and _is_missing(
+        domain_xml.of(domain, libvirt.VIR_DOMAIN_XML_INACTIVE), van
+    ):
         flags |= libvirt.VIR_DOMAIN_AFFECT_CONFIG
     if not flags:
         logger.debug('the domain has it already')
@@ -131,19 +133,14 @@ def _identities(domain: Any) -> set[str | None]:
     found = set()
     try:
         for root in (
-            domain_xml.parse(domain.XMLDesc(0)),
-            _definition(domain),
+            domain_xml.of(domain),
+            domain_xml.of(domain, libvirt.VIR_DOMAIN_XML_INACTIVE),
         ):
             found |= domain_xml.identities(root)
     except libvirt.libvirtError as err:
         if err.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:
             raise
     return found
-
-
-def _definition(domain: Any) -> Any:
-    inactive = connection.module().VIR_DOMAIN_XML_INACTIVE
-    return domain_xml.parse(domain.XMLDesc(inactive))
 
 
 def _is_missing(root: Any, van: objects.VAN) -> bool:
@@ -164,7 +161,7 @@ def _verify(domain: Any, van: objects.VAN, flags: int) -> None:
         if flags & libvirt.VIR_DOMAIN_AFFECT_LIVE
         else libvirt.VIR_DOMAIN_XML_INACTIVE
     )
-    if _is_missing(domain_xml.parse(domain.XMLDesc(options)), van):
+    if _is_missing(domain_xml.of(domain, options), van):
         raise exception.HypervisorError(
             what=_what(van),
             reason='libvirt took it, but the domain does not have it',

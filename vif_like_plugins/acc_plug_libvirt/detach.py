@@ -127,7 +127,7 @@ class _Detach:
 
     def _is_anothers_live(self, domain: Any) -> bool:
         with _gone_is_done(self.libvirt):
-            return _is_anothers(domain_xml.parse(domain.XMLDesc(0)), self.van)
+            return _is_anothers(domain_xml.of(domain), self.van)
         return True
 
     def _ask(self, seconds: float) -> bool:
@@ -184,9 +184,7 @@ def _forget(
     with _gone_is_done(libvirt):
         if not domain.isPersistent():
             return
-        there = domain_xml.parse(
-            domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE)
-        )
+        there = domain_xml.of(domain, libvirt.VIR_DOMAIN_XML_INACTIVE)
         if _is_anothers(there, van):
             return
         found = domain_xml.find(there, van)
@@ -213,7 +211,7 @@ def _live(
     if domain is None:
         return None
     with _gone_is_done(connection.module()):
-        root = domain_xml.parse(domain.XMLDesc(0))
+        root = domain_xml.of(domain)
         if domain_xml.is_active(root):
             return domain_xml.find(root, van)
     return None

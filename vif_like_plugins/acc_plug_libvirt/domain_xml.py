@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 import copy
 import dataclasses
+from typing import Any
 from typing import NoReturn
 
 from lxml import etree
@@ -64,6 +65,15 @@ def parse(xml: str) -> etree._Element:
             subject='domain', field='xml', value=root.tag, expected='domain'
         )
     return root
+
+
+def of(domain: Any, options: int = 0) -> etree._Element:
+    """What libvirt says of a domain.
+
+    :param domain: a virDomain
+    :param options: VIR_DOMAIN_XML_INACTIVE: its definition, as it would start
+    """
+    return parse(domain.XMLDesc(options))
 
 
 def is_active(root: etree._Element) -> bool:
