@@ -61,11 +61,7 @@ def check_function(
             device=f'PF {function.address}', holder=f'its {number} VFs'
         )
     _check_vans(by, van, function)
-    use = in_use.by_host(function)
-    siblings = functions_of(by.requests_of(van.instance_uuid))
-    for member, reason in in_use.in_group(function):
-        if isinstance(member, str) or member.address not in siblings:
-            use = use or reason
+    use = in_use.by_host(function) or _by_group(by, van, function)
     if use is not None:
         raise exception.DeviceInUseByHost(device=device, by=use)
     shares = _check_group(by, van, function)
@@ -76,6 +72,22 @@ def check_function(
             device,
             holding.of_function(function.address, van.instance_uuid, shares),
         )
+
+
+def _by_group(
+    by: driver.DriverBase, van: objects.VAN, function: pci.Function
+) -> str | None:
+    """What the host uses of a function's group that the instance is not to
+    get too.
+    """
+    others = in_use.in_group(function)
+    if not others:
+        return None
+    siblings = functions_of(by.requests_of(van.instance_uuid))
+    for member, reason in others:
+        if isinstance(member, str) or member.address not in siblings:
+            return reason
+    return None
 
 
 def _check_vans(

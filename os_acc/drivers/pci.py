@@ -127,11 +127,11 @@ class PCIDriver(driver.DriverBase):
         function = pci.find(address)
         pf = function.physfn if function else self._future_pf(address)
         with self.lock(pf or address):
-            new = False
-            if pf is not None and pci.find(address) is None:
+            function, new = pci.find(address), False
+            if function is None and pf is not None:
                 pci_vfs.create(self, van, address, pf, self._specs())
                 new = True
-            function = pci.get(address)
+            function = function or pci.get(address)
             if function.physfn != pf:
                 # It is on the bus before the kernel links it to its PF.
                 raise exception.DeviceBusy(

@@ -111,11 +111,15 @@ def below(path: str) -> list[str]:
                 if line.startswith('DEVNAME='):
                     name = line.partition('=')[2].removeprefix('/dev/')
                     found.append(f'{sysfs.DEV}/{name}')
-    # The driver nvidia makes its files without a device of the kernel's.
-    gpus = f'{sysfs.PROC}/driver/nvidia/gpus/{os.path.basename(path)}'
+    return found
+
+
+def of_nvidia(address: str) -> list[str]:
+    """The files of a GPU that the driver nvidia has: no device is theirs."""
+    gpus = f'{sysfs.PROC}/driver/nvidia/gpus/{address}'
     lines = (sysfs.read(f'{gpus}/information') or '').splitlines()
     minors = [x.split()[-1] for x in lines if x.startswith('Device Minor:')]
-    return [*found, *(f'{sysfs.DEV}/nvidia{minor}' for minor in minors)]
+    return [f'{sysfs.DEV}/nvidia{minor}' for minor in minors]
 
 
 def _open_files(pid: str) -> Iterable[str]:

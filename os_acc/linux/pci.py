@@ -28,6 +28,10 @@ _MODALIAS = re.compile(
 
 NO_OVERRIDE = '(null)'  # what driver_override reads when it is unset
 
+# Folders that any function may have: drivers/base/power/sysfs.c,
+# drivers/pci/pcie/aspm.c, kernel/irq/msi.c
+_OF_ANY = frozenset({'power', 'link', 'msi_irqs'})
+
 # Base classes of include/linux/pci_ids.h
 CLASS_STORAGE = 0x01
 CLASS_NETWORK = 0x02
@@ -121,6 +125,13 @@ class Function:
     def parent(self) -> str:
         """The address of the device that it is a part of."""
         return self.physfn or self.address
+
+    @property
+    def parts(self) -> list[str]:
+        """What a driver made of it, by the names of their folders."""
+        return [
+            name for name in sysfs.folders(self.path) if name not in _OF_ANY
+        ]
 
     @property
     def vf_addresses(self) -> list[str]:

@@ -97,6 +97,24 @@ def names(path: str) -> list[str]:
         raise
 
 
+def folders(path: str) -> list[str]:
+    """The folders in a folder, links to others not; empty where there is none.
+
+    :raises OSError: as names()
+    """
+    try:
+        with os.scandir(path) as entries:
+            return sorted(
+                entry.name
+                for entry in entries
+                if entry.is_dir(follow_symlinks=False)
+            )
+    except OSError as err:
+        if err.errno in _GONE:
+            return []
+        raise
+
+
 def write(path: str, text: str) -> None:
     """Write to a file that is there, in one call.
 

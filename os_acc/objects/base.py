@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import collections
 import copy
+import functools
 from typing import Any
 from typing import ClassVar
 from typing import Self
@@ -97,6 +98,23 @@ class VersionedObject(ovo_base.VersionedObject):
         # Not by the setter: a field that was only read has not changed.
         setattr(self, '_obj_' + attrname, value)
 
+    # Two questions that oslo's answers take half of the time of a dump for.
+
+    def obj_attr_is_set(self, attrname: str) -> bool:
+        if attrname not in self.fields:
+            return super().obj_attr_is_set(attrname)
+        return f'_obj_{attrname}' in self.__dict__
+
+    def obj_what_changed(self) -> set[str]:
+        changed = set(self._changed_fields & self.fields.keys())
+        # Its objects are not hashable; the class is.
+        cls: Any = type(self)
+        for name in _object_fields(cls):
+            value = self.__dict__.get(f'_obj_{name}')
+            if value is not None and value.obj_what_changed():
+                changed.add(name)
+        return changed
+
     def obj_make_compatible(
         self, primitive: dict[str, Any], target_version: str
     ) -> None:
@@ -117,6 +135,16 @@ class VersionedObject(ovo_base.VersionedObject):
         )
 
     __hash__ = None  # type: ignore[assignment]  # mutable, compared by value
+
+
+@functools.cache
+def _object_fields(cls: type[VersionedObject]) -> tuple[str, ...]:
+    """The fields of a class that have an object in them."""
+    return tuple(
+        name
+        for name, field in cls.fields.items()
+        if isinstance(field, ovo_fields.ObjectField)
+    )
 
 
 def _peek(obj: Any, name: str) -> Any:

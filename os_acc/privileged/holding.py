@@ -33,15 +33,18 @@ def of_function(address: str, instance_uuid: str, shares: bool) -> list[str]:
     """
     function = pci.get(address)
     arguments.uuid(instance_uuid)
+    names: list[str] = []
+    files = holders.of_nvidia(address)
     # Also where it has no driver: the link to one goes before the driver lets
     # go, which may take as long as a program uses it (drivers/base/dd.c).
-    names = in_use.Snapshot.read().below(function.path)
-    files = [f'{sysfs.DEV}/{name}' for name in names]
-    files += [
-        f'{sysfs.DEV}/dri/{name}'
-        for name in sysfs.names(f'{function.path}/drm')
-    ]
-    files += holders.below(function.path)
+    if function.parts:
+        names = in_use.Snapshot.read().below(function.path)
+        files += [f'{sysfs.DEV}/{name}' for name in names]
+        files += [
+            f'{sysfs.DEV}/dri/{name}'
+            for name in sysfs.names(f'{function.path}/drm')
+        ]
+        files += holders.below(function.path)
     if not shares:
         files += vfio.nodes(function.path)
     return (

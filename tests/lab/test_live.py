@@ -18,12 +18,14 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 
 import lab_devices
 import live
 import pytest
 import use
 
+import acc_plug_libvirt
 import os_acc
 from os_acc import exception
 from os_acc import objects
@@ -295,6 +297,51 @@ def test_the_device_of_another_domain(guest, libvirtd, here):
         assert hostdevs(guest) == (0, 0)
     finally:
         other.remove()
+
+
+def test_what_is_there_already(guest, here, tmp_path):
+    """libvirt takes nothing twice, and what is missing is added."""
+    wanted = use.mdev_request('mtty-1')
+    (van,) = os_acc.plug(instance(guest), [wanted], live=True)
+    plugin = acc_plug_libvirt.LibvirtPlugin.load('libvirt')
+    plugin.plug(van, instance(guest), True)
+    assert hostdevs(guest) == (1, 1)
+    file = tmp_path / 'hostdev.xml'
+    file.write_text(van.guest_config)
+    for side, left in (('--config', (1, 0)), ('--live', (0, 1))):
+        live.virsh('detach-device', guest.uuid, str(file), side)
+        live.wait(lambda left=left: hostdevs(guest) == left, 60)
+        plugin.plug(van, instance(guest), True)
+        assert hostdevs(guest) == (1, 1)
+    group = use.mdev_file(van.handle.uuid)
+    assert os.path.exists(group)
+    # Its device under another alias; its alias with another device.
+    other = objects.VAN.obj_from_primitive(van.obj_to_primitive())
+    other.uuid = str(uuid.uuid4())
+    with pytest.raises(exception.DeviceBusy, match=van.uuid):
+        plugin.plug(other, instance(guest), True)
+    other.uuid = van.uuid
+    other.handle = objects.PCIHandle(address=use.VFS[1])
+    with pytest.raises(exception.DeviceBusy, match='alias'):
+        plugin.plug(other, instance(guest), True)
+    assert hostdevs(guest) == (1, 1)
+    os_acc.unplug(instance(guest), live=True)
+    assert hostdevs(guest) == (0, 0)
+
+
+def test_a_transient_domain(guest, here, snapshot):
+    """It has no definition: the device goes to the running guest alone."""
+    before = snapshot()
+    live.virsh('undefine', guest.uuid)
+    try:
+        os_acc.plug(instance(guest), requests(), live=True)
+        assert guest.sees(*BOTH)
+        assert os_acc.unplug(instance(guest), live=True) == 2
+        assert guest.xml().count('<hostdev') == 0
+    finally:
+        guest.define()
+    assert hostdevs(guest) == (0, 0)
+    assert snapshot() == before
 
 
 def test_rounds(guest, libvirtd, here, snapshot, report):

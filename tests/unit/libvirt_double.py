@@ -68,6 +68,22 @@ def broken() -> libvirtError:
     )
 
 
+def _alias(element: etree._Element) -> str | None:
+    """The user's: libvirt replaces all others."""
+    alias = element.find('alias')
+    name = alias.get('name') if alias is not None else ''
+    return name if name.startswith('ua-') else None
+
+
+def _source(element: etree._Element) -> list[str | int]:
+    address = element.find('source/address')
+    return [
+        value if name == 'uuid' else int(value, 0)
+        for name, value in sorted(address.attrib.items())
+        if name != 'type'
+    ]
+
+
 class Daemon:
     """libvirtd.
 
@@ -166,6 +182,9 @@ class Domain:
     def isPersistent(self) -> bool:
         return self.persistent
 
+    def ID(self) -> int:
+        return 1 if self.active else -1
+
     def UUIDString(self) -> str:
         return self.uuid
 
@@ -190,7 +209,36 @@ class Domain:
         if act is not None:
             act(self, etree.fromstring(xml))
             return
-        self.add(etree.fromstring(xml), flags)
+        element = etree.fromstring(xml)
+        self._check_new(element, flags)
+        self.add(element, flags)
+
+    def _check_new(self, element: etree._Element, flags: int) -> None:
+        """As qemuDomainAttachDeviceLiveAndConfig does."""
+        if flags & VIR_DOMAIN_AFFECT_LIVE and not self.active:
+            raise libvirtError(
+                'domain is not running', VIR_ERR_OPERATION_INVALID
+            )
+        if flags & VIR_DOMAIN_AFFECT_CONFIG and not self.persistent:
+            raise libvirtError(
+                'transient domains do not have any persistent config',
+                VIR_ERR_OPERATION_INVALID,
+            )
+        for which, there in (
+            (VIR_DOMAIN_AFFECT_CONFIG, self.config),
+            (VIR_DOMAIN_AFFECT_LIVE, self.live),
+        ):
+            for each in there if flags & which else []:
+                if _alias(each) == _alias(element) is not None:
+                    raise libvirtError(
+                        f'non unique alias detected: {_alias(each)}',
+                        VIR_ERR_OPERATION_FAILED,
+                    )
+                if _source(each) == _source(element):
+                    raise libvirtError(
+                        'device is in use, or in the configuration, already',
+                        VIR_ERR_OPERATION_INVALID,
+                    )
 
     def add(self, element: etree._Element, flags: int) -> None:
         if flags & VIR_DOMAIN_AFFECT_LIVE:

@@ -103,19 +103,24 @@ def error(text: str, code: int, domain: int = double.VIR_FROM_QEMU):
     [(True, True, LIVE | CONFIG), (False, True, CONFIG), (True, False, LIVE)],
 )
 def test_attach(plugin, daemon, van, active, persistent, flags):
-    daemon.domain(UUID, active=active, persistent=persistent)
+    domain = daemon.domain(UUID, active=active, persistent=persistent)
     plugin.plug(van, INSTANCE, True)
-    plugin.plug(van, INSTANCE, True)
-    assert daemon.calls == [('attach', flags)]
+    assert daemon.calls[-1] == ('attach', flags)
+    for _ in range(2):
+        assert len(domain.live) == bool(flags & LIVE)
+        assert len(domain.config) == bool(flags & CONFIG)
+        plugin.plug(van, INSTANCE, True)
 
 
 @pytest.mark.parametrize('there, flags', [(LIVE, CONFIG), (CONFIG, LIVE)])
 def test_attach_what_is_missing(plugin, daemon, van, there, flags):
     """What was interrupted, or done by hand, on one side only."""
     plugin.plug(van, INSTANCE, False)
-    daemon.domain(UUID).add(etree.fromstring(van.guest_config), there)
+    domain = daemon.domain(UUID)
+    domain.add(etree.fromstring(van.guest_config), there)
     plugin.plug(van, INSTANCE, True)
-    assert daemon.calls == [('attach', flags)]
+    assert daemon.calls == [('attach', LIVE | CONFIG), ('attach', flags)]
+    assert (len(domain.live), len(domain.config)) == (1, 1)
 
 
 @pytest.mark.parametrize('alias', [None, 'hostdev0'])
@@ -128,19 +133,21 @@ def test_it_is_there_by_its_source(plugin, daemon, van, alias):
     for name in ('domain', 'bus', 'slot', 'function'):
         address = element.find('source/address')
         address.set(name, str(int(address.get(name), 16)))
-    daemon.domain(UUID).add(element, LIVE | CONFIG)
+    domain = daemon.domain(UUID)
+    domain.add(element, LIVE | CONFIG)
     plugin.plug(van, INSTANCE, True)
-    assert daemon.calls == []
+    assert (len(domain.live), len(domain.config)) == (1, 1)
 
 
 def test_it_is_there_under_the_alias_of_another(plugin, daemon, van):
     plugin.plug(van, INSTANCE, False)
     element = etree.fromstring(van.guest_config)
     element.find('alias').set('name', 'ua-mine')
-    daemon.domain(UUID).add(element, LIVE | CONFIG)
+    domain = daemon.domain(UUID)
+    domain.add(element, LIVE | CONFIG)
     with pytest.raises(exception.DeviceBusy, match='ua-mine'):
         plugin.plug(van, INSTANCE, True)
-    assert daemon.calls == []
+    assert (len(domain.live), len(domain.config)) == (1, 1)
 
 
 def test_another_domain_has_it(plugin, daemon, van):
@@ -193,7 +200,19 @@ def test_libvirtd_goes_away_in_the_attach(plugin, daemon, van):
     daemon.domain(UUID)
     daemon.script['attach'] = [done_and_gone]
     plugin.plug(van, INSTANCE, True)
-    assert len(daemon.calls) == 1
+    there = daemon.domains[UUID]
+    assert (len(there.live), len(there.config)) == (1, 1)
+
+
+def test_the_guest_is_shut_off_meanwhile(plugin, daemon, van):
+    def shut_off(domain, element):
+        domain.active = False
+        raise error('not running', double.VIR_ERR_OPERATION_INVALID)
+
+    domain = daemon.domain(UUID)
+    daemon.script['attach'] = [shut_off]
+    plugin.plug(van, INSTANCE, True)
+    assert (len(domain.live), len(domain.config)) == (0, 1)
 
 
 def test_libvirtd_stays_away(plugin, daemon, van):
@@ -383,8 +402,9 @@ def test_it_was_shut_off(plugin, daemon, van, plugged):
 def test_a_transient_domain(plugin, daemon, van):
     domain = daemon.domain(UUID, persistent=False)
     plugin.plug(van, INSTANCE, True)
+    assert (len(domain.live), len(domain.config)) == (1, 0)
     plugin.unplug(van, INSTANCE, True)
-    assert daemon.calls == [('attach', LIVE), ('detach', LIVE)]
+    assert daemon.calls[-1] == ('detach', LIVE)
     assert domain.live == []
 
 

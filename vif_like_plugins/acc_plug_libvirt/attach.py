@@ -23,6 +23,8 @@ from os_acc.linux import waiting
 
 LOG = logging.getLogger(__name__)
 
+# The number that libvirt gives a domain that does not run, when it lists it.
+_NOT_RUNNING = -1
 # What QEMU's and libvirt's messages have in common; there is no code for it.
 _NO_SLOT = 'No more available PCI'
 _NO_SLOT_ADVICE = (
@@ -77,32 +79,61 @@ def _what(van: objects.VAN) -> str:
 def _attach_missing(
     opened: Any, van: objects.VAN, left: threading.Event
 ) -> None:
+    """Attach it everywhere; look what is there only where libvirt refuses.
+
+    It takes no source and no alias twice, and does all or nothing
+    (qemuDomainAttachDeviceLiveAndConfig in src/qemu/qemu_driver.c).
+    """
     libvirt = connection.module()
     logger = log.about(LOG, van.instance_uuid, van.uuid)
     domain = _domain(opened, van)
-    root = domain_xml.of(domain)
+    flags = libvirt.VIR_DOMAIN_AFFECT_CONFIG
+    if domain.ID() != _NOT_RUNNING:
+        flags |= libvirt.VIR_DOMAIN_AFFECT_LIVE
+    while not left.is_set():
+        try:
+            domain.attachDeviceFlags(van.guest_config, flags)
+        except libvirt.libvirtError as err:
+            if connection.is_broken(err):
+                raise
+            missing = _missing(domain, van)
+            if missing == flags:
+                _check_slots(van, err)
+                raise
+            flags = missing
+            if not flags:
+                logger.debug('the domain has it already')
+                return
+        else:
+            _verify(domain, van, flags)
+            logger.info('attached to the domain')
+            return
+
+
+def _check_slots(van: objects.VAN, err: Exception) -> None:
+    """:raises HypervisorError: no slot is left, and what to do"""
+    if _NO_SLOT.lower() in str(err).lower():
+        raise exception.HypervisorError(
+            what=_what(van), reason=f'{err}: {_NO_SLOT_ADVICE}'
+        ) from err
+
+
+def _missing(domain: Any, van: objects.VAN) -> int:
+    """Where a VAN's device is not: in the guest, in the definition.
+
+    :returns: VIR_DOMAIN_AFFECT_ flags
+    :raises DeviceBusy: the device, or the alias, is there otherwise
+    """
+    libvirt = connection.module()
     flags = 0
+    root = domain_xml.of(domain)
     if domain_xml.is_active(root) and _is_missing(root, van):
         flags |= libvirt.VIR_DOMAIN_AFFECT_LIVE
     if domain.isPersistent() and _is_missing(
         domain_xml.of(domain, libvirt.VIR_DOMAIN_XML_INACTIVE), van
     ):
         flags |= libvirt.VIR_DOMAIN_AFFECT_CONFIG
-    if not flags:
-        logger.debug('the domain has it already')
-        return
-    if left.is_set():
-        return
-    try:
-        domain.attachDeviceFlags(van.guest_config, flags)
-    except libvirt.libvirtError as err:
-        if _NO_SLOT.lower() in str(err).lower():
-            raise exception.HypervisorError(
-                what=_what(van), reason=f'{err}: {_NO_SLOT_ADVICE}'
-            ) from err
-        raise
-    _verify(domain, van, flags)
-    logger.info('attached to the domain')
+    return flags
 
 
 def _domain(opened: Any, van: objects.VAN) -> Any:
