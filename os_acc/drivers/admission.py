@@ -152,8 +152,10 @@ def _check_group(
     shares = False
     group = function.iommu_group or ''
     for name in pci.group_members(group):
-        member = pci.find(name) if pci.is_address(name) else None
-        if member is None or name == function.address:
+        if name == function.address or not pci.is_address(name):
+            continue
+        member = pci.find(name)
+        if member is None:
             continue
         for other in by.vans_on(member.parent):
             if name not in functions_of([other]):

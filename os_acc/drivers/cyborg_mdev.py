@@ -39,7 +39,7 @@ def check(van: objects.VAN, handle: objects.MdevHandle) -> None:
     """
     wanted = mdev_driver.mdev_of(handle)
     device_spec.load(CONF).check_parent(wanted.parent)
-    kind = mdev.check_type(wanted.parent, wanted.type)
+    kind = mdev.type_of(wanted.parent, wanted.type)
     there = mdev.find(wanted.uuid)
     if there is None:
         if not kind.available:

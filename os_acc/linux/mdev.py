@@ -154,20 +154,25 @@ def check_same(there: Mdev, wanted: Mdev) -> None:
         )
 
 
-def check_type(parent: str, kind: str) -> Type:
-    """Find a type.
+def check_type(parent: str, kind: str) -> None:
+    """See that a parent has a type.
 
     :raises DeviceNotFound: no such parent, or it has no such type
     """
     found = sysfs.names(_types(parent))
-    if kind in found:
-        return _type(parent, kind)
-    raise exception.DeviceNotFound(
-        wanted=f'mdev type {kind} on {parent}',
-        reason=f'it has the types {", ".join(found)}'
-        if found
-        else 'it makes no mediated devices; is its driver loaded?',
-    )
+    if kind not in found:
+        raise exception.DeviceNotFound(
+            wanted=f'mdev type {kind} on {parent}',
+            reason=f'it has the types {", ".join(found)}'
+            if found
+            else 'it makes no mediated devices; is its driver loaded?',
+        )
+
+
+def type_of(parent: str, kind: str) -> Type:
+    """Find a type. Raises as check_type()."""
+    check_type(parent, kind)
+    return _type(parent, kind)
 
 
 def exhausted(wanted: Mdev) -> exception.DeviceBusy:

@@ -140,10 +140,11 @@ def find(root: etree._Element, van: objects.VAN) -> Hostdev | None:
 
     One with an alias of somebody else is not the VAN's.
     """
+    alias = alias_of(van)
     wanted = van.handle.identity if van.handle is not None else None
     found = None
     for each in hostdevs(root):
-        if each.alias == alias_of(van):
+        if each.alias == alias:
             return each
         if each.identity == wanted is not None and each.alias is None:
             found = each
@@ -156,16 +157,17 @@ def check(root: etree._Element, van: objects.VAN) -> None:
     :raises DeviceBusy: its source is there under an alias of somebody else;
         or its alias is there with another source
     """
+    alias = alias_of(van)
     wanted = van.handle.identity if van.handle is not None else None
     for each in hostdevs(root):
-        if each.alias == alias_of(van) and each.identity != wanted:
+        if each.alias == alias and each.identity != wanted:
             raise exception.DeviceBusy(
                 device=f'alias {each.alias} of the domain',
                 holder=f'device {each.identity}, and not {wanted},',
             )
         if each.identity == wanted is not None and each.alias not in (
             None,
-            alias_of(van),
+            alias,
         ):
             raise exception.DeviceBusy(
                 device=wanted, holder=f'alias {each.alias} of the same domain'
