@@ -75,26 +75,31 @@ class FakeDriver(driver.DriverBase):
         if not self.config.discover:
             return []
         return [
-            objects.Device(
-                address=device.name,
-                driver=self.name,
-                vendor_id='fa4e',
-                product_id=f'{number:04x}',
-                resource_class=device.resource_class,
-                traits=['CUSTOM_FAKE_DEVICE'],
-                handles_total=len(device.handles),
-                handles_free=sum(
-                    handle.identity not in self._taken(device.name)
-                    for handle in device.handles
-                ),
-                programming=device.programming,
-                function_id=programming.common_function(
-                    self,
-                    [self._slot(device.name, each) for each in device.regions],
-                ),
-            )
+            self._device(number, device)
             for number, device in enumerate(self._devices())
         ]
+
+    def _device(
+        self, number: int, device: fake_hardware.FakeDevice
+    ) -> objects.Device:
+        taken = self._taken(device.name)
+        return objects.Device(
+            address=device.name,
+            driver=self.name,
+            vendor_id='fa4e',
+            product_id=f'{number:04x}',
+            resource_class=device.resource_class,
+            traits=['CUSTOM_FAKE_DEVICE'],
+            handles_total=len(device.handles),
+            handles_free=sum(
+                handle.identity not in taken for handle in device.handles
+            ),
+            programming=device.programming,
+            function_id=programming.common_function(
+                self,
+                [self._slot(device.name, each) for each in device.regions],
+            ),
+        )
 
     def prepareVAN(
         self,
