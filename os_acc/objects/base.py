@@ -98,7 +98,31 @@ class VersionedObject(ovo_base.VersionedObject):
         # Not by the setter: a field that was only read has not changed.
         setattr(self, '_obj_' + attrname, value)
 
-    # Two questions that oslo's answers take half of the time of a dump for.
+    # The same as oslo's, which are most of the time of a plug's own: each
+    # step of each VAN is written to the journal.
+
+    def obj_to_primitive(
+        self,
+        target_version: str | None = None,
+        version_manifest: dict[str, str] | None = None,
+    ) -> dict[str, Any]:
+        if target_version is not None or version_manifest:
+            return super().obj_to_primitive(target_version, version_manifest)
+        values, key = self.__dict__, self._obj_primitive_key
+        data = {
+            name: field.to_primitive(self, name, values[f'_obj_{name}'])
+            for name, field in self.fields.items()
+            if f'_obj_{name}' in values
+        }
+        primitive = {
+            key('name'): self.obj_name(),
+            key('namespace'): self.OBJ_PROJECT_NAMESPACE,
+            key('version'): self.VERSION,
+            key('data'): data,
+        }
+        if changed := self.obj_what_changed() & data.keys():
+            primitive[key('changes')] = list(changed)
+        return primitive
 
     def obj_attr_is_set(self, attrname: str) -> bool:
         if attrname not in self.fields:
