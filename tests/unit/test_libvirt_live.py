@@ -215,6 +215,19 @@ def test_the_guest_is_shut_off_meanwhile(plugin, daemon, van):
     assert (len(domain.live), len(domain.config)) == (0, 1)
 
 
+def test_the_guest_is_started_meanwhile(plugin, daemon, van):
+    """It was listed as shut off; it began without the device."""
+
+    def started(domain, element):
+        domain.active = True
+        domain.add(element, CONFIG)
+
+    domain = daemon.domain(UUID, active=False)
+    daemon.script['attach'] = [started]
+    plugin.plug(van, INSTANCE, True)
+    assert (len(domain.live), len(domain.config)) == (1, 1)
+
+
 def test_libvirtd_stays_away(plugin, daemon, van):
     daemon.up = False
     with pytest.raises(exception.HypervisorError, match='tried for'):

@@ -81,8 +81,8 @@ def _attach_missing(
 ) -> None:
     """Attach it everywhere; look what is there only where libvirt refuses.
 
-    It takes no source and no alias twice, and does all or nothing
-    (qemuDomainAttachDeviceLiveAndConfig in src/qemu/qemu_driver.c).
+    It takes no hostdev's source and no alias twice, and changes the definition
+    last (qemuDomainAttachDeviceLiveAndConfig in src/qemu/qemu_driver.c).
     """
     libvirt = connection.module()
     logger = log.about(LOG, van.instance_uuid, van.uuid)
@@ -105,9 +105,10 @@ def _attach_missing(
                 logger.debug('the domain has it already')
                 return
         else:
-            _verify(domain, van, flags)
-            logger.info('attached to the domain')
-            return
+            flags = _verify(domain, van, flags)
+            if not flags:
+                logger.info('attached to the domain')
+                return
 
 
 def _check_slots(van: objects.VAN, err: Exception) -> None:
@@ -180,20 +181,24 @@ def _is_missing(root: Any, van: objects.VAN) -> bool:
     return domain_xml.find(root, van) is None
 
 
-def _verify(domain: Any, van: objects.VAN, flags: int) -> None:
+def _verify(domain: Any, van: objects.VAN, flags: int) -> int:
     """See that a domain has what libvirt said that it took.
 
     The guest where there is one: what is in its definition is of the same
     call, and a file.
+
+    :param flags: where libvirt took it
+    :returns: where it is still to go: to a guest that was shut off when it
+        was listed, and runs by now
     """
     libvirt = connection.module()
-    options = (
-        0
-        if flags & libvirt.VIR_DOMAIN_AFFECT_LIVE
-        else libvirt.VIR_DOMAIN_XML_INACTIVE
+    root = domain_xml.of(domain)
+    if not _is_missing(root, van):
+        return 0
+    live: int = libvirt.VIR_DOMAIN_AFFECT_LIVE
+    if domain_xml.is_active(root) and not flags & live:
+        return live
+    raise exception.HypervisorError(
+        what=_what(van),
+        reason='libvirt took it, but the domain does not have it',
     )
-    if _is_missing(domain_xml.of(domain, options), van):
-        raise exception.HypervisorError(
-            what=_what(van),
-            reason='libvirt took it, but the domain does not have it',
-        )
