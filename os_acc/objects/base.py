@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import collections
 import copy
-import functools
 from typing import Any
 from typing import ClassVar
 from typing import Self
@@ -131,12 +130,14 @@ class VersionedObject(ovo_base.VersionedObject):
 
     def obj_what_changed(self) -> set[str]:
         changed = set(self._changed_fields & self.fields.keys())
-        # Its objects are not hashable; the class is.
-        cls: Any = type(self)
-        for name in _object_fields(cls):
-            value = self.__dict__.get(f'_obj_{name}')
-            if value is not None and value.obj_what_changed():
-                changed.add(name)
+        # A copy: another thread may read a field for the first time.
+        for name, value in tuple(self.__dict__.items()):
+            if (
+                isinstance(value, ovo_base.VersionedObject)
+                and name.removeprefix('_obj_') in self.fields
+                and value.obj_what_changed()
+            ):
+                changed.add(name.removeprefix('_obj_'))
         return changed
 
     def obj_make_compatible(
@@ -159,16 +160,6 @@ class VersionedObject(ovo_base.VersionedObject):
         )
 
     __hash__ = None  # type: ignore[assignment]  # mutable, compared by value
-
-
-@functools.cache
-def _object_fields(cls: type[VersionedObject]) -> tuple[str, ...]:
-    """The fields of a class that have an object in them."""
-    return tuple(
-        name
-        for name, field in cls.fields.items()
-        if isinstance(field, ovo_fields.ObjectField)
-    )
 
 
 def _peek(obj: Any, name: str) -> Any:

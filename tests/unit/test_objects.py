@@ -804,5 +804,31 @@ class TestCompatibility:
         data = VAN(uuid=UUID, second=second).obj_to_primitive('1.0')
         assert data['versioned_object.data'] == {'uuid': UUID}
 
+    def test_what_changed_in_any_kind_of_field(self, registry):
+        """As oslo says: by what is in it, not by the field's class."""
+
+        @base.VersionedObjectRegistry.register
+        class OwnHandle(objects.AttachHandle):
+            VERSION = '1.0'
+            fields = {
+                'first': ovo_fields.ObjectField('PCIHandle'),
+                'second': ovo_fields.Field(ovo_fields.Object('PCIHandle')),
+                'listed': ovo_fields.ListOfObjectsField('PCIHandle'),
+            }
+
+        def new():
+            return objects.PCIHandle(address='0c:00.1')
+
+        own = OwnHandle(first=new(), second=new(), listed=[new()])
+        own.obj_reset_changes(recursive=True)
+        own.second.obj_reset_changes()  # oslo leaves this one out
+        assert own.obj_what_changed() == set()
+        for each in (own.first, own.second, own.listed[0]):
+            each.address = '0c:00.2'
+        assert own.obj_what_changed() == {'first', 'second'}
+        assert own.obj_what_changed() == (
+            ovo_base.VersionedObject.obj_what_changed(own)
+        )
+
     def test_nothing_of_this_is_left(self):
         assert base.VersionedObjectRegistry.obj_classes() == classes()
