@@ -37,6 +37,8 @@ def of_function(address: str, instance_uuid: str, shares: bool) -> list[str]:
     files = holders.of_nvidia(address)
     # Also where it has no driver: the link to one goes before the driver lets
     # go, which may take as long as a program uses it (drivers/base/dd.c).
+    # Without a folder of its own it has no disk and no device file:
+    # device_add() in drivers/base/core.c makes the folder first.
     if function.parts:
         names = in_use.Snapshot.read().below(function.path)
         files += [f'{sysfs.DEV}/{name}' for name in names]
