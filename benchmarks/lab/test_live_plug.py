@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Iterator
 import pathlib
+import subprocess
 import uuid
 
 import libvirt
@@ -25,7 +26,7 @@ import use
 from acc_plug_libvirt import connection
 import os_acc
 
-ROUNDS = 8
+ROUNDS = 12
 FLAGS = libvirt.VIR_DOMAIN_AFFECT_LIVE | libvirt.VIR_DOMAIN_AFFECT_CONFIG
 MDEV = str(uuid.UUID(int=7))
 MTTY = pathlib.Path('/sys/class/mdev_bus/mtty/mdev_supported_types/mtty-1')
@@ -65,6 +66,7 @@ def test_live_plug(guest: live.Guest, take_turns: Callable[..., None]) -> None:
         if plugged == ['os-acc']:
             os_acc.unplug(instance, live=True)
         plugged.clear()
+        _rest()
 
     def bare() -> None:
         (MTTY / 'create').write_text(MDEV)
@@ -87,10 +89,16 @@ def test_live_plug(guest: live.Guest, take_turns: Callable[..., None]) -> None:
         # QEMU lets go of the guest's memory later, in os-acc's turn.
         live.wait(lambda: use.driver_of(use.VFS[0]) is None, 60)
         plugged.clear()
+        _rest()
 
     take_turns(own, bare, ROUNDS, before_peer=out, after_peer=bare_out)
     out()
     os_acc.unplug(holder)
+
+
+def _rest() -> None:
+    """What udev does of the last devices is in nobody's time."""
+    subprocess.run(['udevadm', 'settle'], check=True)
 
 
 def _remove(path: pathlib.Path) -> bool:
