@@ -223,6 +223,12 @@ class UnplugException(AttachException):
 
 def describe(err: BaseException) -> str:
     """One line for a person: our own errors speak for themselves."""
+    name = type(err).__name__
+    try:
+        text = ' '.join(str(err).split())
+    except Exception as broken:
+        # A driver's error must not hide itself, or stop an undo.
+        text = f'(no text: its __str__ raised {type(broken).__name__})'
     if isinstance(err, ExceptionBase):
-        return str(err)
-    return f'{type(err).__name__}: {err}' if str(err) else type(err).__name__
+        return text
+    return f'{name}: {text}' if text else name

@@ -24,6 +24,7 @@ from os_acc import locking
 from os_acc import objects
 from os_acc import opts
 from os_acc import progress
+from os_acc import validation
 
 LOG = logging.getLogger(__name__)
 
@@ -52,7 +53,13 @@ def devices(extensions: loader.Extensions) -> list[objects.Device]:
     errors = []
     for name, driver in sorted(extensions.drivers.items()):
         try:
-            devices = driver.get_devices()
+            devices = list(driver.get_devices())
+            for each in devices:
+                if not isinstance(each, objects.Device):
+                    raise TypeError(
+                        f'get_devices() gave a {type(each).__name__}, '
+                        'expected objects.Device'
+                    )
         except Exception as err:
             LOG.exception('Discovery by driver %r failed', name)
             found.extend(getattr(err, 'devices', ()))
@@ -144,11 +151,14 @@ def info(
     extensions: loader.Extensions, permitted: Collection[str] | None
 ) -> objects.HostInfo:
     """See os_acc.host_info."""
+    described, errors = [], dict(extensions.errors)
+    for name, plugin in sorted(extensions.plugins.items()):
+        try:
+            described.append(validation.takes(plugin))
+        except exception.NoMatchingPlugin as err:
+            errors[f'plugin {name}'] = err.kwargs['reason']
     made = objects.HostInfo(
-        plugin_info=[
-            plugin.describe()
-            for _, plugin in sorted(extensions.plugins.items())
-        ],
+        plugin_info=described,
         driver_info=[
             objects.HostDriverInfo(
                 driver_name=name,
@@ -159,7 +169,7 @@ def info(
             )
             for name, driver in sorted(extensions.drivers.items())
         ],
-        load_errors=extensions.errors,
+        load_errors=errors,
     )
     if permitted is not None:
         made.filter_handle_types(permitted)

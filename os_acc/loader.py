@@ -111,7 +111,7 @@ def _claims(
         raise exception.NoMatchingDriver(
             request=_describe(request),
             reason=f'driver {candidate.name!r} could not say whether it '
-            f'handles it: {type(err).__name__}: {err}',
+            f'handles it: {exception.describe(err)}',
         ) from err
 
 
@@ -160,7 +160,7 @@ def load(
     def on_failure(
         _manager: Any, entry_point: Any, err: BaseException
     ) -> None:
-        fail(entry_point.name, f'{type(err).__name__}: {err}', err)
+        fail(entry_point.name, exception.describe(err), err)
 
     for found in _Manager(namespace, on_load_failure_callback=on_failure):
         name = found.name
@@ -175,7 +175,7 @@ def load(
             try:
                 loaded[name] = found.plugin.load(name)
             except Exception as err:
-                fail(name, f'{type(err).__name__}: {err}', err)
+                fail(name, exception.describe(err), err)
     return loaded, errors
 
 
