@@ -42,6 +42,7 @@ def initialize(reset: bool = False) -> None:
     Call it once, after oslo.config has read its files, before anything else.
 
     :param reset: do it all again; no other call may be under way
+    :raises InvalidRequest: an option has a value that cannot be
     :raises JournalError: the journal cannot be opened; says what to do
     """
     global _attacher

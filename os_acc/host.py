@@ -32,13 +32,15 @@ LOG = logging.getLogger(__name__)
 def attacher(conf: cfg.ConfigOpts) -> attach.Attacher:
     """Open the journal, load drivers and plugins, and connect them.
 
+    :raises InvalidRequest: an option has a value that cannot be
     :raises JournalError: the journal cannot be opened
     """
+    extensions = loader.load_all()
+    opts.check(conf, extensions.options())
     journal = journal_module.Journal(
         conf.os_acc.state_path, conf.os_acc.journal_timeout
     )
     locks = locking.Locks(opts.lock_path(conf), conf.os_acc.lock_timeout)
-    extensions = loader.load_all()
     for driver in extensions.drivers.values():
         driver.connect(
             locks.device, journal.vans_on, journal.requests_of, journal

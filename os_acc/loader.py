@@ -25,6 +25,7 @@ from os_acc import driver as driver_base
 from os_acc import exception
 from os_acc import extension
 from os_acc import objects
+from os_acc import opts
 from os_acc import plugin as plugin_base
 
 DRIVERS = 'os_acc.drivers'
@@ -63,6 +64,14 @@ class Extensions:
                 reason=self._why_not('plugin', name, self.plugins),
             )
         return self.plugins[name]
+
+    def options(self) -> list[tuple[str, Sequence[cfg.Opt]]]:
+        """(group, options) of each."""
+        return [
+            (f'{opts.GROUP}_{name}', found.CONFIG_OPTS)
+            for loaded in (self.drivers, self.plugins)
+            for name, found in loaded.items()
+        ]
 
     def _why_not(self, kind: str, name: str, loaded: Iterable[str]) -> str:
         error = self.errors.get(f'{kind} {name}')
