@@ -90,6 +90,8 @@ def plug(
     :raises NoMatchingPlugin: the host's plugin is not loaded
     :raises UnsupportedHandle: it does not take such a handle
     :raises LiveNotSupported: it cannot attach to a running guest
+    :raises HypervisorError: nor can it now, as the hypervisor's management is
+        not there
     :raises PlugException: it failed, and what this call did is undone; its
         cause is the first failure, its undo_errors what could not be undone
     """
