@@ -42,6 +42,7 @@ def initialize(reset: bool = False) -> None:
     Call it once, after oslo.config has read its files, before anything else.
 
     :param reset: do it all again; no other call may be under way
+    :raises InvalidRequest: an option has a value that cannot be
     :raises JournalError: the journal cannot be opened; says what to do
     """
     global _attacher
@@ -89,6 +90,8 @@ def plug(
     :raises NoMatchingPlugin: the host's plugin is not loaded
     :raises UnsupportedHandle: it does not take such a handle
     :raises LiveNotSupported: it cannot attach to a running guest
+    :raises HypervisorError: nor can it now, as the hypervisor's management is
+        not there
     :raises PlugException: it failed, and what this call did is undone; its
         cause is the first failure, its undo_errors what could not be undone
     """

@@ -301,8 +301,11 @@ class Attacher:
             entry.started = True
             try:
                 step.prepare(entry)
-            except exception.StepFailed as err:
-                failed[entry.van.uuid] = err
+            except BaseException as err:
+                # Else it would end with its thread, and the VAN be plugged.
+                failed[entry.van.uuid] = steps_module.failure(
+                    entry.van, 'prepareVAN', err
+                )
                 if not keep_going:
                     stop.set()
 

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from oslo_config import cfg
 
 from os_acc import exception
+from os_acc import opts
 
 if TYPE_CHECKING:
     from os_acc import journal as journal_module
@@ -53,19 +54,34 @@ def host(
     extensions: loader.Extensions,
     journal: journal_module.Journal | None,
     owner: str | None,
+    damage: str | None,
 ) -> Iterator[Finding]:
     """Look at all of this host.
 
     :param journal: opened for looking; None: there is none yet
     :param owner: why this user must not change the journal; None: it may
+    :param damage: why the journal that is there cannot be opened
     """
     yield from _extensions(conf, extensions)
-    yield from _state(conf, journal, owner)
+    yield from _state(conf, journal, owner, damage)
     yield _privileges()
     for name, driver in sorted(extensions.drivers.items()):
         yield from _guarded(f'driver {name}', driver.diagnose)
     if plugin := extensions.plugins.get(conf.os_acc.plugin):
         yield from _guarded(f'plugin {conf.os_acc.plugin}', plugin.diagnose)
+
+
+def configuration(
+    conf: cfg.ConfigOpts, extensions: loader.Extensions
+) -> Iterator[Finding]:
+    """Values of options with which nothing can be looked at."""
+    for fault in opts.faults(conf, extensions.options()):
+        yield Finding(
+            'configuration',
+            ERROR,
+            fault,
+            'mend this first: nothing else was looked at',
+        )
 
 
 def _guarded(
@@ -101,12 +117,22 @@ def _extensions(
             f'there is no such plugin; loaded are: {names}',
             'set [os_acc] plugin to one that is installed',
         )
+    for name in conf.os_acc.drivers:
+        if name not in extensions.drivers:
+            yield Finding(
+                f'driver {name}',
+                WARNING,
+                '[os_acc] drivers names it, and it is not loaded; loaded '
+                f'are: {", ".join(sorted(extensions.drivers))}',
+                'install it, or mend the name',
+            )
 
 
 def _state(
     conf: cfg.ConfigOpts,
     journal: journal_module.Journal | None,
     owner: str | None,
+    damage: str | None,
 ) -> Iterator[Finding]:
     subject = f'state path {conf.os_acc.state_path}'
     if owner is not None:
@@ -116,8 +142,18 @@ def _state(
             owner,
             'nova-compute, Cyborg and this command must run as one user',
         )
+    if damage is not None:
+        yield Finding(
+            subject,
+            ERROR,
+            damage,
+            'see to the folder and to the space on its disk; if the journal '
+            'is damaged: os-acc recover, which sets it aside, and then os-acc '
+            'recover --rebuild',
+        )
+        return
     if journal is None:
-        yield Finding(subject, OK, 'no journal yet: nothing was plugged')
+        yield _without_journal(subject, conf.os_acc.state_path)
         return
     vans = [entry.van for entry in journal.entries()]
     yield Finding(subject, OK, f'the journal holds {len(vans)} VANs')
@@ -149,6 +185,26 @@ def _state(
                 f'{whose}: the host was rebooted since it was prepared',
                 'os-acc recover, or start the service that does it',
             )
+
+
+def _without_journal(subject: str, path: str) -> Finding:
+    text = 'no journal yet: nothing was plugged'
+    while not os.path.exists(path):
+        path = os.path.dirname(path)
+    if os.path.isdir(path) and os.access(path, os.W_OK | os.X_OK):
+        return Finding(subject, OK, text)
+    return Finding(
+        subject,
+        ERROR,
+        f'{text}; and none can be made: '
+        + (
+            f'user id {os.geteuid()} may not write in {path}'
+            if os.path.isdir(path)
+            else f'{path} is no folder'
+        ),
+        'make the folder, give it to the user of the service, or set '
+        '[os_acc] state_path',
+    )
 
 
 def _privileges() -> Finding:

@@ -49,13 +49,15 @@ class LibraryNotInitialized(ExceptionBase):
 class InvalidRequest(ExceptionBase, ValueError):
     """A value from outside is wrong. A ValueError too, as setters raise."""
 
-    msg_fmt = _('%(subject)s: %(field)s is %(value)r, expected %(expected)s')
+    msg_fmt = _(
+        '%(subject)s: %(field)s is %(value).300r, expected %(expected)s'
+    )
 
 
 class ARQNotBound(InvalidRequest):
     msg_fmt = _(
-        '%(subject)s: %(field)s is %(value)r, expected %(expected)s; only a '
-        'bound ARQ has an attach handle'
+        '%(subject)s: %(field)s is %(value).300r, expected %(expected)s; only '
+        'a bound ARQ has an attach handle'
     )
 
 
@@ -225,4 +227,10 @@ def describe(err: BaseException) -> str:
     """One line for a person: our own errors speak for themselves."""
     if isinstance(err, ExceptionBase):
         return str(err)
-    return f'{type(err).__name__}: {err}' if str(err) else type(err).__name__
+    name = type(err).__name__
+    try:
+        text = ' '.join(str(err).split())
+    except Exception as broken:
+        # A driver's error must not hide itself, or stop an undo.
+        text = f'(no text: its __str__ raised {type(broken).__name__})'
+    return f'{name}: {text}' if text else name

@@ -24,6 +24,7 @@ from os_acc import locking
 from os_acc import objects
 from os_acc import opts
 from os_acc import progress
+from os_acc import validation
 
 LOG = logging.getLogger(__name__)
 
@@ -31,13 +32,15 @@ LOG = logging.getLogger(__name__)
 def attacher(conf: cfg.ConfigOpts) -> attach.Attacher:
     """Open the journal, load drivers and plugins, and connect them.
 
+    :raises InvalidRequest: an option has a value that cannot be
     :raises JournalError: the journal cannot be opened
     """
+    extensions = loader.load_all()
+    opts.check(conf, extensions.options())
     journal = journal_module.Journal(
         conf.os_acc.state_path, conf.os_acc.journal_timeout
     )
     locks = locking.Locks(opts.lock_path(conf), conf.os_acc.lock_timeout)
-    extensions = loader.load_all()
     for driver in extensions.drivers.values():
         driver.connect(
             locks.device, journal.vans_on, journal.requests_of, journal
@@ -52,7 +55,13 @@ def devices(extensions: loader.Extensions) -> list[objects.Device]:
     errors = []
     for name, driver in sorted(extensions.drivers.items()):
         try:
-            devices = driver.get_devices()
+            devices = list(driver.get_devices())
+            for each in devices:
+                if not isinstance(each, objects.Device):
+                    raise TypeError(
+                        f'get_devices() gave a {type(each).__name__}, '
+                        'expected objects.Device'
+                    )
         except Exception as err:
             LOG.exception('Discovery by driver %r failed', name)
             found.extend(getattr(err, 'devices', ()))
@@ -144,11 +153,14 @@ def info(
     extensions: loader.Extensions, permitted: Collection[str] | None
 ) -> objects.HostInfo:
     """See os_acc.host_info."""
+    described, errors = [], dict(extensions.errors)
+    for name, plugin in sorted(extensions.plugins.items()):
+        try:
+            described.append(validation.takes(plugin))
+        except exception.NoMatchingPlugin as err:
+            errors[f'plugin {name}'] = err.kwargs['reason']
     made = objects.HostInfo(
-        plugin_info=[
-            plugin.describe()
-            for _, plugin in sorted(extensions.plugins.items())
-        ],
+        plugin_info=described,
         driver_info=[
             objects.HostDriverInfo(
                 driver_name=name,
@@ -159,7 +171,7 @@ def info(
             )
             for name, driver in sorted(extensions.drivers.items())
         ],
-        load_errors=extensions.errors,
+        load_errors=errors,
     )
     if permitted is not None:
         made.filter_handle_types(permitted)

@@ -71,6 +71,9 @@ MIGRATIONS = [
 
 TABLES = ('van', 'program')
 
+# Bytes: less than sqlite needs for its files beside the journal.
+_LITTLE = 64 * 1024
+
 _WAY_OUT = (
     'Run "os-acc --state-path {} recover --rebuild" to start a new one from '
     'what can still be read; then plug each instance again as before '
@@ -115,7 +118,7 @@ def prepare(state_path: str, timeout: float, create: bool) -> str:
     :raises JournalError: there is none to be had
     """
     path = os.path.join(state_path, NAME)
-    if not os.path.exists(path):
+    if not _is_there(path):
         if damaged := _damaged(path):
             raise error(
                 path,
@@ -132,7 +135,7 @@ def prepare(state_path: str, timeout: float, create: bool) -> str:
                 os.chmod(path, 0o600)
             _migrate(path, timeout, create)
     except (OSError, sqlite3.Error) as err:
-        raise error(path, f'cannot open it: {err}') from err
+        raise error(path, f'cannot open it: {err}{_hint(path)}') from err
     if problem is not None:
         if create:
             aside = set_aside(path, DAMAGED)
@@ -141,6 +144,38 @@ def prepare(state_path: str, timeout: float, create: bool) -> str:
         LOG.critical('Journal %s is damaged: %s', path, problem)
         raise error(path, f'it is damaged: {problem}')
     return path
+
+
+def _is_there(path: str) -> bool:
+    """As os.path.exists, but what cannot be looked at is not absent.
+
+    :raises JournalError: it cannot be looked at
+    """
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as err:
+        raise error(path, f'cannot open it: {err}{_hint(path)}') from err
+    return True
+
+
+def _hint(path: str) -> str:
+    """What sqlite's texts do not tell: whose it is, whether there is space."""
+    folder = os.path.dirname(path)
+    with contextlib.suppress(OSError):
+        for place in (folder, path):
+            if os.path.exists(place) and not os.access(
+                place, os.R_OK | os.W_OK
+            ):
+                return (
+                    f'. {place} belongs to user id {os.stat(place).st_uid}, '
+                    f'and user id {os.geteuid()} may not read and write it'
+                )
+        disk = os.statvfs(folder)
+        if disk.f_bavail * disk.f_frsize < _LITTLE:
+            return f'. The disk of {folder} is full'
+    return ''
 
 
 def _create(
@@ -176,7 +211,7 @@ def _create(
         os.fsync(folder_fd)
         os.close(folder_fd)
     except (OSError, sqlite3.Error) as err:
-        raise error(path, f'cannot make it: {err}') from err
+        raise error(path, f'cannot make it: {err}{_hint(path)}') from err
     finally:
         os.unlink(new)
 

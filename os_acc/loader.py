@@ -25,6 +25,7 @@ from os_acc import driver as driver_base
 from os_acc import exception
 from os_acc import extension
 from os_acc import objects
+from os_acc import opts
 from os_acc import plugin as plugin_base
 
 DRIVERS = 'os_acc.drivers'
@@ -63,6 +64,14 @@ class Extensions:
                 reason=self._why_not('plugin', name, self.plugins),
             )
         return self.plugins[name]
+
+    def options(self) -> list[tuple[str, Sequence[cfg.Opt]]]:
+        """(group, options) of each."""
+        return [
+            (f'{opts.GROUP}_{name}', found.CONFIG_OPTS)
+            for loaded in (self.drivers, self.plugins)
+            for name, found in loaded.items()
+        ]
 
     def _why_not(self, kind: str, name: str, loaded: Iterable[str]) -> str:
         error = self.errors.get(f'{kind} {name}')
@@ -111,7 +120,7 @@ def _claims(
         raise exception.NoMatchingDriver(
             request=_describe(request),
             reason=f'driver {candidate.name!r} could not say whether it '
-            f'handles it: {type(err).__name__}: {err}',
+            f'handles it: {exception.describe(err)}',
         ) from err
 
 
@@ -160,7 +169,7 @@ def load(
     def on_failure(
         _manager: Any, entry_point: Any, err: BaseException
     ) -> None:
-        fail(entry_point.name, f'{type(err).__name__}: {err}', err)
+        fail(entry_point.name, exception.describe(err), err)
 
     for found in _Manager(namespace, on_load_failure_callback=on_failure):
         name = found.name
@@ -175,7 +184,7 @@ def load(
             try:
                 loaded[name] = found.plugin.load(name)
             except Exception as err:
-                fail(name, f'{type(err).__name__}: {err}', err)
+                fail(name, exception.describe(err), err)
     return loaded, errors
 
 

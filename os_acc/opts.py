@@ -10,10 +10,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from collections.abc import Sequence
 import os
+import re
 
 from oslo_config import cfg
 
+from os_acc import exception
 from os_acc.bitstreams import options as bitstream_opts
 
 GROUP = 'os_acc'
@@ -127,6 +131,56 @@ def register(conf: cfg.ConfigOpts) -> None:
         cfg.OptGroup(bitstream_opts.GROUP, title='os-acc: bitstreams')
     )
     conf.register_opts(bitstream_opts.OPTS, group=bitstream_opts.GROUP)
+
+
+def faults(
+    conf: cfg.ConfigOpts, groups: Iterable[tuple[str, Sequence[cfg.Opt]]] = ()
+) -> list[str]:
+    """What is wrong with the values: oslo.config looks when one is read.
+
+    :param groups: (group, options) of the drivers and plugins
+    :returns: a line for each: group, option, file, what was expected
+    """
+    found = []
+    own = [(GROUP, OPTS), (bitstream_opts.GROUP, bitstream_opts.OPTS)]
+    for group, options in (*own, *groups):
+        for option in options:
+            try:
+                value = conf[group][option.dest]
+            except (cfg.Error, ValueError) as err:
+                found.append(f'[{group}] {option.name}{_reason(err)}')
+                continue
+            name = (group, option.name)
+            if name in _FOLDERS and not os.path.isabs(value or _FOLDERS[name]):
+                found.append(
+                    f'[{group}] {option.name}: it is {value!r}, expected the '
+                    'absolute path of a folder'
+                )
+    return found
+
+
+def check(
+    conf: cfg.ConfigOpts, groups: Iterable[tuple[str, Sequence[cfg.Opt]]] = ()
+) -> None:
+    """See that all values can be read.
+
+    :raises InvalidRequest: those that cannot; see faults
+    """
+    if found := faults(conf, groups):
+        raise exception.InvalidRequest(f'configuration: {"; ".join(found)}')
+
+
+# What is relative would be another folder for each process. The value is what
+# an empty one stands for.
+_FOLDERS = {(GROUP, 'state_path'): '', (GROUP, 'lock_path'): '/'}
+
+
+def _reason(err: Exception) -> str:
+    """oslo's text, 'Value for option N from LocationInfo(...) is not ...'."""
+    text = str(err)
+    place = re.search(r"detail='([^']+)'", text)
+    where = f' in {place[1]}' if place else ''
+    return f'{where}: {text.rpartition(" is not valid: ")[2]}'
 
 
 def lock_path(conf: cfg.ConfigOpts) -> str:

@@ -69,7 +69,7 @@ class Steps:
                     driver=van.driver, function=entry.request.function_id
                 )
             self._check_sound(van)
-            validation.check_handle(van.handle, plugin.describe())
+            validation.check_handle(van.handle, validation.takes(plugin))
             if before and before.identity != van.handle.identity:
                 raise exception.HandleChanged(
                     driver=van.driver,
@@ -141,11 +141,7 @@ class Steps:
         wrap_all: bool = False,
     ) -> None:
         van = entry.van
-        actor = (
-            f'plugin {van.plugin!r}'
-            if step in ('plug', 'unplug')
-            else f'driver {van.driver!r}'
-        )
+        actor = _actor(van, step)
         logger = log.about(LOG, van.instance_uuid, van.uuid)
 
         def tell(
@@ -188,12 +184,32 @@ class Steps:
                 text,
                 exc_info=logger.isEnabledFor(logging.DEBUG),
             )
-            raise exception.StepFailed(
-                van=van.uuid, step=step, actor=actor, err=text
-            ) from err
+            raise failure(van, step, err) from err
         finally:
             van.connect(None)
         tell(progress.DONE, 1.0)
         logger.debug(
             '%s by %s took %.3f s', step, actor, time.monotonic() - start
         )
+
+
+def failure(
+    van: objects.VAN, step: str, err: BaseException
+) -> exception.StepFailed:
+    """The error of a step, with what it raised as its cause."""
+    if isinstance(err, exception.StepFailed):
+        return err
+    made = exception.StepFailed(
+        van=van.uuid,
+        step=step,
+        actor=_actor(van, step),
+        err=exception.describe(err),
+    )
+    made.__cause__ = err
+    return made
+
+
+def _actor(van: objects.VAN, step: str) -> str:
+    if step in ('plug', 'unplug'):
+        return f'plugin {van.plugin!r}'
+    return f'driver {van.driver!r}'

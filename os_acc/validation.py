@@ -110,13 +110,13 @@ def plan(
     plugin = extensions.plugin(conf.os_acc.plugin)
     if live:
         check_live(plugin)
-    takes = plugin.describe()
+    taken = takes(plugin)
     plans = []
     for request in requests:
         _check_binding(request, instance_info)
         driver = extensions.driver_for(request, conf.os_acc.drivers)
         _check_programs(request, driver)
-        _check_handle(request, driver, takes)
+        _check_handle(request, driver, taken)
         plans.append(Plan(request, driver, plugin))
     return plans
 
@@ -133,6 +133,27 @@ def _check_programs(
                 'programs nothing',
                 f'request {request.uuid}',
             )
+
+
+def takes(plugin: plugin_base.PluginBase) -> objects.HostPluginInfo:
+    """What a plugin takes.
+
+    :raises NoMatchingPlugin: it cannot say
+    """
+    try:
+        described: object = plugin.describe()
+    except Exception as err:
+        text = f'its describe() raised {exception.describe(err)}'
+        raise exception.NoMatchingPlugin(
+            plugin=plugin.name, reason=text
+        ) from err
+    if not isinstance(described, objects.HostPluginInfo):
+        raise exception.NoMatchingPlugin(
+            plugin=plugin.name,
+            reason=f'its describe() gave a {type(described).__name__}, '
+            'expected objects.HostPluginInfo',
+        )
+    return described
 
 
 def check_live(plugin: plugin_base.PluginBase) -> None:

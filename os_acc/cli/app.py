@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 import logging
+import os
 import sys
 from typing import Any
 import warnings
@@ -22,6 +23,8 @@ from cliff import commandmanager
 from oslo_config import cfg
 
 import os_acc
+
+INTERRUPTED = 130
 
 
 class OSAccApp(app.App):
@@ -79,7 +82,9 @@ class OSAccApp(app.App):
             raise SystemExit(2) from err
         if self.options.state_path:
             os_acc.CONF.set_override(
-                'state_path', self.options.state_path, 'os_acc'
+                'state_path',
+                os.path.abspath(self.options.state_path),
+                'os_acc',
             )
 
 
@@ -88,10 +93,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     :param argv: its arguments; None: those of the process
     :returns: 0 done; 1 failed; 2 wrong arguments or input; 3 recover left
-        something undone
+        something undone; 130 interrupted
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not sys.warnoptions:
         # What a library deprecates is not for the operator's screen.
         warnings.simplefilter('ignore')
-    return OSAccApp().run(arguments)
+    try:
+        return OSAccApp().run(arguments)
+    except KeyboardInterrupt:
+        # As a shell has it. What a command does itself, cliff sees to.
+        return INTERRUPTED

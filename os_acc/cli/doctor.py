@@ -21,6 +21,7 @@ from cliff import lister
 import os_acc
 from os_acc import diagnosis
 from os_acc import exception
+from os_acc import loader
 from os_acc.cli import base
 
 
@@ -46,12 +47,9 @@ class Doctor(base.Command, lister.Lister):
             base.check_owner()
         except exception.JournalError as err:
             owner = str(err)
-        journal = base.open_journal()
-        found = list(
-            diagnosis.host(
-                os_acc.CONF, base.extensions(journal), journal, owner
-            )
-        )
+        found = list(diagnosis.configuration(os_acc.CONF, loader.load_all()))
+        if not found:
+            found = list(_look(owner))
         self.sick = any(each.verdict == diagnosis.ERROR for each in found)
         return ('Subject', 'Verdict', 'Finding', 'What to do'), [
             dataclasses.astuple(each)
@@ -61,3 +59,14 @@ class Doctor(base.Command, lister.Lister):
 
     def run(self, parsed_args: argparse.Namespace) -> int:
         return super().run(parsed_args) or (base.FAILED if self.sick else 0)
+
+
+def _look(owner: str | None) -> Iterable[diagnosis.Finding]:
+    journal, damage = None, None
+    try:
+        journal = base.open_journal()
+    except exception.JournalError as err:
+        damage = str(err)
+    return diagnosis.host(
+        os_acc.CONF, base.extensions(journal), journal, owner, damage
+    )

@@ -132,7 +132,7 @@ def _read(path: str) -> list[dict[str, Any]]:
         else:
             with open(path, encoding='utf-8') as file:
                 content = json.load(file)
-    except (OSError, ValueError) as err:
+    except (OSError, ValueError, RecursionError) as err:
         raise exception.InvalidRequest(
             subject='plug',
             field='--arqs',

@@ -20,6 +20,7 @@ from cliff import show
 
 from os_acc import exception
 from os_acc import journal
+from os_acc import objects
 from os_acc.cli import base
 from os_acc.objects import van as states
 
@@ -38,9 +39,15 @@ class VANList(base.Command, lister.Lister):
     def take_action(
         self, parsed_args: argparse.Namespace
     ) -> tuple[tuple[str, ...], Iterable[Any]]:
+        instance = parsed_args.instance
+        if instance is not None:
+            # Read, not pasted: one that is misspelt has no VANs, for sure.
+            info = objects.InstanceInfo()
+            info.uuid = instance
+            instance = info.uuid
         rows = [
             base.van_row(entry.van)
-            for entry in _entries(parsed_args.instance)
+            for entry in _entries(instance)
             if parsed_args.state in (None, entry.van.state)
         ]
         return base.VAN_COLUMNS, rows
@@ -74,7 +81,7 @@ def _entries(instance: str | None = None) -> list[journal.Entry]:
     if opened is None:
         return []
     try:
-        return opened.entries(instance.lower() if instance else None)
+        return opened.entries(instance)
     finally:
         opened.close()
 

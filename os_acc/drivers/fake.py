@@ -170,8 +170,10 @@ class FakeDriver(driver.DriverBase):
     ) -> None:
         """Set the request's handle, or a free one of a device that fits."""
         if request.handle is not None:
+            # Whose it is cannot be known: a device of its own.
+            device = f'fake:{request.handle.identity}'.replace('/', ':')
             region = '' if request.function_id is not None else None
-            self._claim(van, 'fake', region, request.handle)
+            self._claim(van, device, region, request.handle)
             return
         fits = [
             each

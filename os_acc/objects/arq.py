@@ -62,7 +62,8 @@ class _ARQ:
         except exception.InvalidRequest as err:
             self.refuse(field, value, err.kwargs['expected'])
         except (TypeError, ValueError, OverflowError) as err:
-            self.refuse(field, value, str(err))
+            # oslo's text for None names the field, but not as the ARQ does.
+            self.refuse(field, value, 'a value' if value is None else str(err))
 
     def copy(self, key: str, target: base.VersionedObject) -> None:
         self.set(target, key, key, self.values.get(key))

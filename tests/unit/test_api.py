@@ -70,6 +70,27 @@ def test_get_devices(host):
     assert (device.address, device.driver) == ('dev0', 'recording')
 
 
+@pytest.mark.parametrize(
+    'given, why',
+    [
+        (None, "TypeError: 'NoneType' object is not iterable"),
+        (['dev1'], 'TypeError: get_devices() gave a str, expected objects.D'),
+    ],
+)
+def test_get_devices_names_the_driver_that_gives_something_else(
+    host, given, why
+):
+    class Odd(type(host.driver)):
+        def get_devices(self):
+            return given
+
+    host.drivers['odd'] = Odd.load('odd')
+    with pytest.raises(exception.DiscoveryFailed) as caught:
+        os_acc.get_devices()
+    assert f"driver 'odd': {why}" in str(caught.value)
+    assert [device.address for device in caught.value.devices] == ['dev0']
+
+
 def test_get_devices_does_not_hide_a_driver_that_fails(host):
     class Broken(type(host.driver)):
         def get_devices(self):

@@ -506,3 +506,20 @@ class TestAnything:
         if value != []:
             with pytest.raises(exception.InvalidRequest):
                 objects.AcceleratorRequest.from_arqs(value)
+
+
+@pytest.mark.parametrize(
+    ('arq', 'says'),
+    [
+        (without(pci(), 'uuid'), 'ARQ None: uuid is None, expected a value'),
+        (
+            without(mdev(), 'attach_handle_uuid'),
+            f'ARQ {mdev()["uuid"]}: attach_handle_uuid is None, expected a '
+            'value',
+        ),
+    ],
+)
+def test_what_is_missing_is_told_plainly(arq, says):
+    with pytest.raises(exception.InvalidRequest) as caught:
+        parse(arq)
+    assert str(caught.value) == says

@@ -113,7 +113,7 @@ def test_plug_from_a_file(run):
         'Driver': 'fake',
         'Plugin': 'libvirt',
         'Handle': 'test/0000:0c:00.1',
-        'Device': 'fake',
+        'Device': 'fake:test:0000:0c:00.1',
         'Error': None,
         'Guest config': None,
     }
@@ -242,7 +242,7 @@ def test_van_list_for_people(run):
     cells = [cell.strip() for cell in lines[3].strip('|').split('|')]
     assert cells == [
         *(VANS[0], INSTANCE, 'plugged', 'fake', 'libvirt'),
-        *('test/0000:0c:00.1', 'fake', ''),
+        *('test/0000:0c:00.1', 'fake:test:0000:0c:00.1', ''),
     ]
 
 
@@ -251,6 +251,12 @@ def test_van_list_of_an_instance(run):
     assert list(run.vans('--instance', INSTANCE)) == VANS
     assert list(run.vans('--instance', INSTANCE.upper())) == VANS
     assert run.vans('--instance', OTHER) == {}
+
+
+def test_van_list_of_an_instance_that_is_no_uuid(run):
+    run.plug()
+    line = run.fails(2, 'van', 'list', '--instance', 'web-1')
+    assert "uuid is 'web-1', expected a UUID" in line
 
 
 def test_van_list_of_a_state(run, one_state):
@@ -290,7 +296,7 @@ def test_van_show(run):
         'live': False,
         'driver': 'fake',
         'plugin': 'libvirt',
-        'device': 'fake',
+        'device': 'fake:test:0000:0c:00.2',
         'handle': 'test/0000:0c:00.2',
         'function_id': None,
         'guest_config': None,
@@ -681,6 +687,40 @@ def test_wrong_arqs(run, text, says):
     line = run.fails(2, 'plug', INSTANCE, '--arqs', '-', stdin=text)
     assert says in line
     assert run.hardware() == []
+
+
+def test_arqs_that_are_nested_without_end(run, tmp_path):
+    path = tmp_path / 'arqs.json'
+    path.write_text('[' * 100_000)
+    line = run.fails(2, 'plug', INSTANCE, '--arqs', path)
+    assert f"--arqs is '{path}', expected a file with JSON" in line
+
+
+def test_an_error_is_not_as_long_as_its_value(run, tmp_path):
+    arq = {'uuid': VANS[0], 'state': 'Bound', 'attach_handle_type': 'PCI'}
+    arq['attach_handle_info'] = {'domain': 'f' * 1_000_000}
+    path = tmp_path / 'arqs.json'
+    path.write_text(json.dumps([arq]))
+    line = run.fails(2, 'plug', INSTANCE, '--arqs', path)
+    assert f'ARQ {VANS[0]}: attach_handle_info.domain is' in line
+    assert 'expected 1 to 8 hex digits' in line
+    assert len(line) < 500
+
+
+def test_interrupted_while_it_starts(run, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(app.OSAccApp, '__init__', interrupt)
+    result = run('van', 'list')
+    assert (result.code, result.out, result.err) == (130, '', '')
+
+
+def test_the_state_path_is_of_the_folder_one_is_in(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run.state_path = 'here'
+    run.plug()
+    assert (tmp_path / 'here' / 'journal.db').exists()
 
 
 def test_arqs_that_are_no_text(run, tmp_path):

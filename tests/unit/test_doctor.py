@@ -42,6 +42,7 @@ def run(here, capsys, monkeypatch):
         result = made(*arguments, '-f', 'json')
         return result.code, result.json if result.out else result.err
 
+    run.command = made
     return run
 
 
@@ -336,3 +337,52 @@ def test_show_what_is_not_there(run, address):
     assert code == 1
     assert err.startswith('DeviceNotFound: ')
     assert address in err
+
+
+def test_an_option_that_cannot_be_read(findings):
+    os_acc.CONF.set_override('lock_path', 'here', 'os_acc')
+    found = findings(code=1)
+    assert list(found) == ['configuration']
+    verdict, text, advice = one(found, 'configuration')
+    assert verdict == 'error'
+    assert text.startswith("[os_acc] lock_path: it is 'here', expected")
+    assert advice == 'mend this first: nothing else was looked at'
+
+
+def test_a_preferred_driver_that_is_not_there(findings):
+    os_acc.CONF.set_override('drivers', ['pci', 'gpu'], 'os_acc')
+    verdict, text, advice = one(findings(), 'driver gpu')
+    assert verdict == 'warning'
+    assert text.startswith('[os_acc] drivers names it, and it is not loaded')
+    assert advice == 'install it, or mend the name'
+
+
+def test_a_damaged_journal_hides_nothing_else(findings, kernel):
+    os_acc._attacher.journal.close()
+    state = os_acc.CONF.os_acc.state_path
+    with open(f'{state}/journal.db', 'wb') as file:
+        file.write(b'not a database' * 100)
+    found = findings(code=1)
+    verdict, text, advice = one(found, f'state path {state}')
+    assert verdict == 'error'
+    assert 'it is damaged: file is not a database' in text
+    assert 'os-acc recover --rebuild' in advice
+    assert one(found, 'IOMMU')[0] == 'ok'
+
+
+def test_a_state_path_that_cannot_be_made(findings, run, tmp_path):
+    (tmp_path / 'file').touch()
+    path = run.command.state_path = f'{tmp_path}/file/state'
+    verdict, text, advice = one(findings(code=1), f'state path {path}')
+    assert verdict == 'error'
+    assert f'none can be made: {tmp_path}/file is no folder' in text
+    assert advice.startswith('make the folder')
+
+
+def test_a_state_path_that_may_not_be_written(
+    findings, run, tmp_path, monkeypatch
+):
+    path = run.command.state_path = f'{tmp_path}/no/state'
+    monkeypatch.setattr('os.access', lambda *_: False)
+    text = one(findings(code=1), f'state path {path}')[1]
+    assert f'may not write in {tmp_path}' in text

@@ -143,6 +143,19 @@ def test_an_arq_that_names_the_driver_is_taken(fake):
     assert sorted(fake.in_use()) == sorted(v.handle.identity for v in vans)
 
 
+def test_arqs_with_a_function_and_without_are_different_devices(fake):
+    requests, instance = arqs('pci-mdev')
+    for request in requests:
+        request.driver = 'fake'
+    requests[0].function_id = 'aes'
+    vans = os_acc.plug(instance, requests)
+    assert [van.function_id for van in vans] == ['aes', None]
+    assert [van.device for van in vans] == [
+        'fake:pci:0000:66:00.0',
+        'fake:mdev:21ceb89a-693d-421b-81d4-4e4e73b85c6d',
+    ]
+
+
 def test_a_selector_alone_is_not_claimed(fake):
     with pytest.raises(exception.NoMatchingDriver):
         fake.plug(driver=None, resource_class='CUSTOM_FAKE_TEST')

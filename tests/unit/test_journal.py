@@ -1582,3 +1582,47 @@ def test_waiting_for_another_thread_has_an_end(state_path):
             done.set()
             other.result(timeout=5)
         assert len(made.entries()) == 1
+
+
+@pytest.mark.parametrize('create', [True, False])
+def test_what_cannot_be_looked_at_is_not_absent(tmp_path, create):
+    """Else who may not read the folder is told that nothing is plugged."""
+    folder = tmp_path / 'state'
+    folder.symlink_to(folder)
+    with pytest.raises(exception.JournalError) as caught:
+        journal.Journal(str(folder), 1, create=create)
+    assert not isinstance(caught.value, exception.JournalMissing)
+    assert 'cannot open it: ' in str(caught.value)
+
+
+@pytest.fixture
+def not_to_be_opened(tmp_path):
+    """A folder where sqlite's own text does not tell what is wrong."""
+    (tmp_path / 'journal.db').mkdir()
+
+    def error():
+        with pytest.raises(exception.JournalError) as caught:
+            journal.Journal(str(tmp_path), 1, create=False)
+        return str(caught.value)
+
+    return error
+
+
+def test_an_error_of_a_full_disk_says_so(
+    not_to_be_opened, tmp_path, monkeypatch
+):
+    assert not_to_be_opened().endswith('unable to open database file')
+    full = os.statvfs_result((4096, 4096, 9, 0, 0, 9, 9, 9, 0, 255))
+    monkeypatch.setattr(os, 'statvfs', lambda _: full)
+    assert not_to_be_opened().endswith(f'. The disk of {tmp_path} is full')
+
+
+def test_an_error_of_another_user_says_whose_it_is(
+    not_to_be_opened, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(os, 'access', lambda *_: False)
+    monkeypatch.setattr(os, 'geteuid', lambda: 4711)
+    assert not_to_be_opened().endswith(
+        f'. {tmp_path} belongs to user id {tmp_path.stat().st_uid}, and user '
+        'id 4711 may not read and write it'
+    )

@@ -16,6 +16,7 @@ from oslo_config import cfg
 from oslo_config import generator
 import pytest
 
+from os_acc import exception
 from os_acc import opts
 
 
@@ -106,3 +107,64 @@ def test_sample_file():
     assert '#lock_path = <state_path>/locks\n' in text
     assert '[os_acc_libvirt]\n' in text
     assert '#guest_addresses =\n' in text
+
+
+@pytest.fixture
+def from_file(tmp_path):
+    def read(text):
+        made = cfg.ConfigOpts()
+        opts.register(made)
+        path = tmp_path / 'nova.conf'
+        path.write_text(text)
+        made([], default_config_files=[str(path)])
+        return made
+
+    return read
+
+
+GOOD = '[os_acc]\nstate_path = /srv/os-acc\nlock_path = /run/os-acc\n'
+EXTRA = [('os_acc_x', [cfg.BoolOpt('fast'), cfg.StrOpt('a-b')])]
+
+
+def test_no_fault(from_file):
+    conf = from_file(GOOD + '[os_acc_x]\nfast = yes\n')
+    conf.register_opts(EXTRA[0][1], 'os_acc_x')
+    assert opts.faults(conf, EXTRA) == []
+    assert opts.faults(from_file('')) == []
+    opts.check(conf, EXTRA)
+
+
+def test_all_faults_are_told(from_file, tmp_path):
+    conf = from_file(
+        '[os_acc]\nmax_workers = many\nlock_timeout = -1\n'
+        '[os_acc_bitstreams]\ncache_size = big\n[os_acc_x]\nfast = maybe\n'
+    )
+    conf.register_opts(EXTRA[0][1], 'os_acc_x')
+    file = tmp_path / 'nova.conf'
+    with pytest.raises(exception.InvalidRequest) as caught:
+        opts.check(conf, EXTRA)
+    told = str(caught.value).removeprefix('configuration: ').split('; ')
+    assert told[:2] == [
+        f'[os_acc] max_workers in {file}: invalid literal for int() with '
+        "base 10: 'many'",
+        f'[os_acc] lock_timeout in {file}: Should be greater than or equal '
+        'to 0',
+    ]
+    assert told[2].startswith(f'[os_acc_bitstreams] cache_size in {file}: ')
+    assert told[3:] == [
+        f"[os_acc_x] fast in {file}: Unexpected boolean value 'maybe'"
+    ]
+
+
+@pytest.mark.parametrize('option', ['state_path', 'lock_path'])
+def test_a_relative_folder(from_file, option):
+    (fault,) = opts.faults(from_file(f'[os_acc]\n{option} = os-acc\n'))
+    assert fault == (
+        f"[os_acc] {option}: it is 'os-acc', expected the absolute path of a "
+        'folder'
+    )
+
+
+def test_no_state_path(from_file):
+    (fault,) = opts.faults(from_file('[os_acc]\nstate_path =\n'))
+    assert "[os_acc] state_path: it is '', expected" in fault

@@ -159,6 +159,73 @@ def test_any_failure_undoes_all_of_the_call(host, step, victim, error):
     assert kept[0].uuid not in undone
 
 
+class Mute(Exception):
+    """As a library's error whose text is made of what is gone by then."""
+
+    def __str__(self):
+        raise AttributeError('request')
+
+
+@pytest.mark.parametrize('step', ['prepareVAN', 'plug', 'postplug'])
+def test_an_error_without_a_text_is_a_failure(host, step):
+    host.calls.on(step, Mute())
+    requests = host.requests(2)
+    with pytest.raises(exception.PlugException) as caught:
+        os_acc.plug(host.instance(), requests)
+    assert isinstance(caught.value.__cause__, Mute)
+    assert 'Mute: (no text: its __str__ raised Attr' in str(caught.value)
+    assert not os_acc.get_vans().objects
+
+
+def test_an_undo_that_fails_without_a_text_stops_no_other(host):
+    instance, requests = host.instance(), host.requests(2)
+    os_acc.plug(instance, requests)
+    host.calls.on('unprepareVAN', Mute(), requests[1].uuid)
+    with pytest.raises(exception.UnplugException):
+        os_acc.unplug(instance)
+    assert host.states() == {requests[1].uuid: 'error'}
+    assert [v.uuid for v in os_acc.recover().failed] == [requests[1].uuid]
+
+
+def test_what_ends_a_thread_of_preparation_is_a_failure(host):
+    """Not a VAN that is plugged, and has no device."""
+
+    def exits(progress):
+        if progress.step == 'prepareVAN':
+            raise SystemExit(3)
+
+    with pytest.raises(exception.PlugException, match='SystemExit: 3'):
+        os_acc.plug(host.instance(), host.requests(2), progress=exits)
+    assert not os_acc.get_vans().objects
+
+
+def test_an_error_of_several_lines_is_told_in_one(host):
+    host.calls.on('prepareVAN', RuntimeError('not so:\n  bad register\n'))
+    with pytest.raises(exception.PlugException) as caught:
+        os_acc.plug(host.instance(), host.requests(1))
+    assert str(caught.value).endswith('RuntimeError: not so: bad register')
+
+
+@pytest.mark.parametrize(
+    'describe, why',
+    [
+        (lambda self: 1 / 0, 'raised ZeroDivisionError: division by zero'),
+        (lambda self: None, 'gave a NoneType, expected objects.HostPlugin'),
+    ],
+)
+def test_a_plugin_that_cannot_describe_itself(
+    host, monkeypatch, describe, why
+):
+    monkeypatch.setattr(type(host.plugin), 'describe', describe)
+    with pytest.raises(exception.NoMatchingPlugin) as caught:
+        os_acc.plug(host.instance(), host.requests(1))
+    assert f"No plugin 'recording' is loaded: its describe() {why}" in str(
+        caught.value
+    )
+    assert why in os_acc.host_info().load_errors['plugin recording']
+    assert not os_acc.host_info().plugin_info
+
+
 def test_after_a_failure_no_more_are_started(host):
     os_acc.CONF.set_override('max_workers', 1, 'os_acc')
     requests = host.requests(5)

@@ -1,0 +1,102 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""The complete examples of the documentation, run as they are written."""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import textwrap
+import tomllib
+
+import pytest
+
+from os_acc import loader
+
+ROOT = pathlib.Path(__file__).parents[2]
+SOURCE = ROOT / 'doc' / 'source'
+_BLOCK = re.compile(
+    r'^\.\. code-block:: (\w+)\n\n((?:   .*\n|\n)+)', re.MULTILINE
+)
+
+
+def blocks(page, language, marker):
+    """The code blocks of a page that have a certain text in them."""
+    return [
+        textwrap.dedent(text)
+        for found, text in _BLOCK.findall((SOURCE / page).read_text())
+        if found == language and marker in text
+    ]
+
+
+def run(folder, *arguments):
+    """Run Python in a folder, with this os-acc and what is in the folder."""
+    path = [str(folder), str(ROOT), str(ROOT / 'vif_like_plugins')]
+    return subprocess.run(
+        [sys.executable, '-W', 'ignore', *arguments],
+        cwd=folder,
+        env={**os.environ, 'PYTHONPATH': os.pathsep.join(path)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+
+
+def install(folder, project):
+    """As pip would: the entry points of a pyproject.toml."""
+    info = folder / f'{project["name"].replace("-", "_")}-1.0.0.dist-info'
+    info.mkdir()
+    (info / 'METADATA').write_text(
+        f'Metadata-Version: 2.1\nName: {project["name"]}\nVersion: 1.0.0\n'
+    )
+    lines = []
+    for group, entries in project['entry-points'].items():
+        lines += [f'[{group}]', *(f'{k} = {v}' for k, v in entries.items())]
+    (info / 'entry_points.txt').write_text('\n'.join(lines) + '\n')
+
+
+def test_the_program_for_nova_prints_what_it_says(tmp_path):
+    (program,) = blocks('nova.rst', 'python', 'def main():')
+    (expected,) = blocks('nova.rst', 'text', 'released 2')
+    (tmp_path / 'program.py').write_text(program)
+    done = run(tmp_path, 'program.py')
+    assert (done.returncode, done.stderr) == (0, '')
+    said, told = (t.strip().splitlines() for t in (done.stdout, expected))
+    # The two are prepared at the same time.
+    assert sorted(said[:2]) == sorted(told[:2])
+    assert said[2:] == told[2:]
+
+
+@pytest.mark.parametrize(
+    ('page', 'module', 'tests'),
+    [('driver.rst', 'os_acc_acme', 7), ('plugin.rst', 'os_acc_qemu', 5)],
+)
+def test_an_example_passes_its_own_test(tmp_path, page, module, tests):
+    (toml,) = blocks(page, 'toml', '[build-system]')
+    install(tmp_path, tomllib.loads(toml)['project'])
+    (code,) = blocks(page, 'python', 'CONFIG_OPTS = OPTS')
+    (tmp_path / f'{module}.py').write_text(code)
+    (test,) = blocks(page, 'python', 'import pytest')
+    (tmp_path / f'test_{module}.py').write_text(test)
+    done = run(tmp_path, '-m', 'pytest', '-q', '-p', 'no:cacheprovider')
+    assert done.returncode == 0, done.stdout
+    assert f'{tests} passed' in done.stdout
+
+
+def test_the_drivers_and_plugins_of_this_release_are_listed():
+    text = (SOURCE / 'introduction.rst').read_text()
+    table = text.rpartition('Drivers and plugins in this release')[2]
+    rows = re.findall(r'^(\w+) +(driver|plugin) ', table, re.MULTILINE)
+    listed = {(kind, name) for name, kind in rows}
+    project = tomllib.loads((ROOT / 'pyproject.toml').read_text())['project']
+    points = project['entry-points']
+    assert listed == {('driver', name) for name in points[loader.DRIVERS]} | {
+        ('plugin', name) for name in points[loader.PLUGINS]
+    }
