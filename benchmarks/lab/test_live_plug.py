@@ -26,7 +26,7 @@ import use
 from acc_plug_libvirt import connection
 import os_acc
 
-ROUNDS = 8
+ROUNDS = 5
 FLAGS = libvirt.VIR_DOMAIN_AFFECT_LIVE | libvirt.VIR_DOMAIN_AFFECT_CONFIG
 MDEV = str(uuid.UUID(int=7))
 MTTY = pathlib.Path('/sys/class/mdev_bus/mtty/mdev_supported_types/mtty-1')
@@ -91,7 +91,14 @@ def test_live_plug(guest: live.Guest, take_turns: Callable[..., None]) -> None:
         plugged.clear()
         _rest()
 
-    take_turns(own, bare, ROUNDS, before_peer=out, after_peer=bare_out)
+    take_turns(
+        own,
+        bare,
+        ROUNDS,
+        warmup_rounds=1,
+        before_peer=out,
+        after_peer=bare_out,
+    )
     out()
     os_acc.unplug(holder)
 
