@@ -29,23 +29,24 @@ def creating(kernel: Kernel, parent: str) -> Iterator[None]:
     """
     types = kernel.sys / 'class/mdev_bus' / parent / 'mdev_supported_types'
     ended = threading.Event()
-    threads = []
+    threads = {}
     for folder in types.resolve().iterdir():
         (folder / 'create').unlink()
         os.mkfifo(folder / 'create')
-        threads.append(
-            threading.Thread(
-                target=_serve, args=(kernel, folder, ended), daemon=True
-            )
+        threads[folder] = threading.Thread(
+            target=_serve, args=(kernel, folder, ended), daemon=True
         )
-        threads[-1].start()
+        threads[folder].start()
     yield
     ended.set()
-    for folder in types.resolve().iterdir():
-        # Wakes up the one who waits for a writer.
-        (folder / 'create').write_text('')
-    for thread in threads:
-        thread.join()
+    for folder, thread in threads.items():
+        while thread.is_alive():
+            # Wakes up the one who waits for a writer. It may not wait yet, or
+            # have ended: then there is no reader, and nothing to wait for.
+            with contextlib.suppress(OSError):
+                flags = os.O_WRONLY | os.O_NONBLOCK
+                os.close(os.open(folder / 'create', flags))
+            thread.join(0.02)
 
 
 def _serve(

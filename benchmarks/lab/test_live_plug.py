@@ -26,7 +26,7 @@ import use
 from acc_plug_libvirt import connection
 import os_acc
 
-ROUNDS = 5
+ROUNDS = 3
 FLAGS = libvirt.VIR_DOMAIN_AFFECT_LIVE | libvirt.VIR_DOMAIN_AFFECT_CONFIG
 MDEV = str(uuid.UUID(int=7))
 MTTY = pathlib.Path('/sys/class/mdev_bus/mtty/mdev_supported_types/mtty-1')
