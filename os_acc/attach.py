@@ -301,13 +301,16 @@ class Attacher:
             entry.started = True
             try:
                 step.prepare(entry)
+                return
+            except exception.StepFailed as err:
+                failed[entry.van.uuid] = err
             except BaseException as err:
                 # Else it would end with its thread, and the VAN be plugged.
-                failed[entry.van.uuid] = steps_module.failure(
-                    entry.van, 'prepareVAN', err
-                )
-                if not keep_going:
-                    stop.set()
+                made = steps_module.failure(entry.van, 'prepareVAN', err)
+                made.__cause__ = err
+                failed[entry.van.uuid] = made
+            if not keep_going:
+                stop.set()
 
         workers = min(len(entries), self.conf.os_acc.max_workers)
         with futures.ThreadPoolExecutor(workers, 'os-acc') as pool:

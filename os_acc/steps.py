@@ -196,17 +196,16 @@ class Steps:
 def failure(
     van: objects.VAN, step: str, err: BaseException
 ) -> exception.StepFailed:
-    """The error of a step, with what it raised as its cause."""
-    if isinstance(err, exception.StepFailed):
-        return err
-    made = exception.StepFailed(
+    """The error of a step.
+
+    :param err: what it raised
+    """
+    return exception.StepFailed(
         van=van.uuid,
         step=step,
         actor=_actor(van, step),
         err=exception.describe(err),
     )
-    made.__cause__ = err
-    return made
 
 
 def _actor(van: objects.VAN, step: str) -> str:

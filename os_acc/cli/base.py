@@ -108,13 +108,16 @@ def open_journal() -> journal.Journal | None:
         return None
 
 
-def extensions(opened: journal.Journal | None) -> loader.Extensions:
+def extensions(
+    opened: journal.Journal | None, loaded: loader.Extensions | None = None
+) -> loader.Extensions:
     """Drivers and plugins for looking only.
 
     :param opened: what open_journal() returned
+    :param loaded: those that are loaded already
     """
     conf = os_acc.CONF.os_acc
-    loaded = loader.load_all()
+    loaded = loaded or loader.load_all()
     locks = locking.Locks(opts.lock_path(os_acc.CONF), conf.lock_timeout)
     for driver in loaded.drivers.values():
         driver.connect(

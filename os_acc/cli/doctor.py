@@ -47,9 +47,10 @@ class Doctor(base.Command, lister.Lister):
             base.check_owner()
         except exception.JournalError as err:
             owner = str(err)
-        found = list(diagnosis.configuration(os_acc.CONF, loader.load_all()))
+        loaded = loader.load_all()
+        found = list(diagnosis.configuration(os_acc.CONF, loaded))
         if not found:
-            found = list(_look(owner))
+            found = list(_look(loaded, owner))
         self.sick = any(each.verdict == diagnosis.ERROR for each in found)
         return ('Subject', 'Verdict', 'Finding', 'What to do'), [
             dataclasses.astuple(each)
@@ -61,12 +62,14 @@ class Doctor(base.Command, lister.Lister):
         return super().run(parsed_args) or (base.FAILED if self.sick else 0)
 
 
-def _look(owner: str | None) -> Iterable[diagnosis.Finding]:
+def _look(
+    loaded: loader.Extensions, owner: str | None
+) -> Iterable[diagnosis.Finding]:
     journal, damage = None, None
     try:
         journal = base.open_journal()
     except exception.JournalError as err:
         damage = str(err)
     return diagnosis.host(
-        os_acc.CONF, base.extensions(journal), journal, owner, damage
+        os_acc.CONF, base.extensions(journal, loaded), journal, owner, damage
     )

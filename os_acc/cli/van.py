@@ -41,10 +41,8 @@ class VANList(base.Command, lister.Lister):
     ) -> tuple[tuple[str, ...], Iterable[Any]]:
         instance = parsed_args.instance
         if instance is not None:
-            # Read, not pasted: one that is misspelt has no VANs, for sure.
-            info = objects.InstanceInfo()
-            info.uuid = instance
-            instance = info.uuid
+            # One that is misspelt is refused: it would have no VANs, for sure.
+            instance = objects.InstanceInfo(uuid=instance).uuid
         rows = [
             base.van_row(entry.van)
             for entry in _entries(instance)

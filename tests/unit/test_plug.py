@@ -177,6 +177,17 @@ def test_an_error_without_a_text_is_a_failure(host, step):
     assert not os_acc.get_vans().objects
 
 
+def test_a_drivers_own_step_error_is_wrapped_as_any(host):
+    """It must not become its own cause."""
+    own = exception.StepFailed(van='v', step='s', actor='a', err='e')
+    host.calls.on('plug', own)
+    with pytest.raises(exception.PlugException) as caught:
+        os_acc.plug(host.instance(), host.requests(1))
+    assert caught.value.__cause__ is own
+    assert own.__cause__ is None
+    assert "plug of plugin 'recording' failed: " in str(caught.value)
+
+
 def test_an_undo_that_fails_without_a_text_stops_no_other(host):
     instance, requests = host.instance(), host.requests(2)
     os_acc.plug(instance, requests)
