@@ -378,7 +378,7 @@ class TestImportable:
     def test_one_of_a_wrong_class_is_left_out(self, entry_points):
         entry_points(('acc-opt', 'WithOptions'), ('broken', 'NoDriver'))
         assert [i.name for i in loader.importable()] == ['acc-opt']
-        groups = [group for group, _ in opts.list_opts()]
+        groups = [group for group, _ in loader.list_opts()]
         assert groups == [
             'os_acc',
             'os_acc_bitstreams',
