@@ -21,7 +21,6 @@ from os_acc import driver as driver_base
 from os_acc import exception
 from os_acc import loader
 from os_acc import objects
-from os_acc import opts
 from os_acc import plugin as plugin_base
 
 UUID = '9ae35b76-f322-49dc-ab63-c80d16eb1810'
