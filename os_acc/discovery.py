@@ -16,8 +16,10 @@ import logging
 from os_acc import driver as driver_base
 from os_acc import exception
 from os_acc import host as host_module
+from os_acc import log
 from os_acc import objects
 from os_acc import progress
+from os_acc.attach import plan
 from os_acc.attach import plan as validation
 
 LOG = logging.getLogger(__name__)
@@ -149,3 +151,21 @@ def info(
     if permitted is not None:
         made.filter_handle_types(permitted)
     return made
+
+
+def vans(
+    host: host_module.Host, instance: objects.InstanceInfo | str | None
+) -> objects.VANList:
+    """See os_acc.get_vans."""
+    uuid = None
+    if isinstance(instance, objects.InstanceInfo):
+        uuid = instance.uuid
+    elif instance is not None:
+        uuid = plan.van_uuid(
+            instance, 'instance_info', 'an InstanceInfo or a UUID'
+        )
+    for row in host.journal.unreadable(uuid):
+        log.about(LOG, row.instance_uuid, row.uuid).warning(
+            'left out: it cannot be read: %s', row.reason
+        )
+    return host.journal.vans(uuid)

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from collections.abc import Sequence
 import os
 import re
+import socket
 
 from oslo_config import cfg
 
@@ -34,6 +35,13 @@ OPTS = [
         default=[],
         help='Names of drivers in order of preference, for requests that '
         'more than one of them claims. Those not named come last.',
+    ),
+    cfg.StrOpt(
+        'host',
+        default='',
+        sample_default='<host name>',
+        help="The name of this host, as Nova's option host has it. An ARQ "
+        'that is bound to another host is refused.',
     ),
     cfg.StrOpt(
         'state_path',
@@ -187,3 +195,9 @@ def lock_path(conf: cfg.ConfigOpts) -> str:
     """The folder of the lock files."""
     chosen: str = conf.os_acc.lock_path
     return chosen or os.path.join(conf.os_acc.state_path, 'locks')
+
+
+def host(conf: cfg.ConfigOpts) -> str:
+    """The name of this host: [os_acc] host, else as Nova takes it."""
+    chosen: str = conf.os_acc.host
+    return chosen or socket.gethostname()

@@ -12,3 +12,5 @@ from os_acc.journal.journal import Entry
 from os_acc.journal.journal import Journal
 
 __all__ = ['Entry', 'Journal']
+
+UnreadableRow = Entry

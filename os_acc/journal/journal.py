@@ -84,13 +84,14 @@ class Journal:
     """
 
     def __init__(
-        self, state_path: str, timeout: float, create: bool = True
+        self, state_path: str, timeout: float, read_only: bool = False
     ) -> None:
         objects.register_all()
         self._mutex = threading.Lock()
         self._timeout = timeout
         for opened in _OPEN:
             opened._refuse_fork()
+        create = not read_only
         self.path = journal_file.prepare(state_path, timeout, create)
         self._pid = os.getpid()
         self._db = journal_file.connect(self.path, timeout)
@@ -109,6 +110,12 @@ class Journal:
         else:
             rows = self._rows('instance_uuid = ?', instance_uuid)
         return [self._read(row, _entry) for row in rows]
+
+    def vans(self, uuid: str | None = None) -> objects.VANList:
+        return objects.VANList(objects=[e.van for e in self.entries(uuid)])
+
+    def unreadable(self, instance_uuid: str | None = None) -> list[Any]:
+        return []
 
     def vans_on(self, device: str | None) -> objects.VANList:
         """The VANs on a device (None: on any), in every state."""

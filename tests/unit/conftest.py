@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Iterator
+import signal
 import threading
 from typing import Any
 import uuid
@@ -196,3 +197,11 @@ def host(clean, monkeypatch) -> Host:
     os_acc.CONF.set_override('plugin', 'recording', 'os_acc')
     os_acc.initialize()
     return made
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Also where the tests run in the background: a shell ignores it there."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
