@@ -146,14 +146,15 @@ def _mark(
 
     :returns: the entries that may be undone
     """
+    # A row that says "plugged", or may say so because its commit failed,
+    # must keep its device. Every other state says by itself that there is
+    # something to undo.
+    half_done = [e for e in entries if e.van.state != states.PLUGGED]
     try:
         host.journal.mark(entries, states.UNPLUGGING)
     except Exception as err:
         result.journal_errors.append(_journal_error(host, err))
-        # A row that says "plugged", or may say so because its commit
-        # failed, must keep its device. Every other state says by itself
-        # that there is something to undo.
-        return [e for e in entries if e.van.state != states.PLUGGED]
+        return half_done
     return list(entries)
 
 

@@ -269,6 +269,8 @@ def test_a_journal_that_cannot_mark_the_rows_keeps_every_device(
     host.calls.clear()
 
     def fail(self, entries, state):
+        for entry in entries:
+            entry.van.state = state
         raise exception.JournalError(path='j', reason='disk is full')
 
     with monkeypatch.context() as patch:
