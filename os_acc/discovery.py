@@ -165,7 +165,7 @@ def vans(
             instance, 'instance_info', 'an InstanceInfo or a UUID'
         )
     for row in host.journal.unreadable(uuid):
-        log.about(LOG, row.instance_uuid, row.uuid).warning(
+        log.about(LOG, row.instance_uuid, row.van_uuid).warning(
             'left out: it cannot be read: %s', row.reason
         )
     return host.journal.vans(uuid)

@@ -136,7 +136,7 @@ def _recover_vans(
     for row in host.journal.unreadable(instance_uuid):
         text = str(plan.unreadable(host, row))
         report.unreadable[instance_uuid] = text
-        log.about(LOG, instance_uuid, row.uuid).error(
+        log.about(LOG, instance_uuid, row.van_uuid).error(
             'not recovered: %s', text
         )
     step = steps.Steps(host)

@@ -135,9 +135,9 @@ def unreadable(
     """The error of a row that cannot be read."""
     return exception.JournalUnreadable(
         path=host.journal.path,
-        reason=f'VAN {row.uuid} of instance {row.instance_uuid} cannot be '
+        reason=f'VAN {row.van_uuid} of instance {row.instance_uuid} cannot be '
         f'read: {row.reason}. Reinstall the package that its driver came '
-        f'with, or drop it: os-acc van forget {row.uuid}',
+        f'with, or drop it: os-acc van forget {row.van_uuid}',
     )
 
 

@@ -75,7 +75,7 @@ def unplug(
             unreadable = [
                 plan.unreadable(host, row)
                 for row in host.journal.unreadable(uuid)
-                if uuids is None or row.uuid in uuids
+                if uuids is None or row.van_uuid in uuids
             ]
             entries = [
                 entry

@@ -100,7 +100,7 @@ def open_journal() -> journal.Journal | None:
     conf = os_acc.CONF.os_acc
     try:
         return journal.Journal(
-            conf.state_path, conf.journal_timeout, create=False
+            conf.state_path, conf.journal_timeout, read_only=True
         )
     except exception.JournalMissing as err:
         print(f'{err}: nothing was plugged there', file=sys.stderr)

@@ -46,13 +46,12 @@ class Recover(base.Command, lister.Lister):
         base.check_owner()
         if parsed_args.rebuild:
             conf = os_acc.CONF.os_acc
-            kept, lost = journal_file.rebuild(
-                conf.state_path, conf.journal_timeout
-            )
+            done = journal_file.rebuild(conf.state_path, conf.journal_timeout)
             self.app.stderr.write(
-                f'New journal: {kept} VANs could be read and taken over, '
-                f'{lost} clashed with others. Plug each instance again to '
-                'take up what is missing.\n'
+                f'New journal: {done.vans} VANs could be read and taken over, '
+                f'and {done.programs} records of programmed devices; '
+                f'{done.lost} clashed with others. Plug each instance again '
+                'to take up what is missing.\n'
             )
         # Not os_acc.initialize(), which recovers too, but says nothing.
         report = recovery.recover(
