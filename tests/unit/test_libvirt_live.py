@@ -23,7 +23,6 @@ from lxml import etree
 import pytest
 
 import acc_plug_libvirt
-from acc_plug_libvirt import connection
 from acc_plug_libvirt import detach
 import os_acc
 from os_acc import exception
@@ -40,7 +39,6 @@ LIVE, CONFIG = 1, 2
 def libvirt(monkeypatch):
     made = double.Module()
     monkeypatch.setitem(sys.modules, 'libvirt', made)
-    monkeypatch.setattr(connection, '_loop_runs', False)
     return made
 
 
@@ -378,7 +376,7 @@ def test_it_has_been_asked_before(plugin, daemon, van, plugged):
 )
 def test_not_now(plugin, daemon, van, plugged, err, monkeypatch):
     """Whatever libvirt says, it is asked again; at the end, it is told."""
-    monkeypatch.setattr(detach, '_PAUSE', 0.05)
+    monkeypatch.setattr(detach, 'PAUSE', 0.05)
     daemon.script['detach'] = [config_first, err]
     plugin.unplug(van, INSTANCE, True)
     assert plugged.live == []
@@ -581,7 +579,7 @@ def test_a_libvirtd_that_hangs(plugin, libvirt, van, monkeypatch):
 def test_a_fork_leaves_the_parents_connection(plugin, daemon, van):
     daemon.domain(UUID)
     plugin.plug(van, INSTANCE, True)
-    opened = plugin._libvirt().get()
+    opened = plugin.libvirt().get()
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:

@@ -29,7 +29,7 @@ LOG = logging.getLogger(__name__)
 # How long to go without a look: libvirtd's restart loses an event.
 _LOOK_EVERY = 2.0
 # Between two attempts: what said no at once may say yes in a moment.
-_PAUSE = 1.0
+PAUSE = 1.0
 
 
 def detach(
@@ -111,7 +111,7 @@ class _Detach:
             if self._ask(min(attempt_seconds, self._left())):
                 self.logger.info('the guest has let go')
                 return
-            time.sleep(max(0.0, min(_PAUSE, self._left())))
+            time.sleep(max(0.0, min(PAUSE, self._left())))
         if self._is_in():
             said = f'; the last answer was: {self.said}' if self.said else ''
             raise exception.Timeout(
