@@ -289,7 +289,7 @@ def test_412_past_the_deadline_is_given_up(host):
     host.before_post = lambda: host.touch(RUNNING)
     fails(
         exception.HypervisorError,
-        'given up after 1 tries',
+        'gave up after 1 tries',
         call=lambda: os_acc.plug(instance(), [arq()], live=True),
     )
 
