@@ -98,6 +98,13 @@ def adapter() -> Any:
         return _adapters[wanted]
 
 
+def close() -> None:
+    """Log off. The next call of adapter() logs on again."""
+    with _connecting:
+        # pypowervm logs off when an Adapter's session is garbage collected.
+        _adapters.clear()
+
+
 def _connect(conf: Any) -> Any:
     from pypowervm import adapter as pvm_adapter
     from pypowervm.helpers import log_helper

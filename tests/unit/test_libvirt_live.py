@@ -467,7 +467,9 @@ def test_a_late_attach_is_taken_out_again(plugin, daemon, van):
     with pytest.raises(exception.Timeout):
         plugin.plug(van, INSTANCE, True)
     os_acc.CONF.set_override('detach_timeout', 0.3, 'os_acc_libvirt')
-    with pytest.raises(exception.Timeout, match='earlier call'):
+    with pytest.raises(
+        exception.Timeout, match=r'Waited 0\.3 s for an earlier call'
+    ):
         plugin.unplug(van, INSTANCE, True)
     os_acc.CONF.set_override('detach_timeout', 20.0, 'os_acc_libvirt')
     go_on.set()

@@ -159,14 +159,6 @@ class Connection:
                 self._open.close()
         self._open = None
 
-    def close(self) -> None:
-        """Close the connection; get() opens it again."""
-        with self._lock:
-            if self._open is not None:
-                with contextlib.suppress(module().libvirtError):
-                    self._open.close()
-            self._open = None
-
     def turn(self, instance_uuid: str) -> threading.Lock:
         """The lock that allows one call at a time on a domain.
 

@@ -57,7 +57,7 @@ def detach(
     """
     what = f'guest {van.instance_uuid} to release VAN {van.uuid}'
     deadline = time.monotonic() + seconds
-    work = _Detach(conn, van, xml, deadline, what)
+    work = Detach(conn, van, xml, deadline, what)
     waiting.at_most(
         lambda: work.run(attempts, attempt_seconds),
         # run() ends earlier by itself, unless a call to libvirt hangs.
@@ -66,7 +66,7 @@ def detach(
     )
 
 
-class _Detach:
+class Detach:
     """One detach.
 
     :param deadline: on the clock of time.monotonic()
@@ -92,11 +92,12 @@ class _Detach:
         """See detach()."""
         turn = self.conn.turn(self.van.instance_uuid)
         # An attach whose caller has given up must end first.
-        if not turn.acquire(timeout=max(0.0, self._left())):
+        left = max(0.0, self._left())
+        if not turn.acquire(timeout=left):
             raise exception.Timeout(
                 what=f'an earlier call to libvirt for domain '
                 f'{self.van.instance_uuid} to end',
-                seconds=0.0,
+                seconds=round(left, 1),
             )
         try:
             self._run(attempts, attempt_seconds)
@@ -120,7 +121,7 @@ class _Detach:
                 self.logger.info('the guest has released the device')
                 return
             time.sleep(max(0.0, min(PAUSE, self._left())))
-        if self._is_in():
+        if self.is_attached():
             reason = f': {self.reason}' if self.reason else ''
             raise exception.Timeout(
                 what=f'{self.what}; it still has the device after {attempt} '
@@ -128,7 +129,7 @@ class _Detach:
                 seconds=round(time.monotonic() - begun, 1),
             )
 
-    def _is_in(self) -> bool:
+    def is_attached(self) -> bool:
         """Whether the running guest has the device."""
         return self.conn.run(
             self.what, lambda _: _live(self.conn, self.van) is not None
@@ -174,14 +175,14 @@ class _Detach:
                     err
                 ):
                     return False
-            while self._is_in():
+            while self.is_attached():
                 left = deadline - time.monotonic()
                 if left <= 0:
                     return False
                 if answer.received.wait(min(left, _LOOK_EVERY)):
                     # The domain tells whether the answer was yes or no.
                     self.reason = self.reason or 'the guest refused'
-                    return not self._is_in()
+                    return not self.is_attached()
         return True
 
 
