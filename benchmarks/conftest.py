@@ -200,11 +200,11 @@ def initialize(
         if extensions is not None:
             monkeypatch.setattr(loader, 'load_all', lambda: extensions)
         CONF.set_override('state_path', str(state_path), group='os_acc')
-        monkeypatch.setattr(os_acc, '_attacher', None)
+        monkeypatch.setattr(os_acc, '_host', None)
         os_acc.initialize()
-        attacher = os_acc._attacher
+        attacher = os_acc._host
         made.append(attacher)
-        return lambda: monkeypatch.setattr(os_acc, '_attacher', attacher)
+        return lambda: monkeypatch.setattr(os_acc, '_host', attacher)
 
     CONF.set_override('plugin', 'noop', group='os_acc')
     yield do

@@ -33,7 +33,7 @@ import os_acc
 config, discover = sys.argv[1:]
 os_acc.CONF([], project='os-acc', default_config_files=[config])
 os_acc.initialize()
-driver = os_acc._attacher.extensions.drivers['cyborg']
+driver = os_acc._host.extensions.drivers['cyborg']
 handles = 0
 if discover == 'True':
     handles = sum(each.handles_total for each in driver.get_devices())

@@ -25,7 +25,7 @@ from kernel import Kernel
 import pytest
 
 import os_acc
-from os_acc.linux import bus
+from os_acc.devices import bus
 from os_acc.privileged import context
 
 ROUNDS = 10

@@ -36,7 +36,7 @@ from os_acc import exception
 from os_acc import journal
 from os_acc import loader
 from os_acc import objects
-from os_acc.linux import boot
+from os_acc.devices import boot
 
 Requests = Sequence[objects.AcceleratorRequest]
 

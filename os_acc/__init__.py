@@ -26,13 +26,13 @@ from os_acc import objects
 from os_acc import opts
 
 if TYPE_CHECKING:
-    from os_acc import attach
+    from os_acc import host
     from os_acc import progress as progress_module
 
 CONF = cfg.CONF
 opts.register(CONF)
 
-_attacher: attach.Attacher | None = None
+_host: host.Host | None = None
 _initializing = threading.Lock()
 
 
@@ -45,22 +45,23 @@ def initialize(reset: bool = False) -> None:
     :raises InvalidRequest: an option has a value that cannot be
     :raises JournalError: the journal cannot be opened; says what to do
     """
-    global _attacher
+    global _host
     with _initializing:
-        if _attacher is not None and not reset:
+        if _host is not None and not reset:
             return
         from os_acc import host
         from os_acc import recovery
+        from os_acc.attach import attacher
 
-        made = host.attacher(CONF)
+        made = host.Host.open(CONF)
         try:
-            recovery.recover(made)
+            recovery.recover(attacher.Attacher(made))
         except BaseException:
-            made.journal.close()
+            made.close()
             raise
-        if _attacher is not None:
-            _attacher.journal.close()
-        _attacher = made
+        if _host is not None:
+            _host.close()
+        _host = made
 
 
 def plug(
@@ -95,7 +96,11 @@ def plug(
     :raises PlugException: it failed, and what this call did is undone; its
         cause is the first failure, its undo_errors what could not be undone
     """
-    return _get().plug(instance_info, requests, live, progress)
+    from os_acc.attach import attacher
+
+    return attacher.Attacher(_get()).plug(
+        instance_info, requests, live, progress
+    )
 
 
 def unplug(
@@ -119,7 +124,11 @@ def unplug(
         and why: unplug() or recover() goes on with them. Without undo_errors
         nothing was touched, as its cause says
     """
-    return _get().unplug(instance_info, requests, live, progress)
+    from os_acc.attach import attacher
+
+    return attacher.Attacher(_get()).unplug(
+        instance_info, requests, live, progress
+    )
 
 
 def get_vans(
@@ -140,9 +149,9 @@ def get_devices() -> list[objects.Device]:
 
     :raises DiscoveryFailed: a driver failed; has what the others found
     """
-    from os_acc import host
+    from os_acc import discovery
 
-    return host.devices(_get().extensions)
+    return discovery.devices(_get())
 
 
 def host_info(
@@ -153,9 +162,9 @@ def host_info(
     :param permitted_handle_names: names of handle classes, such as
         'PCIHandle'; None: all. Only what speaks one of them is returned
     """
-    from os_acc import host
+    from os_acc import discovery
 
-    return host.info(_get().extensions, permitted_handle_names)
+    return discovery.info(_get(), permitted_handle_names)
 
 
 def recover() -> objects.RecoveryReport:
@@ -169,8 +178,9 @@ def recover() -> objects.RecoveryReport:
     :raises JournalError: the journal cannot be read or written
     """
     from os_acc import recovery
+    from os_acc.attach import attacher
 
-    return recovery.recover(_get())
+    return recovery.recover(attacher.Attacher(_get()))
 
 
 def program_device(
@@ -201,14 +211,14 @@ def program_device(
         this and those before: the device was not touched
     :raises DeviceError, Timeout: it failed; the device is in error
     """
-    from os_acc import host
+    from os_acc import discovery
 
-    return host.program_device(
-        _get().extensions, address, bitstream, function_id, region, progress
+    return discovery.program_device(
+        _get(), address, bitstream, function_id, region, progress
     )
 
 
-def _get() -> attach.Attacher:
-    if _attacher is None:
+def _get() -> host.Host:
+    if _host is None:
         raise exception.LibraryNotInitialized()
-    return _attacher
+    return _host

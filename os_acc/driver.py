@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 from typing import Any
@@ -19,11 +18,12 @@ from typing import ClassVar
 
 from os_acc import exception
 from os_acc import extension
+from os_acc import objects
 
 if TYPE_CHECKING:
     from os_acc import journal as journal_module
-    from os_acc import objects
-    from os_acc import programming
+    from os_acc import locking
+    from os_acc import progress
 
 
 class DriverBase(extension.ExtensionBase, abc.ABC):
@@ -49,12 +49,8 @@ class DriverBase(extension.ExtensionBase, abc.ABC):
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
-        self._lock: Callable[..., AbstractContextManager[None]] | None = None
-        self._vans_on: Callable[[str | None], objects.VANList] | None = None
-        self._requests_of: (
-            Callable[[str], list[objects.AcceleratorRequest]] | None
-        ) = None
         self._journal: journal_module.Journal | None = None
+        self._locks: locking.Locks | None = None
 
     @abc.abstractmethod
     def can_handle(self, request: objects.AcceleratorRequest) -> bool:
@@ -124,7 +120,7 @@ class DriverBase(extension.ExtensionBase, abc.ABC):
         bitstream: str | None,
         function_id: str | None,
         region: str | None,
-        report: programming.Report,
+        report: progress.Report,
     ) -> bool:
         """Put a function into a device, for its administrator.
 
@@ -152,11 +148,9 @@ class DriverBase(extension.ExtensionBase, abc.ABC):
         :returns: a context manager; not to be entered again inside itself
         :raises Timeout: someone else held it for all of lock_timeout
         """
-        if self._lock is None:
+        if self._locks is None:
             raise exception.LibraryNotInitialized()
-        if timeout is None:
-            return self._lock(device)
-        return self._lock(device, timeout)
+        return self._locks.device(device, timeout)
 
     def vans_on(self, device: str | None) -> objects.VANList:
         """What the journal holds on a device, in every state.
@@ -164,34 +158,33 @@ class DriverBase(extension.ExtensionBase, abc.ABC):
         :param device: its address, as the driver set it in ``van.device``;
             None: on every device, other drivers' too
         """
-        if self._vans_on is None:
+        if self._locks is None:
             raise exception.LibraryNotInitialized()
-        return self._vans_on(device)
+        if self._journal is None:
+            return objects.VANList()
+        return self._journal.vans_on(device)
 
     def requests_of(
         self, instance_uuid: str
     ) -> list[objects.AcceleratorRequest]:
         """What an instance has, and what is being plugged for it now."""
-        if self._requests_of is None:
+        if self._locks is None:
             raise exception.LibraryNotInitialized()
-        return self._requests_of(instance_uuid)
+        if self._journal is None:
+            return []
+        return self._journal.requests_of(instance_uuid)
 
     @property
     def journal(self) -> journal_module.Journal | None:
-        """For os_acc.programming; None: there is none yet to look at."""
+        """The journal, for os_acc.programming; None if there is none yet."""
         return self._journal
 
     def connect(
-        self,
-        lock: Callable[..., AbstractContextManager[None]],
-        vans_on: Callable[[str | None], objects.VANList],
-        requests_of: (
-            Callable[[str], list[objects.AcceleratorRequest]] | None
-        ) = None,
-        journal: journal_module.Journal | None = None,
+        self, journal: journal_module.Journal | None, locks: locking.Locks
     ) -> None:
-        """Give it the locks and the journal. os-acc's own."""
+        """Give the driver the host's journal and locks. os-acc calls it.
+
+        :param journal: None if there is no journal yet, for looking only
+        """
         self._journal = journal
-        self._lock = lock
-        self._vans_on = vans_on
-        self._requests_of = requests_of
+        self._locks = locks

@@ -118,7 +118,25 @@ class DeviceNotFound(ExceptionBase):
 
 
 class DeviceBusy(ExceptionBase):
-    msg_fmt = _('%(device)s is busy: %(holder)s has it')
+    """A device is in use by somebody else.
+
+    :param device: what is busy
+    :param reason: a whole clause, such as 'it has 2 VFs'
+    :param holder: in place of reason: who has it
+    """
+
+    msg_fmt = _('%(device)s is busy: %(reason)s')
+
+    def __init__(
+        self,
+        message: str | None = None,
+        holder: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if holder is not None:
+            kwargs['holder'] = holder
+            kwargs.setdefault('reason', f'{holder} has it')
+        super().__init__(message, **kwargs)
 
 
 class DeviceInUseByHost(ExceptionBase):

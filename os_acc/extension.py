@@ -22,7 +22,7 @@ from oslo_config import cfg
 from os_acc import opts
 
 if TYPE_CHECKING:
-    from os_acc import diagnosis
+    from os_acc import finding
 
 CONF = cfg.CONF
 
@@ -56,7 +56,7 @@ class ExtensionBase:
         made.name = name
         return made
 
-    def diagnose(self) -> Iterable[diagnosis.Finding]:
+    def diagnose(self) -> Iterable[finding.Finding]:
         """Say what on this host is good, and what is not: ``os-acc doctor``.
 
         It only looks. Here: nothing to say.

@@ -6,173 +6,73 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""This host: its journal, locks, drivers and plugins, put together."""
+"""Host: what this process has of os-acc, put together once."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
-import logging
-
 from oslo_config import cfg
 
-from os_acc import attach
-from os_acc import driver as driver_base
 from os_acc import exception
 from os_acc import journal as journal_module
 from os_acc import loader
 from os_acc import locking
-from os_acc import objects
 from os_acc import opts
-from os_acc import progress
-from os_acc import validation
-
-LOG = logging.getLogger(__name__)
 
 
-def attacher(conf: cfg.ConfigOpts) -> attach.Attacher:
-    """Open the journal, load drivers and plugins, and connect them.
+class Host:
+    """The configuration, the drivers and plugins, the journal and the locks.
 
-    :raises InvalidRequest: an option has a value that cannot be
-    :raises JournalError: the journal cannot be opened
+    initialize() makes one for the process. attach, recovery, discovery and
+    doctor take it.
+
+    :param conf: the configuration
+    :param extensions: the drivers and plugins, which get connected to the
+        journal and the locks
+    :param journal: None if there is none yet, for looking only
     """
-    extensions = loader.load_all()
-    opts.check(conf, extensions.options())
-    journal = journal_module.Journal(
-        conf.os_acc.state_path, conf.os_acc.journal_timeout
-    )
-    locks = locking.Locks(opts.lock_path(conf), conf.os_acc.lock_timeout)
-    for driver in extensions.drivers.values():
-        driver.connect(
-            locks.device, journal.vans_on, journal.requests_of, journal
-        )
-    return attach.Attacher(extensions, journal, locks, conf)
 
-
-def devices(extensions: loader.Extensions) -> list[objects.Device]:
-    """See os_acc.get_devices."""
-    found: list[objects.Device] = []
-    catch_all: list[objects.Device] = []
-    errors = []
-    for name, driver in sorted(extensions.drivers.items()):
-        try:
-            devices = list(driver.get_devices())
-            for each in devices:
-                if not isinstance(each, objects.Device):
-                    raise TypeError(
-                        f'get_devices() gave a {type(each).__name__}, '
-                        'expected objects.Device'
-                    )
-        except Exception as err:
-            LOG.exception('Discovery by driver %r failed', name)
-            found.extend(getattr(err, 'devices', ()))
-            errors.append(f'driver {name!r}: {exception.describe(err)}')
-        else:
-            (catch_all if driver.generic else found).extend(devices)
-    # Each device once: a specific driver's claim goes first here too.
-    known = {device.address for device in found}
-    found += [each for each in catch_all if each.address not in known]
-    if errors:
-        # Not swallowed: a device that is missing in a report looks lost.
-        raise exception.DiscoveryFailed(found, errors='; '.join(errors))
-    return found
-
-
-def program_device(
-    extensions: loader.Extensions,
-    address: str,
-    bitstream: str | None,
-    function_id: str | None,
-    region: str | None,
-    callback: progress.Callback | None,
-) -> bool:
-    """See os_acc.program_device."""
-    wanted = objects.Device(address=address, driver='any')
-    if function_id is not None:
-        wanted.function_id = function_id  # raises where it is no name
-    if bitstream is None and function_id is None:
-        raise exception.InvalidRequest(
-            subject='os_acc.program_device',
-            field='bitstream',
-            value=None,
-            expected='a bitstream or a function_id',
-        )
-    driver = _driver_of(extensions, wanted.address)
-    reporter = progress.Reporter(callback)
-
-    def tell(
-        status: str, fraction: float | None = None, message: str | None = None
+    def __init__(
+        self,
+        conf: cfg.ConfigOpts,
+        extensions: loader.Extensions,
+        journal: journal_module.Journal | None,
     ) -> None:
-        reporter(
-            progress.Progress(
-                instance_uuid='',
-                van_uuid='',
-                step='program_device',
-                status=status,
-                fraction=fraction,
-                message=message,
-                device=wanted.address,
-            )
+        self.conf = conf
+        self.extensions = extensions
+        self._journal = journal
+        self.locks = locking.Locks(
+            opts.lock_path(conf), conf.os_acc.lock_timeout
         )
+        for driver in extensions.drivers.values():
+            driver.connect(journal, self.locks)
 
-    tell(progress.STARTED)
-    try:
-        done = driver.program_device(
-            wanted.address,
-            bitstream,
-            function_id,
-            region,
-            lambda fraction, text: tell(progress.RUNNING, fraction, text),
+    @classmethod
+    def open(cls, conf: cfg.ConfigOpts) -> Host:
+        """Load drivers and plugins, and open the journal.
+
+        :raises InvalidRequest: an option is invalid
+        :raises JournalError: the journal cannot be opened
+        """
+        extensions = loader.load_all()
+        opts.check(conf, extensions.options())
+        journal = journal_module.Journal(
+            conf.os_acc.state_path, conf.os_acc.journal_timeout
         )
-    except BaseException as err:
-        tell(progress.FAILED, message=exception.describe(err))
-        raise
-    tell(progress.DONE, 1.0)
-    return done
+        return cls(conf, extensions, journal)
 
+    @property
+    def journal(self) -> journal_module.Journal:
+        """The journal.
 
-def _driver_of(
-    extensions: loader.Extensions, address: str
-) -> driver_base.DriverBase:
-    """The driver that programs a device.
-
-    :raises DeviceNotFound: none does
-    """
-    try:
-        there = devices(extensions)
-    except exception.DiscoveryFailed as err:
-        there = err.devices
-    for device in there:
-        if device.address == address:
-            return extensions.driver(device.driver)
-    raise exception.DeviceNotFound(
-        wanted=address, reason='no driver knows such a device on this host'
-    )
-
-
-def info(
-    extensions: loader.Extensions, permitted: Collection[str] | None
-) -> objects.HostInfo:
-    """See os_acc.host_info."""
-    described, errors = [], dict(extensions.errors)
-    for name, plugin in sorted(extensions.plugins.items()):
-        try:
-            described.append(validation.takes(plugin))
-        except exception.NoMatchingPlugin as err:
-            errors[f'plugin {name}'] = err.kwargs['reason']
-    made = objects.HostInfo(
-        plugin_info=described,
-        driver_info=[
-            objects.HostDriverInfo(
-                driver_name=name,
-                handle_info=[
-                    objects.HostHandleInfo.of(handle)
-                    for handle in driver.handle_types
-                ],
+        :raises JournalMissing: there is none yet
+        """
+        if self._journal is None:
+            raise exception.JournalMissing(
+                path=self.conf.os_acc.state_path, reason='there is none'
             )
-            for name, driver in sorted(extensions.drivers.items())
-        ],
-        load_errors=errors,
-    )
-    if permitted is not None:
-        made.filter_handle_types(permitted)
-    return made
+        return self._journal
+
+    def close(self) -> None:
+        """Close the journal."""
+        if self._journal is not None:
+            self._journal.close()

@@ -21,6 +21,7 @@ from typing import TypeVar
 from oslo_config import cfg
 from stevedore import extension as stevedore_extension
 
+from os_acc import bitstream_opts
 from os_acc import driver as driver_base
 from os_acc import exception
 from os_acc import extension
@@ -217,3 +218,20 @@ def importable() -> list[Importable]:
         if isinstance(found.plugin, type)
         and issubclass(found.plugin, extension.ExtensionBase)
     ]
+
+
+def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
+    """All options, for oslo-config-generator and the documentation.
+
+    :returns: (group, options), with those of every driver and plugin that
+        can be imported
+    """
+    result: list[tuple[str, list[cfg.Opt]]] = [
+        (opts.GROUP, list(opts.OPTS)),
+        (bitstream_opts.GROUP, list(bitstream_opts.OPTS)),
+    ]
+    for each in importable():
+        if each.options:
+            group = f'{opts.GROUP}_{each.name}'
+            result.append((group, list(each.options)))
+    return result

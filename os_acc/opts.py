@@ -17,8 +17,8 @@ import re
 
 from oslo_config import cfg
 
+from os_acc import bitstream_opts
 from os_acc import exception
-from os_acc.bitstreams import options as bitstream_opts
 
 GROUP = 'os_acc'
 
@@ -187,22 +187,3 @@ def lock_path(conf: cfg.ConfigOpts) -> str:
     """The folder of the lock files."""
     chosen: str = conf.os_acc.lock_path
     return chosen or os.path.join(conf.os_acc.state_path, 'locks')
-
-
-def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
-    """All options, for oslo-config-generator and the documentation.
-
-    :returns: (group, options), with those of every driver and plugin that
-        can be imported
-    """
-    from os_acc import loader
-
-    result: list[tuple[str, list[cfg.Opt]]] = [
-        (GROUP, list(OPTS)),
-        (bitstream_opts.GROUP, list(bitstream_opts.OPTS)),
-    ]
-    for extension in loader.importable():
-        if extension.options:
-            group = f'{GROUP}_{extension.name}'
-            result.append((group, list(extension.options)))
-    return result

@@ -48,6 +48,10 @@ class Progress:
 
 Callback = Callable[[Progress], None]
 
+#: Takes the fraction that is done (0.0 to 1.0; None: unknown) and a text that
+#: says what is being done.
+Report = Callable[[float | None, str], None]
+
 
 class Reporter:
     """Hands progress to the caller, one at a time, and survives its errors.

@@ -14,12 +14,12 @@ import contextlib
 import dataclasses
 import logging
 
-from os_acc import attach
 from os_acc import exception
 from os_acc import log
 from os_acc import objects
-from os_acc import programs
-from os_acc.linux import boot
+from os_acc.attach import attacher as attach
+from os_acc.devices import boot
+from os_acc.journal import programs
 from os_acc.objects import van as states
 
 LOG = logging.getLogger(__name__)

@@ -9,7 +9,7 @@
 """A generated sysfs tree, and a kernel that changes it as Linux would.
 
 For unit tests and benchmarks: all that os-acc reads is in files, all that it
-writes goes through ``os_acc.linux.sysfs.write``, which this one replaces.
+writes goes through ``os_acc.devices.sysfs.write``, which this one replaces.
 The real kernel's turn is in tests/lab.
 """
 
@@ -24,9 +24,9 @@ import shutil
 from typing import Any
 import uuid
 
-from os_acc.linux import holders
-from os_acc.linux import sysfs
-from os_acc.linux import waiting
+from os_acc.devices import holders
+from os_acc.devices import sysfs
+from os_acc.devices import waiting
 from os_acc.privileged import context
 
 VFIO = ('vfio-pci', 'mlx5_vfio_pci')

@@ -21,11 +21,10 @@ from oslo_config import cfg
 
 import os_acc
 from os_acc import exception
+from os_acc import host as host_module
 from os_acc import journal
 from os_acc import loader
-from os_acc import locking
 from os_acc import objects
-from os_acc import opts
 
 FAILED = 1
 WRONG_INPUT = 2
@@ -108,25 +107,15 @@ def open_journal() -> journal.Journal | None:
         return None
 
 
-def extensions(
+def host(
     opened: journal.Journal | None, loaded: loader.Extensions | None = None
-) -> loader.Extensions:
-    """Drivers and plugins for looking only.
+) -> host_module.Host:
+    """The host, for looking only.
 
     :param opened: what open_journal() returned
-    :param loaded: those that are loaded already
+    :param loaded: the drivers and plugins, if they are loaded already
     """
-    conf = os_acc.CONF.os_acc
-    loaded = loaded or loader.load_all()
-    locks = locking.Locks(opts.lock_path(os_acc.CONF), conf.lock_timeout)
-    for driver in loaded.drivers.values():
-        driver.connect(
-            locks.device,
-            opened.vans_on if opened else lambda _: objects.VANList(),
-            opened.requests_of if opened else lambda _: [],
-            opened,
-        )
-    return loaded
+    return host_module.Host(os_acc.CONF, loaded or loader.load_all(), opened)
 
 
 class Nullable(columns.FormattableColumn[Any]):

@@ -18,9 +18,9 @@ from typing import Any
 from cliff import lister
 from cliff import show
 
+from os_acc import discovery
 from os_acc import exception
-from os_acc import host
-from os_acc import loader
+from os_acc import host as host_module
 from os_acc import objects
 from os_acc.cli import base
 
@@ -46,7 +46,7 @@ class DeviceList(base.Command, lister.Lister):
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Iterable[Any]]:
         try:
-            devices = host.devices(base.extensions(base.open_journal()))
+            devices = discovery.devices(base.host(base.open_journal()))
         except exception.DiscoveryFailed as err:
             # What the other drivers found is still worth a look.
             devices, self.failed = err.devices, err
@@ -87,14 +87,14 @@ class DeviceShow(base.Command, show.ShowOne):
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Sequence[Any]]:
         wanted = parsed_args.address.lower()
-        extensions = base.extensions(base.open_journal())
+        host = base.host(base.open_journal())
         told: dict[str, Any] = {}
-        for device in _devices_at(extensions, wanted):
+        for device in _devices_at(host, wanted):
             told |= {
                 name.replace('_', ' '): _plain(getattr(device, name))
                 for name in _DEVICE_COLUMNS
             }
-        for _, driver in sorted(extensions.drivers.items()):
+        for _, driver in sorted(host.extensions.drivers.items()):
             for name, value in (driver.show_device(wanted) or {}).items():
                 told.setdefault(name, value)
         if not told:
@@ -108,11 +108,9 @@ class DeviceShow(base.Command, show.ShowOne):
         )
 
 
-def _devices_at(
-    extensions: loader.Extensions, address: str
-) -> list[objects.Device]:
+def _devices_at(host: host_module.Host, address: str) -> list[objects.Device]:
     try:
-        devices = host.devices(extensions)
+        devices = discovery.devices(host)
     except exception.DiscoveryFailed as err:
         devices = err.devices
     return [device for device in devices if device.address == address]

@@ -19,10 +19,11 @@ from typing import Any
 from cliff import lister
 
 import os_acc
-from os_acc import diagnosis
 from os_acc import exception
+from os_acc import finding
 from os_acc import loader
 from os_acc.cli import base
+from os_acc.doctor import doctor as diagnosis
 
 
 class Doctor(base.Command, lister.Lister):
@@ -51,11 +52,11 @@ class Doctor(base.Command, lister.Lister):
         found = list(diagnosis.configuration(os_acc.CONF, loaded))
         if not found:
             found = list(_look(loaded, owner))
-        self.sick = any(each.verdict == diagnosis.ERROR for each in found)
+        self.sick = any(each.verdict == finding.ERROR for each in found)
         return ('Subject', 'Verdict', 'Finding', 'What to do'), [
             dataclasses.astuple(each)
             for each in found
-            if not (parsed_args.problems and each.verdict == diagnosis.OK)
+            if not (parsed_args.problems and each.verdict == finding.OK)
         ]
 
     def run(self, parsed_args: argparse.Namespace) -> int:
@@ -64,12 +65,16 @@ class Doctor(base.Command, lister.Lister):
 
 def _look(
     loaded: loader.Extensions, owner: str | None
-) -> Iterable[diagnosis.Finding]:
+) -> Iterable[finding.Finding]:
     journal, damage = None, None
     try:
         journal = base.open_journal()
     except exception.JournalError as err:
         damage = str(err)
     return diagnosis.host(
-        os_acc.CONF, base.extensions(journal, loaded), journal, owner, damage
+        os_acc.CONF,
+        base.host(journal, loaded).extensions,
+        journal,
+        owner,
+        damage,
     )

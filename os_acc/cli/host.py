@@ -18,8 +18,7 @@ from typing import Any
 from cliff import lister
 
 import os_acc
-from os_acc import host
-from os_acc import loader
+from os_acc import discovery
 from os_acc.cli import base
 
 
@@ -29,7 +28,7 @@ class HostShow(base.Command, lister.Lister):
     def take_action(
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Iterable[Any]]:
-        info = host.info(loader.load_all(), None)
+        info = discovery.info(base.host(None), None)
         chosen = os_acc.CONF.os_acc.plugin
         rows: list[tuple[Any, ...]] = [
             ('driver', driver.driver_name, _handles(driver), 'loaded')

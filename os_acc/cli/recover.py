@@ -19,9 +19,10 @@ from cliff import lister
 
 import os_acc
 from os_acc import host
-from os_acc import journal_file
 from os_acc import recovery
+from os_acc.attach import attacher
 from os_acc.cli import base
+from os_acc.journal import file as journal_file
 
 
 class Recover(base.Command, lister.Lister):
@@ -54,7 +55,9 @@ class Recover(base.Command, lister.Lister):
                 'take up what is missing.\n'
             )
         # Not os_acc.initialize(), which recovers too, but says nothing.
-        report = recovery.recover(host.attacher(os_acc.CONF))
+        report = recovery.recover(
+            attacher.Attacher(host.Host.open(os_acc.CONF))
+        )
         self.unfinished = bool(report.failed or report.unreadable)
         rows: list[tuple[Any, ...]] = [
             (van.uuid, van.instance_uuid, result, van.error)

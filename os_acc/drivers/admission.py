@@ -15,14 +15,14 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 import contextlib
 
-from os_acc import device_spec
 from os_acc import driver
 from os_acc import exception
 from os_acc import objects
-from os_acc.linux import in_use
-from os_acc.linux import pci
-from os_acc.linux import sriov
-from os_acc.linux import vfio
+from os_acc.devices import device_spec
+from os_acc.devices import in_use
+from os_acc.devices import pci
+from os_acc.devices import sriov
+from os_acc.devices import vfio
 
 
 @contextlib.contextmanager

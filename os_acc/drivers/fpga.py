@@ -22,20 +22,21 @@ from typing import Any
 
 from oslo_config import cfg
 
-from os_acc import bitstreams
-from os_acc import device_spec
-from os_acc import diagnosis
 from os_acc import exception
+from os_acc import finding
 from os_acc import objects
-from os_acc import programming
-from os_acc import programs
-from os_acc.drivers import pci as pci_driver
-from os_acc.drivers import pci_listing
-from os_acc.linux import pci
-from os_acc.linux import sriov
-from os_acc.linux import sysfs
-from os_acc.linux import waiting
+from os_acc import progress
+from os_acc.devices import device_spec
+from os_acc.devices import pci
+from os_acc.devices import sriov
+from os_acc.devices import sysfs
+from os_acc.devices import waiting
+from os_acc.drivers.pci import driver as pci_driver
+from os_acc.drivers.pci import listing as pci_listing
+from os_acc.journal import programs
 from os_acc.objects import device as device_objects
+from os_acc.programming import bitstreams
+from os_acc.programming import rule as programming
 
 CONF = cfg.CONF
 
@@ -123,34 +124,34 @@ class FPGADriver(pci_driver.PCIDriver):
             **programming.show(self, slots, spec.programming),
         }
 
-    def diagnose(self) -> Iterator[diagnosis.Finding]:
+    def diagnose(self) -> Iterator[finding.Finding]:
         """That of its PCI functions is told by the driver pci."""
         for number, spec in enumerate(self._specs().entries, 1):
             for key in ('program', 'check', 'clear'):
                 command = getattr(spec, key)
                 if command and not os.access(command[0], os.X_OK):
-                    yield diagnosis.Finding(
+                    yield finding.Finding(
                         f'device_spec, entry {number}',
-                        diagnosis.ERROR,
+                        finding.ERROR,
                         f'{key}: there is no command {command[0]}',
                         "install the vendor's tools, or correct the path",
                     )
         for device in self.get_devices():
             yield self._finding(device)
 
-    def _finding(self, device: objects.Device) -> diagnosis.Finding:
+    def _finding(self, device: objects.Device) -> finding.Finding:
         subject = f'FPGA {device.address}'
         spec = self._specs().check(pci.get(device.address))
         for slot in self._slots(device.address, spec):
             if (why := programming.broken(self, slot)) is not None:
-                return diagnosis.Finding(
+                return finding.Finding(
                     subject,
-                    diagnosis.WARNING,
+                    finding.WARNING,
                     why,
                     f'os-acc device program {device.address}',
                 )
-        return diagnosis.Finding(
-            subject, diagnosis.OK, f'function {device.function_id}'
+        return finding.Finding(
+            subject, finding.OK, f'function {device.function_id}'
         )
 
     def prepareVAN(
@@ -204,7 +205,7 @@ class FPGADriver(pci_driver.PCIDriver):
         spec: device_spec.Spec,
         bitstream: str | None,
         function_id: str | None,
-        report: programming.Report,
+        report: progress.Report,
         van: objects.VAN | None,
     ) -> bool:
         from os_acc.privileged import programming as privileged
@@ -239,7 +240,7 @@ class FPGADriver(pci_driver.PCIDriver):
         bitstream: str | None,
         function_id: str | None,
         region: str | None,
-        report: programming.Report,
+        report: progress.Report,
     ) -> bool:
         function = pci.get(address)
         spec = self._specs().check(function)

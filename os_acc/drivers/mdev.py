@@ -19,18 +19,18 @@ from typing import Any
 import os_resource_classes as resource_classes
 from oslo_config import cfg
 
-from os_acc import device_spec
-from os_acc import diagnosis
 from os_acc import driver
 from os_acc import exception
+from os_acc import finding
 from os_acc import log
 from os_acc import objects
+from os_acc.devices import device_spec
+from os_acc.devices import mdev
+from os_acc.devices import pci
+from os_acc.devices import sysfs
+from os_acc.devices import waiting
 from os_acc.drivers import admission
-from os_acc.drivers import pci_listing
-from os_acc.linux import mdev
-from os_acc.linux import pci
-from os_acc.linux import sysfs
-from os_acc.linux import waiting
+from os_acc.drivers.pci import listing as pci_listing
 
 LOG = logging.getLogger(__name__)
 CONF = cfg.CONF
@@ -110,19 +110,19 @@ class MdevDriver(driver.DriverBase):
             ],
         }
 
-    def diagnose(self) -> Iterator[diagnosis.Finding]:
+    def diagnose(self) -> Iterator[finding.Finding]:
         taken, made = self._taken(), mdev.devices()
         for parent, _, types in self._parents():
             text = ', '.join(f'{t.name}: {t.available} more' for t in types)
-            yield diagnosis.Finding(f'mdev parent {parent}', 'ok', text)
+            yield finding.Finding(f'mdev parent {parent}', 'ok', text)
             for each in made:
                 if each.parent != parent or each.uuid in taken:
                     continue
-                yield diagnosis.Finding(
+                yield finding.Finding(
                     f'mdev {each.uuid}',
-                    diagnosis.OK
+                    finding.OK
                     if self.config.owner == EXTERNAL
-                    else diagnosis.WARNING,
+                    else finding.WARNING,
                     f'it is there ({each.type} on {parent}), and no VAN has '
                     'it: os-acc did not make it, and does not remove it',
                     'find who made it (Nova, Cyborg, mdevctl); if nobody '

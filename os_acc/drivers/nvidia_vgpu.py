@@ -21,17 +21,17 @@ from typing import Any
 import os_resource_classes as resource_classes
 from oslo_config import cfg
 
-from os_acc import device_spec
-from os_acc import diagnosis
 from os_acc import driver
 from os_acc import exception
+from os_acc import finding
 from os_acc import log
 from os_acc import objects
+from os_acc.devices import device_spec
+from os_acc.devices import pci
+from os_acc.devices import sysfs
+from os_acc.devices import vgpu
 from os_acc.drivers import admission
-from os_acc.drivers import pci_listing
-from os_acc.linux import pci
-from os_acc.linux import sysfs
-from os_acc.linux import vgpu
+from os_acc.drivers.pci import listing as pci_listing
 
 LOG = logging.getLogger(__name__)
 CONF = cfg.CONF
@@ -117,14 +117,14 @@ class NvidiaVGPUDriver(driver.DriverBase):
             ],
         }
 
-    def diagnose(self) -> Iterator[diagnosis.Finding]:
+    def diagnose(self) -> Iterator[finding.Finding]:
         for function, spec in self._functions():
             address, wanted = function.address, spec.vgpu_type
             if vgpu.current(address) or self._is_free(address, wanted):
                 continue
-            yield diagnosis.Finding(
+            yield finding.Finding(
                 f'VF {address}',
-                diagnosis.WARNING,
+                finding.WARNING,
                 f'it cannot have a vGPU of type {wanted} now',
                 'what its siblings have leaves too little, or the type is '
                 f'wrong: os-acc device show {address}',

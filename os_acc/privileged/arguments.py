@@ -16,10 +16,10 @@ import uuid as uuid_module
 
 from oslo_config import cfg
 
-from os_acc import device_spec
 from os_acc import exception
-from os_acc.linux import mdev
-from os_acc.linux import pci
+from os_acc.devices import device_spec
+from os_acc.devices import mdev
+from os_acc.devices import pci
 
 _LONGEST = 24 * 3600.0
 

@@ -19,11 +19,11 @@ import subprocess
 from oslo_config import cfg
 
 from os_acc import exception
-from os_acc.linux import pci
-from os_acc.linux import reset
-from os_acc.linux import turns
-from os_acc.linux import vfio
-from os_acc.linux import waiting
+from os_acc.devices import pci
+from os_acc.devices import reset
+from os_acc.devices import turns
+from os_acc.devices import vfio
+from os_acc.devices import waiting
 from os_acc.privileged import arguments
 
 _TAIL = 300

@@ -26,7 +26,7 @@ from oslo_privsep import daemon
 from oslo_privsep import priv_context
 
 from os_acc import exception
-from os_acc.linux import holders
+from os_acc.devices import holders
 
 SECTION = 'os_acc_privileged'
 

@@ -11,13 +11,13 @@
 from __future__ import annotations
 
 from os_acc import exception
-from os_acc.linux import holders
-from os_acc.linux import in_use
-from os_acc.linux import mdev
-from os_acc.linux import pci
-from os_acc.linux import sysfs
-from os_acc.linux import vfio
-from os_acc.linux import waiting
+from os_acc.devices import holders
+from os_acc.devices import in_use
+from os_acc.devices import mdev
+from os_acc.devices import pci
+from os_acc.devices import sysfs
+from os_acc.devices import vfio
+from os_acc.devices import waiting
 from os_acc.privileged import arguments
 from os_acc.privileged import context
 

@@ -13,10 +13,10 @@ from __future__ import annotations
 import os
 
 from os_acc import exception
-from os_acc.linux import mdev
-from os_acc.linux import turns
-from os_acc.linux import vgpu
-from os_acc.linux import waiting
+from os_acc.devices import mdev
+from os_acc.devices import turns
+from os_acc.devices import vgpu
+from os_acc.devices import waiting
 from os_acc.privileged import arguments
 from os_acc.privileged import cleaning
 from os_acc.privileged import context

@@ -13,14 +13,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from os_acc import exception
-from os_acc.linux import holders
-from os_acc.linux import in_use
-from os_acc.linux import modules
-from os_acc.linux import pci
-from os_acc.linux import sriov
-from os_acc.linux import turns
-from os_acc.linux import vfio
-from os_acc.linux import waiting
+from os_acc.devices import holders
+from os_acc.devices import in_use
+from os_acc.devices import modules
+from os_acc.devices import pci
+from os_acc.devices import sriov
+from os_acc.devices import turns
+from os_acc.devices import vfio
+from os_acc.devices import waiting
 from os_acc.privileged import arguments
 from os_acc.privileged import cleaning
 from os_acc.privileged import context

@@ -31,19 +31,19 @@ from typing import BinaryIO
 
 from oslo_config import cfg
 
-from os_acc import device_spec
+from os_acc import bitstream_checksum as checksum
+from os_acc import bitstream_local as local
+from os_acc import bitstream_opts as options
 from os_acc import exception
-from os_acc import programming
-from os_acc.bitstreams import checksum
-from os_acc.bitstreams import local
-from os_acc.bitstreams import options
-from os_acc.linux import holders
-from os_acc.linux import pci
-from os_acc.linux import sriov
-from os_acc.linux import vfio
+from os_acc.devices import device_spec
+from os_acc.devices import holders
+from os_acc.devices import pci
+from os_acc.devices import sriov
+from os_acc.devices import vfio
 from os_acc.objects import device as device_objects
 from os_acc.privileged import arguments
 from os_acc.privileged import context
+from os_acc.programming import rule as programming
 
 _TAIL = 300
 # For the kernel to end what was killed; what does not end is left alone.

@@ -35,7 +35,7 @@ def configure(state_path: str, **fake_options: Any) -> None:
     conf.set_override('state_path', state_path, 'os_acc')
     # One after the other: the boundaries have one order.
     conf.set_override('max_workers', 1, 'os_acc')
-    from os_acc.drivers.fake import FakeDriver
+    from os_acc.drivers.fake.driver import FakeDriver
 
     FakeDriver.load('fake')
     for name, value in fake_options.items():

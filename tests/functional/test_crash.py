@@ -36,9 +36,9 @@ from os_acc import journal
 from os_acc import objects
 from os_acc import plugin
 from os_acc import recovery
-from os_acc.drivers.fake import FakeDriver
-from os_acc.drivers.fake_hardware import Hardware
-from os_acc.linux import boot
+from os_acc.devices import boot
+from os_acc.drivers.fake.driver import FakeDriver
+from os_acc.drivers.fake.hardware import Hardware
 
 PINNED = pathlib.Path(__file__).with_name('crash_boundaries.json')
 INSTANCE = '7b4a1e52-5d0c-4e49-8a53-2b8f6d1c0e01'

@@ -23,7 +23,7 @@ import pytest
 import os_acc
 from os_acc import exception
 from os_acc import objects
-from os_acc.drivers import fake_hardware
+from os_acc.drivers.fake import hardware as fake_hardware
 
 
 class Disk:
@@ -119,9 +119,9 @@ def host(tmp_path):
     try:
         yield Host(disk, tmp_path / 'hardware')
     finally:
-        if os_acc._attacher is not None:
-            os_acc._attacher.journal.close()
-            os_acc._attacher = None
+        if os_acc._host is not None:
+            os_acc._host.close()
+            os_acc._host = None
         os_acc.CONF.reset()
         for group in ('os_acc', 'os_acc_fake'):
             for option in os_acc.CONF[group]:
@@ -135,7 +135,7 @@ def fill_when(host, monkeypatch, kind, step, before=False, at=0):
     :param before: before the call does anything; else when it has done all
     :param at: the number of the call
     """
-    extensions = os_acc._attacher.extensions
+    extensions = os_acc._host.extensions
     actor = (
         extensions.drivers['fake']
         if kind == 'driver'

@@ -36,7 +36,7 @@ import os_acc
 from os_acc import exception
 from os_acc import journal
 from os_acc import objects
-from os_acc.drivers.fake_hardware import Hardware
+from os_acc.drivers.fake.hardware import Hardware
 
 DEVICE = 'f0'
 

@@ -182,7 +182,7 @@ class Host:
 def host(tmp_path, monkeypatch) -> Iterator[Host]:
     made = Host(tmp_path)
     made.kernel.install(monkeypatch)
-    monkeypatch.setattr(os_acc, '_attacher', None)
+    monkeypatch.setattr(os_acc, '_host', None)
     conf = os_acc.CONF
     conf([], project='os-acc', default_config_files=[])
     for name, value in {
@@ -203,7 +203,7 @@ def host(tmp_path, monkeypatch) -> Iterator[Host]:
     for owner in {van.instance_uuid for van in os_acc.get_vans()}:
         os_acc.unplug(objects.InstanceInfo(uuid=owner, name='', project_id=''))
     assert made.kernel.snapshot() == before
-    os_acc._attacher.journal.close()
+    os_acc._host.close()
     context.pctxt.set_client_mode(True)
     for group in ('os_acc', 'os_acc_cyborg'):
         for option in conf._groups[group]._opts:

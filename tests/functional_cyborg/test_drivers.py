@@ -186,7 +186,7 @@ PLUG = """
 import json, sys
 import os_acc
 from os_acc import objects
-from os_acc.linux import holders, sysfs
+from os_acc.devices import holders, sysfs
 from os_acc.privileged import context
 root, config, instance, uuid, address, image, afu = sys.argv[1:]
 for name in ('sys', 'proc', 'dev'):
@@ -271,7 +271,7 @@ def test_xilinx_programming_fails(host):
     host.enable('xilinx_fpga_driver')
     host.behave('fail')
     with pytest.raises(exception.DeviceError, match='returned False'):
-        os_acc._attacher.extensions.drivers['cyborg'].program(
+        os_acc._host.extensions.drivers['cyborg'].program(
             XILINX, host.image('base'), None
         )
 

@@ -25,7 +25,7 @@ import os_acc
 from os_acc import exception
 from os_acc import journal
 from os_acc import objects
-from os_acc.linux import sysfs
+from os_acc.devices import sysfs
 
 INSTANCE = '1b0a6bb0-1111-4222-8333-444455556666'
 MDEV = '5f6a7b8c-1111-4222-8333-444455556666'

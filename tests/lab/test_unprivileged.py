@@ -26,7 +26,7 @@ import use
 
 import os_acc
 from os_acc import exception
-from os_acc.linux import sriov
+from os_acc.devices import sriov
 from os_acc.privileged import context
 
 NOBODY = 65534

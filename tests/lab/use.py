@@ -26,9 +26,9 @@ import lab_devices
 import os_acc
 from os_acc import loader
 from os_acc import objects
-from os_acc.linux import pci
-from os_acc.linux import sysfs
-from os_acc.linux import vfio
+from os_acc.devices import pci
+from os_acc.devices import sysfs
+from os_acc.devices import vfio
 from os_acc.privileged import context
 
 # Loaded here once: in the lab that takes its time.
@@ -73,9 +73,9 @@ def configure(
 
 def close() -> None:
     """The library as before configure()."""
-    if os_acc._attacher is not None:
-        os_acc._attacher.journal.close()
-        os_acc._attacher = None
+    if os_acc._host is not None:
+        os_acc._host.close()
+        os_acc._host = None
     conf = os_acc.CONF
     conf.reset()
     for group in list(conf._groups):

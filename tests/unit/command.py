@@ -47,7 +47,7 @@ class Command:
         handlers = list(root.handlers)
         self._capsys.readouterr()
         with self._monkeypatch.context() as patch:
-            patch.setattr(os_acc, '_attacher', None)
+            patch.setattr(os_acc, '_host', None)
             file = io.TextIOWrapper(io.BytesIO(stdin.encode()))
             patch.setattr(sys, 'stdin', file)
             try:
@@ -56,8 +56,8 @@ class Command:
                 # As the interpreter takes it.
                 code = err.code or 0
             finally:
-                if os_acc._attacher is not None:
-                    os_acc._attacher.journal.close()
+                if os_acc._host is not None:
+                    os_acc._host.close()
                 root.handlers[:] = handlers
                 for logger, level in zip(loggers, levels, strict=True):
                     logger.setLevel(level)

@@ -25,7 +25,7 @@ from os_acc import driver
 from os_acc import loader
 from os_acc import objects
 from os_acc import plugin
-from os_acc.linux import sysfs
+from os_acc.devices import sysfs
 from os_acc.privileged import context
 
 
@@ -160,7 +160,7 @@ class Host:
 @pytest.fixture
 def clean(tmp_path, monkeypatch) -> Iterator[None]:
     """The library as in a new process, with a state path of its own."""
-    monkeypatch.setattr(os_acc, '_attacher', None)
+    monkeypatch.setattr(os_acc, '_host', None)
     # Not the devices of the machine that the tests run on.
     monkeypatch.setattr(sysfs, 'SYS', str(tmp_path / 'sys'))
     conf = os_acc.CONF
@@ -168,8 +168,8 @@ def clean(tmp_path, monkeypatch) -> Iterator[None]:
     conf.set_override('state_path', str(tmp_path / 'state'), 'os_acc')
     conf.set_override('lock_timeout', 5.0, 'os_acc')
     yield
-    if os_acc._attacher is not None:
-        os_acc._attacher.journal.close()
+    if os_acc._host is not None:
+        os_acc._host.close()
     conf.clear_override('plugin', 'os_acc')
     conf.reset()
     for group in list(conf._groups):

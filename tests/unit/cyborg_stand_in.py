@@ -180,7 +180,7 @@ def found() -> dict[str, objects.Device]:
 
 
 def driver() -> Any:
-    return os_acc._attacher.extensions.drivers['cyborg']
+    return os_acc._host.extensions.drivers['cyborg']
 
 
 def pids(here: Host) -> set[int]:

@@ -40,7 +40,7 @@ def test_initialize_recovers(host):
 def test_initialize_that_fails_can_be_repeated(host, monkeypatch):
     from os_acc import recovery
 
-    before = os_acc._attacher
+    before = os_acc._host
 
     def fail(attacher):
         raise exception.JournalError(path='x', reason='full')
@@ -49,7 +49,7 @@ def test_initialize_that_fails_can_be_repeated(host, monkeypatch):
         patch.setattr(recovery, 'recover', fail)
         with pytest.raises(exception.JournalError):
             os_acc.initialize(reset=True)
-    assert os_acc._attacher is before
+    assert os_acc._host is before
     os_acc.get_vans()
 
 

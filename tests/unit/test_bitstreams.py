@@ -23,9 +23,9 @@ import pytest
 import web
 
 import os_acc
-from os_acc import bitstreams
+from os_acc import bitstream_local as local
 from os_acc import exception
-from os_acc.bitstreams import local
+from os_acc.programming import bitstreams
 
 CONTENT = os.urandom(300_000)
 DIGEST = hashlib.sha256(CONTENT).hexdigest()

@@ -38,7 +38,7 @@ import pytest
 import os_acc
 from os_acc import exception
 from os_acc import objects
-from os_acc.drivers import cyborg_listing
+from os_acc.drivers.cyborg import listing as cyborg_listing
 
 
 def test_not_enabled(here):

@@ -125,7 +125,7 @@ def test_it_ends_with_its_parent(here):
     here.tell('program', 'hang')
     code = (
         'import sys, time\n'
-        'from os_acc.drivers import cyborg_process\n'
+        'from os_acc.drivers.cyborg import process as cyborg_process\n'
         'helpers = cyborg_process.Helpers("", ["fpga"], [])\n'
         'helpers.call("program", 60, "hang", driver="fpga",\n'
         '             controlpath_id={}, image="")\n'

@@ -24,9 +24,9 @@ import kernel
 import pytest
 
 import os_acc
-from os_acc import attach
 from os_acc import exception
 from os_acc import objects
+from os_acc.attach import attacher as attach
 
 INSTANCES = [f'{n}b0a6bb0-1111-4222-8333-444455556666' for n in range(3)]
 MDEVS = [f'{n}f6a7b8c-1111-4222-8333-444455556666' for n in range(2)]
@@ -99,8 +99,8 @@ class Host(RuleBasedStateMachine):
             assert not os_acc.get_vans()
             assert self.kernel.snapshot() == self.before
         finally:
-            os_acc._attacher.journal.close()
-            os_acc._attacher = None
+            os_acc._host.close()
+            os_acc._host = None
             self.patch.undo()
             os_acc.CONF.reset()
             for option in os_acc.CONF._groups['os_acc']._opts:

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 import pytest
 
 import os_acc
-from os_acc import device_spec
 from os_acc import exception
-from os_acc.linux import bus
-from os_acc.linux import pci
+from os_acc.devices import bus
+from os_acc.devices import device_spec
+from os_acc.devices import pci
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import devices
 import pytest
 
 import os_acc
-from os_acc.linux import boot
+from os_acc.devices import boot
 from os_acc.privileged import context
 
 
@@ -358,7 +358,7 @@ def test_a_preferred_driver_that_is_not_there(findings):
 
 
 def test_a_damaged_journal_hides_nothing_else(findings, kernel):
-    os_acc._attacher.journal.close()
+    os_acc._host.close()
     state = os_acc.CONF.os_acc.state_path
     with open(f'{state}/journal.db', 'wb') as file:
         file.write(b'not a database' * 100)

@@ -26,12 +26,12 @@ import vendor as vendor_module
 import web
 
 import os_acc
+from os_acc import bitstream_local as local
 from os_acc import exception
 from os_acc import objects
-from os_acc import programming
-from os_acc.bitstreams import local
-from os_acc.linux import turns
+from os_acc.devices import turns
 from os_acc.privileged import programming as privileged
+from os_acc.programming import rule as programming
 
 FPGA, VFS = vendor_module.FPGA, vendor_module.VFS
 
@@ -738,7 +738,7 @@ def test_a_region_is_not_programmed_beside_the_whole(
     ],
 )
 def test_what_device_spec_refuses(clean, key, value):
-    from os_acc import device_spec
+    from os_acc.devices import device_spec
 
     devices.spec({'address': FPGA, key: value})
     with pytest.raises(exception.InvalidRequest, match=key):
@@ -832,7 +832,7 @@ def test_who_came_just_before_stops_the_programming(tool, monkeypatch):
     monkeypatch.setattr(programming, '_write', first)
     failure(tool, exception.DeviceBusy)
     assert len(plugged) == 1
-    assert os_acc._attacher.journal.programs() == []
+    assert os_acc._host.journal.programs() == []
     assert tool.function() is None
 
 

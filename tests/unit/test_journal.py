@@ -35,9 +35,9 @@ import pytest
 
 from os_acc import exception
 from os_acc import journal
-from os_acc import journal_file
 from os_acc import objects
-from os_acc import programs
+from os_acc.journal import file as journal_file
+from os_acc.journal import programs
 
 STATES = (
     'preparing',

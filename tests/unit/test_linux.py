@@ -23,15 +23,15 @@ import pytest
 
 import os_acc
 from os_acc import exception
-from os_acc.linux import holders
-from os_acc.linux import modules
-from os_acc.linux import pci
-from os_acc.linux import reset
-from os_acc.linux import sriov
-from os_acc.linux import sysfs
-from os_acc.linux import turns
-from os_acc.linux import vfio
-from os_acc.linux import waiting
+from os_acc.devices import holders
+from os_acc.devices import modules
+from os_acc.devices import pci
+from os_acc.devices import reset
+from os_acc.devices import sriov
+from os_acc.devices import sysfs
+from os_acc.devices import turns
+from os_acc.devices import vfio
+from os_acc.devices import waiting
 from os_acc.privileged import context
 
 

@@ -21,7 +21,6 @@ from os_acc import driver as driver_base
 from os_acc import exception
 from os_acc import loader
 from os_acc import objects
-from os_acc import opts
 from os_acc import plugin as plugin_base
 
 UUID = '9ae35b76-f322-49dc-ab63-c80d16eb1810'
@@ -378,7 +377,7 @@ class TestImportable:
     def test_one_of_a_wrong_class_is_left_out(self, entry_points):
         entry_points(('acc-opt', 'WithOptions'), ('broken', 'NoDriver'))
         assert [i.name for i in loader.importable()] == ['acc-opt']
-        groups = [group for group, _ in opts.list_opts()]
+        groups = [group for group, _ in loader.list_opts()]
         assert groups == [
             'os_acc',
             'os_acc_bitstreams',

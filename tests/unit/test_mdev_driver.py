@@ -18,7 +18,7 @@ import pytest
 import os_acc
 from os_acc import exception
 from os_acc import objects
-from os_acc.linux import mdev as linux_mdev
+from os_acc.devices import mdev as linux_mdev
 
 
 @pytest.fixture

@@ -25,9 +25,9 @@ import vendor as vendor_module
 import os_acc
 from os_acc import exception
 from os_acc import objects
-from os_acc import programming
-from os_acc.drivers import fake_hardware
-from os_acc.linux import boot
+from os_acc.devices import boot
+from os_acc.drivers.fake import hardware as fake_hardware
+from os_acc.programming import rule as programming
 
 SINGLE, DYNAMIC = 'single', 'dynamic'
 
@@ -156,7 +156,7 @@ class CommandRig(Rig):
 
 @pytest.fixture(params=['fake', 'command'])
 def make(request, tmp_path, kernel):
-    from os_acc.drivers.fake import FakeDriver
+    from os_acc.drivers.fake.driver import FakeDriver
 
     FakeDriver.load('fake')
 

@@ -16,8 +16,8 @@ import pytest
 
 import os_acc
 from os_acc import exception
-from os_acc.linux import boot
-from os_acc.linux import sysfs
+from os_acc.devices import boot
+from os_acc.devices import sysfs
 
 
 def uuids(vans):
@@ -31,7 +31,7 @@ class Crash(Exception):
 @pytest.fixture
 def crash(host, monkeypatch):
     """Stops all undoing, as the end of the process would."""
-    from os_acc import attach
+    from os_acc.attach import attacher as attach
 
     def at(step, call, van=None):
         host.calls.on(step, Crash(), van)
@@ -224,7 +224,7 @@ def test_a_half_done_unplug_is_finished(host, crash):
     os_acc.plug(instance, requests)
 
     # A crash in unplug: after the intent, before the first act.
-    from os_acc import attach
+    from os_acc.attach import attacher as attach
 
     class Stop(BaseException):
         pass
@@ -250,9 +250,7 @@ def test_a_row_that_cannot_be_read_stops_only_its_own_instance(host, crash):
     first, second = host.requests(1), host.requests(1)
     crash('plug', lambda: os_acc.plug(bad, first))
     crash('plug', lambda: os_acc.plug(good, second))
-    with contextlib.closing(
-        sqlite3.connect(os_acc._attacher.journal.path)
-    ) as db:
+    with contextlib.closing(sqlite3.connect(os_acc._host.journal.path)) as db:
         db.execute(
             "UPDATE van SET van = '{}' WHERE uuid = ?", (first[0].uuid,)
         )

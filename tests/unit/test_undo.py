@@ -13,7 +13,7 @@ from __future__ import annotations
 import pytest
 
 from os_acc import exception
-from os_acc import undo
+from os_acc.attach import undo
 
 
 class Acts:

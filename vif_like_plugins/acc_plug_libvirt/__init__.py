@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from typing import Any
 
 from acc_plug_libvirt import options
-from os_acc import diagnosis
+from os_acc import finding
 from os_acc import objects
 from os_acc import plugin
 
@@ -123,7 +123,7 @@ class LibvirtPlugin(plugin.PluginBase):
             conf.detach_attempt_timeout,
         )
 
-    def diagnose(self) -> Iterator[diagnosis.Finding]:
+    def diagnose(self) -> Iterator[finding.Finding]:
         from acc_plug_libvirt import report
 
         conf = self.config

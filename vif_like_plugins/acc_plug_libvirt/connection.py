@@ -24,7 +24,7 @@ from typing import TypeVar
 import weakref
 
 from os_acc import exception
-from os_acc.linux import waiting
+from os_acc.devices import waiting
 
 LOG = logging.getLogger(__name__)
 

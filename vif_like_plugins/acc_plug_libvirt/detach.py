@@ -22,7 +22,7 @@ from acc_plug_libvirt import domain_xml
 from os_acc import exception
 from os_acc import log
 from os_acc import objects
-from os_acc.linux import waiting
+from os_acc.devices import waiting
 
 LOG = logging.getLogger(__name__)
 

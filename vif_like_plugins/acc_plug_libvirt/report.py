@@ -15,9 +15,9 @@ import contextlib
 from typing import Any
 
 from acc_plug_libvirt import connection
-from os_acc import diagnosis
 from os_acc import exception
-from os_acc.linux import waiting
+from os_acc import finding
+from os_acc.devices import waiting
 
 
 def _ask(libvirt: Any, uri: str) -> tuple[int, int]:
@@ -27,7 +27,7 @@ def _ask(libvirt: Any, uri: str) -> tuple[int, int]:
         return opened.getLibVersion(), opened.numOfDomains()
 
 
-def findings(uri: str, seconds: float) -> Iterator[diagnosis.Finding]:
+def findings(uri: str, seconds: float) -> Iterator[finding.Finding]:
     """See ExtensionBase.diagnose.
 
     :param uri: of the libvirt
@@ -37,9 +37,9 @@ def findings(uri: str, seconds: float) -> Iterator[diagnosis.Finding]:
     try:
         libvirt = connection.module()
     except exception.HypervisorError:
-        yield diagnosis.Finding(
+        yield finding.Finding(
             subject,
-            diagnosis.WARNING,
+            finding.WARNING,
             'libvirt-python is not installed: no device can be attached to '
             'a running guest',
             "pip install 'os-acc[libvirt]'",
@@ -50,15 +50,15 @@ def findings(uri: str, seconds: float) -> Iterator[diagnosis.Finding]:
             lambda: _ask(libvirt, uri), seconds, f'libvirt at {uri} to answer'
         )
     except (libvirt.libvirtError, exception.Timeout) as err:
-        yield diagnosis.Finding(
+        yield finding.Finding(
             subject,
-            diagnosis.WARNING,
+            finding.WARNING,
             f'libvirt cannot be reached: {err}',
             'start libvirtd, correct [os_acc_libvirt] connection_uri, or give '
             "the service's user access to libvirt's socket",
         )
         return
     text = f'{version // 1000000}.{version // 1000 % 1000}.{version % 1000}'
-    yield diagnosis.Finding(
-        subject, diagnosis.OK, f'version {text}, {running} running guests'
+    yield finding.Finding(
+        subject, finding.OK, f'version {text}, {running} running guests'
     )

@@ -21,7 +21,7 @@ def link():
 @pytest.fixture
 def host(link, tmp_path, monkeypatch):
     """An initialized os_acc, and its NovaLink."""
-    monkeypatch.setattr(os_acc, '_attacher', None)
+    monkeypatch.setattr(os_acc, '_host', None)
     powervm.close()
     conf = os_acc.CONF
     conf([], project='os-acc', default_config_files=[])
@@ -36,7 +36,7 @@ def host(link, tmp_path, monkeypatch):
         conf.set_override(name, value, group)
     os_acc.initialize()
     yield link
-    os_acc._attacher.journal.close()
+    os_acc._host.close()
     # Log off while the NovaLink still runs.
     powervm.close()
     gc.collect()

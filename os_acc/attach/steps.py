@@ -1,0 +1,214 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""One step of one VAN: a call of a driver or plugin, told and logged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import logging
+import time
+
+from os_acc import exception
+from os_acc import journal
+from os_acc import loader
+from os_acc import log
+from os_acc import objects
+from os_acc import progress
+from os_acc.attach import plan as validation
+from os_acc.journal import programs
+
+LOG = logging.getLogger(__name__)
+
+# Raised in the caller's own thread, these are not about the step.
+_ENDS_PROCESS = (KeyboardInterrupt, SystemExit)
+
+
+class Steps:
+    """The five calls of the two contracts. Each raises StepFailed.
+
+    :param extensions: where the drivers and plugins are
+    :param save: writes a VAN to the journal
+    :param reporter: whom to tell
+    """
+
+    def __init__(
+        self,
+        extensions: loader.Extensions,
+        save: Callable[[objects.VAN], None],
+        reporter: progress.Reporter,
+        programs_of: Callable[[str], list[programs.Program]],
+    ) -> None:
+        self._extensions = extensions
+        self._save = save
+        self._reporter = reporter
+        self._programs_of = programs_of
+
+    def prepare(self, entry: journal.Entry) -> None:
+        """prepareVAN, and a look at the handle that it leaves.
+
+        Runs in a thread of its own: whatever the driver raises, a sys.exit()
+        too, is a failure of the driver.
+        """
+
+        def act() -> None:
+            van, before = entry.van, entry.van.handle
+            driver = self._extensions.driver(van.driver)
+            plugin = self._extensions.plugin(van.plugin)
+            driver.prepareVAN(van, entry.request, entry.instance_info)
+            if van.handle is None:
+                raise exception.HandleMissing(driver=van.driver)
+            if van.function_id is None and entry.request.function_id:
+                # A guest must not get a device without what it asked for.
+                raise exception.FunctionMissing(
+                    driver=van.driver, function=entry.request.function_id
+                )
+            self._check_sound(van)
+            validation.check_handle(van.handle, validation.takes(plugin))
+            if before and before.identity != van.handle.identity:
+                raise exception.HandleChanged(
+                    driver=van.driver,
+                    old=before.identity,
+                    new=van.handle.identity,
+                )
+
+        self._run(entry, 'prepareVAN', act, wrap_all=True)
+
+    def _check_sound(self, van: objects.VAN) -> None:
+        """A device whose programming failed goes to nobody, by any driver.
+
+        Its VAN is saved by now: who programs it from here on sees that.
+        """
+        if van.device is None:
+            return
+        region = van.driver_data.get(programs.REGION)
+        for found in self._programs_of(van.device):
+            if found.state != programs.PROGRAMMED and region in (
+                None,
+                found.region,
+            ):
+                raise exception.DeviceError(
+                    device=found.label,
+                    reason='its programming failed, or has not ended'
+                    + (f': {found.error}' if found.error else '')
+                    + '. Program it again',
+                )
+
+    def plug(self, entry: journal.Entry) -> None:
+        plugin = self._extensions.plugin(entry.van.plugin)
+        self._run(
+            entry,
+            'plug',
+            lambda: plugin.plug(entry.van, entry.instance_info, entry.live),
+        )
+
+    def postplug(self, entry: journal.Entry) -> None:
+        driver = self._extensions.driver(entry.van.driver)
+        self._run(
+            entry,
+            'postplug',
+            lambda: driver.postplug(entry.van, entry.instance_info),
+        )
+
+    def unplug(self, entry: journal.Entry) -> None:
+        """An undo: nothing that it raises stops the other undos."""
+
+        def act() -> None:
+            plugin = self._extensions.plugin(entry.van.plugin)
+            plugin.unplug(entry.van, entry.instance_info, entry.live)
+
+        self._run(entry, 'unplug', act, wrap_all=True)
+
+    def unprepare(self, entry: journal.Entry) -> None:
+        """An undo, as unplug."""
+
+        def act() -> None:
+            driver = self._extensions.driver(entry.van.driver)
+            driver.unprepareVAN(entry.van, entry.instance_info)
+
+        self._run(entry, 'unprepareVAN', act, wrap_all=True)
+
+    def _run(
+        self,
+        entry: journal.Entry,
+        step: str,
+        act: Callable[[], None],
+        wrap_all: bool = False,
+    ) -> None:
+        van = entry.van
+        actor = _actor(van, step)
+        logger = log.about(LOG, van.instance_uuid, van.uuid)
+
+        def tell(
+            status: str,
+            fraction: float | None = None,
+            message: str | None = None,
+        ) -> None:
+            self._reporter(
+                progress.Progress(
+                    van.instance_uuid,
+                    van.uuid,
+                    step,
+                    status,
+                    fraction,
+                    message,
+                )
+            )
+
+        van.connect(
+            self._save,
+            lambda fraction, message: tell(
+                progress.RUNNING, fraction, message
+            ),
+        )
+        tell(progress.STARTED)
+        logger.debug('%s by %s', step, actor)
+        start = time.monotonic()
+        try:
+            act()
+        except BaseException as err:
+            if isinstance(err, _ENDS_PROCESS) and not wrap_all:
+                raise
+            text = exception.describe(err)
+            tell(progress.FAILED, message=text)
+            logger.error(
+                '%s of %s failed after %.3f s: %s',
+                step,
+                actor,
+                time.monotonic() - start,
+                text,
+                exc_info=logger.isEnabledFor(logging.DEBUG),
+            )
+            raise failure(van, step, err) from err
+        finally:
+            van.connect(None)
+        tell(progress.DONE, 1.0)
+        logger.debug(
+            '%s by %s took %.3f s', step, actor, time.monotonic() - start
+        )
+
+
+def failure(
+    van: objects.VAN, step: str, err: BaseException
+) -> exception.StepFailed:
+    """The error of a step.
+
+    :param err: what it raised
+    """
+    return exception.StepFailed(
+        van=van.uuid,
+        step=step,
+        actor=_actor(van, step),
+        err=exception.describe(err),
+    )
+
+
+def _actor(van: objects.VAN, step: str) -> str:
+    if step in ('plug', 'unplug'):
+        return f'plugin {van.plugin!r}'
+    return f'driver {van.driver!r}'

@@ -1,0 +1,27 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Which boot of the host this is."""
+
+from __future__ import annotations
+
+import os
+
+from os_acc.devices import sysfs
+
+
+def boot_id() -> str:
+    """The UUID of this boot of the host.
+
+    A new random UUID at each boot: drivers/char/random.c, proc(5).
+
+    :raises OSError: this is no Linux, or /proc is not mounted
+    """
+    path = os.path.join(sysfs.PROC, 'sys/kernel/random/boot_id')
+    with open(path, encoding='ascii') as file:
+        return file.read().strip()

@@ -1,0 +1,230 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Whether the host itself uses a device, and for what.
+
+What can be seen without privilege. What another guest has is in holders.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+
+from os_acc.devices import modules
+from os_acc.devices import pci
+from os_acc.devices import sysfs
+
+_UUID = re.compile('[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}')
+
+_IFF_UP = 0x1  # include/uapi/linux/if.h
+
+# Drivers that do not use the device: they leave a group viable. The first
+# two: driver_managed_dma in drivers/pci/pcie/portdrv.c and pci-stub.c.
+_HARMLESS = frozenset({'pcieport', 'pci-stub', 'shpchp'})
+
+
+@dataclasses.dataclass(frozen=True)
+class Snapshot:
+    """The disks and interfaces of the host, and who has the disks."""
+
+    paths: dict[str, str]
+    mounts: dict[str, str]
+    sources: dict[str, str]
+    swaps: frozenset[str]
+    interfaces: dict[str, str]
+
+    @classmethod
+    def read(cls) -> Snapshot:
+        folder = f'{sysfs.SYS}/class/block'
+        net = f'{sysfs.SYS}/class/net'
+        mounts, sources = _mounts()
+        return cls(
+            paths={
+                name: sysfs.place(f'{folder}/{name}')
+                for name in sysfs.names(folder)
+            },
+            mounts=mounts,
+            sources=sources,
+            swaps=_swaps(),
+            interfaces={
+                name: sysfs.place(f'{net}/{name}') for name in sysfs.names(net)
+            },
+        )
+
+    def below(self, path: str) -> list[str]:
+        """The names of the disks and partitions of a device."""
+        real = sysfs.place(path)
+        prefixes = [f'{real}/', *(f'{p}/' for p in _nvme_heads(real))]
+        return [
+            name
+            for name, where in self.paths.items()
+            if where.startswith(tuple(prefixes))
+        ]
+
+    def interfaces_below(self, path: str) -> list[str]:
+        """The network interfaces of a device, however deep."""
+        real = f'{sysfs.place(path)}/'
+        return [
+            name
+            for name, where in self.interfaces.items()
+            if where.startswith(real)
+        ]
+
+    def use(self, name: str) -> str | None:
+        """What the host does with a block device; None: nothing."""
+        number = sysfs.read(f'{self.paths[name]}/dev') or ''
+        for there in (
+            self.mounts.get(number),
+            self.sources.get(f'/dev/{name}'),
+        ):
+            if there is not None:
+                return f'block device {name} is mounted on {there}'
+        if name in self.swaps:
+            return f'block device {name} is swap space'
+        holders = sysfs.names(f'{self.paths[name]}/holders')
+        if holders:
+            labels = [_holder(each) for each in holders]
+            return f'block device {name} is a part of {", ".join(labels)}'
+        return None
+
+
+def _mounts() -> tuple[dict[str, str], dict[str, str]]:
+    """Mount points, by device number and by source: proc(5), mountinfo."""
+    numbers, sources = {}, {}
+    text = _text(f'{sysfs.PROC}/self/mountinfo')
+    for line in text.splitlines():
+        fields = line.split(' ')
+        if len(fields) < 5 or '-' not in fields:
+            continue
+        numbers[fields[2]] = fields[4]
+        # btrfs has a number of its own, so by the source too.
+        after = fields[fields.index('-') + 1 :]
+        if len(after) > 1:
+            sources[after[1]] = fields[4]
+    return numbers, sources
+
+
+def _swaps() -> frozenset[str]:
+    lines = _text(f'{sysfs.PROC}/swaps').splitlines()[1:]
+    return frozenset(os.path.basename(line.split()[0]) for line in lines)
+
+
+def _text(path: str) -> str:
+    # Longer than one read of sysfs.
+    with open(path, encoding='utf-8', errors='replace') as file:
+        return file.read()
+
+
+def _holder(name: str) -> str:
+    label = sysfs.read(f'{sysfs.SYS}/class/block/{name}/dm/name')
+    return f'{name} ({label})' if label else name
+
+
+def _nvme_heads(real: str) -> list[str]:
+    """Where an NVMe's disks are with native multipath: at its subsystem."""
+    folder = f'{sysfs.SYS}/class/nvme-subsystem'
+    controllers = set(sysfs.names(f'{real}/nvme'))
+    return [
+        sysfs.place(f'{folder}/{name}')
+        for name in sysfs.names(folder)
+        if controllers & set(sysfs.names(f'{folder}/{name}'))
+    ]
+
+
+def by_host(
+    function: pci.Function, snapshot: Snapshot | None = None
+) -> str | None:
+    """What the host, or another guest by its driver, uses a function for.
+
+    :param snapshot: Snapshot.read(), for many functions
+    :returns: a text for a person; None: it does not use it
+    """
+    if 'boot_vga' in function.entries and (
+        sysfs.read(f'{function.path}/boot_vga') == '1'
+    ):
+        return 'it is the boot display'
+    if function.driver is None or modules.is_vfio_driver(function.driver):
+        return None
+    if (use := _parts_given_out(function)) is not None:
+        return use
+    snapshot = snapshot or Snapshot.read()
+    interfaces = snapshot.interfaces_below(function.path)
+    for name in interfaces:
+        if (use := _interface_use(name)) is not None:
+            return use
+    for name in snapshot.below(function.path):
+        if (use := snapshot.use(name)) is not None:
+            return use
+    if function.base_class == pci.CLASS_NETWORK and not interfaces:
+        return (
+            f'driver {function.driver} has it, and no interface is here: it '
+            'is in another network namespace, or a program drives it'
+        )
+    return None
+
+
+def _parts_given_out(function: pci.Function) -> str | None:
+    """Its mediated devices, and its vendor vGPU: guests may have them."""
+    for entry in sorted(function.entries):
+        if _UUID.fullmatch(entry):
+            return f'it has the mediated device {entry}'
+    kind = None
+    if 'nvidia' in function.entries:
+        kind = sysfs.read_int(f'{function.path}/nvidia/current_vgpu_type')
+    return f'vGPU type {kind} is set on it' if kind else None
+
+
+def _interface_use(name: str) -> str | None:
+    path = f'{sysfs.SYS}/class/net/{name}'
+    entries = sysfs.names(path)
+    master = sysfs.link(f'{path}/master')
+    if master is not None:
+        return f'interface {name} is a part of {master}'
+    for entry in entries:
+        if entry.startswith('upper_'):
+            return f'interface {name} carries {entry.removeprefix("upper_")}'
+    if (sysfs.read_int(f'{path}/flags') or 0) & _IFF_UP:
+        return f'interface {name} is up'
+    return None
+
+
+def in_group(function: pci.Function) -> list[tuple[pci.Function | str, str]]:
+    """The other functions of its IOMMU group that keep a guest out of it.
+
+    A group goes to one guest as a whole, so that nothing in it may be bound
+    to a driver of the host (vfio_group_viable, drivers/vfio/group.c).
+
+    :returns: each, or its name where it is no PCI function, and why
+    """
+    group = function.iommu_group
+    if group is None:
+        return []
+    found: list[tuple[pci.Function | str, str]] = []
+    for name in pci.group_members(group):
+        if name == function.address:
+            continue
+        member = pci.find(name) if pci.is_address(name) else None
+        if member is None:
+            found.append((name, f'IOMMU group {group} has {name} in it too'))
+        elif not _leaves_viable(member):
+            use = by_host(member) or f'driver {member.driver}'
+            found.append(
+                (member, f'IOMMU group {group} has {name} in it too: {use}')
+            )
+    return found
+
+
+def _leaves_viable(member: pci.Function) -> bool:
+    return (
+        member.is_bridge
+        or member.driver is None
+        or member.driver in _HARMLESS
+        or modules.is_vfio_driver(member.driver)
+    )

@@ -1,0 +1,239 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Mediated devices: types, creation, removal. drivers/vfio/mdev."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import logging
+import os
+import re
+import uuid as uuid_module
+
+from os_acc import exception
+from os_acc.devices import sysfs
+from os_acc.devices import waiting
+
+LOG = logging.getLogger(__name__)
+
+# A PCI address, or a name such as mtty, matrix, 0.0.0033.
+_NAME = re.compile(r'[A-Za-z0-9_][A-Za-z0-9_.:+@=-]{0,254}')
+
+#: What drivers answer where no more can be made.
+EXHAUSTED = (errno.EUSERS, errno.ENOSPC)
+
+_REASONS = {
+    errno.EINVAL: 'the kernel does not take that UUID',
+    errno.ENODEV: 'the parent device is going away',
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Type:
+    """An mdev type of a parent.
+
+    :ivar available: how many more can be made; advisory, since the types of
+        a parent share its capacity
+    """
+
+    parent: str
+    name: str
+    label: str
+    device_api: str
+    available: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Mdev:
+    """A mediated device that is there."""
+
+    uuid: str
+    parent: str
+    type: str
+
+
+def check_name(value: str, field: str) -> str:
+    """:raises InvalidRequest: it is no name of a device or type"""
+    if not _NAME.fullmatch(value) or '..' in value:
+        raise exception.InvalidRequest(
+            subject='mediated device',
+            field=field,
+            value=value,
+            expected="a name of sysfs, as '0000:3b:00.0' or 'nvidia-558'",
+        )
+    return value
+
+
+def folder(uuid: str) -> str:
+    """The folder of a mediated device.
+
+    :raises InvalidRequest: it is no UUID
+    """
+    try:
+        parsed = str(uuid_module.UUID(uuid))
+    except (ValueError, AttributeError, TypeError):
+        parsed = ''
+    if not parsed or parsed != uuid:
+        raise exception.InvalidRequest(
+            subject='mediated device',
+            field='uuid',
+            value=uuid,
+            expected='a UUID, in lower case with dashes',
+        )
+    return f'{sysfs.SYS}/bus/mdev/devices/{uuid}'
+
+
+def parent_folder(parent: str) -> str:
+    check_name(parent, 'parent')
+    return f'{sysfs.SYS}/class/mdev_bus/{parent}'
+
+
+def parents() -> list[str]:
+    """The devices of this host that can make mediated devices."""
+    return sysfs.names(f'{sysfs.SYS}/class/mdev_bus')
+
+
+def types(parent: str) -> list[Type]:
+    """The types that a parent can make; empty where it is none."""
+    return [_type(parent, name) for name in sysfs.names(_types(parent))]
+
+
+def _types(parent: str) -> str:
+    return f'{parent_folder(parent)}/mdev_supported_types'
+
+
+def _type(parent: str, name: str) -> Type:
+    path = f'{_types(parent)}/{name}'
+    return Type(
+        parent=parent,
+        name=name,
+        label=sysfs.read(f'{path}/name') or name,
+        device_api=sysfs.read(f'{path}/device_api') or '',
+        available=_number(f'{path}/available_instances'),
+    )
+
+
+def _number(path: str) -> int:
+    # A type that cannot be had now may answer with an error.
+    try:
+        return sysfs.read_int(path) or 0
+    except (OSError, ValueError):
+        return 0
+
+
+def devices() -> list[Mdev]:
+    """All that there are on this host."""
+    found = map(find, sysfs.names(f'{sysfs.SYS}/bus/mdev/devices'))
+    return [device for device in found if device is not None]
+
+
+def find(uuid: str) -> Mdev | None:
+    """Look for a mediated device of this host."""
+    path = folder(uuid)
+    kind = sysfs.link(f'{path}/mdev_type')
+    if kind is None:
+        return None
+    parent = os.path.basename(os.path.dirname(sysfs.place(path)))
+    return Mdev(uuid=uuid, parent=parent, type=kind)
+
+
+def check_same(there: Mdev, wanted: Mdev) -> None:
+    """:raises DeviceBusy: a UUID names a device of another kind already"""
+    if there != wanted:
+        raise exception.DeviceBusy(
+            device=f'mdev UUID {wanted.uuid}',
+            holder=f'an mdev of type {there.type} on {there.parent}, where '
+            f'{wanted.type} on {wanted.parent} is wanted,',
+        )
+
+
+def check_type(parent: str, kind: str) -> None:
+    """See that a parent has a type.
+
+    :raises DeviceNotFound: no such parent, or it has no such type
+    """
+    found = sysfs.names(_types(parent))
+    if kind not in found:
+        raise exception.DeviceNotFound(
+            wanted=f'mdev type {kind} on {parent}',
+            reason=f'it has the types {", ".join(found)}'
+            if found
+            else 'it makes no mediated devices; is its driver loaded?',
+        )
+
+
+def type_of(parent: str, kind: str) -> Type:
+    """Find a type. Raises as check_type()."""
+    check_type(parent, kind)
+    return _type(parent, kind)
+
+
+def exhausted(wanted: Mdev) -> exception.DeviceBusy:
+    """The error where no more of a type can be made."""
+    return exception.DeviceBusy(
+        device=f'mdev type {wanted.type} on {wanted.parent}',
+        holder='no capacity is left for this type: others',
+    )
+
+
+def create(wanted: Mdev, seconds: float) -> None:
+    """Make a mediated device. One that is there already is success.
+
+    :raises DeviceBusy: no capacity is left, or the UUID is another's
+    :raises DeviceError: the kernel, or the parent's driver, would not
+    :raises Timeout: it did not come
+    """
+    check_name(wanted.type, 'type')
+    path = f'{_types(wanted.parent)}/{wanted.type}/create'
+    folder(wanted.uuid)
+    try:
+        sysfs.write(path, wanted.uuid)
+    except OSError as err:
+        if err.errno == errno.EEXIST and (there := find(wanted.uuid)):
+            check_same(there, wanted)
+            return
+        if err.errno in EXHAUSTED:
+            raise exhausted(wanted) from err
+        reason = _REASONS.get(err.errno or 0, 'the driver refused')
+        raise exception.DeviceError(
+            device=f'mdev type {wanted.type} on {wanted.parent}',
+            reason=f'create: {reason} ({err.strerror})',
+        ) from err
+    waiting.until(
+        lambda: find(wanted.uuid), seconds, f'mdev {wanted.uuid}', 'mdev'
+    )
+
+
+def remove(uuid: str, seconds: float) -> None:
+    """Remove a mediated device. One that is gone is success.
+
+    :raises DeviceBusy: a guest has it
+    :raises DeviceError: the parent's driver would not
+    :raises Timeout: it is still there
+    """
+    path = folder(uuid)
+
+    def gone() -> bool:
+        try:
+            sysfs.write(f'{path}/remove', '1')
+        except OSError as err:
+            if err.errno == errno.EBUSY:
+                raise exception.DeviceBusy(
+                    device=f'mdev {uuid}', holder='a guest'
+                ) from err
+            # EAGAIN: it is still being made.
+            if err.errno not in (errno.EAGAIN, errno.ENODEV, errno.ENOENT):
+                raise exception.DeviceError(
+                    device=f'mdev {uuid}', reason=f'remove: {err.strerror}'
+                ) from err
+        # The file goes before the device has gone.
+        return not os.path.lexists(path)
+
+    waiting.until(gone, seconds, f'mdev {uuid} to be removed', 'mdev')

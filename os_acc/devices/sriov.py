@@ -1,0 +1,136 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""SR-IOV: the VFs of a PF. See drivers/pci/iov.c."""
+
+from __future__ import annotations
+
+import errno
+
+from os_acc import exception
+from os_acc.devices import pci
+from os_acc.devices import sysfs
+from os_acc.devices import waiting
+
+# As in an address: by the lower 8 bits of the routing id.
+_DEVFN = tuple(f'{devfn >> 3:02x}.{devfn & 7}' for devfn in range(256))
+
+_REASONS = {
+    errno.EBUSY: 'it has another number of VFs already',
+    errno.ERANGE: 'it cannot have so many',
+    errno.ENOENT: 'its driver does not do SR-IOV, or it has none',
+    errno.ENOMEM: 'not enough memory space or bus numbers in the firmware',
+}
+
+
+def total(pf: str) -> int:
+    """How many VFs a PF can have; 0 where it is none."""
+    return sysfs.read_int(f'{pci.folder(pf)}/sriov_totalvfs') or 0
+
+
+def count(pf: str) -> int:
+    """How many VFs it has.
+
+    By their links: to read sriov_numvfs waits for the device's lock, for as
+    long as an unbind of it is blocked (drivers/pci/iov.c).
+    """
+    names = sysfs.names(pci.folder(pf))
+    return sum(name.startswith('virtfn') for name in names)
+
+
+def autoprobe(pf: str) -> str | None:
+    """sriov_drivers_autoprobe: '0' or '1'; None: before Linux 4.12."""
+    return sysfs.read(f'{pci.folder(pf)}/sriov_drivers_autoprobe')
+
+
+def vf_product_id(pf: str) -> str | None:
+    """The product id that the VFs of a PF have: 4 hex digits."""
+    text = sysfs.read(f'{pci.folder(pf)}/sriov_vf_device')
+    return text.removeprefix('0x').rjust(4, '0') if text else None
+
+
+def future_addresses(pf: str, number: int) -> list[str]:
+    """Where the VFs of a PF will be, if so many are made.
+
+    From the first one's offset to the PF and the stride between them, in
+    routing ids: PCIe Base Specification, 9.3.3.9 and 9.3.3.10.
+    """
+    path = pci.folder(pf)
+    offset = sysfs.read_int(f'{path}/sriov_offset')
+    stride = sysfs.read_int(f'{path}/sriov_stride')
+    # 0: not told while there are no VFs. The PF itself is none of them.
+    if not offset or (number > 1 and not stride) or number > total(pf):
+        return []
+    stride = stride or 1
+    domain, bus, rest = pf.split(':')
+    slot, function = rest.split('.')
+    own = int(bus, 16) << 8 | int(slot, 16) << 3 | int(function)
+    return [
+        f'{domain}:{rid >> 8 & 0xFF:02x}:{_DEVFN[rid & 0xFF]}'
+        for place in range(number)
+        for rid in (own + offset + stride * place,)
+    ]
+
+
+def create(pf: str, number: int, seconds: float) -> None:
+    """Create VFs where there are none: all of them, or none.
+
+    The host's drivers are kept from them; sriov_drivers_autoprobe stays 0.
+
+    :param number: how many
+    :param seconds: to wait for them and their IOMMU groups
+    :raises DeviceError: the kernel, or the PF's driver, would not
+    :raises Timeout: they did not come
+    """
+    if count(pf) == number:
+        return
+    if autoprobe(pf) == '1':
+        _write(pf, 'sriov_drivers_autoprobe', '0')
+    _write(pf, 'sriov_numvfs', str(number))
+    got = sysfs.read_int(f'{pci.folder(pf)}/sriov_numvfs') or 0
+    if got != number:
+        # Some drivers enable fewer, with no more than a line in the log.
+        _write(pf, 'sriov_numvfs', '0')
+        raise exception.DeviceError(
+            device=f'PF {pf}',
+            reason=f'its driver made {got} VFs where {number} were asked for',
+        )
+    waiting.until(
+        lambda: _complete(pf, number), seconds, f'{number} VFs of {pf}', 'pci'
+    )
+
+
+def remove(pf: str, autoprobe_before: str | None) -> None:
+    """Remove all VFs. None of them may be in use: the caller sees to that.
+
+    :param autoprobe_before: what sriov_drivers_autoprobe was; None: leave it
+    :raises DeviceError: the kernel would not
+    """
+    if count(pf):
+        _write(pf, 'sriov_numvfs', '0')
+    if autoprobe_before is not None and autoprobe(pf) != autoprobe_before:
+        _write(pf, 'sriov_drivers_autoprobe', autoprobe_before)
+
+
+def _complete(pf: str, number: int) -> bool:
+    function = pci.find(pf)
+    if function is None:
+        return False
+    vfs = [pci.find(address) for address in function.vf_addresses]
+    return len(vfs) == number and all(vf and vf.iommu_group for vf in vfs)
+
+
+def _write(pf: str, name: str, text: str) -> None:
+    try:
+        sysfs.write(f'{pci.folder(pf)}/{name}', text)
+    except OSError as err:
+        known = _REASONS.get(err.errno or 0)
+        reason = f'{known} ({err.strerror})' if known else err.strerror
+        raise exception.DeviceError(
+            device=f'PF {pf}', reason=f'{name} {text}: {reason}'
+        ) from err

@@ -1,0 +1,182 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Binding a PCI function to VFIO, and giving it back to its driver.
+
+Never by new_id: it captures other functions of the same id.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import logging
+import os
+
+from os_acc import exception
+from os_acc.devices import modules
+from os_acc.devices import pci
+from os_acc.devices import sysfs
+from os_acc.devices import turns
+from os_acc.devices import waiting
+
+LOG = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class Binding:
+    """How a function is bound.
+
+    :ivar driver: None: to none
+    :ivar override: the text of driver_override; None: it is unset
+    """
+
+    driver: str | None
+    override: str | None
+
+    @classmethod
+    def of(cls, function: pci.Function) -> Binding:
+        """For who has its turn on the function already; else look()."""
+        return cls(function.driver, function.driver_override)
+
+
+def look(function: pci.Function, seconds: float) -> Binding:
+    """How a function is bound now.
+
+    To read driver_override waits for the device's lock, for as long as an
+    unbind of it is blocked (driver_override_show, drivers/pci/pci-sysfs.c).
+
+    :raises Timeout: it is
+    """
+
+    def act() -> Binding:
+        with turns.on(function.path, seconds / 2):
+            return Binding.of(function)
+
+    what = f'PCI function {function.address} to say what it is bound to'
+    return waiting.at_most(act, seconds, what)
+
+
+def is_bound(function: pci.Function) -> bool:
+    """Whether vfio-pci or a variant of it has a function."""
+    return function.driver is not None and modules.is_vfio_driver(
+        function.driver
+    )
+
+
+def group_of(address: str) -> str | None:
+    """The IOMMU group of a PCI function, or of a mediated device."""
+    return sysfs.link(f'{pci.folder(address)}/iommu_group')
+
+
+def node(group: str) -> str:
+    """The file by which a guest has the functions of an IOMMU group."""
+    return f'{sysfs.DEV}/vfio/{group}'
+
+
+def nodes(path: str) -> list[str]:
+    """The VFIO files of a device, by its folder in sysfs: those there are.
+
+    The group's, which VFIO has once it has one of the group's devices (of
+    another name without an IOMMU: drivers/vfio/group.c), and from Linux 6.6
+    on the device's own where it has one (Documentation/driver-api/vfio.rst).
+    """
+    group = sysfs.link(f'{path}/iommu_group')
+    there = f'{sysfs.SYS}/class/vfio'
+    groups = (group, f'noiommu-{group}') if group is not None else ()
+    own = sysfs.names(f'{path}/vfio-dev')
+    return [node(n) for n in groups if os.path.exists(f'{there}/{n}')] + [
+        f'{sysfs.DEV}/vfio/devices/{name}' for name in own
+    ]
+
+
+def bind(address: str, driver: str, seconds: float) -> None:
+    """Take a function from its driver, and give it to a VFIO driver.
+
+    :param driver: vfio-pci or a variant, loaded
+    :param seconds: for the driver, and for the file under /dev/vfio
+    :raises DeviceError: the kernel refused
+    :raises Timeout: the driver did not take it, or no file came
+    """
+    now = Binding.of(pci.get(address))
+    if now.driver != driver:
+        _override(address, driver)
+        if now.driver is not None:
+            _unbind(address, now.driver)
+        _write(address, f'{sysfs.SYS}/bus/pci/drivers_probe', address)
+        waiting.until(
+            lambda: pci.driver_of(address) == driver,
+            seconds,
+            f'driver {driver} to take PCI function {address}',
+            'pci',
+        )
+    group = group_of(address)
+    if group is None:
+        raise exception.DeviceError(
+            device=f'PCI function {address}',
+            reason='it is in no IOMMU group: enable the IOMMU in the '
+            'firmware, and boot with intel_iommu=on or its like',
+        )
+    path = node(group)
+    waiting.until(lambda: os.path.exists(path), seconds, path)
+
+
+def restore(address: str, to: Binding, seconds: float) -> None:
+    """Give a function back to what had it before.
+
+    :param to: how it was bound
+    :raises DeviceError: the kernel refused
+    :raises Timeout: its driver did not take it again
+    """
+    now = Binding.of(pci.get(address))
+    if now.override != to.override:
+        _override(address, to.override)
+    if now.driver == to.driver:
+        return
+    if now.driver is not None:
+        _unbind(address, now.driver)
+    if to.driver is None:
+        return
+    # Not drivers_probe: that could give it to another driver.
+    _write(address, f'{pci.driver_folder(to.driver)}/bind', address)
+    waiting.until(
+        lambda: pci.driver_of(address) == to.driver,
+        seconds,
+        f'driver {to.driver} to take PCI function {address} again',
+        'pci',
+    )
+
+
+def _override(address: str, driver: str | None) -> None:
+    # An empty write leaves it as it is: driver_set_override() in
+    # drivers/base/driver.c takes a new line for "none".
+    text = '\n' if driver is None else driver
+    _write(address, f'{pci.folder(address)}/driver_override', text)
+
+
+def _unbind(address: str, driver: str) -> None:
+    try:
+        sysfs.write(f'{pci.driver_folder(driver)}/unbind', address)
+    except OSError as err:
+        # ENODEV: it is not that driver's any more.
+        if err.errno != errno.ENODEV or pci.driver_of(address) == driver:
+            raise _error(address, f'unbind from {driver}', err) from err
+
+
+def _write(address: str, path: str, text: str) -> None:
+    try:
+        sysfs.write(path, text)
+    except OSError as err:
+        what = f'{os.path.basename(path)} {text.strip() or "(none)"}'
+        raise _error(address, what, err) from err
+
+
+def _error(address: str, what: str, err: OSError) -> exception.DeviceError:
+    return exception.DeviceError(
+        device=f'PCI function {address}', reason=f'{what}: {err.strerror}'
+    )

@@ -1,0 +1,320 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""OpenStack Cyborg's drivers for the device half.
+
+They run in a process of their own: see os_acc.cyborg_helper.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterator
+import contextlib
+from typing import Any
+
+from oslo_config import cfg
+
+from os_acc import driver
+from os_acc import exception
+from os_acc import finding
+from os_acc import objects
+from os_acc.devices import device_spec
+from os_acc.devices import pci
+from os_acc.devices import reset
+from os_acc.drivers import admission
+from os_acc.drivers import mdev
+from os_acc.drivers.cyborg import listing as cyborg_listing
+from os_acc.drivers.cyborg import mdev as cyborg_mdev
+from os_acc.drivers.cyborg import program as cyborg_program
+from os_acc.drivers.cyborg import source as cyborg_source
+from os_acc.drivers.pci import driver as pci_driver
+from os_acc.journal import programs
+from os_acc.programming import rule as programming
+
+CONF = cfg.CONF
+
+OPTS = (
+    cfg.ListOpt(
+        'enabled_drivers',
+        default=[],
+        help="Names of Cyborg's drivers to use, of the entry points "
+        'cyborg.accelerator.driver, such as intel_fpga_driver. None: os-acc '
+        'uses none of them, and starts no process for them.',
+    ),
+    cfg.StrOpt(
+        'python',
+        default='',
+        sample_default='<the one that os-acc runs in>',
+        help='Python interpreter of the environment in which Cyborg is '
+        'installed.',
+    ),
+    cfg.ListOpt(
+        'config_files',
+        default=[],
+        help="Cyborg's configuration files, such as "
+        '/etc/cyborg/cyborg.conf, for the drivers that have options there.',
+    ),
+    cfg.FloatOpt(
+        'timeout',
+        default=60.0,
+        min=0.1,
+        help="Seconds for Cyborg's drivers to find their devices, or to make "
+        'a mediated device; then they are killed, with all that they started.',
+    ),
+    cfg.FloatOpt(
+        'program_timeout',
+        default=1800.0,
+        min=0.1,
+        help='The same for programming a device.',
+    ),
+    cfg.FloatOpt(
+        'discovery_interval',
+        default=60.0,
+        min=0,
+        help="Seconds for which what Cyborg's drivers have found is good "
+        'enough to tell whether a request is for them.',
+    ),
+    cfg.StrOpt(
+        'reset',
+        default=reset.AUTO,
+        choices=reset.MODES,
+        help='Reset of a PCI function between two instances: auto, where it '
+        'can be reset; required; or none.',
+    ),
+)
+
+
+class CyborgDriver(driver.DriverBase):
+    CONFIG_OPTS = OPTS
+    programs = True
+    handle_types = ('PCIHandle', 'MdevHandle', 'TestHandle')
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self._source = cyborg_source.Source(config)
+
+    def can_handle(self, request: objects.AcceleratorRequest) -> bool:
+        handle = request.handle
+        if not self.config.enabled_drivers:
+            return False
+        if handle is None:
+            return request.resource_class is not None and bool(
+                self._source.find(lambda found: found.serves(request))
+            )
+        return handle.obj_name() in self.handle_types and bool(
+            self._source.find(lambda found: found.has(handle))
+        )
+
+    def get_devices(self) -> list[objects.Device]:
+        if not self.config.enabled_drivers:
+            return []
+        found, errors = self._source.discover()
+        taken, mdevs = self._taken()
+        devices = [
+            each.report(self.name, taken, mdevs[each.address])
+            for each in found
+        ]
+        if errors:
+            raise exception.DiscoveryFailed(
+                devices, message=cyborg_source.joined(errors)
+            )
+        return devices
+
+    def diagnose(self) -> Iterator[finding.Finding]:
+        if not self.config.enabled_drivers:
+            return
+        group = f'[os_acc_{self.name}]'
+        try:
+            found, errors = self._source.discover()
+        except exception.ExceptionBase as err:
+            yield finding.Finding(
+                "Cyborg's drivers",
+                finding.ERROR,
+                str(err),
+                f'see python, enabled_drivers and config_files in {group}',
+            )
+            return
+        for name in self.config.enabled_drivers:
+            subject = f"Cyborg's {name}"
+            if name in errors:
+                yield finding.Finding(
+                    subject,
+                    finding.ERROR,
+                    errors[name],
+                    f'mend it, or take it out of {group} enabled_drivers: '
+                    'what could be for it is refused',
+                )
+                continue
+            places = [each.address for each in found if each.by == name]
+            yield finding.Finding(
+                subject, finding.OK, ', '.join(places) or 'no device'
+            )
+
+    def prepareVAN(
+        self,
+        van: objects.VAN,
+        request: objects.AcceleratorRequest,
+        instance_info: objects.InstanceInfo,
+    ) -> None:
+        if not self.config.enabled_drivers:
+            raise exception.InvalidRequest(
+                subject='configuration',
+                field=f'[os_acc_{self.name}] enabled_drivers',
+                value=[],
+                expected="names of Cyborg's drivers",
+            )
+        wanted = van.handle or request.handle
+        if wanted is None:
+            self._choose(van, request)
+            return
+        found = self._source.get(
+            lambda found: found.has(wanted), wanted.identity
+        )
+        with self.lock(found.address):
+            self._take(van, request, found, wanted)
+
+    def unprepareVAN(
+        self, van: objects.VAN, instance_info: objects.InstanceInfo
+    ) -> None:
+        """Needs none of Cyborg's drivers."""
+        if isinstance(van.handle, objects.MdevHandle):
+            # Not by Cyborg: its own way does not wait for the guest.
+            mdev.release(van, van.handle)
+        elif (
+            isinstance(van.handle, objects.PCIHandle)
+            and pci_driver.RESET in van.driver_data
+            and (function := pci.find(van.handle.address)) is not None
+        ):
+            pci_driver.clean(van, function)
+
+    def program(
+        self, address: str, image_path: str, function_id: str | None
+    ) -> None:
+        """Program a device, and see as well as can be that it is done.
+
+        Nobody may use the device, and the caller holds its lock.
+
+        :param address: of the device, as get_devices() gives it
+        :param image_path: a file of this host
+        :param function_id: what will be in it then; None: it is not known
+        :raises DeviceNotFound: none of Cyborg's drivers has that device
+        :raises DeviceError: it is not programmed as it should be
+        :raises Timeout: it took longer than program_timeout
+        """
+        cyborg_program.program(self._source, address, image_path, function_id)
+
+    def _take(
+        self,
+        van: objects.VAN,
+        request: objects.AcceleratorRequest,
+        found: cyborg_listing.Found,
+        handle: objects.AttachHandle,
+    ) -> None:
+        """Make a handle good for a VAN. The device's lock is held."""
+        wants_function = request.function_id or request.bitstream
+        if wants_function:
+            cyborg_program.check_programmable(found)
+        if found.programmable:
+            programming.undecide(van, programs.WHOLE)
+        with contextlib.ExitStack() as stack:
+            if isinstance(handle, objects.PCIHandle):
+                stack.enter_context(self._admitted(van, handle))
+                # As Cyborg's drivers leave it, libvirt binds it.
+                handle = objects.PCIHandle(
+                    address=handle.address,
+                    managed=True,
+                    physical_network=handle.physical_network,
+                )
+            elif isinstance(handle, objects.MdevHandle):
+                cyborg_mdev.check(van, handle)
+            van.handle, van.device = handle, found.address
+            van.save()
+        if found.programmable:
+            cyborg_program.put_function(
+                self, self._source, van, request, found.address
+            )
+        if isinstance(handle, objects.MdevHandle):
+            cyborg_mdev.make(van, handle, self._source.create_mdev)
+
+    @contextlib.contextmanager
+    def _admitted(
+        self, van: objects.VAN, handle: objects.PCIHandle
+    ) -> Iterator[None]:
+        """See that a PCI function may go to a guest; hold its group."""
+        function = pci.get(handle.address)
+        spec = device_spec.load(CONF).check(function)
+        with admission.group_lock(self, function):
+            admission.check_function(
+                self, van, function, device_spec.BIND_LIBVIRT, new=False
+            )
+            van.driver_data = {
+                **van.driver_data,
+                pci_driver.IDS: function.ids,
+                pci_driver.RESET: spec.reset or self.config.reset,
+            }
+            yield
+
+    def _choose(
+        self, van: objects.VAN, request: objects.AcceleratorRequest
+    ) -> None:
+        """Take the first free handle of a device that serves a request.
+
+        One that has the function already goes before the others.
+        """
+        wanted, reasons = request.function_id, []
+        fits = self._source.find(lambda found: found.serves(request))
+        fits.sort(key=lambda each: not (wanted and each.has_function(wanted)))
+        for found in fits:
+            with self.lock(found.address):
+                for handle in self._free(found, van):
+                    try:
+                        self._take(van, request, found, handle)
+                        return
+                    except (
+                        exception.DeviceBusy,
+                        exception.DeviceInUseByHost,
+                    ) as err:
+                        reasons.append(str(err))
+                        # Another device may serve: this is none of its.
+                        van.handle = van.device = van.function_id = None
+                        van.driver_data = {}
+                        van.save()
+        raise exception.DeviceNotFound(
+            wanted=f'request {request.uuid}',
+            reason='; '.join(dict.fromkeys(reasons))
+            or (
+                "all handles of Cyborg's devices are taken"
+                if fits
+                else f"Cyborg's drivers have no {admission.selector(request)}"
+            ),
+        )
+
+    def _free(
+        self, found: cyborg_listing.Found, van: objects.VAN
+    ) -> list[objects.AttachHandle]:
+        taken, mdevs = self._taken()
+        free = [each for each in found.handles if each.identity not in taken]
+        if sum(found.mdevs.values()) > mdevs[found.address]:
+            free += [
+                objects.MdevHandle(
+                    uuid=van.uuid, parent=found.address, type=kind
+                )
+                for kind in found.mdevs
+            ]
+        return free
+
+    def _taken(self) -> tuple[frozenset[str], collections.Counter[str]]:
+        """The handles that VANs have; the number of mdevs by parent."""
+        handles = [van.handle for van in self.vans_on(None) if van.handle]
+        mdevs = collections.Counter(
+            handle.parent
+            for handle in handles
+            if isinstance(handle, objects.MdevHandle)
+        )
+        return frozenset(handle.identity for handle in handles), mdevs

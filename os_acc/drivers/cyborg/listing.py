@@ -1,0 +1,241 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""What Cyborg's drivers find, in os-acc's terms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Mapping
+import dataclasses
+import json
+from typing import Any
+from typing import NoReturn
+
+from os_acc import exception
+from os_acc import objects
+from os_acc.devices import pci
+
+# Cyborg's attach handle types, cyborg/common/constants.py.
+PCI, MDEV, TEST_PCI = 'PCI', 'MDEV', 'TEST_PCI'
+
+# Cyborg's drivers tell the function that is in an FPGA by a trait,
+# CUSTOM_FPGA_FUNCTION_ID_<VENDOR>_<ID>.
+_FUNCTION_TRAIT = 'CUSTOM_FPGA_FUNCTION_ID_'
+
+_KEYS = ('domain', 'bus', 'device', 'function')
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """A device of Cyborg's.
+
+    :ivar address: of its control path: what is programmed, and the parent of
+        its mediated devices
+    :ivar by: the name of Cyborg's driver
+    :ivar controlpath_id: as program() takes it
+    :ivar handles: PCIHandle and TestHandle
+    :ivar mdevs: how many mediated devices of a type it can have
+    :ivar functions: ids of the functions that it tells to have
+    """
+
+    address: str
+    by: str
+    controlpath_id: Mapping[str, Any]
+    vendor_id: str
+    product_id: str
+    resource_class: str
+    traits: tuple[str, ...]
+    programmable: bool
+    handles: tuple[objects.AttachHandle, ...]
+    mdevs: Mapping[str, int]
+
+    @property
+    def functions(self) -> tuple[str, ...]:
+        return tuple(
+            trait.removeprefix(_FUNCTION_TRAIT).partition('_')[2].lower()
+            for trait in self.traits
+            if trait.startswith(_FUNCTION_TRAIT)
+        )
+
+    def has_function(self, function_id: str) -> bool:
+        """Whether it tells that a function is in it."""
+        return _plain(function_id) in map(_plain, self.functions)
+
+    def has(self, handle: objects.AttachHandle) -> bool:
+        """Whether a handle is one of its own."""
+        if isinstance(handle, objects.MdevHandle):
+            return handle.parent == self.address and handle.type in self.mdevs
+        return handle.identity in {each.identity for each in self.handles}
+
+    def serves(self, request: objects.AcceleratorRequest) -> bool:
+        """Whether it is what a selector asks for."""
+        wants_function = request.function_id or request.bitstream
+        traits = set(request.traits)
+        if wants_function:
+            # It comes with the program.
+            traits = {t for t in traits if not t.startswith(_FUNCTION_TRAIT)}
+        return (
+            request.resource_class in (None, self.resource_class)
+            and traits.issubset(self.traits)
+            and (self.programmable or not wants_function)
+        )
+
+    def report(
+        self, driver: str, taken: frozenset[str], mdevs_taken: int
+    ) -> objects.Device:
+        """The device as get_devices() tells it.
+
+        :param taken: identities of the handles that VANs have
+        :param mdevs_taken: how many of its mediated devices VANs have
+        """
+        is_pci = pci.is_address(self.address)
+        function = pci.find(self.address) if is_pci else None
+        free = sum(each.identity not in taken for each in self.handles)
+        # The types share the capacity: the one that most can be made of.
+        mdevs = max(self.mdevs.values(), default=0)
+        return objects.Device(
+            address=self.address,
+            driver=driver,
+            vendor_id=self.vendor_id,
+            product_id=self.product_id,
+            resource_class=self.resource_class,
+            traits=list(self.traits),
+            numa_node=function.numa_node if function else None,
+            handles_total=len(self.handles) + mdevs,
+            handles_free=free + max(mdevs - mdevs_taken, 0),
+            programming='single' if self.programmable else 'none',
+            function_id=next(iter(self.functions), None),
+        )
+
+
+def read(answer: Mapping[str, Any]) -> tuple[list[Found], dict[str, str]]:
+    """Take what the helper's discover() has answered.
+
+    :returns: the devices; and by the names of those of Cyborg's drivers that
+        did not tell all of theirs, why not
+    """
+    found, errors = [], dict(answer['errors'])
+    for each in answer['devices']:
+        try:
+            found.append(_read(each))
+        except exception.InvalidRequest as err:
+            errors[each['driver']] = str(err)
+    return found, errors
+
+
+def _read(device: dict[str, Any]) -> Found:
+    by = device['driver']
+    if device['cpid_type'] != PCI:
+        _refuse(by, 'cpid_type', device['cpid_type'], "'PCI'")
+    cpid_info = _json(by, 'cpid_info', device['cpid_info'])
+    address = _address(by, 'cpid_info', cpid_info)
+    board = _json(by, 'std_board_info', device['board'] or '{}')
+    product = board.get('product_id') or board.get('device_id')
+    attributes = [
+        (key, value)
+        for deployable in device['deployables']
+        for key, value in deployable['attributes']
+    ]
+    classes = [value for key, value in attributes if key == 'rc']
+    # Each of a device's deployables tells the same ones again.
+    traits = dict.fromkeys(
+        value for key, value in attributes if key.startswith('trait')
+    )
+    handles, mdevs = _handles(by, device['deployables'])
+    return Found(
+        address=address,
+        by=by,
+        controlpath_id={
+            'cpid_type': device['cpid_type'],
+            'cpid_info': {key: cpid_info[key] for key in _KEYS},
+        },
+        vendor_id=_id(device['vendor']),
+        product_id=_id(product),
+        resource_class=classes[0] if classes else '',
+        traits=tuple(traits),
+        programmable=device['programmable'],
+        handles=handles,
+        mdevs=mdevs,
+    )
+
+
+def _handles(
+    by: str, deployables: list[dict[str, Any]]
+) -> tuple[tuple[objects.AttachHandle, ...], dict[str, int]]:
+    handles: list[objects.AttachHandle] = []
+    mdevs: dict[str, int] = {}
+    for kind, text in _pairs(deployables):
+        info = _json(by, 'attach_info', text)
+        address = _address(by, 'attach_info', info)
+        if kind == PCI:
+            handles.append(
+                objects.PCIHandle(
+                    address=address,
+                    physical_network=info.get('physical_network'),
+                )
+            )
+        elif kind == TEST_PCI:
+            handles.append(objects.TestHandle(name=address))
+        elif kind == MDEV:
+            name = info.get('asked_type')
+            if not isinstance(name, str):
+                _refuse(by, 'attach_info.asked_type', name, 'an mdev type')
+            mdevs[name] = mdevs.get(name, 0) + 1
+        else:
+            _refuse(by, 'attach_type', kind, f'{PCI}, {MDEV} or {TEST_PCI}')
+    return tuple(handles), mdevs
+
+
+def _pairs(deployables: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
+    for deployable in deployables:
+        yield from deployable['handles']
+
+
+def _json(by: str, field: str, text: Any) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except (TypeError, ValueError):
+        value = None
+    if not isinstance(value, dict):
+        _refuse(by, field, text, 'a JSON object')
+    return value
+
+
+def _address(by: str, field: str, info: Mapping[str, Any]) -> str:
+    """A PCI address from its parts, in hex without a prefix."""
+    try:
+        parts = tuple(int(info[key], 16) for key in _KEYS)
+        made = objects.PCIHandle(address='%04x:%02x:%02x.%x' % parts)
+    except (KeyError, TypeError, ValueError):
+        _refuse(by, field, info, f'the parts of a PCI address: {_KEYS}')
+    address: str = made.address
+    return address
+
+
+def _id(value: Any) -> str:
+    """A vendor's or product's id, '0xABCD' or 'abcd', as 4 hex digits."""
+    try:
+        number = int(str(value), 16)
+    except ValueError:
+        return ''
+    return f'{number:04x}' if 0 <= number <= 0xFFFF else ''
+
+
+def _plain(function_id: str) -> str:
+    # A UUID, with hyphens in a device profile, without them in a trait.
+    return function_id.replace('-', '').lower()
+
+
+def _refuse(by: str, field: str, value: Any, expected: str) -> NoReturn:
+    raise exception.InvalidRequest(
+        subject=f"what Cyborg's {by} discovers",
+        field=field,
+        value=value,
+        expected=expected,
+    )

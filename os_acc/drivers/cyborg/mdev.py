@@ -1,0 +1,90 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Mediated devices made by Cyborg, with the checks that it lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import errno
+import logging
+
+from oslo_config import cfg
+
+from os_acc import exception
+from os_acc import log
+from os_acc import objects
+from os_acc.devices import device_spec
+from os_acc.devices import mdev
+from os_acc.devices import waiting
+from os_acc.drivers import mdev as mdev_driver
+from os_acc.drivers.cyborg import process as cyborg_process
+
+LOG = logging.getLogger(__name__)
+CONF = cfg.CONF
+
+
+def check(van: objects.VAN, handle: objects.MdevHandle) -> None:
+    """See that a mediated device can be had; note whether it is to be made.
+
+    :raises DeviceNotFound: the parent or the type is not there, or not among
+        the devices that os-acc may touch
+    :raises DeviceBusy: no capacity is left, or the UUID names another
+        device, or a guest has it
+    """
+    wanted = mdev_driver.mdev_of(handle)
+    device_spec.load(CONF).check_parent(wanted.parent)
+    kind = mdev.type_of(wanted.parent, wanted.type)
+    there = mdev.find(wanted.uuid)
+    if there is None:
+        if not kind.available:
+            raise mdev.exhausted(wanted)
+        van.driver_data = {**van.driver_data, mdev_driver.MADE: '1'}
+        return
+    mdev_driver.check_free(van, there, wanted)
+
+
+def make(
+    van: objects.VAN,
+    handle: objects.MdevHandle,
+    create: Callable[[objects.MdevHandle], None],
+) -> None:
+    """Have a mediated device made, where it is not there.
+
+    :param create: has Cyborg make it; raises CallFailed
+    :raises DeviceBusy: as check()
+    :raises DeviceError: it would not
+    :raises Timeout: it did not come
+    """
+    wanted = mdev_driver.mdev_of(handle)
+    if mdev.find(wanted.uuid) is not None:
+        return
+    try:
+        create(handle)
+    except cyborg_process.CallFailed as err:
+        if err.errno in mdev.EXHAUSTED:
+            raise mdev.exhausted(wanted) from err
+        there = mdev.find(wanted.uuid) if err.errno == errno.EEXIST else None
+        if there is None:
+            raise exception.DeviceError(
+                device=f'mdev type {wanted.type} on {wanted.parent}',
+                reason=str(err),
+            ) from err
+    there = waiting.until(
+        lambda: mdev.find(wanted.uuid),
+        CONF.os_acc.device_timeout,
+        f'mdev {wanted.uuid}, which Cyborg has made',
+        'mdev',
+    )
+    mdev.check_same(there, wanted)
+    log.about(LOG, van.instance_uuid, van.uuid).info(
+        'mdev %s of type %s made on %s by Cyborg',
+        wanted.uuid,
+        wanted.type,
+        wanted.parent,
+    )

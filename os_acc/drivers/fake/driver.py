@@ -1,0 +1,297 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""A driver for devices that are not there: for tests, demos and CI.
+
+It takes TEST_PCI ARQs and requests that name it, with any handle, and for
+those without one makes a handle of any type.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import Any
+
+from oslo_config import cfg
+
+from os_acc import driver
+from os_acc import exception
+from os_acc import objects
+from os_acc import progress
+from os_acc.drivers.fake import hardware as fake_hardware
+from os_acc.programming import bitstreams
+from os_acc.programming import rule as programming
+
+OPTS = (
+    cfg.ListOpt(
+        'devices',
+        default=['fake0:test:16'],
+        help='The devices: NAME:TYPE:HANDLES[:PROGRAMMING], TYPE being test, '
+        'pci, mdev or drc, PROGRAMMING none, single or dynamic. The resource '
+        'class of a device is CUSTOM_FAKE_<TYPE>.',
+    ),
+    cfg.BoolOpt(
+        'discover',
+        default=False,
+        help='Report the devices in get_devices(). Off, as a host with real '
+        'devices must not offer fake ones.',
+    ),
+    cfg.StrOpt(
+        'hardware_path',
+        default='',
+        sample_default='<state_path>/fake-hardware',
+        help='Folder that serves as the hardware: a file for each handle in '
+        'use, and for each programmed device.',
+    ),
+    cfg.DictOpt(
+        'delays',
+        default={},
+        help='Seconds that a step takes: prepareVAN:0.2,program:3. Steps are '
+        'prepareVAN, postplug, unprepareVAN, get_devices and program.',
+    ),
+    cfg.ListOpt(
+        'fail',
+        default=[],
+        help='Steps that fail: STEP, or STEP@VAN for one VAN only.',
+    ),
+)
+
+
+class FakeDriver(driver.DriverBase):
+    CONFIG_OPTS = OPTS
+    programs = True
+    handle_types = ('TestHandle', 'PCIHandle', 'MdevHandle', 'DRCHandle')
+
+    def can_handle(self, request: objects.AcceleratorRequest) -> bool:
+        return isinstance(request.handle, objects.TestHandle)
+
+    def get_devices(self) -> list[objects.Device]:
+        self._step('get_devices')
+        if not self.config.discover:
+            return []
+        return [
+            self._device(number, device)
+            for number, device in enumerate(self._devices())
+        ]
+
+    def _device(
+        self, number: int, device: fake_hardware.FakeDevice
+    ) -> objects.Device:
+        taken = self._taken(device.name)
+        return objects.Device(
+            address=device.name,
+            driver=self.name,
+            vendor_id='fa4e',
+            product_id=f'{number:04x}',
+            resource_class=device.resource_class,
+            traits=['CUSTOM_FAKE_DEVICE'],
+            handles_total=len(device.handles),
+            handles_free=sum(
+                handle.identity not in taken for handle in device.handles
+            ),
+            programming=device.programming,
+            function_id=programming.common_function(
+                self,
+                [self._slot(device.name, each) for each in device.regions],
+            ),
+        )
+
+    def prepareVAN(
+        self,
+        van: objects.VAN,
+        request: objects.AcceleratorRequest,
+        instance_info: objects.InstanceInfo,
+    ) -> None:
+        if van.handle is None:
+            self._choose(van, request)
+        self._step('prepareVAN', van)
+        assert van.handle is not None and van.device is not None
+        self._hardware().take(van.handle.identity, van.uuid, van.instance_uuid)
+        if programming.REGION not in van.driver_data:
+            return
+        slot = self._slot(van.device, van.driver_data[programming.REGION])
+        function_id, bitstream = programming.asked(self, van, slot, request)
+        wanted = programming.Wanted(function_id)
+        if not programming.take(self, van, slot, wanted):
+            self._program(slot, bitstream, function_id, van, None)
+
+    def program_device(
+        self,
+        address: str,
+        bitstream: str | None,
+        function_id: str | None,
+        region: str | None,
+        report: progress.Report,
+    ) -> bool:
+        (device,) = (d for d in self._devices() if d.name == address)
+        if device.programming == 'none':
+            return super().program_device(
+                address, bitstream, function_id, region, report
+            )
+        if (region or '') not in device.regions:
+            raise exception.InvalidRequest(
+                subject=f'fake device {address}',
+                field='region',
+                value=region,
+                expected=f'one of {", ".join(map(repr, device.regions))}',
+            )
+        slot = self._slot(address, region or '')
+        return self._program(slot, bitstream, function_id, None, report)
+
+    def show_device(self, address: str) -> dict[str, Any] | None:
+        for device in self._devices():
+            if device.name == address and device.programming != 'none':
+                slots = [self._slot(address, r) for r in device.regions]
+                return programming.show(self, slots, device.programming)
+        return None
+
+    def postplug(
+        self, van: objects.VAN, instance_info: objects.InstanceInfo
+    ) -> None:
+        self._step('postplug', van)
+
+    def unprepareVAN(
+        self, van: objects.VAN, instance_info: objects.InstanceInfo
+    ) -> None:
+        self._step('unprepareVAN', van)
+        if van.handle is not None:
+            self._hardware().give_back(van.handle.identity, van.uuid)
+        if programming.REGION in van.driver_data and van.device is not None:
+            slot = self._slot(van.device, van.driver_data[programming.REGION])
+            programming.clear(self, slot, None, van)
+
+    def _choose(
+        self, van: objects.VAN, request: objects.AcceleratorRequest
+    ) -> None:
+        """Set the request's handle, or a free one of a device that fits."""
+        if request.handle is not None:
+            # Whose it is cannot be known: a device of its own.
+            device = f'fake:{request.handle.identity}'.replace('/', ':')
+            region = '' if request.function_id is not None else None
+            self._claim(van, device, region, request.handle)
+            return
+        fits = [
+            each
+            for each in self._devices()
+            if request.resource_class in (None, each.resource_class)
+            and (request.function_id is None or each.programming != 'none')
+        ]
+        wanted = programming.Wanted(request.function_id)
+
+        def rank(place: tuple[str, str | None]) -> int:
+            device, region = place
+            if region is None:
+                return 0
+            return programming.rank(self, self._slot(device, region), wanted)
+
+        choices = [choice for each in fits for choice in each.choices]
+        places = dict.fromkeys((c.device, c.region) for c in choices)
+        for device, region in sorted(places, key=rank):
+            with self.lock(device):
+                taken = self._taken(device)
+                for choice in choices:
+                    if (
+                        choice[:2] == (device, region)
+                        and choice.handle.identity not in taken
+                    ):
+                        # Under the lock: the next one sees it as taken.
+                        self._claim(van, *choice)
+                        return
+        raise exception.DeviceNotFound(
+            wanted=f'request {request.uuid}',
+            reason='no fake device has a free handle'
+            if fits
+            else f'no fake device is of {request.resource_class}',
+        )
+
+    @staticmethod
+    def _claim(
+        van: objects.VAN,
+        device: str,
+        region: str | None,
+        handle: objects.AttachHandle,
+    ) -> None:
+        van.handle, van.device = handle, device
+        if region is not None:
+            programming.undecide(van, region)
+        van.save()
+
+    def _program(
+        self,
+        slot: programming.Slot,
+        bitstream: str | None,
+        function_id: str | None,
+        van: objects.VAN | None,
+        report: progress.Report | None,
+    ) -> bool:
+        tell = van.report_progress if van is not None else report
+        with contextlib.ExitStack() as stack:
+            digest = None
+            if bitstream is not None:
+                file = stack.enter_context(
+                    bitstreams.fetched(bitstream, function_id, report=tell)
+                )
+                digest = file.sha256
+                function_id = function_id or file.function_id
+            wanted = programming.Wanted(function_id, digest)
+
+            def act() -> None:
+                self._step('program', van, tell)
+                self._hardware().program(
+                    _hardware_name(slot), function_id or f'sha256-{digest}'
+                )
+
+            return programming.program(
+                self, slot, wanted, lambda: None, act, van
+            )
+
+    def _slot(self, device: str, region: str) -> programming.Slot:
+        def look() -> str:
+            return self._hardware().function_of(_hardware_name(slot)) or ''
+
+        slot = programming.Slot(device, region, look=look)
+        return slot
+
+    def _step(
+        self,
+        step: str,
+        van: objects.VAN | None = None,
+        report: progress.Report | None = None,
+    ) -> None:
+        """Take as long as the step shall take, and fail if it shall."""
+        seconds = float(self.config.delays.get(step, 0))
+        parts = 20 if report is not None else 1
+        for part in range(parts):
+            if seconds:
+                time.sleep(seconds / parts)
+            if report is not None:
+                report((part + 1) / parts, 'programming')
+        here = f'{step}@{van.uuid}' if van is not None else step
+        if not {step, here}.isdisjoint(self.config.fail):
+            raise RuntimeError(f'the fake driver was told to fail at {here}')
+
+    def _devices(self) -> list[fake_hardware.FakeDevice]:
+        return [
+            fake_hardware.FakeDevice.parse(text, number)
+            for number, text in enumerate(self.config.devices)
+        ]
+
+    def _taken(self, device: str) -> set[str]:
+        return {
+            van.handle.identity
+            for van in self.vans_on(device)
+            if van.handle is not None
+        }
+
+    def _hardware(self) -> fake_hardware.Hardware:
+        return fake_hardware.Hardware(self.config.hardware_path)
+
+
+def _hardware_name(slot: programming.Slot) -> str:
+    return f'{slot.device}.{slot.region}' if slot.region else slot.device

@@ -1,0 +1,258 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""What an operator is told of the PCI functions of a host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+import os
+from typing import Any
+
+from os_acc import driver
+from os_acc import exception
+from os_acc import finding
+from os_acc.devices import bus
+from os_acc.devices import device_spec
+from os_acc.devices import in_use
+from os_acc.devices import mdev
+from os_acc.devices import modules
+from os_acc.devices import pci
+from os_acc.devices import reset
+from os_acc.devices import sriov
+from os_acc.devices import sysfs
+from os_acc.devices import vfio
+from os_acc.drivers import admission
+from os_acc.drivers.pci import listing as pci_listing
+
+Finding = finding.Finding
+
+_NO_IOMMU = (
+    'enable the IOMMU in the firmware (VT-d, AMD-Vi, SMMU), and boot with '
+    'intel_iommu=on or its like'
+)
+
+
+def show(
+    by: driver.DriverBase, address: str, specs: device_spec.Specs
+) -> dict[str, Any] | None:
+    """See DriverBase.show_device."""
+    if not pci.is_address(address):
+        return None
+    function = pci.find(address)
+    if function is None:
+        return None
+    spec = specs.find(function)
+    kind = pci_listing.kind_of(function, spec or device_spec.Spec())
+    group = function.iommu_group
+    _, text, _ = status(by, function, specs)
+    return {
+        'address': address,
+        'driver': by.name,
+        'status': text,
+        'vendor id': function.vendor_id,
+        'product id': function.product_id,
+        'class': f'{function.pci_class:06x}',
+        'resource class': kind.resource_class,
+        'traits': list(kind.traits),
+        'in device_spec': spec is not None if specs.entries else None,
+        'numa node': function.numa_node,
+        'kernel driver': function.driver,
+        'driver override': _override(function),
+        'vfio driver': modules.vfio_driver(function.modalias),
+        'iommu group': group,
+        'iommu group members': pci.group_members(group) if group else [],
+        'pf': function.physfn,
+        'vfs': function.vf_addresses,
+        'vfs possible': sriov.total(address),
+        'mdev types': [
+            f'{each.name} ({each.label}): {each.available} more'
+            for each in mdev.types(address)
+        ],
+        'reset methods': (
+            sysfs.read(f'{function.path}/reset_method') or ''
+        ).split(),
+        'vans': [
+            f'{van.uuid} of instance {van.instance_uuid}: {van.state}'
+            for van in by.vans_on(None)
+            if van.device == address
+            or address in admission.functions_of([van])
+        ],
+    }
+
+
+def _override(function: pci.Function) -> str | None:
+    try:
+        return vfio.look(function, 1.0).override
+    except exception.Timeout as err:
+        return f'cannot be read now: {err}'
+
+
+def status(
+    by: driver.DriverBase, function: pci.Function, specs: device_spec.Specs
+) -> tuple[str, str, str]:
+    """Whether a function could be given out now.
+
+    :returns: verdict, text and advice, as in a Finding
+    """
+    # Where nobody named it, that the host uses it is as it should be.
+    bad = finding.WARNING if specs.entries else finding.OK
+    spec = specs.find(function)
+    if spec is None:
+        return finding.OK, 'device_spec does not name it', ''
+    for van in by.vans_on(function.parent):
+        if function.address in admission.functions_of([van]):
+            text = f'instance {van.instance_uuid} has it (VAN {van.uuid})'
+            return finding.OK, text, ''
+    if (use := in_use.by_host(function)) is not None:
+        return (
+            bad,
+            f'the host uses it, so that it is never given out: {use}',
+            'free it, or take it out of device_spec' if specs.entries else '',
+        )
+    if function.iommu_group is None:
+        return bad, 'it is in no IOMMU group', _NO_IOMMU
+    for _, reason in in_use.in_group(function):
+        return (
+            bad,
+            f'it cannot go to a guest: {reason}',
+            'unbind that one from its driver, or move the card to a slot '
+            'with an IOMMU group of its own',
+        )
+    if function.is_pf and (number := sriov.count(function.address)):
+        return (
+            finding.OK,
+            f'PF with {number} VFs: it is not given out while it has them',
+            '',
+        )
+    if vfio.is_bound(function):
+        return (
+            bad,
+            f'it is bound to {function.driver}, and no VAN has it',
+            'find who bound it (libvirt, driverctl, a kernel argument); with '
+            'bind = none this is as it should be',
+        )
+    return finding.OK, 'free', ''
+
+
+def findings(
+    by: driver.DriverBase, specs: device_spec.Specs
+) -> Iterator[Finding]:
+    """See ExtensionBase.diagnose."""
+    yield _iommu()
+    if (found := _unsafe()) is not None:
+        yield found
+    yield _module(modules.VFIO_PCI)
+    functions = list(pci_listing.listed(specs))
+    variants = {modules.vfio_driver(f.modalias) for f, _ in functions}
+    for name in sorted(variants - {modules.VFIO_PCI}):
+        yield _module(name)
+    yield from _entries(specs)
+    for function, spec in functions:
+        subject = f'PCI function {function.address}'
+        verdict, text, advice = status(by, function, specs)
+        yield Finding(subject, verdict, f'{function.ids}: {text}', advice)
+        if spec.reset == reset.REQUIRED and not reset.can(function):
+            yield Finding(
+                subject,
+                finding.ERROR,
+                'reset is required, and the kernel has no way to reset it',
+                'set a cleaning_command and reset = auto',
+            )
+        if spec.num_vfs is not None and not function.is_vf:
+            yield _vfs(function, spec.num_vfs)
+
+
+def _iommu() -> Finding:
+    number = len(sysfs.names(f'{sysfs.SYS}/kernel/iommu_groups'))
+    if number:
+        return Finding('IOMMU', finding.OK, f'on: {number} groups')
+    return Finding(
+        'IOMMU', finding.ERROR, 'off: there is no IOMMU group', _NO_IOMMU
+    )
+
+
+def _unsafe() -> Finding | None:
+    name = 'enable_unsafe_noiommu_mode'
+    if sysfs.read(f'{sysfs.SYS}/module/vfio/parameters/{name}') != 'Y':
+        return None
+    return Finding(
+        'kernel module vfio',
+        finding.ERROR,
+        f'{name} is on: a guest can write to all memory of the host',
+        f'take the option {name} away from the module vfio',
+    )
+
+
+def _module(name: str) -> Finding:
+    subject = f'kernel module {name}'
+    if modules.loaded_driver(name) is not None:
+        return Finding(subject, finding.OK, 'loaded')
+    if modules.is_installed(name):
+        return Finding(
+            subject, finding.OK, 'installed: it is loaded when needed'
+        )
+    return Finding(
+        subject,
+        finding.ERROR,
+        f'not installed for kernel {os.uname().release}',
+        "install the distribution's package of the kernel's modules",
+    )
+
+
+def _entries(specs: device_spec.Specs) -> Iterator[Finding]:
+    """Entries of device_spec that name nothing that is here."""
+    functions = list(bus.functions())
+    parents = mdev.parents()
+    for number, spec in enumerate(specs.entries, 1):
+        if any(specs.find(function) is spec for function in functions):
+            continue
+        if any(specs.find_parent(parent) is spec for parent in parents):
+            continue
+        yield Finding(
+            f'device_spec, entry {number}',
+            finding.WARNING,
+            'no device here is named by it, or an entry before names them all',
+            'compare address, vendor_id and product_id with lspci -nn -D',
+        )
+
+
+def _vfs(pf: pci.Function, wanted: int) -> Finding:
+    subject = f'PF {pf.address}'
+    if not pf.is_pf:
+        return Finding(
+            subject,
+            finding.ERROR,
+            'num_vfs is set, and it cannot do SR-IOV',
+            'enable SR-IOV in the firmware and the card, or take num_vfs away',
+        )
+    possible, number = sriov.total(pf.address), sriov.count(pf.address)
+    if wanted > possible:
+        return Finding(
+            subject,
+            finding.ERROR,
+            f'num_vfs is {wanted}, and it can have {possible}',
+            'lower num_vfs, or raise the number in the firmware',
+        )
+    if number not in (0, wanted):
+        return Finding(
+            subject,
+            finding.WARNING,
+            f'it has {number} VFs where num_vfs is {wanted}; they are used '
+            'as they are, and the number is not changed',
+            'if nobody uses them: write 0 to its sriov_numvfs',
+        )
+    if not number and pf.driver is None:
+        return Finding(
+            subject,
+            finding.ERROR,
+            f'{wanted} VFs are to be made, and it has no driver to make them',
+            "load the PF's driver",
+        )
+    there = 'has' if number else 'gets, when the first is asked for,'
+    return Finding(subject, finding.OK, f'it {there} {wanted} VFs')

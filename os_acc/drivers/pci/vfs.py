@@ -1,0 +1,143 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""VFs that os-acc makes when the first is asked for, until the last goes."""
+
+from __future__ import annotations
+
+import logging
+
+from oslo_config import cfg
+
+from os_acc import driver
+from os_acc import exception
+from os_acc import log
+from os_acc import objects
+from os_acc.devices import device_spec
+from os_acc.devices import pci
+from os_acc.devices import sriov
+from os_acc.devices import vfio
+from os_acc.drivers import admission
+
+LOG = logging.getLogger(__name__)
+CONF = cfg.CONF
+
+# Keys of VAN.driver_data.
+MADE = 'vfs_made'  # os-acc made the PF's VFs, so many
+AUTOPROBE_BEFORE = 'autoprobe_before'
+LET_GO = 'let_go'  # nothing keeps the PF's VFs for this VAN's sake
+
+
+def create(
+    by: driver.DriverBase,
+    van: objects.VAN,
+    address: str,
+    pf: str,
+    specs: device_spec.Specs,
+) -> None:
+    """Make all VFs of a PF, for the one that is wanted. The PF is locked.
+
+    :param address: of the one that is wanted
+    :raises DeviceNotFound: it cannot have that one
+    :raises DeviceBusy: a guest has the PF itself
+    :raises DeviceError, Timeout: they are not made
+    """
+    function = pci.get(pf)
+    spec = specs.check(function)
+    device = f'PF {pf}'
+    admission.check_not_whole(by, van, pf, device)
+    if vfio.is_bound(function):
+        raise exception.DeviceBusy(
+            device=device, holder=f'driver {function.driver}'
+        )
+    number = sriov.count(pf)
+    if spec.num_vfs is None or number:
+        raise exception.DeviceNotFound(
+            wanted=f'PCI function {address}',
+            reason=f'PF {pf} has {number} VFs, and that is not one',
+        )
+    before = sriov.autoprobe(pf)
+    van.driver_data = {
+        **van.driver_data,
+        MADE: str(spec.num_vfs),
+        **({AUTOPROBE_BEFORE: before} if before is not None else {}),
+    }
+    van.device = pf
+    van.handle = objects.PCIHandle(address=address)
+    van.save()
+    try:
+        _privileged_create(pf, spec.num_vfs)
+    except exception.DeviceBusy:
+        # Somebody else has made some since: they are not ours to remove.
+        van.driver_data = {
+            key: value
+            for key, value in van.driver_data.items()
+            if key not in (MADE, AUTOPROBE_BEFORE)
+        }
+        van.save()
+        raise
+    log.about(LOG, van.instance_uuid, van.uuid).info(
+        'PF %s: %d VFs made', pf, spec.num_vfs
+    )
+
+
+def create_again(van: objects.VAN, pf: str) -> None:
+    """Make them again after a reboot, if nobody has. The PF is locked."""
+    if MADE in van.driver_data and not sriov.count(pf):
+        _privileged_create(pf, int(van.driver_data[MADE]))
+
+
+def _privileged_create(pf: str, number: int) -> None:
+    from os_acc.privileged import pci as privileged
+
+    privileged.create_vfs(pf, number, CONF.os_acc.device_timeout)
+
+
+def known(by: driver.DriverBase, pf: str) -> dict[str, str]:
+    """What other VANs know of a PF's VFs; nothing if os-acc made none."""
+    for other in by.vans_on(pf):
+        data = other.driver_data
+        # Also one that has let go, while the VFs are still there.
+        if MADE in data:
+            keys = (MADE, AUTOPROBE_BEFORE)
+            return {key: data[key] for key in keys if key in data}
+    return {}
+
+
+def remove(by: driver.DriverBase, van: objects.VAN) -> None:
+    """Remove a PF's VFs, if os-acc made them and the VAN is their last.
+
+    :raises DeviceError, Timeout: they cannot be removed
+    """
+    from os_acc.privileged import pci as privileged
+
+    data, pf = van.driver_data, van.device
+    if MADE not in data:
+        return
+    assert pf is not None
+    with by.lock(pf):
+        # Two that are released at once must not wait for each other.
+        van.driver_data = {**data, LET_GO: '1'}
+        van.save()
+        others = [
+            other
+            for other in by.vans_on(pf)
+            if other.uuid != van.uuid and LET_GO not in other.driver_data
+        ]
+        if others or pci.find(pf) is None:
+            return
+        users = privileged.remove_vfs(
+            pf, data.get(AUTOPROBE_BEFORE), CONF.os_acc.device_timeout
+        )
+    logger = log.about(LOG, van.instance_uuid, van.uuid)
+    if users:
+        logger.warning(
+            'PF %s keeps the VFs that os-acc made: %s', pf, '; '.join(users)
+        )
+    else:
+        logger.info('PF %s: VFs removed', pf)

@@ -1,0 +1,32 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""A finding: one thing that ``os-acc doctor`` looked at."""
+
+from __future__ import annotations
+
+import dataclasses
+
+OK, WARNING, ERROR = 'ok', 'warning', 'error'
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """What was found about one subject.
+
+    :ivar subject: such as 'IOMMU' or 'PCI function 0000:3b:00.0'
+    :ivar verdict: OK; WARNING: some requests will fail, or the operator
+        should know of it; ERROR: nothing of this kind can work
+    :ivar text: what was found
+    :ivar advice: what to do about it; empty if nothing is to be done
+    """
+
+    subject: str
+    verdict: str
+    text: str
+    advice: str = ''

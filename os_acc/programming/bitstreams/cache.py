@@ -1,0 +1,212 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""The cache of bitstreams: files named by their checksum, and verified.
+
+A file is written under another name and renamed when it is proven: under its
+own name it is whole. flock(2) on the files keeps other processes off, and
+ends with the process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Iterator
+import contextlib
+import fcntl
+import logging
+import os
+import stat
+import time
+from typing import BinaryIO
+
+from oslo_config import cfg
+
+from os_acc import bitstream_checksum as checksum
+from os_acc import bitstream_opts as options
+from os_acc import exception
+
+LOG = logging.getLogger(__name__)
+
+PART = '.part'
+
+
+@contextlib.contextmanager
+def held(
+    wanted: checksum.Checksum,
+    suffix: str,
+    bitstream: str,
+    fill: Callable[[BinaryIO], None],
+) -> Iterator[tuple[str, str]]:
+    """Have a file in the cache, downloaded if need be, while it is used.
+
+    :param suffix: what its name shall end with
+    :param bitstream: what to call it in errors
+    :param fill: writes it to a file
+    :returns: its path and its SHA-256
+    :raises BitstreamError: it is not what the checksum says, or cannot be
+        kept; nothing is left of it
+    """
+    folder = _folder(bitstream)
+    path = os.path.join(folder, f'{wanted.algorithm}-{wanted.value}{suffix}')
+    try:
+        with _locked(path + PART, bitstream) as part:
+            found = _existing(path, wanted, bitstream)
+            file, digest = found or _new(part, path, wanted, bitstream, fill)
+            if found is not None:
+                os.unlink(path + PART)
+                part.close()
+    except OSError as err:
+        raise exception.BitstreamError(
+            bitstream=bitstream, reason=f'the cache {folder}: {err}'
+        ) from err
+    with file:
+        os.utime(path)
+        yield path, digest
+
+
+def _folder(bitstream: str) -> str:
+    """Make the folder, for nobody else's eyes; see that it is so."""
+    path = options.cache_path(cfg.CONF)
+    try:
+        os.makedirs(path, mode=0o700, exist_ok=True)
+        found = os.lstat(path)
+    except OSError as err:
+        raise exception.BitstreamError(
+            bitstream=bitstream, reason=f'the cache cannot be made: {err}'
+        ) from err
+    if (
+        not stat.S_ISDIR(found.st_mode)
+        or found.st_uid != os.geteuid()
+        or found.st_mode & 0o077
+    ):
+        raise exception.BitstreamError(
+            bitstream=bitstream,
+            reason=f'the cache {path} must be a folder of user id '
+            f'{os.geteuid()} with mode 0700',
+        )
+    return path
+
+
+@contextlib.contextmanager
+def _locked(path: str, bitstream: str) -> Iterator[BinaryIO]:
+    """Hold the name under which a file is downloaded."""
+    conf = cfg.CONF[options.GROUP]
+    deadline = time.monotonic() + conf.download_timeout
+    while True:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        # A part that is renamed keeps its lock: then this one is closed late.
+        file = open(fd, 'r+b')  # noqa: SIM115
+        if _lock(file, fcntl.LOCK_EX) and _is_there(file, path):
+            break
+        file.close()
+        if time.monotonic() >= deadline:
+            raise exception.Timeout(
+                what=f'another download of bitstream {bitstream}',
+                seconds=conf.download_timeout,
+            )
+        time.sleep(0.02)
+    try:
+        file.truncate(0)
+        yield file
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+        file.close()
+        raise
+
+
+def _new(
+    part: BinaryIO,
+    path: str,
+    wanted: checksum.Checksum,
+    bitstream: str,
+    fill: Callable[[BinaryIO], None],
+) -> tuple[BinaryIO, str]:
+    fill(part)
+    part.flush()
+    most = options.max_bytes(cfg.CONF)
+    digest = checksum.verify(part, wanted, bitstream, most)
+    _make_room(os.path.dirname(path), part, bitstream)
+    os.fsync(part.fileno())
+    os.rename(path + PART, path)
+    fcntl.flock(part, fcntl.LOCK_SH)
+    return part, digest
+
+
+def _existing(
+    path: str, wanted: checksum.Checksum, bitstream: str
+) -> tuple[BinaryIO, str] | None:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return None
+    file = open(fd, 'rb')  # noqa: SIM115, handed on
+    fcntl.flock(file, fcntl.LOCK_SH)
+    try:
+        if _is_there(file, path):
+            most = options.max_bytes(cfg.CONF)
+            return file, checksum.verify(file, wanted, bitstream, most)
+    except exception.BitstreamError as err:
+        LOG.error('In the cache, and downloaded again: %s', err)
+        os.unlink(path)
+    file.close()
+    return None
+
+
+def _make_room(folder: str, new: BinaryIO, bitstream: str) -> None:
+    """Remove what was not used for longest, and is not in use."""
+    mine = os.fstat(new.fileno())
+    most = options.cache_bytes(cfg.CONF)
+    others = []
+    for entry in os.scandir(folder):
+        found = entry.stat(follow_symlinks=False)
+        if not os.path.samestat(found, mine):
+            others.append((found.st_mtime_ns, found.st_size, entry.path))
+    size = mine.st_size + sum(each for _, each, _ in others)
+    for _, freed, path in sorted(others):
+        if size <= most:
+            return
+        if _remove(path):
+            LOG.info('Bitstream cache: %s is removed for a newer one', path)
+            size -= freed
+    if size > most:
+        raise exception.BitstreamError(
+            bitstream=bitstream,
+            reason=f'the cache would have {size} bytes, cache_size is {most}, '
+            'and the rest of it is in use',
+        )
+
+
+def _remove(path: str) -> bool:
+    """:returns: False: somebody uses it"""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return True
+    with open(fd, 'rb') as file:
+        if not _lock(file, fcntl.LOCK_EX):
+            return False
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+        return True
+
+
+def _lock(file: BinaryIO, how: int) -> bool:
+    try:
+        fcntl.flock(file, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is_there(file: BinaryIO, path: str) -> bool:
+    """Whether a path still names the open file."""
+    with contextlib.suppress(FileNotFoundError):
+        return os.path.samestat(os.stat(path), os.fstat(file.fileno()))
+    return False

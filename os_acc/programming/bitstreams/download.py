@@ -1,0 +1,145 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Downloading: with limits, and resumed where the connection dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+import http.client
+import logging
+import time
+from typing import BinaryIO
+from typing import NamedTuple
+
+from oslo_config import cfg
+
+from os_acc import bitstream_opts as options
+from os_acc import exception
+
+LOG = logging.getLogger(__name__)
+
+_CHUNK = 1 << 16
+#: What a dropped connection, or a server that is not well, raises.
+DROPPED = (OSError, http.client.HTTPException)
+
+
+class Answer(NamedTuple):
+    """What a server sends.
+
+    :ivar start: the place of its first byte in the whole
+    :ivar total: how long the whole is; None: unknown
+    :ivar read: gives up to so many bytes; none at the end
+    """
+
+    start: int
+    total: int | None
+    read: Callable[[int], bytes]
+
+
+#: Asks for the bytes from a place on. DROPPED: worth trying again.
+Open = Callable[[int], AbstractContextManager[Answer]]
+Report = Callable[[float | None, str], None]
+
+
+def download(
+    open_at: Open, file: BinaryIO, bitstream: str, report: Report
+) -> None:
+    """Write all of it to a file, from the file's start.
+
+    :param bitstream: what to call it: has no secret in it
+    :raises BitstreamError: it is too large, or was dropped too often
+    :raises Timeout: it took longer than download_timeout
+    """
+    conf = cfg.CONF[options.GROUP]
+    deadline = time.monotonic() + conf.download_timeout
+    pause = conf.retry_interval
+    for attempt in range(1, conf.download_attempts + 1):
+        reason = _attempt(open_at, file, bitstream, report, deadline)
+        if reason is None:
+            return
+        LOG.warning(
+            'Bitstream %s: attempt %d of %d: %s',
+            bitstream,
+            attempt,
+            conf.download_attempts,
+            reason,
+        )
+        if attempt < conf.download_attempts:
+            check_deadline(deadline, bitstream)
+            time.sleep(max(min(pause, deadline - time.monotonic()), 0))
+            pause *= 2
+    raise exception.BitstreamError(
+        bitstream=bitstream,
+        reason=f'{reason}; tried {conf.download_attempts} times',
+    )
+
+
+def _attempt(
+    open_at: Open,
+    file: BinaryIO,
+    bitstream: str,
+    report: Report,
+    deadline: float,
+) -> str | None:
+    """Get what is missing.
+
+    :returns: None: all is there; else why not
+    """
+    most = options.max_bytes(cfg.CONF)
+    have, total = file.tell(), None
+    try:
+        with open_at(have) as answer:
+            total = answer.total
+            if answer.start != have:
+                # It did not resume, or is not the same file any more.
+                file.seek(0)
+                file.truncate()
+                have = 0
+            if answer.start not in (0, have):
+                return f'the server sent byte {answer.start} for {have}'
+            _check_size(total or 0, most, bitstream)
+            while chunk := answer.read(_CHUNK):
+                have += len(chunk)
+                _check_size(have, most, bitstream)
+                check_deadline(deadline, bitstream)
+                _write(file, chunk, bitstream)
+                report(have / total if total else None, 'downloading')
+    except DROPPED as err:
+        text = f'{type(err).__name__}: {err}' if str(err) else repr(err)
+        return f'the connection failed at byte {have}: {text}'
+    if total is not None and have < total:
+        return f'the connection ended at byte {have} of {total}'
+    return None
+
+
+def _write(file: BinaryIO, chunk: bytes, bitstream: str) -> None:
+    try:
+        file.write(chunk)
+    except OSError as err:
+        raise exception.BitstreamError(
+            bitstream=bitstream, reason=f'cannot be kept: {err}'
+        ) from err
+
+
+def _check_size(size: int, most: int, bitstream: str) -> None:
+    if size > most:
+        raise exception.BitstreamError(
+            bitstream=bitstream,
+            reason=f'it has {size} bytes or more, max_size is {most}',
+        )
+
+
+def check_deadline(deadline: float, bitstream: str) -> None:
+    """:raises Timeout: download_timeout is over"""
+    if time.monotonic() >= deadline:
+        raise exception.Timeout(
+            what=f'the download of bitstream {bitstream}',
+            seconds=cfg.CONF[options.GROUP].download_timeout,
+        )
