@@ -46,10 +46,11 @@ class LibvirtPlugin(plugin.PluginBase):
 
     @functools.cached_property
     def builder(self) -> hostdev.Builder:
-        """Builds the XML, by the options as they are at its first use.
+        """Builds the XML. It reads the options once, at the first plug.
 
-        The import loads lxml, which a process that plugs nothing does not
-        need.
+        __init__ does not read them, because initialize() checks the options
+        after it has loaded the plugins. The import loads lxml, which only
+        processes that plug need.
         """
         from acc_plug_libvirt import hostdev
 

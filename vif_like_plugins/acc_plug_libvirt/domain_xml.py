@@ -165,7 +165,7 @@ def check(root: etree._Element, van: objects.VAN) -> None:
         if each.alias == alias and each.identity != wanted:
             raise exception.DeviceBusy(
                 device=f'alias {each.alias} of the domain',
-                holder=f'device {each.identity}, and not {wanted},',
+                reason=f'it belongs to {each.identity}, not to {wanted}',
             )
         if each.identity == wanted is not None and each.alias not in (
             None,
