@@ -162,7 +162,9 @@ def test_a_guest_that_does_not_answer(guest, here, snapshot):
     try:
         here.set_override('detach_attempt_timeout', 3.0, 'os_acc_libvirt')
         here.set_override('detach_timeout', 6.0, 'os_acc_libvirt')
-        with pytest.raises(exception.UnplugException, match='let go') as err:
+        with pytest.raises(
+            exception.UnplugException, match='to release VAN'
+        ) as err:
             os_acc.unplug(instance(guest), live=True)
         assert isinstance(err.value.__cause__, exception.Timeout)
         vans = os_acc.get_vans(instance(guest))
