@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""What recover() did."""
+"""The report of recover()."""
 
 from __future__ import annotations
 
@@ -17,20 +17,25 @@ from os_acc.objects import base
 
 @base.VersionedObjectRegistry.register
 class RecoveryReport(base.VersionedObject):
-    """What a crash or a reboot had left, and what became of it."""
+    """What recover() found after a crash or a reboot, and what it did."""
 
     # Version 1.0: Initial version
     VERSION = '1.0'
 
     fields = {
-        # Half done before; undone or finished now, and gone.
+        # VANs whose plug or unplug was interrupted. They are released, and
+        # are no longer in the journal.
         'released': ovo_fields.ListOfObjectsField('VAN', default=[]),
-        # Plugged before a reboot of the host; prepared again.
+        # VANs that were plugged before a reboot of the host. Their devices
+        # are prepared again.
         'restored': ovo_fields.ListOfObjectsField('VAN', default=[]),
-        # Still to be done; each VAN's error says why.
+        # VANs that could not be released or prepared again. The error of
+        # each VAN says why; the next recover() tries again.
         'failed': ovo_fields.ListOfObjectsField('VAN', default=[]),
-        # UUIDs of instances of which the journal cannot be read, and why.
+        # UUIDs of the instances whose rows cannot be read, each with the
+        # reason.
         'unreadable': ovo_fields.DictOfStringsField(default={}),
-        # UUIDs of instances that another thread or process is at work on.
+        # UUIDs of the instances that were left alone, because another thread
+        # or process is working on them.
         'busy': ovo_fields.ListOfStringsField(default=[]),
     }

@@ -45,7 +45,7 @@ HASHES = {
     'HostHandleInfo': '1.0-12bc2ca05231f271eefb1e1e1ecf50f4',
     'HostInfo': '1.0-34333a904f14ce93d59c1db3af3355ed',
     'HostPluginInfo': '1.0-cf143e6082de46b2f94aee08b235ff99',
-    'InstanceInfo': '1.0-6ea33fe7d09891fccfc42b3a2ffdc015',
+    'InstanceInfo': '1.1-8181037853cf1670b93879a8b03ff74e',
     'MdevHandle': '1.0-e5c9994de54ebe4ff7bad3cf71e6b66f',
     'PCIHandle': '1.0-ef77f65f317b86a6fd07ccc632cdfc07',
     'RecoveryReport': '1.0-c4c42b3fe3fa16eb442464e2041d1e38',
@@ -689,8 +689,42 @@ class TestVersions:
         subprocess.run([sys.executable, '-c', code], check=True)
 
 
+class TestInstanceInfo:
+    def test_it_needs_only_a_uuid(self):
+        info = objects.InstanceInfo(uuid=UUID)
+        assert (info.name, info.project_id) == (None, None)
+        assert round_trip(info) == info
+        given = objects.InstanceInfo(uuid=UUID, name=None, project_id=None)
+        assert round_trip(given) == given == info
+
+    @pytest.mark.parametrize('values', [{}, {'name': None}, {'name': 'n'}])
+    def test_a_reader_of_version_1_0_gets_texts(self, values):
+        info = objects.InstanceInfo(uuid=UUID, **values)
+        primitive = info.obj_to_primitive('1.0')
+        assert primitive['versioned_object.version'] == '1.0'
+        assert primitive['versioned_object.data'] == {
+            'uuid': UUID,
+            'name': values.get('name') or '',
+            'project_id': '',
+        }
+
+    def test_version_1_1_keeps_none(self):
+        info = objects.InstanceInfo(uuid=UUID, name=None, project_id='p')
+        for version in (None, '1.1'):
+            data = info.obj_to_primitive(version)['versioned_object.data']
+            assert data == {'uuid': UUID, 'name': None, 'project_id': 'p'}
+
+    def test_what_version_1_0_wrote_is_read(self):
+        primitive = objects.InstanceInfo(
+            uuid=UUID, name='n', project_id=''
+        ).obj_to_primitive('1.0')
+        info = objects.InstanceInfo.obj_from_primitive(primitive)
+        assert (info.name, info.project_id) == ('n', '')
+        assert info.VERSION == '1.1'
+
+
 class TestCompatibility:
-    """A version 1.1 that there is only here."""
+    """Reading and writing other versions, with a version 1.1 of the test."""
 
     @pytest.fixture
     def pci_1_1(self, registry):

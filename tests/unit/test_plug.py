@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import signal
 import threading
 import time
+import uuid
 
 import pytest
 
@@ -533,6 +534,14 @@ def test_bad_instance_is_refused(host, instance):
         os_acc.plug(instance, host.requests(1))
     with pytest.raises(exception.InvalidRequest):
         os_acc.unplug(instance)
+
+
+def test_an_instance_needs_only_its_uuid(host):
+    instance = objects.InstanceInfo(uuid=uuid.uuid4())
+    os_acc.plug(instance, host.requests(1))
+    host.restart()
+    assert len(os_acc.get_vans(instance)) == 1
+    assert os_acc.unplug(instance) == 1
 
 
 def test_a_missing_plugin_is_said(host):
