@@ -32,10 +32,8 @@ class RecoveryReport(base.VersionedObject):
         # VANs that could not be released or prepared again. The error of
         # each VAN says why; the next recover() tries again.
         'failed': ovo_fields.ListOfObjectsField('VAN', default=[]),
-        # UUIDs of the instances whose rows cannot be read, each with the
-        # reason.
+        # UUIDs of instances of which the journal cannot be read, and why.
         'unreadable': ovo_fields.DictOfStringsField(default={}),
-        # UUIDs of the instances that were left alone, because another thread
-        # or process is working on them.
+        # UUIDs of instances that another thread or process is at work on.
         'busy': ovo_fields.ListOfStringsField(default=[]),
     }
