@@ -22,7 +22,7 @@ from os_acc import objects
 
 
 class Oops(BaseException):
-    """Not an Exception, as some libraries' time limits are not."""
+    """A BaseException that is no Exception, as some libraries' timeouts."""
 
 
 def uuids(vans):
@@ -31,7 +31,7 @@ def uuids(vans):
 
 def test_plug_returns_vans_in_order_of_requests(host):
     instance, requests = host.instance(), host.requests(5)
-    # The first is the slowest.
+    # The first VAN takes longest.
     host.calls.on('prepareVAN', lambda v: time.sleep(0.1), requests[0].uuid)
     vans = os_acc.plug(instance, requests)
     assert isinstance(vans, objects.VANList)
@@ -150,7 +150,7 @@ def test_any_failure_undoes_all_of_the_call(host, step, victim, error):
     for text in ('boom', requests[victim].uuid, step, instance.uuid):
         assert text in str(caught.value)
     assert list(os_acc.get_vans()) == before
-    # Undone is what was begun, last first, and nothing else.
+    # What was started is undone, in reverse order, and nothing else.
     plugged = host.calls.of('plug')
     assert host.calls.of('unplug') == list(reversed(plugged))
     prepared = host.calls.of('prepareVAN')
@@ -161,7 +161,7 @@ def test_any_failure_undoes_all_of_the_call(host, step, victim, error):
 
 
 class Mute(Exception):
-    """As a library's error whose text is made of what is gone by then."""
+    """An error whose text needs an attribute that does not exist."""
 
     def __str__(self):
         raise AttributeError('request')
@@ -179,7 +179,7 @@ def test_an_error_without_a_text_is_a_failure(host, step):
 
 
 def test_a_drivers_own_step_error_is_wrapped_as_any(host):
-    """It must not become its own cause."""
+    """A StepFailed that a driver raises must not become its own cause."""
     own = exception.StepFailed(van='v', step='s', actor='a', err='e')
     host.calls.on('plug', own)
     with pytest.raises(exception.PlugException) as caught:
@@ -200,7 +200,7 @@ def test_an_undo_that_fails_without_a_text_stops_no_other(host):
 
 
 def test_what_ends_a_thread_of_preparation_is_a_failure(host):
-    """Not a VAN that is plugged, and has no device."""
+    """The plug fails; no VAN is plugged without a device."""
 
     def exits(progress):
         if progress.step == 'prepareVAN':
@@ -269,7 +269,7 @@ def test_an_interrupt_of_the_caller_is_undone_and_passed_on(host, step):
 
 @pytest.fixture
 def interruptible() -> Iterator[None]:
-    """Also where the tests run in the background: a shell ignores it there."""
+    """Handle SIGINT, which a shell ignores for background processes."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -278,7 +278,7 @@ def interruptible() -> Iterator[None]:
 def test_an_interrupt_while_preparing_waits_for_the_drivers(
     host, interruptible
 ):
-    # The caller's thread gets it in the middle of its wait.
+    # The caller's thread gets the signal while it waits.
     import _thread
 
     requests = host.requests(3)
@@ -315,7 +315,7 @@ def test_a_failed_undo_is_told_kept_and_tried_again(host):
     (left,) = os_acc.get_vans()
     assert (left.uuid, left.state) == (requests[1].uuid, 'error')
     assert 'stuck' in left.error
-    # Others were undone nevertheless.
+    # The undos of the others ran nevertheless.
     assert host.calls.of('unprepareVAN') == uuids(reversed(requests))
     host.calls.clear()
     report = os_acc.recover()
@@ -410,7 +410,7 @@ def test_one_handle_for_two_instances(host):
 
 
 def test_a_driver_that_finds_a_taken_handle_never_undoes_the_owner(host):
-    """It saves a handle that is another's: its undo must not have it."""
+    """It saves the handle of another VAN, which its undo must not see."""
     handle = objects.TestHandle(name='the-one')
     first, second = host.request(), host.request()
     undone = []
@@ -420,7 +420,7 @@ def test_a_driver_that_finds_a_taken_handle_never_undoes_the_owner(host):
         van.handle = handle
         van.driver_data = {'touched': 'the-one'}
 
-    # Without save(): the conflict comes up only after prepareVAN.
+    # It does not call save(): the conflict is found after prepareVAN.
     host.calls.on('prepareVAN', prepare)
     os_acc.plug(host.instance(), [first])
     with pytest.raises(exception.PlugException) as caught:
@@ -428,7 +428,7 @@ def test_a_driver_that_finds_a_taken_handle_never_undoes_the_owner(host):
     assert isinstance(caught.value.__cause__, exception.DeviceBusy)
     (seen,) = undone
     assert seen != handle
-    # With save().
+    # It calls save().
     host.calls.on('prepareVAN', lambda van: (prepare(van), van.save()))
     with pytest.raises(exception.PlugException) as caught:
         os_acc.plug(host.instance(), [second])
@@ -669,7 +669,7 @@ def test_a_lock_that_is_held_too_long_is_a_timeout(host):
 
 @pytest.mark.parametrize('broken', ['mark', 'settle'])
 def test_a_journal_that_fails_in_the_undo_is_told(host, monkeypatch, broken):
-    """As with a full disk: the devices are undone all the same."""
+    """The devices are released also if the journal cannot be written."""
     from os_acc import journal
 
     instance, requests = host.instance(), host.requests(2)
