@@ -64,7 +64,7 @@ def test_live_plug(guest: live.Guest, take_turns: Callable[..., None]) -> None:
     plugged: list[str] = []
 
     def out() -> None:
-        """Detach both devices; not measured."""
+        """Detach both devices. This is not measured."""
         if plugged == ['os-acc']:
             os_acc.unplug(instance, live=True)
         plugged.clear()

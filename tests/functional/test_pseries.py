@@ -6,12 +6,12 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""KVM on Power: QEMU's device tree and libvirt's argv say what drc.py says.
+"""KVM on Power: drc.py agrees with QEMU's device tree and libvirt's argv.
 
 Needs qemu-system-ppc64, dtc's fdtget, and virsh with libvirt's QEMU driver
 (Debian: qemu-system-ppc, device-tree-compiler, libvirt-clients,
-libvirt-daemon-driver-qemu). They are part of the test: where one is missing,
-it fails. KVM is not needed, and no guest ever runs.
+libvirt-daemon-driver-qemu). The test fails if one of them is missing. It needs
+no KVM, and no guest runs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from os_acc import objects
 QEMU = 'qemu-system-ppc64'
 # The unit address of a PHB's node is its BUID (QEMU: spapr_phb_placement).
 BUID = 0x800000020000000
-# A PCI function that needs nothing.
+# A PCI function that needs no backend.
 DEVICE = 'pci-testdev'
 
 
@@ -115,7 +115,7 @@ def device(bus, slot, function=0):
 
 
 def test_every_place_of_phbs(tmp_path, report):
-    """Slot 0 too: QEMU takes it."""
+    """Slot 0 too, because QEMU accepts it."""
     buses = {0: 'pci.0', 1: 'phb1.0', 17: 'phb17.0', 30: 'phb30.0'}
     places = [
         (index, slot, function)
@@ -283,7 +283,7 @@ class Libvirt:
 
 @pytest.fixture(scope='module')
 def libvirt():
-    # Not pytest's folder, which only root can enter.
+    # Only root can enter pytest's folder.
     with tempfile.TemporaryDirectory(prefix='os-acc-') as name:
         yield Libvirt(pathlib.Path(name))
 

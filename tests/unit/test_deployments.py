@@ -20,20 +20,20 @@ from os_acc.drivers.fake.driver import FakeDriver
 
 
 def on_x86(van):
-    """Return the devices in a libvirt domain."""
+    """Return what a libvirt domain gets for a VAN."""
     hostdev = etree.fromstring(van.guest_config)
     alias = hostdev.find('alias').get('name')
     return hostdev.get('type'), alias == f'ua-acc-{van.uuid}'
 
 
 def on_power(van):
-    """Return the I/O slots of an LPAR."""
+    """Return what an LPAR gets for a VAN."""
     slot = json.loads(van.guest_config)
     return 'slot', slot['drc_index'] == van.handle.drc_index
 
 
 DEPLOYMENTS = {
-    # The devices of the host, and how to read the devices of the guest.
+    # The handle of the device; how to read the guest_config; its kind there.
     ('t1', 'libvirt'): ('pci', on_x86, 'pci'),
     ('t2', 'libvirt'): ('mdev', on_x86, 'mdev'),
     ('t1', 'powervm'): ('drc', on_power, 'slot'),

@@ -1,4 +1,4 @@
-"""A PowerVM host: os-acc on a NovaLink of the loopback."""
+"""A PowerVM host: os-acc with a NovaLink server on the loopback."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def link():
 
 @pytest.fixture
 def host(link, tmp_path, monkeypatch):
-    """os_acc, initialized for it; the NovaLink."""
+    """Initialize os_acc for the NovaLink. Returns the NovaLink."""
     monkeypatch.setattr(os_acc, '_host', None)
     monkeypatch.setattr(powervm, '_adapters', {})
     conf = os_acc.CONF
@@ -37,7 +37,7 @@ def host(link, tmp_path, monkeypatch):
     os_acc.initialize()
     yield link
     os_acc._host.close()
-    # Logs off while there is somebody to log off from.
+    # Log off while the NovaLink still answers.
     powervm._adapters.clear()
     gc.collect()
     for group, name in overrides:

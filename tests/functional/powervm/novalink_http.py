@@ -31,7 +31,8 @@ class Handler(server.BaseHTTPRequestHandler):
             if answer is None:
                 return
             self.send_response(answer.status)
-            self.send_header('X-MC-Type', 'PVM')  # or pypowervm sees an HMC
+            # Without this header pypowervm takes it for an HMC.
+            self.send_header('X-MC-Type', 'PVM')
             self.send_header('Content-Type', 'application/atom+xml')
             self.send_header('Content-Length', str(len(answer.body)))
             if answer.etag:
@@ -44,7 +45,7 @@ class Handler(server.BaseHTTPRequestHandler):
     do_GET = do_PUT = do_POST = do_DELETE = _handle  # noqa: N815
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Nothing: the tests ask for .requests."""
+        """Log nothing: the tests read .requests."""
 
 
 class Server(server.ThreadingHTTPServer):

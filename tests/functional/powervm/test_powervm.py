@@ -1,4 +1,4 @@
-"""The driver drc and the plugin powervm on the real pypowervm."""
+"""The driver drc and the plugin powervm with the real pypowervm."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def instance(lpar=RUNNING):
 
 
 def arq(drc_index=FREE[0], drc_name=None, **keys):
-    """An ARQ as Cyborg would give it, if it had the type."""
+    """Make an ARQ of the type DRC, which is a proposal to Cyborg."""
     info = {'drc_index': drc_index}
     if drc_name is not None:
         info['drc_name'] = drc_name
@@ -47,14 +47,14 @@ def arq(drc_index=FREE[0], drc_name=None, **keys):
 
 
 def lpar_of(host):
-    """The LPAR's XML in its canonical form, without white space between."""
+    """Return the LPAR's XML in canonical form, without white space."""
     parser = etree.XMLParser(remove_blank_text=True)
     tree = etree.fromstring(host.lpar_xml(RUNNING), parser)
     return etree.tostring(tree, method='c14n')
 
 
 def fails(cause, *texts, call):
-    """See that a call fails by a cause, with the texts in its message."""
+    """Check the cause of a failure, and the texts in its message."""
     with pytest.raises(exception.AttachException) as caught:
         call()
     assert isinstance(caught.value.__cause__, cause), caught.value.__cause__
@@ -119,7 +119,7 @@ def test_detach_from_an_lpar_that_is_gone(host):
 
 
 def test_the_index_is_hex_whatever_the_rest_api_has(host):
-    """Given as text of hex digits, pypowervm takes another slot."""
+    """pypowervm would take a text of hex digits for another slot."""
     os_acc.plug(instance(), [arq('21030011')], live=True)
     assert 0x21030011 in host.slots_of(RUNNING)
     assert str(0x21030011) in host.bodies[-1]
@@ -160,7 +160,8 @@ def test_a_slot_of_another_partition_is_refused_before_any_write(host):
         call=lambda: os_acc.plug(instance(), [arq(vios_slot)], live=True),
     )
     index = int(FREE[0], 16)
-    # Taken after the driver has looked, before the plugin writes.
+    # Another LPAR gets it after the driver has checked, before the plugin
+    # writes.
     give = iter([lambda: host.give(novalink.RUNNING[1], index)])
     plugin_plug = PowerVMPlugin.plug
 
@@ -228,7 +229,7 @@ def test_one_slot_for_two_instances(host):
 
 def test_select_by_what_the_slot_holds_and_where_it_is(host):
     os_acc.CONF.set_override('discover', True, 'os_acc_drc')
-    # This machine may have devices of its own.
+    # The machine that runs the tests may have devices of its own.
     devices = {
         device.address: device
         for device in os_acc.get_devices()
@@ -342,7 +343,7 @@ def test_a_slow_server_is_a_timeout(host):
     guest = instance()
     os_acc.plug(guest, [arq()], live=True)
     option('request_timeout', 1)
-    # The log-on of a new session, with the new time limit, is in time.
+    # A new session, with the new time limit, logs on in time.
     from os_acc import powervm
 
     powervm.adapter()
