@@ -6,10 +6,10 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""The time of ``import os_acc``. The peer is ``import os_vif``.
+"""The time of ``import os_acc``, beside ``import os_vif``.
 
-Each import runs in a new process. The group also has the time of a Python that
-imports neither, as "nothing".
+Each import is in a new process. What Python takes without any is in the
+group too, as "nothing".
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def test_import(
 
 
 def _run(folder: pathlib.Path, name: str, *options: str) -> str:
-    # All modules are compiled, and no module of this folder is imported.
+    # All of them compiled, and what is in this folder not imported.
     environ = {**os.environ, 'PYTHONPYCACHEPREFIX': str(folder)}
     environ.pop('PYTHONDONTWRITEBYTECODE', None)
     done = subprocess.run(
@@ -69,7 +69,7 @@ def _run(folder: pathlib.Path, name: str, *options: str) -> str:
 
 
 def _modules(folder: pathlib.Path, name: str) -> dict[str, Any]:
-    """Return how many modules are imported, and the slowest of them."""
+    """How many modules it loads, and which take the longest by themselves."""
     modules = []
     for line in _run(folder, name, '-X', 'importtime').splitlines():
         # import time: self [us] | cumulative | imported package

@@ -27,7 +27,7 @@ from os_acc.drivers.fake import hardware as fake_hardware
 
 
 class Disk:
-    """A tmpfs of 3 MiB, which has room for some hundred commits."""
+    """A tmpfs of 3 MiB: some hundred commits."""
 
     def __init__(self, path):
         self.path = path

@@ -6,10 +6,10 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""libvirt itself accepts the XML, and returns it unchanged.
+"""libvirt itself takes the XML, and gives it back as it was.
 
-libvirt's tools and its test driver (test:///default, libvirt 9.0 or later)
-need no hypervisor. The test fails if one of them is missing.
+Its tools and its test driver (test:///default, libvirt 9.0 or later) need no
+hypervisor. They are part of the test: where one is missing, it fails.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def test_schema(file):
 
 def test_virsh(file, xml):
     assert 'defined' in run('virsh', '-c', URI, 'define', str(file))
-    # Each virsh has its own test driver, so one virsh defines and shows.
+    # Each virsh has a test driver of its own: define and show in one.
     shown = run(
         'virsh',
         '--quiet',
@@ -176,7 +176,7 @@ def test_define(xml, vans):
         domain.undefine()
     finally:
         connection.close()
-    # Every attribute is as written, and there are no others.
+    # As written, down to the last attribute, and nothing more.
     assert back == hostdevs(xml)
     assert set(back) == {
         f'ua-acc-{van.uuid}' for van in vans if van.guest_config

@@ -6,11 +6,11 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""kill -9 during programming. A new process must follow the rules.
+"""kill -9 around programming, then a new process: right by the rules.
 
-A device whose programming was interrupted is in error. It is not given out
-until it is programmed again. If the programming had not started, or had ended,
-the kill changes nothing.
+The rules: what was cut short is in error, is not given out, and is right
+again when it is programmed again; what was not yet begun, or has ended, is as
+if nobody had been killed.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class FakeHost:
         return self.hardware.function_of(DEVICE)
 
     def run(self, work: Callable[[], object]) -> int:
-        """Do work in a new process, after initialize()."""
+        """Do work in a process of its own, after initialize()."""
         return processes.run(self.child(work))
 
     def child(self, work: Callable[[], object]) -> Callable[[], None]:
@@ -113,7 +113,7 @@ class FakeHost:
         os_acc.program_device(self.address, self.bitstream, 'aes')
 
     def refused(self) -> None:
-        """Check that no VAN gets the device in its present state."""
+        """As it is, nobody gets it."""
         try:
             self.plug(None)
         except exception.PlugException as err:
@@ -123,7 +123,7 @@ class FakeHost:
             raise AssertionError('it was given out')
 
     def check(self, cut_short: bool) -> None:
-        """Check what a new process finds."""
+        """What a new process makes of it."""
         assert self.run(lambda: None) == 0
         assert self.vans() == []
         if cut_short:
@@ -140,7 +140,7 @@ class FakeHost:
 
 
 class CommandHost(FakeHost):
-    """A tree of files with an FPGA, and the tool of its vendor."""
+    """A kernel of files with an FPGA, and its vendor's tool."""
 
     address, driver = vendor_module.FPGA, 'fpga'
 
@@ -191,7 +191,7 @@ def host(request, tmp_path):
     ],
 )
 def test_kill_around_what_is_written(host, work, state, after, cut_short):
-    """Kill before and after each of the two rows that programming writes."""
+    """Before and after each of the two rows that programming writes."""
 
     def killed() -> None:
         original = journal.Journal.save_program
@@ -213,7 +213,7 @@ def test_kill_around_what_is_written(host, work, state, after, cut_short):
 
 
 def test_kill_while_a_command_is_at_it(tmp_path, report):
-    """The command goes on, so no other process may program the device."""
+    """The command lives on: nobody programs beside it."""
     host = CommandHost(tmp_path)
     host.tool.mode('hang')
     child = processes.start(host.child(host.program))
@@ -268,7 +268,7 @@ def test_kill_in_a_download(host, work):
 
 
 def test_many_processes_want_one_device(tmp_path, report):
-    """The same function is programmed once. Of different ones, one wins."""
+    """The same function: programmed once. Others: one wins."""
     host = FakeHost(tmp_path)
     assert host.run(lambda: None) == 0
 

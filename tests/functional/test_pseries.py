@@ -6,12 +6,12 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""KVM on Power: drc.py agrees with QEMU's device tree and libvirt's argv.
+"""KVM on Power: QEMU's device tree and libvirt's argv say what drc.py says.
 
 Needs qemu-system-ppc64, dtc's fdtget, and virsh with libvirt's QEMU driver
 (Debian: qemu-system-ppc, device-tree-compiler, libvirt-clients,
-libvirt-daemon-driver-qemu). The test fails if one of them is missing. It needs
-no KVM, and no guest runs.
+libvirt-daemon-driver-qemu). They are part of the test: where one is missing,
+it fails. KVM is not needed, and no guest ever runs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from os_acc import objects
 QEMU = 'qemu-system-ppc64'
 # The unit address of a PHB's node is its BUID (QEMU: spapr_phb_placement).
 BUID = 0x800000020000000
-# A PCI function that needs no backend.
+# A PCI function that needs nothing.
 DEVICE = 'pci-testdev'
 
 

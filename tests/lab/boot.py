@@ -154,8 +154,8 @@ class Lab:
                 for name, value in self._environment(boot).items()
             )
         )
-        # Python is about thirty times slower here, so the project's own time
-        # limit of a test is too short.
+        # Python is some thirty times slower here: the project's own limit
+        # per test is too short.
         ours = ['-p', 'no:cacheprovider', '-o', 'timeout=600']
         (self.out / 'arguments').write_text(
             ''.join(f'{arg}\0' for arg in ours + self.options.pytest)

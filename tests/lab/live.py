@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""libvirtd in the lab, and a guest that reports its PCI bus."""
+"""libvirtd in the lab, and a guest that tells what is on its PCI bus."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ namespaces = []
 stdio_handler = "file"
 """
 
-# Prints again and again what is on its bus: BEAT number ids... END
+# Says all the time what is on its bus: BEAT number ids... END
 INIT = """#!/bin/busybox sh
 /bin/busybox mkdir -p /proc /sys
 /bin/busybox mount -t proc proc /proc
@@ -106,7 +106,7 @@ class Libvirtd:
             subprocess.run(mount, check=True, timeout=60)
         pathlib.Path('/etc/libvirt/qemu.conf').write_text(QEMU_CONF)
         subprocess.run(['modprobe', 'kvm_amd', 'nested=0'], check=True)
-        # The package's script, which is not run here, creates them.
+        # Its package's script makes them; it is not run here.
         for command in (
             ['groupadd', '--system', '--force', 'kvm'],
             ['useradd', '--system', '--user-group', 'libvirt-qemu'],
@@ -174,7 +174,7 @@ class Libvirtd:
 
 
 class Guest:
-    """A guest that is defined, and may run. It is read by virsh only."""
+    """A guest, defined and maybe running. It is seen by virsh only."""
 
     def __init__(
         self,
@@ -218,13 +218,13 @@ class Guest:
         return [w[w.index('BEAT') + 1 : -1] for w in words if w[-1] == 'END']
 
     def bus(self) -> list[str]:
-        """Return what is on the guest's PCI bus from now on: vendor:device."""
+        """What the guest has on its PCI bus from now on: vendor:device."""
         before = self._beats()
         last = int(before[-1][0]) if before else 0
 
         def later() -> list[str] | None:
             now = self._beats()
-            # The present report may have started before.
+            # The one under way may have begun before.
             if now and int(now[-1][0]) >= last + 2:
                 return now[-1][1:]
             return None

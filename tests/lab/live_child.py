@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""A process that plugs or unplugs, and kills itself at a certain point."""
+"""A process that plugs or unplugs, and is killed at a certain point."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ requests = [
     for each in order['requests']
 ]
 if order['kill'] == 'detach':
-    # The guest has been asked to release the device.
+    # The guest has been asked.
     detach._Detach._is_in = die
     os_acc.unplug(instance, live=True)
 else:

@@ -151,7 +151,7 @@ def test_killed_at_every_step(tmp_path, snapshot, report):
 
 
 def test_a_blocked_unbind_ends_at_its_deadline(configured, snapshot):
-    """The kernel waits for the guest without a limit; os-acc does not."""
+    """The kernel waits for the guest for ever; os-acc does not."""
     from os_acc.privileged import holding
 
     before = snapshot()
@@ -161,7 +161,7 @@ def test_a_blocked_unbind_ends_at_its_deadline(configured, snapshot):
     guest = use.Guest(lab_devices.PLAIN)
     look = holding.wait
     try:
-        # The guest opens the device just after the check.
+        # The guest comes just after the look for it.
         holding.wait = lambda *args: None
         with pytest.raises(exception.UnplugException) as caught:
             os_acc.unplug(instance)
@@ -171,7 +171,7 @@ def test_a_blocked_unbind_ends_at_its_deadline(configured, snapshot):
     (van,) = os_acc.get_vans(instance)
     assert van.state == 'error'
     assert 'Waited 1 s' in van.error
-    # The next call finds that the unbind is still running, and says so.
+    # What comes next finds the act still under way, and says so.
     with pytest.raises(exception.UnplugException):
         os_acc.unplug(instance)
     guest.end()

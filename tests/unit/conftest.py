@@ -163,7 +163,7 @@ class Host:
 def clean(tmp_path, monkeypatch) -> Iterator[None]:
     """os_acc as in a new process, with a state path of its own."""
     monkeypatch.setattr(os_acc, '_host', None)
-    # The tests must not see the devices of the machine that runs them.
+    # Not the devices of the machine that the tests run on.
     monkeypatch.setattr(sysfs, 'SYS', str(tmp_path / 'sys'))
     conf = os_acc.CONF
     conf([], project='os-acc', default_config_files=[])

@@ -1,7 +1,7 @@
 """The four deployments: device types T1 and T2 on x86+KVM and on Power.
 
-There are two drivers and two plugins. The deployments differ only in
-[os_acc] plugin and in the devices of the host.
+Two drivers and two plugins, with nothing changed but [os_acc] plugin and the
+devices that the host has.
 """
 
 import json
@@ -20,20 +20,20 @@ from os_acc.drivers.fake.driver import FakeDriver
 
 
 def on_x86(van):
-    """Return what a libvirt domain gets for a VAN."""
+    """What a libvirt domain gets."""
     hostdev = etree.fromstring(van.guest_config)
     alias = hostdev.find('alias').get('name')
     return hostdev.get('type'), alias == f'ua-acc-{van.uuid}'
 
 
 def on_power(van):
-    """Return what an LPAR gets for a VAN."""
+    """What an LPAR gets."""
     slot = json.loads(van.guest_config)
     return 'slot', slot['drc_index'] == van.handle.drc_index
 
 
 DEPLOYMENTS = {
-    # The handle of the device; how to read the guest_config; its kind there.
+    # What the devices are, and what the guest gets.
     ('t1', 'libvirt'): ('pci', on_x86, 'pci'),
     ('t2', 'libvirt'): ('mdev', on_x86, 'mdev'),
     ('t1', 'powervm'): ('drc', on_power, 'slot'),
@@ -43,7 +43,7 @@ DEPLOYMENTS = {
 
 @pytest.fixture
 def host(clean, monkeypatch, tmp_path):
-    """Both drivers and both plugins are installed in every deployment."""
+    """Both drivers and both plugins are there in every deployment."""
 
     def load():
         return loader.Extensions(
@@ -61,8 +61,8 @@ def host(clean, monkeypatch, tmp_path):
         os_acc.CONF.set_override('plugin', plugin, 'os_acc')
         os_acc.initialize()
         for name, kind in devices.items():
-            # Both drivers use one address space, so the second device of one
-            # must not be the first device of the other.
+            # Of one address space: a driver's second device is another than
+            # the other's first.
             first = ['none:test:0'] * (name == 't2')
             os_acc.CONF.set_override(
                 'devices', [*first, f'{name}dev:{kind}:2'], f'os_acc_{name}'

@@ -150,7 +150,7 @@ def test_any_failure_undoes_all_of_the_call(host, step, victim, error):
     for text in ('boom', requests[victim].uuid, step, instance.uuid):
         assert text in str(caught.value)
     assert list(os_acc.get_vans()) == before
-    # What was started is undone, in reverse order, and nothing else.
+    # Undone is what was begun, last first, and nothing else.
     plugged = host.calls.of('plug')
     assert host.calls.of('unplug') == list(reversed(plugged))
     prepared = host.calls.of('prepareVAN')
@@ -269,7 +269,7 @@ def test_an_interrupt_of_the_caller_is_undone_and_passed_on(host, step):
 
 @pytest.fixture
 def interruptible() -> Iterator[None]:
-    """Handle SIGINT, which a shell ignores for background processes."""
+    """Also where the tests run in the background: a shell ignores it there."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -315,7 +315,7 @@ def test_a_failed_undo_is_told_kept_and_tried_again(host):
     (left,) = os_acc.get_vans()
     assert (left.uuid, left.state) == (requests[1].uuid, 'error')
     assert 'stuck' in left.error
-    # The undos of the others ran nevertheless.
+    # Others were undone nevertheless.
     assert host.calls.of('unprepareVAN') == uuids(reversed(requests))
     host.calls.clear()
     report = os_acc.recover()

@@ -30,7 +30,7 @@ class Crash(Exception):
 
 @pytest.fixture
 def crash(host, monkeypatch):
-    """Let no undo run, as if the process had ended."""
+    """Stops all undoing, as the end of the process would."""
     from os_acc.attach import attacher as attach
 
     def at(step, call, van=None):
@@ -223,7 +223,7 @@ def test_a_half_done_unplug_is_finished(host, crash):
     instance, requests = host.instance(), host.requests(2)
     os_acc.plug(instance, requests)
 
-    # A crash in unplug: after the intent is written, before the first undo.
+    # A crash in unplug: after the intent, before the first act.
     from os_acc.attach import attacher as attach
 
     class Stop(BaseException):

@@ -93,7 +93,7 @@ def test_unplug_goes_on_after_a_failure(host, step, error):
     if step == 'unprepareVAN':
         expected.insert(1, requests[1].uuid)
     assert host.calls.of('unprepareVAN') == expected
-    # A later unplug does only what is left to do.
+    # A later unplug goes on from there, with what is still to do.
     host.calls.clear()
     assert os_acc.unplug(instance) == 1
     again = [s for s, _ in host.calls.log]

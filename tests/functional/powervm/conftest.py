@@ -1,4 +1,4 @@
-"""A PowerVM host: os-acc with a NovaLink server on the loopback."""
+"""A PowerVM host: os-acc on a NovaLink of the loopback."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def link():
 
 @pytest.fixture
 def host(link, tmp_path, monkeypatch):
-    """Initialize os_acc for the NovaLink. Returns the NovaLink."""
-    monkeypatch.setattr(os_acc, '_host', None)
+    """os_acc, initialized for it; the NovaLink."""
+    monkeypatch.setattr(os_acc, '_attacher', None)
     monkeypatch.setattr(powervm, '_adapters', {})
     conf = os_acc.CONF
     conf([], project='os-acc', default_config_files=[])
@@ -36,8 +36,8 @@ def host(link, tmp_path, monkeypatch):
         conf.set_override(name, value, group)
     os_acc.initialize()
     yield link
-    os_acc._host.close()
-    # Log off while the NovaLink still answers.
+    os_acc._attacher.journal.close()
+    # Logs off while there is somebody to log off from.
     powervm._adapters.clear()
     gc.collect()
     for group, name in overrides:

@@ -6,12 +6,12 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""A NovaLink server on the loopback, with the REST API that pypowervm uses.
+"""A NovaLink on the loopback: the REST that pypowervm's own classes speak.
 
-It serves the samples that come with pypowervm: one managed system with 20
-slots and 21 LPARs. It keeps changes in memory. A slot has one owner, as in the
-real NovaLink. The answer to a request for a slot that does not exist, or that
-another LPAR has, is a guess: status 500 and a message.
+It serves the samples that come with pypowervm: one managed system of 20
+slots and 21 LPARs, and keeps what is written to them for as long as it
+lives. What NovaLink says to a slot that is not there, or that somebody else
+has, is our guess (500 and a message); that it has one owner is not.
 """
 
 from __future__ import annotations
@@ -86,13 +86,13 @@ class _RefusedError(Exception):
 
 
 class NovaLink:
-    """One NovaLink. It answers from its creation until stop()."""
+    """One NovaLink, answering from the moment it is made until stop()."""
 
     def __init__(self) -> None:
         self.delay = 0.0
-        """Seconds between an update and its answer, except for a log-off."""
+        """Seconds between an update and its answer (log-off excepted)."""
         self.before_post: Callable[[], object] | None = None
-        """Called before each POST, except for a POST that it causes itself."""
+        """Runs before each POST is handled, but those it causes itself."""
         self.requests: list[tuple[str, str]] = []
         self.bodies: list[str] = []
         self.sessions: list[adapter.Session] = []
@@ -106,7 +106,7 @@ class NovaLink:
         self.port: int = self._server.server_address[1]
         self._revisions = itertools.count(959374938)
         self._system_feed, systems = xml.load('managedsystem.txt', self.port)
-        # A NovaLink has one system. The sample is of an HMC with three.
+        # A NovaLink has one system; the sample is of an HMC with three.
         self._system = systems[SYSTEM.upper()]
         self._lpar_feed, self._lpars = xml.load('lpar.txt', self.port)
         self._revision = next(self._revisions)
@@ -125,7 +125,7 @@ class NovaLink:
         self.stop()
 
     def stop(self) -> None:
-        """Stop answering, also requests that have arrived already."""
+        """Gone: no answers any more, not even to what was asked before."""
         if not self._stopped.is_set():
             self._stopped.set()
             self._server.shutdown()
@@ -139,7 +139,7 @@ class NovaLink:
     # For the tests
 
     def writes(self) -> list[tuple[str, str]]:
-        """The requests that change something; .bodies has their bodies."""
+        """The requests that change something; .bodies has what they sent."""
         with self._lock:
             return [
                 (method, path)
@@ -155,7 +155,7 @@ class NovaLink:
         method: str = 'POST',
         applied: bool = False,
     ) -> None:
-        """Answer with an error; applied: after the change is made.
+        """Answer with an error; applied: after having done it all the same.
 
         The method is POST, PUT, GET, DELETE, LOGON or LOGOFF.
         """
@@ -172,7 +172,7 @@ class NovaLink:
             self._etags[lpar_uuid.upper()] = str(self._revision)
 
     def give(self, lpar_uuid: str, drc_index: int) -> None:
-        """Give a slot to an LPAR, as an update by another client does."""
+        """Give a slot to an LPAR, as somebody else's update would."""
         with self._lock:
             assert drc_index in xml.inventory(self._system), drc_index
             slot = base_partition.IOSlot.bld(None, False, drc_index)
@@ -180,7 +180,7 @@ class NovaLink:
             self.touch(lpar_uuid)
 
     def take(self, lpar_uuid: str, drc_index: int) -> None:
-        """Take a slot from an LPAR, as an update by another client does."""
+        """Take a slot from an LPAR, as somebody else's update would."""
         with self._lock:
             slots = xml.wrap(self._lpar(lpar_uuid)).io_config.io_slots
             for slot in [one for one in slots if one.drc_index == drc_index]:
@@ -188,12 +188,12 @@ class NovaLink:
             self.touch(lpar_uuid)
 
     def lpar_xml(self, lpar_uuid: str) -> str:
-        """Return the stored LogicalPartition."""
+        """The LogicalPartition as it is stored."""
         with self._lock:
             return etree.tostring(self._lpar(lpar_uuid), encoding='unicode')
 
     def slots_of(self, lpar_uuid: str) -> list[int]:
-        """Return the DRC indexes, each as often as the LPAR lists it."""
+        """The DRC indexes, each as often as the LPAR lists it."""
         with self._lock:
             found = xml.slots(self._lpar(lpar_uuid))
             return [int(index.text) for index in found]
@@ -215,7 +215,7 @@ class NovaLink:
     def answer(
         self, method: str, url: str, headers: object, body: bytes
     ) -> novalink_http.Answer | None:
-        """Return the answer to a request; None: this NovaLink has stopped."""
+        """The answer to one request; None when this NovaLink is gone."""
         path = parse.urlsplit(url).path
         kind = method
         if path == const.LOGON_PATH:
@@ -338,8 +338,7 @@ class NovaLink:
         lpar = self._parse(body, None)
         given = lpar.findtext(xml.PARTITION_UUID)
         made = pvm_uuid.convert_uuid_to_pvm(str(uuid.uuid4()))
-        # pypowervm accepts no UUID whose first bit is set.
-        name = (given or made).upper()
+        name = (given or made).upper()  # pypowervm takes no first bit set
         if name in self._lpars:
             raise _RefusedError(500, f'LogicalPartition {name} exists.')
         number = 1 + max(xml.wrap(self._lpar(one)).id for one in self._lpars)
@@ -353,7 +352,7 @@ class NovaLink:
             raise _RefusedError(412, f'The etag of {name} is not {etag}.')
 
     def _parse(self, body: bytes, name: str | None) -> etree._Element:
-        """Return the LPAR in a request, if it may have the slots in it."""
+        """The LPAR in a request, if it may have the slots it lists."""
         lpar = etree.fromstring(body)
         if lpar.tag != f'{xml.UOM}LogicalPartition':
             raise _RefusedError(400, f'{lpar.tag} is no LogicalPartition.')
@@ -379,9 +378,9 @@ def _answer(
 
 
 def session(novalink: NovaLink, timeout: float = 5) -> adapter.Adapter:
-    """Make an adapter as Nova's driver does, with a token file."""
+    """An adapter as Nova's driver made it, logged on with a token file."""
     made = adapter.Session(port=novalink.port, timeout=timeout)
-    novalink.sessions.append(made)  # so that it is not collected
+    novalink.sessions.append(made)  # none logs off by a garbage collection
     return adapter.Adapter(
         made, helpers=[log_helper.log_helper, vios_busy.vios_busy_retry_helper]
     )

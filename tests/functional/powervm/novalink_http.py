@@ -31,8 +31,7 @@ class Handler(server.BaseHTTPRequestHandler):
             if answer is None:
                 return
             self.send_response(answer.status)
-            # Without this header pypowervm takes it for an HMC.
-            self.send_header('X-MC-Type', 'PVM')
+            self.send_header('X-MC-Type', 'PVM')  # or pypowervm sees an HMC
             self.send_header('Content-Type', 'application/atom+xml')
             self.send_header('Content-Length', str(len(answer.body)))
             if answer.etag:

@@ -35,7 +35,7 @@ def sample(name: str) -> str:
 
 
 def load(name: str, port: int) -> tuple[etree._Element, dict]:
-    """Return a feed without entries, and its entries by upper-case UUID."""
+    """A feed without its entries, and those by their upper-case UUID."""
     here = f'http://localhost:{port}/rest/'
     text = re.sub(r'https?://9\.1\.2\.3:\d+/rest/', here, sample(name))
     feed = etree.fromstring(text.encode())
@@ -47,7 +47,7 @@ def load(name: str, port: int) -> tuple[etree._Element, dict]:
 
 
 def error(status: int, path: str, message: str) -> bytes:
-    """Make an error answer in NovaLink's format."""
+    """What says what went wrong, as NovaLink shapes it."""
     entry = etree.fromstring(sample('fake_httperror.txt').strip().encode())
     for name, text in (
         ('HTTPStatus', str(status)),
@@ -70,7 +70,7 @@ def replace(entry: etree._Element, element: etree._Element) -> None:
 
 
 def with_etag(entry: etree._Element, etag: str) -> etree._Element:
-    """Copy an entry, in the form that it has in a feed."""
+    """A copy of an entry as it stands in a feed."""
     entry = copy.deepcopy(entry)
     tag = etree.Element(f'{UOM}etag', nsmap={'etag': const.UOM_NS})
     tag.text = etag
@@ -90,7 +90,7 @@ def inventory(system: etree._Element) -> dict[int, etree._Element]:
 
 
 def wrap(lpar: etree._Element) -> logical_partition.LPAR:
-    """Make pypowervm's wrapper, which changes the element itself."""
+    """pypowervm's wrapper: what it changes, it changes in the element."""
     return logical_partition.LPAR.wrap(entities.Entry({}, lpar, None))
 
 
@@ -111,7 +111,7 @@ def own(slot: etree._Element, lpar: etree._Element) -> None:
 def created(
     like: etree._Element, lpar: etree._Element, name: str, number: int
 ) -> etree._Element:
-    """Make the entry of a new LPAR, with the elements that NovaLink adds."""
+    """The entry of a new LPAR, with what NovaLink adds to it."""
     entry = copy.deepcopy(like)
     entry.find(f'{ATOM}id').text = name
     link = entry.find(f'{ATOM}link')

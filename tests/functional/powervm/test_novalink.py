@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""Tests of the test NovaLink itself, with pypowervm and without os-acc."""
+"""The NovaLink of the tests, by pypowervm alone: nothing of os-acc here."""
 
 from __future__ import annotations
 
@@ -251,7 +251,7 @@ def test_another_client_may_update_before_a_post(novalink, adapter):
 
     def update():
         novalink.before_post = None
-        # no transaction: transactions of one process wait for each other
+        # not in a transaction: those of one process wait for each other
         add(another, nl.RUNNING[0], nl.FREE_SLOTS[1])
 
     novalink.before_post = update
@@ -342,7 +342,7 @@ def test_an_update_waits_an_hour_unless_told_otherwise(novalink):
     lpar.io_config.io_slots.append(slot(adapter, nl.FREE_SLOTS[1]))
     with pytest.raises(pvm_exc.TimeoutError):
         lpar.update(timeout=0.3)
-    # the change was made nevertheless
+    # it was done all the same
     assert novalink.slots_of(nl.RUNNING[0]) == [SLOT, nl.FREE_SLOTS[1]]
 
 

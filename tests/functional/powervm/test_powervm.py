@@ -31,7 +31,7 @@ def instance(lpar=RUNNING):
 
 
 def arq(drc_index=FREE[0], drc_name=None, **keys):
-    """Make an ARQ of the type DRC, which is a proposal to Cyborg."""
+    """An ARQ as Cyborg would give it, if it had the type."""
     info = {'drc_index': drc_index}
     if drc_name is not None:
         info['drc_name'] = drc_name
@@ -47,14 +47,14 @@ def arq(drc_index=FREE[0], drc_name=None, **keys):
 
 
 def lpar_of(host):
-    """Return the LPAR's XML in canonical form, without white space."""
+    """The LPAR's XML in its canonical form, without white space between."""
     parser = etree.XMLParser(remove_blank_text=True)
     tree = etree.fromstring(host.lpar_xml(RUNNING), parser)
     return etree.tostring(tree, method='c14n')
 
 
 def fails(cause, *texts, call):
-    """Check the cause of a failure, and the texts in its message."""
+    """See that a call fails by a cause, with the texts in its message."""
     with pytest.raises(exception.AttachException) as caught:
         call()
     assert isinstance(caught.value.__cause__, cause), caught.value.__cause__
@@ -119,7 +119,7 @@ def test_detach_from_an_lpar_that_is_gone(host):
 
 
 def test_the_index_is_hex_whatever_the_rest_api_has(host):
-    """pypowervm would take a text of hex digits for another slot."""
+    """Given as text of hex digits, pypowervm takes another slot."""
     os_acc.plug(instance(), [arq('21030011')], live=True)
     assert 0x21030011 in host.slots_of(RUNNING)
     assert str(0x21030011) in host.bodies[-1]
@@ -160,8 +160,7 @@ def test_a_slot_of_another_partition_is_refused_before_any_write(host):
         call=lambda: os_acc.plug(instance(), [arq(vios_slot)], live=True),
     )
     index = int(FREE[0], 16)
-    # Another LPAR gets it after the driver has checked, before the plugin
-    # writes.
+    # Taken after the driver has looked, before the plugin writes.
     give = iter([lambda: host.give(novalink.RUNNING[1], index)])
     plugin_plug = PowerVMPlugin.plug
 
@@ -229,7 +228,7 @@ def test_one_slot_for_two_instances(host):
 
 def test_select_by_what_the_slot_holds_and_where_it_is(host):
     os_acc.CONF.set_override('discover', True, 'os_acc_drc')
-    # The machine that runs the tests may have devices of its own.
+    # This machine may have devices of its own.
     devices = {
         device.address: device
         for device in os_acc.get_devices()
@@ -343,7 +342,7 @@ def test_a_slow_server_is_a_timeout(host):
     guest = instance()
     os_acc.plug(guest, [arq()], live=True)
     option('request_timeout', 1)
-    # A new session, with the new time limit, logs on in time.
+    # The log-on of a new session, with the new time limit, is in time.
     from os_acc import powervm
 
     powervm.adapter()
