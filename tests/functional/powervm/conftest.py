@@ -21,7 +21,7 @@ def link():
 @pytest.fixture
 def host(link, tmp_path, monkeypatch):
     """os_acc, initialized for it; the NovaLink."""
-    monkeypatch.setattr(os_acc, '_attacher', None)
+    monkeypatch.setattr(os_acc, '_host', None)
     monkeypatch.setattr(powervm, '_adapters', {})
     conf = os_acc.CONF
     conf([], project='os-acc', default_config_files=[])
@@ -36,7 +36,7 @@ def host(link, tmp_path, monkeypatch):
         conf.set_override(name, value, group)
     os_acc.initialize()
     yield link
-    os_acc._attacher.journal.close()
+    os_acc._host.close()
     # Logs off while there is somebody to log off from.
     powervm._adapters.clear()
     gc.collect()
