@@ -100,7 +100,7 @@ VARIETIES = {
 
 @pytest.fixture(params=VARIETIES)
 def vans(request):
-    """The plugged VANs of one variety, with their guest_config."""
+    """Plug the VANs of one case. Returns them with their guest_config."""
     options, handles = VARIETIES[request.param]
     plugin = acc_plug_libvirt.LibvirtPlugin.load('libvirt')
     for name, value in options.items():
@@ -143,7 +143,7 @@ def meaning(element):
 
 
 def hostdevs(xml):
-    """The hostdevs of a domain, by alias."""
+    """Return the hostdevs of a domain by alias."""
     return {
         found.find('alias').get('name'): meaning(found)
         for found in etree.fromstring(xml).iterfind('devices/hostdev')

@@ -202,7 +202,7 @@ class NovaLink:
             return [int(index.text) for index in found]
 
     def owner_of(self, drc_index: int) -> str | None:
-        """The UUID of the LPAR or VIOS that has the slot."""
+        """Return the UUID of the LPAR or VIOS that has the slot."""
         with self._lock:
             for lpar_uuid in self._lpars:
                 if drc_index in self.slots_of(lpar_uuid):
@@ -213,7 +213,7 @@ class NovaLink:
     def _lpar(self, lpar_uuid: str) -> etree._Element:
         return xml.content(self._lpars[lpar_uuid.upper()])
 
-    # The requests
+    # The handling of requests
 
     def answer(
         self, method: str, url: str, headers: object, body: bytes

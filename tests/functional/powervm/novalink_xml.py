@@ -30,7 +30,7 @@ PARTITION_UUID = f'{UOM}PartitionUUID'
 
 @functools.cache
 def sample(name: str) -> str:
-    """The body of one of pypowervm's samples."""
+    """Return the body of one of pypowervm's samples."""
     return pvmhttp.PVMFile(name).body
 
 
@@ -60,7 +60,7 @@ def error(status: int, path: str, message: str) -> bytes:
 
 
 def content(entry: etree._Element) -> etree._Element:
-    """The LogicalPartition or ManagedSystem in an entry."""
+    """Return the LogicalPartition or ManagedSystem in an entry."""
     return entry.find(f'{ATOM}content')[0]
 
 
@@ -79,12 +79,12 @@ def with_etag(entry: etree._Element, etag: str) -> etree._Element:
 
 
 def slots(lpar: etree._Element) -> list[etree._Element]:
-    """The DRC indexes a LogicalPartition lists, as elements."""
+    """Return the elements of the DRC indexes in a LogicalPartition."""
     return lpar.findall(f'.//{UOM}AssociatedIOSlot/{DRC_INDEX}')
 
 
 def inventory(system: etree._Element) -> dict[int, etree._Element]:
-    """The slots of a ManagedSystem or its entry."""
+    """Return the slots of a ManagedSystem or of its entry."""
     found = system.iterfind(f'.//{UOM}IOSlots/{UOM}IOSlot')
     return {int(slot.findtext(DRC_INDEX)): slot for slot in found}
 

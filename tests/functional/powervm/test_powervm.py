@@ -1,4 +1,4 @@
-"""The driver drc and the plugin powervm on the real pypowervm."""
+"""The driver drc and the plugin powervm with the real pypowervm."""
 
 from __future__ import annotations
 
