@@ -86,16 +86,16 @@ class Contents:
                 return record
         return None
 
-    def users(self, but: str | None = None) -> list[objects.VAN]:
+    def users(self, excluding: str | None = None) -> list[objects.VAN]:
         """List the VANs that use what the slot contains.
 
-        :param but: UUID of a VAN to leave out
+        :param excluding: UUID of a VAN to leave out
         :raises LibraryNotInitialized: if the driver has no journal yet
         """
         return [
             van
             for van in self.driver.vans_on(self.device)
-            if van.uuid != but
+            if van.uuid != excluding
             and uses.UNDECIDED not in van.driver_data
             # A VAN of another driver has no region: it may use any of them.
             and van.driver_data.get(programs.REGION, self.region)

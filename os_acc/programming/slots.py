@@ -110,13 +110,13 @@ class Slot(contents.Contents):
             # counts the other as a user.
             uses.leave(van)
             record = self.record()
-            if record is None or self.users(but=van.uuid):
+            if record is None or self.users(excluding=van.uuid):
                 return
             before = contents.Wanted(record.function_id, record.digest)
             self._save(before, programs.PROGRAMMING)
             try:
                 # See _program(): a VAN saved concurrently is found here.
-                if self.users(but=van.uuid):
+                if self.users(excluding=van.uuid):
                     self._restore(record)
                     return
                 act()
@@ -208,7 +208,9 @@ class Slot(contents.Contents):
         now = boot.boot_id()
         return [
             user
-            for user in self.users(but=van.uuid if van is not None else None)
+            for user in self.users(
+                excluding=van.uuid if van is not None else None
+            )
             if user.boot_id == now
             or not function_ids.same(user.function_id, wanted.function_id)
         ]

@@ -6,11 +6,11 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""kill -9 around programming: a new process finds the right state.
+"""kill -9 around programming, then a new process: right by the rules.
 
-A device whose programming was interrupted is in error and is not given out;
-programming it again repairs it. If the programming had not started, or had
-ended, the kill has no effect.
+The rules: what was cut short is in error, is not given out, and is right
+again when it is programmed again; what was not yet begun, or has ended, is as
+if nobody had been killed.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class FakeHost:
         return self.hardware.function_of(DEVICE)
 
     def run(self, work: Callable[[], object]) -> int:
-        """Do work in a separate process, after initialize()."""
+        """Do work in a process of its own, after initialize()."""
         return processes.run(self.child(work))
 
     def child(self, work: Callable[[], object]) -> Callable[[], None]:
@@ -113,7 +113,7 @@ class FakeHost:
         os_acc.program_device(self.address, self.bitstream, 'aes')
 
     def refused(self) -> None:
-        """Check that a request without a function fails."""
+        """As it is, nobody gets it."""
         try:
             self.plug(None)
         except exception.PlugException as err:
@@ -122,11 +122,11 @@ class FakeHost:
         else:
             raise AssertionError('it was given out')
 
-    def check(self, interrupted: bool) -> None:
-        """Check the state that a new process finds, and program again."""
+    def check(self, cut_short: bool) -> None:
+        """What a new process makes of it."""
         assert self.run(lambda: None) == 0
         assert self.vans() == []
-        if interrupted:
+        if cut_short:
             assert self.record() == ('error', 'aes')
             assert self.run(self.refused) == 0
         times = self.times()
@@ -140,7 +140,7 @@ class FakeHost:
 
 
 class CommandHost(FakeHost):
-    """A kernel of files with an FPGA, and the tool of its vendor."""
+    """A kernel of files with an FPGA, and its vendor's tool."""
 
     address, driver = vendor_module.FPGA, 'fpga'
 
@@ -152,7 +152,7 @@ class CommandHost(FakeHost):
         self.bitstream = self.tool.bitstream('aes')
 
     def configure(self) -> None:
-        # Never undone: the child process ends with it.
+        # Not undone: the child ends with it.
         self.kernel.install(pytest.MonkeyPatch())
         processes.configure(str(self.path / 'state'))
         self.tool.configure('single')
@@ -182,7 +182,7 @@ def host(request, tmp_path):
 
 @pytest.mark.parametrize('work', ['program', 'plug_and_unplug'])
 @pytest.mark.parametrize(
-    ('state', 'after', 'interrupted'),
+    ('state', 'after', 'cut_short'),
     [
         ('programming', False, False),
         ('programming', True, True),
@@ -190,8 +190,8 @@ def host(request, tmp_path):
         ('programmed', True, False),
     ],
 )
-def test_kill_around_what_is_written(host, work, state, after, interrupted):
-    """Kill before and after each of the two records of a programming."""
+def test_kill_around_what_is_written(host, work, state, after, cut_short):
+    """Before and after each of the two rows that programming writes."""
 
     def killed() -> None:
         original = journal.Journal.save_program
@@ -209,11 +209,11 @@ def test_kill_around_what_is_written(host, work, state, after, interrupted):
     assert host.run(killed) == -signal.SIGKILL
     programmed = state == 'programmed'
     assert host.times() == programmed
-    host.check(interrupted)
+    host.check(cut_short)
 
 
 def test_kill_while_a_command_is_at_it(tmp_path, report):
-    """The command outlives the process and keeps the device busy."""
+    """The command lives on: nobody programs beside it."""
     host = CommandHost(tmp_path)
     host.tool.mode('hang')
     child = processes.start(host.child(host.program))
@@ -232,7 +232,7 @@ def test_kill_while_a_command_is_at_it(tmp_path, report):
     assert host.record() == ('error', 'aes')
     assert host.times() == 1
     os.killpg(int((host.tool.folder / 'pid').read_text()), signal.SIGKILL)
-    host.check(interrupted=True)
+    host.check(cut_short=True)
     report('killed while a command programmed: in error, then right again')
 
 
@@ -262,13 +262,13 @@ def test_kill_in_a_download(host, work):
         go_on.set()
         assert host.record() is None
         assert host.times() == 0
-        host.check(interrupted=False)
+        host.check(cut_short=False)
         cache = host.path / 'state/bitstreams'
         assert [path.suffix for path in cache.iterdir()] == ['.gbs']
 
 
 def test_many_processes_want_one_device(tmp_path, report):
-    """One function is programmed once; of two functions one wins."""
+    """The same function: programmed once. Others: one wins."""
     host = FakeHost(tmp_path)
     assert host.run(lambda: None) == 0
 
