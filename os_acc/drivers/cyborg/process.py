@@ -184,7 +184,7 @@ class Process:
         return line
 
     def _end_and_say(self) -> str:
-        """Kill it; say how it had ended by itself, if it had."""
+        """Kill it; say how it had ended before, if it had."""
         # The socket of a dying process closes a moment before it ends.
         for _ in range(10):
             if (how := _exit_of(self._process)) is not None:
@@ -254,7 +254,7 @@ class Helpers:
         except BaseException:
             helper.end()
             raise
-        LOG.info('Cyborg %s runs in a process of its own', version)
+        LOG.info('Cyborg %s runs in a separate process', version)
         return helper
 
 
