@@ -49,4 +49,4 @@ class DeviceProgram(base.Command):
             parsed_args.region,
             progress.Bar(sys.stderr),
         )
-        print('programmed' if done else 'was in already')
+        print('programmed' if done else 'already programmed')

@@ -67,7 +67,7 @@ class Program:
 
 def label(device: str, region: str) -> str:
     """A device, or a region of one, for a person."""
-    return device if region == WHOLE else f'{device}, region {region},'
+    return device if region == WHOLE else f'region {region} of {device}'
 
 
 def lock_name(device: str, region: str) -> str:

@@ -836,7 +836,7 @@ def test_what_is_programmed(state_path):
         made.forget_program('f1', 'a')
         assert made.programs() == [first, regions[1]]
     assert first.label == '0000:0a:00.0'
-    assert regions[1].label == 'f1, region b,'
+    assert regions[1].label == 'region b of f1'
 
 
 def test_a_journal_from_before_programming(state_path, monkeypatch):
