@@ -6,11 +6,12 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""What the sub-commands share: errors in one line, exit codes, access."""
+"""What the sub-commands share: one-line errors, exit codes, the host."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 from typing import Any
@@ -21,7 +22,7 @@ from oslo_config import cfg
 
 import os_acc
 from os_acc import exception
-from os_acc import host as host_module
+from os_acc import host
 from os_acc import journal
 from os_acc import loader
 from os_acc import objects
@@ -29,6 +30,9 @@ from os_acc import objects
 FAILED = 1
 WRONG_INPUT = 2
 UNFINISHED = 3
+
+#: In place of a VAN's state: this os-acc cannot read the VAN's row.
+UNREADABLE = 'unreadable'
 
 _WRONG_INPUT = (
     cfg.Error,
@@ -53,7 +57,7 @@ VAN_COLUMNS = (
 
 
 class Command(command.Command):
-    """A command whose errors are one line, and an exit code."""
+    """A command that turns an error into one line and an exit code."""
 
     def run(self, parsed_args: argparse.Namespace) -> int:
         try:
@@ -69,10 +73,12 @@ class Command(command.Command):
 
 
 def check_owner() -> None:
-    """For commands that change: only as the user of the state path.
+    """Refuse a command that changes something if the journal is another's.
 
-    :raises JournalError: it is another user's. What this one would make
-        there, the service could not write
+    A file that another user makes in the state path could not be written by
+    the service.
+
+    :raises JournalError: if the state path belongs to another user
     """
     path = os_acc.CONF.os_acc.state_path
     if not os.path.exists(path):
@@ -87,41 +93,52 @@ def check_owner() -> None:
 
 
 def initialize() -> None:
-    """os_acc.initialize(), if this user may."""
+    """Check the owner of the state path, then call os_acc.initialize()."""
     check_owner()
     os_acc.initialize()
 
 
-def open_journal() -> journal.Journal | None:
-    """The journal for looking only: nothing is made, recovered or moved.
+def look(
+    extensions: loader.Extensions | None = None, with_journal: bool = True
+) -> host.Host:
+    """Open the host for looking: nothing is created, recovered or moved.
 
-    :returns: it; None, said on standard error, where there is none yet
+    :param extensions: the drivers and plugins; None: load them all
+    :param with_journal: False: do not open the journal
+    :returns: the host; journal_of() gives its journal
+    :raises JournalError: if there is a journal that cannot be opened
     """
-    conf = os_acc.CONF.os_acc
+    conf = os_acc.CONF
+    if extensions is None:
+        extensions = loader.load_all()
+    opened: journal.Journal | None = None
+    if with_journal:
+        with contextlib.suppress(exception.JournalMissing):
+            opened = journal.Journal(
+                conf.os_acc.state_path,
+                conf.os_acc.journal_timeout,
+                create=False,
+            )
+    return host.Host(conf, extensions, opened)
+
+
+def journal_of(looked: host.Host) -> journal.Journal | None:
+    """The journal of a host from look().
+
+    :returns: None if there is none yet; standard error then says so
+    """
     try:
-        return journal.Journal(
-            conf.state_path, conf.journal_timeout, create=False
-        )
+        return looked.journal
     except exception.JournalMissing as err:
         print(f'{err}: nothing was plugged there', file=sys.stderr)
         return None
 
 
-def host(
-    opened: journal.Journal | None, loaded: loader.Extensions | None = None
-) -> host_module.Host:
-    """The host, for looking only.
-
-    :param opened: what open_journal() returned
-    :param loaded: the drivers and plugins, if they are loaded already
-    """
-    return host_module.Host(os_acc.CONF, loaded or loader.load_all(), opened)
-
-
 class Nullable(columns.FormattableColumn[Any]):
-    """A value that may be missing: nothing in a table, null in JSON.
+    """A value that may be missing.
 
-    A list has a line for each.
+    In a table a missing value is an empty cell, in JSON it is null. A list
+    has one line for each item in a table.
     """
 
     def human_readable(self) -> str:

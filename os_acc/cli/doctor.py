@@ -18,16 +18,18 @@ from typing import Any
 
 from cliff import lister
 
-import os_acc
+from os_acc import doctor
 from os_acc import exception
 from os_acc import finding
 from os_acc import loader
 from os_acc.cli import base
-from os_acc.doctor import doctor as diagnosis
 
 
 class Doctor(base.Command, lister.Lister):
-    """Look at this host: nothing is changed. Exit code 1 after an error."""
+    """Find what is wrong on this host; exit code 1 if there is an error.
+
+    It changes nothing.
+    """
 
     sick = False
 
@@ -36,22 +38,14 @@ class Doctor(base.Command, lister.Lister):
         parser.add_argument(
             '--problems',
             action='store_true',
-            help='leave out what is as it should be',
+            help='leave out what is in order',
         )
         return parser
 
     def take_action(
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Iterable[Any]]:
-        owner = None
-        try:
-            base.check_owner()
-        except exception.JournalError as err:
-            owner = str(err)
-        loaded = loader.load_all()
-        found = list(diagnosis.configuration(os_acc.CONF, loaded))
-        if not found:
-            found = list(_look(loaded, owner))
+        found = list(_findings())
         self.sick = any(each.verdict == finding.ERROR for each in found)
         return ('Subject', 'Verdict', 'Finding', 'What to do'), [
             dataclasses.astuple(each)
@@ -63,18 +57,16 @@ class Doctor(base.Command, lister.Lister):
         return super().run(parsed_args) or (base.FAILED if self.sick else 0)
 
 
-def _look(
-    loaded: loader.Extensions, owner: str | None
-) -> Iterable[finding.Finding]:
-    journal, damage = None, None
+def _findings() -> Iterable[finding.Finding]:
+    owner = damage = None
     try:
-        journal = base.open_journal()
+        base.check_owner()
     except exception.JournalError as err:
+        owner = str(err)
+    extensions = loader.load_all()
+    try:
+        host = base.look(extensions)
+    except exception.ExceptionBase as err:
         damage = str(err)
-    return diagnosis.host(
-        os_acc.CONF,
-        base.host(journal, loaded).extensions,
-        journal,
-        owner,
-        damage,
-    )
+        host = base.look(extensions, with_journal=False)
+    return doctor.findings(host, owner, damage)

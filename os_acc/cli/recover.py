@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""os-acc recover: finish or undo what a crash or a reboot left."""
+"""os-acc recover: finish or undo what a crash or a reboot left behind."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Recover(base.Command, lister.Lister):
         parser.add_argument(
             '--rebuild',
             action='store_true',
-            help='first start a new journal in place of one that was set '
-            'aside as damaged, with what can be read from it',
+            help='first start a new journal, with all that can be read from '
+            'the damaged one that was set aside',
         )
         return parser
 
@@ -46,15 +46,16 @@ class Recover(base.Command, lister.Lister):
         base.check_owner()
         if parsed_args.rebuild:
             conf = os_acc.CONF.os_acc
-            kept, lost = journal_file.rebuild(
+            rebuilt = journal_file.rebuild(
                 conf.state_path, conf.journal_timeout
             )
             self.app.stderr.write(
-                f'New journal: {kept} VANs could be read and taken over, '
-                f'{lost} clashed with others. Plug each instance again to '
-                'take up what is missing.\n'
+                f'New journal: {rebuilt.vans} VANs and the records of '
+                f'{rebuilt.programs} programmed regions were read and kept, '
+                f'{rebuilt.lost} rows clashed with others and were dropped. '
+                'Plug each instance again to add the VANs that are missing.\n'
             )
-        # Not os_acc.initialize(), which recovers too, but says nothing.
+        # os_acc.initialize() recovers too, but does not return a report.
         report = recovery.recover(
             attacher.Attacher(host.Host.open(os_acc.CONF))
         )

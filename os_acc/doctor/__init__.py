@@ -6,4 +6,48 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""What is wrong with this host, and what to do about it."""
+"""What is wrong on this host, and what to do about it.
+
+It only looks: nothing is created, bound, loaded into the kernel or recovered.
+Whatever is broken becomes a finding, and the rest is looked at all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from os_acc import finding
+from os_acc import host as host_module
+from os_acc.doctor import configuration
+from os_acc.doctor import extensions
+from os_acc.doctor import guard
+from os_acc.doctor import privileges
+from os_acc.doctor import state
+
+
+def findings(
+    host: host_module.Host, owner: str | None = None, damage: str | None = None
+) -> Iterator[finding.Finding]:
+    """Look at the whole host.
+
+    :param host: opened for looking; without a journal if damage says why
+    :param owner: why this user must not change the journal; None: it may
+    :param damage: why the journal cannot be opened; None: it can, or there
+        is none yet
+    """
+    faults = list(
+        guard.guarded('configuration', lambda: configuration.findings(host))
+    )
+    if faults:
+        # Each part reads options, and would fail for the same reason.
+        yield from faults
+        return
+    yield from guard.guarded(
+        'drivers and plugins', lambda: extensions.loaded(host)
+    )
+    subject = state.subject(host)
+    yield from guard.guarded(
+        subject, lambda: state.findings(host, owner, damage)
+    )
+    yield from guard.guarded('privsep daemon', privileges.findings)
+    yield from extensions.findings(host)

@@ -1,0 +1,28 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""The values of the options."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from os_acc import finding
+from os_acc import host as host_module
+from os_acc import opts
+
+
+def findings(host: host_module.Host) -> Iterator[finding.Finding]:
+    """A finding for each option that is invalid."""
+    for fault in opts.faults(host.conf, host.extensions.options()):
+        yield finding.Finding(
+            'configuration',
+            finding.ERROR,
+            fault,
+            'fix this first: nothing else was looked at',
+        )
