@@ -59,6 +59,14 @@ VAN_COLUMNS = (
 class Command(command.Command):
     """A command that turns an error into one line and an exit code."""
 
+    def get_epilog(self) -> str:
+        """Add nothing to the help.
+
+        cliff's own reads the metadata of every installed package, to name the
+        package of the command. That takes longer than a short command.
+        """
+        return ''
+
     def run(self, parsed_args: argparse.Namespace) -> int:
         try:
             result: int = super().run(parsed_args)

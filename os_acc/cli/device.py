@@ -68,7 +68,7 @@ class DeviceList(base.Command, lister.Lister):
     failed: exception.DiscoveryFailed | None = None
 
     def _tell_unreadable(self, opened: journal.Journal | None) -> None:
-        """Warn that these handles are taken, though no driver knows by what."""
+        """Warn of the VANs that no driver can know of."""
         for row in opened.unreadable() if opened is not None else ():
             self.app.stderr.write(
                 f'VAN {row.uuid} of instance {row.instance_uuid} is '

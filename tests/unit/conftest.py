@@ -17,6 +17,7 @@ import threading
 from typing import Any
 import uuid
 
+import journal_stub
 import kernel as kernel_module
 import pytest
 
@@ -161,6 +162,7 @@ class Host:
 def clean(tmp_path, monkeypatch) -> Iterator[None]:
     """The library as in a new process, with a state path of its own."""
     monkeypatch.setattr(os_acc, '_host', None)
+    journal_stub.install(monkeypatch)
     # Not the devices of the machine that the tests run on.
     monkeypatch.setattr(sysfs, 'SYS', str(tmp_path / 'sys'))
     conf = os_acc.CONF
