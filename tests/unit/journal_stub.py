@@ -30,7 +30,19 @@ def install(monkeypatch):
                 good.append(self._read(row, want))
             except exception.JournalError as err:
                 bad.append(
-                    Row(*(row[n] for n in ('uuid', 'instance_uuid', 'state', 'handle', 'device')), str(err))
+                    Row(
+                        *(
+                            row[n]
+                            for n in (
+                                'uuid',
+                                'instance_uuid',
+                                'state',
+                                'handle',
+                                'device',
+                            )
+                        ),
+                        str(err),
+                    )
                 )
         return good, bad
 

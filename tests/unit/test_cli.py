@@ -308,6 +308,28 @@ def test_van_show(run):
     assert 'test/0000:0c:00.2' in run.fine('van', 'show', VANS[1]).out
 
 
+def test_van_list_loads_only_what_it_needs(tmp_path):
+    script = (
+        'import json, sys; from os_acc.cli import app; '
+        'code = app.main(sys.argv[1:]); '
+        'print(json.dumps(sorted(sys.modules)), file=sys.stderr)'
+    )
+    command = [sys.executable, '-W', 'ignore', '-c', script]
+    done = subprocess.run(
+        [*command, '--state-path', str(tmp_path), 'van', 'list'],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    loaded = json.loads(done.stderr.splitlines()[-1])
+    assert 'os_acc.cli.van' in loaded
+    heavy = ('acc_plug_', 'lxml', 'libvirt', 'oslo_privsep', 'pyudev')
+    ours = ('attach', 'cli.recover', 'discovery', 'doctor', 'drivers')
+    heavy += tuple(f'os_acc.{name}' for name in ours)
+    assert [name for name in loaded if name.startswith(heavy)] == []
+
+
 def test_van_show_of_a_van_without_handle(run):
     run.plug()
     opened = run.journal()
@@ -896,7 +918,8 @@ def test_arguments_of_the_process(run, monkeypatch, capsys):
 def test_help_names_the_commands(run):
     result = run('--help')
     assert result.code == 0
-    for name in ('plug', 'unplug', 'van list', 'host show', 'recover'):
+    names = ('plug', 'unplug', 'van list', 'van forget', 'recover')
+    for name in names:
         assert re.search(rf'^  {name} ', result.out, re.MULTILINE)
 
 
@@ -922,6 +945,7 @@ def owner(run, monkeypatch):
         ['unplug', INSTANCE],
         ['recover'],
         ['recover', '--rebuild'],
+        ['van', 'forget', VANS[0], '--yes'],
     ],
 )
 def test_only_the_owner_changes(run, owner, arguments):
