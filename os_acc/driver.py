@@ -145,7 +145,8 @@ class DriverBase(extension.ExtensionBase, abc.ABC):
 
         :param device: its address
         :param timeout: seconds to wait; None: lock_timeout
-        :returns: a context manager; not to be entered again inside itself
+        :returns: a context manager; entering it again inside itself raises
+            LockHeld
         :raises Timeout: someone else held it for all of lock_timeout
         """
         return self._connected().device(device, timeout)
@@ -160,6 +161,22 @@ class DriverBase(extension.ExtensionBase, abc.ABC):
         if self._journal is None:
             return objects.VANList()
         return self._journal.vans_on(device)
+
+    def handles(
+        self, device: str | None = None
+    ) -> list[journal_module.Holder]:
+        """List which handles and devices are taken, and by whom.
+
+        Counts VANs that cannot be read too, which vans_on() cannot return.
+
+        :param device: address of a parent device; None: every device, also
+            those of other drivers
+        """
+        if self._locks is None:
+            raise exception.LibraryNotInitialized()
+        if self._journal is None:
+            return []
+        return self._journal.handles(device)
 
     def requests_of(
         self, instance_uuid: str

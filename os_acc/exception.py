@@ -202,6 +202,26 @@ class JournalMissing(JournalError):
     """There is no journal yet: nothing was ever plugged there."""
 
 
+class JournalBusy(JournalError, Timeout):
+    """Another process was writing to the journal for too long.
+
+    :ivar seconds: how long this one has waited
+    """
+
+    msg_fmt = _(
+        'Journal %(path)s: waited %(seconds)g s for another writer to finish'
+    )
+
+
+class LockHeld(ExceptionBase, RuntimeError):
+    """A thread wants a lock that it holds already: an error in the code."""
+
+    msg_fmt = _(
+        'This thread already holds the lock of %(kind)s %(name)s, and cannot '
+        'take it again before it has released it'
+    )
+
+
 class StepFailed(ExceptionBase):
     """A driver's or plugin's step on one VAN failed; its cause says how."""
 

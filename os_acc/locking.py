@@ -8,8 +8,9 @@
 
 """Locks on instances and devices, between threads and processes.
 
-Order: instance, then device; nobody takes an instance's lock while holding a
-device's. A process that dies lets go of its locks: they are the kernel's.
+The order is: instance first, then device. Nobody takes an instance's lock
+while holding a device's. The kernel releases the locks of a process that
+dies.
 """
 
 from __future__ import annotations
@@ -28,15 +29,20 @@ from os_acc import exception
 
 _LONGEST = 200  # of NAME_MAX, 255
 
-# fcntl locks are the process's: two threads of it would both get one, and
-# the first to close the file would drop it for both. So threads first.
+# An fcntl lock belongs to the process: two of its threads would both get it,
+# and the first to close the file would release it for both. So a thread takes
+# a semaphore first.
 _THREADS = lockutils.Semaphores()
+
+# Which thread, green or native, holds a lock: by the path of its file.
+_HOLDERS: dict[str, int] = {}
 
 
 def _after_fork() -> None:
-    # What another thread of the parent held, nobody would let go of here.
-    global _THREADS
+    # The parent's other threads are not in the child to release theirs.
+    global _THREADS, _HOLDERS
     _THREADS = lockutils.Semaphores()
+    _HOLDERS = {}
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -45,7 +51,7 @@ os.register_at_fork(after_in_child=_after_fork)
 class Locks:
     """The locks of one lock folder.
 
-    :param path: the folder; made when first needed
+    :param path: the folder; created when first needed
     :param timeout: seconds to wait for a lock
     """
 
@@ -59,8 +65,10 @@ class Locks:
     def instance(self, uuid: str, wait: bool = True) -> Iterator[None]:
         """Hold an instance.
 
-        :param wait: False: raise at once if someone else holds it
-        :raises Timeout: it was not to be had
+        :param wait: False: raise Timeout at once if it is held
+        :raises Timeout: if it was held all the time
+        :raises LockHeld: if this thread itself holds it, and wait is True
+        :raises JournalError: if the lock folder cannot be used
         """
         with self._hold('instance', uuid, self.timeout if wait else 0):
             yield
@@ -69,9 +77,10 @@ class Locks:
     def device(
         self, address: str, timeout: float | None = None
     ) -> Iterator[None]:
-        """Hold a device. See instance.
+        """Hold a device.
 
-        :param timeout: seconds to wait; None: as for all locks
+        :param timeout: seconds to wait; 0: do not wait; None: lock_timeout
+        :raises Timeout, LockHeld, JournalError: as instance()
         """
         seconds = self.timeout if timeout is None else timeout
         with self._hold('device', address, seconds):
@@ -84,12 +93,16 @@ class Locks:
             quoted = hashlib.sha256(name.encode()).hexdigest()
         file_name = f'os-acc-{kind}-{quoted}'
         deadline = time.monotonic() + timeout
-        threads = _THREADS.get(os.path.join(self._real, file_name))
+        path = os.path.join(self._real, file_name)
         failed = exception.Timeout(
             what=f'the lock of {kind} {name}', seconds=timeout
         )
+        if timeout and _HOLDERS.get(path) == threading.get_ident():
+            raise exception.LockHeld(kind=kind, name=name)
+        threads = _THREADS.get(path)
         if not threads.acquire(timeout=timeout):
             raise failed
+        _HOLDERS[path] = threading.get_ident()
         try:
             lock = self._lock_file(file_name, deadline)
             if lock is None:
@@ -97,12 +110,14 @@ class Locks:
             try:
                 yield
             finally:
-                # Unlinked while held, so that files do not pile up; whoever
-                # waits on this one sees that it is no longer the one there.
+                # Unlinked while held, so that files do not pile up. A thread
+                # that waits on this file then sees that it is not the one
+                # at the path any more, and takes that one.
                 with contextlib.suppress(OSError):
                     os.unlink(lock.path)
                 lock.release()
         finally:
+            _HOLDERS.pop(path, None)
             threads.release()
 
     def _lock_file(
@@ -116,7 +131,7 @@ class Locks:
                     blocking=left > 0, delay=0.005, timeout=left
                 )
             except (OSError, threading.ThreadError) as err:
-                # fasteners raises the latter where fcntl fails.
+                # fasteners raises ThreadError if fcntl fails.
                 raise exception.JournalError(
                     path=self.path, reason=f'cannot lock there: {err}'
                 ) from err

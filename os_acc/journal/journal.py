@@ -6,168 +6,158 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""This host's VANs, on disk: what kill -9, a full disk and a reboot leave.
+
+"""Journal: this host's VANs on disk, across kill -9, full disk and reboot.
 
 One sqlite3 file in WAL mode with full sync: a commit is on the disk when it
-returns, readers do not wait for another process that writes. A row has,
-beside the VAN, what another process needs to finish or undo it: the request,
-the instance and whether it was live. The unique index on the handle is what
-keeps one device out of two guests, between processes too.
+returns, and readers wait for nobody. Beside the VAN a row has what another
+process needs to finish or undo it: the request, the instance and whether it
+was live.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Iterable
-from collections.abc import Iterator
 from collections.abc import Mapping
-import contextlib
-import dataclasses
-import json
-import os
+from collections.abc import Sequence
 import sqlite3
-import threading
-from typing import Any
 from typing import TypeVar
-import weakref
 
 from oslo_utils import timeutils
-from oslo_versionedobjects import exception as ovo_exception
 
 from os_acc import exception
 from os_acc import objects
-from os_acc.journal import file as journal_file
+from os_acc.journal import codec
+from os_acc.journal import commits
+from os_acc.journal import connections
+from os_acc.journal import database
 from os_acc.journal import programs as records
-from os_acc.objects import base
+from os_acc.journal import rows
 from os_acc.objects import van as van_states
 
-#: The journals that this process has open, or had when it was forked.
-_OPEN: weakref.WeakSet[Journal] = weakref.WeakSet()
-
 _R = TypeVar('_R')
-_T = TypeVar('_T', bound=base.VersionedObject)
-
-
-@dataclasses.dataclass
-class Entry:
-    """A row: a VAN and what it takes to finish or undo it.
-
-    :ivar live: whether it was (un)plugged with live=True
-    :ivar attached: the plugin may have acted on it and not undone that
-    :ivar started: the driver may have acted on it
-    """
-
-    van: objects.VAN
-    request: objects.AcceleratorRequest
-    instance_info: objects.InstanceInfo
-    live: bool
-    attached: bool = False
-    started: bool = True
-
-    @property
-    def names_function(self) -> bool:
-        """Whether its request says what must be programmed."""
-        return (
-            self.request.function_id is not None
-            or self.request.bitstream is not None
-        )
 
 
 class Journal:
-    """The journal of one state path. Safe from many threads.
+    """The journal of one state path.
+
+    Safe from many threads, green ones too, and across forks: each process
+    opens its own connections when it needs them.
 
     :param state_path: the folder
     :param timeout: seconds to wait for another writer
-    :param create: make the file where there is none yet, and set a damaged
-        one aside; False: for looking only
-    :raises JournalError: it cannot be opened; says why and what to do
+    :param read_only: change nothing, neither the rows nor the file, and look
+        at the file only when it is asked for something. While there is no
+        journal, it reads as empty. False: create or migrate the file, and
+        set a damaged one aside
+    :raises JournalError: if it cannot be opened; says why and what to do
     """
 
     def __init__(
-        self, state_path: str, timeout: float, create: bool = True
+        self, state_path: str, timeout: float, read_only: bool = False
     ) -> None:
         objects.register_all()
-        self._mutex = threading.Lock()
-        self._timeout = timeout
-        for opened in _OPEN:
-            opened._refuse_fork()
-        self.path = journal_file.prepare(state_path, timeout, create)
-        self._pid = os.getpid()
-        self._db = journal_file.connect(self.path, timeout)
-        _OPEN.add(self)
+        self.read_only = read_only
+        self._connections = connections.Connections(state_path, timeout)
+        self._commits = commits.Commits(self._connections)
+        self.path = self._connections.path
+        if not read_only:
+            self._connections.create()
 
     def close(self) -> None:
-        self._refuse_fork()
-        with self._mutex:
-            self._db.close()
-            _OPEN.discard(self)
+        """Close the connections. Each later call is an error."""
+        self._connections.close()
 
-    def entries(self, instance_uuid: str | None = None) -> list[Entry]:
-        """The rows of an instance, or all, in the order of their making."""
-        if instance_uuid is None:
-            rows = self._rows('1')
-        else:
-            rows = self._rows('instance_uuid = ?', instance_uuid)
-        return [self._read(row, _entry) for row in rows]
+    def exists(self) -> bool:
+        """Say whether there is a journal.
+
+        :raises JournalError: if the folder cannot be looked at
+        """
+        return database.identity(self.path) is not None
+
+    def entries(self, instance_uuid: str | None = None) -> list[codec.Entry]:
+        """Read the readable rows, in the order in which they were added.
+
+        :param instance_uuid: of this instance; None: of all
+        """
+        return codec.readable(self._of(instance_uuid), codec.to_entry)
+
+    def vans(self, instance_uuid: str | None = None) -> objects.VANList:
+        """Read the readable VANs. See entries()."""
+        return objects.VANList(
+            objects=codec.readable(self._of(instance_uuid), codec.to_van)
+        )
+
+    def unreadable(
+        self, instance_uuid: str | None = None
+    ) -> list[codec.UnreadableRow]:
+        """Name the rows that entries() leaves out, and say why.
+
+        :param instance_uuid: of this instance; None: of all
+        """
+        return codec.unreadable(self._of(instance_uuid))
 
     def vans_on(self, device: str | None) -> objects.VANList:
-        """The VANs on a device (None: on any), in every state."""
+        """Read the VANs on a device, in every state.
+
+        :param device: its address; None: on any device, the readable ones
+        :raises JournalError: if a VAN on this device cannot be read
+        """
         if device is None:
-            rows = self._rows('1')
+            return self.vans()
+        return objects.VANList(
+            objects=self._read('device = ?', device, codec.to_van)
+        )
+
+    def handles(self, device: str | None = None) -> list[codec.Holder]:
+        """List who has a handle or a device, unreadable VANs too.
+
+        :param device: address of a parent device; None: all
+        """
+        if device is None:
+            where = 'handle IS NOT NULL OR device IS NOT NULL'
+            found = self._select(lambda db: rows.select(db, where))
         else:
-            rows = self._rows('device = ?', device)
-        return objects.VANList(objects=[self._read(row, _van) for row in rows])
+            found = self._select(
+                lambda db: rows.select(db, 'device = ?', device)
+            )
+        return [codec.to_holder(row) for row in found]
 
     def requests_of(
         self, instance_uuid: str
     ) -> list[objects.AcceleratorRequest]:
-        """What was asked for an instance that has, or gets, VANs."""
-        rows = self._rows('instance_uuid = ?', instance_uuid)
-        return [self._read(row, _request) for row in rows]
+        """Read the requests of an instance that has, or gets, VANs.
+
+        :raises JournalError: if one cannot be read
+        """
+        return self._read('instance_uuid = ?', instance_uuid, codec.to_request)
 
     def unsettled(self, boot_id: str) -> list[str]:
-        """UUIDs of the instances that recover() has to look at."""
-        with self._using() as db:
-            rows = db.execute(
-                'SELECT instance_uuid, min(seq) FROM van'
-                ' WHERE state <> ? OR boot_id <> ?'
-                ' GROUP BY instance_uuid ORDER BY 2',
-                (van_states.PLUGGED, boot_id),
-            ).fetchall()
-        return [row['instance_uuid'] for row in rows]
+        """List the UUIDs of the instances that recover() has to look at.
 
-    def add(self, entries: Iterable[Entry]) -> None:
+        :param boot_id: of the present boot of the host
+        """
+        return self._select(lambda db: rows.unsettled(db, boot_id))
+
+    def add(self, entries: Iterable[codec.Entry]) -> None:
         """Write the intent: new rows, all or none.
 
-        :raises DeviceBusy: a handle or a VAN's uuid is another row's
+        After any error but DeviceBusy, settle(released=the VANs) deletes what
+        a commit that was interrupted may have left.
+
+        :raises DeviceBusy: if another row has a handle, or a VAN's UUID
         """
-        with self._writing() as db:
-            for entry in entries:
-                claim = entry.request.handle
-                row = {
-                    'handle': claim.identity if claim is not None else None,
-                    **_van_columns(entry.van),
-                    'uuid': entry.van.uuid,
-                    'instance_uuid': entry.van.instance_uuid,
-                    'attached': entry.attached,
-                    'live': entry.live,
-                    'request': _dump(entry.request),
-                    'instance': _dump(entry.instance_info),
-                }
-                names = ', '.join(row)
-                marks = ', '.join(f':{name}' for name in row)
-                try:
-                    db.execute(
-                        f'INSERT INTO van ({names}) VALUES ({marks})', row
-                    )
-                except sqlite3.IntegrityError as err:
-                    raise self._holder(db, row) from err
+        new = [codec.entry_columns(entry) for entry in entries]
+
+        def act(db: sqlite3.Connection) -> None:
+            for row in new:
+                rows.insert(db, row)
+
+        self._write(act, {row['uuid']: row['updated_at'] for row in new})
 
     def save(self, van: objects.VAN) -> None:
-        """Write a VAN whole.
-
-        :raises DeviceBusy: its handle is another VAN's
-        """
+        """Write a VAN whole. See save_all()."""
         self.save_all([van])
 
     def save_all(
@@ -176,51 +166,60 @@ class Journal:
         """Write VANs whole, all or none, in one commit.
 
         :param attached: what to say of the plugin; None: as before
+        :raises DeviceBusy: if another VAN has a handle. The VAN that wanted
+            it is set back to what is saved of it
+        :raises JournalError: if one of them is no longer there
         """
-        with self._writing() as db:
-            for van in vans:
-                van.updated_at = timeutils.utcnow(with_timezone=True)
-                row = {
-                    **_van_columns(van),
-                    'uuid': van.uuid,
-                    'instance_uuid': van.instance_uuid,
-                }
-                if attached is not None:
-                    row['attached'] = attached
-                sets = ', '.join(f'{name} = :{name}' for name in row)
-                try:
-                    done = db.execute(
-                        f'UPDATE van SET {sets} WHERE uuid = :uuid'
-                        ' AND instance_uuid = :instance_uuid',
-                        row,
-                    )
-                except sqlite3.IntegrityError as err:
-                    busy = self._holder(db, row)
-                    self._forget_unsaved(db, van)
-                    raise busy from err
-                if done.rowcount != 1:
-                    raise journal_file.error(
-                        self.path, f'VAN {van.uuid} is no longer there'
-                    )
-
-    def mark(self, entries: Iterable[Entry], state: str) -> None:
-        """Write a state, and the entries' live and attached; one commit."""
+        vans = list(vans)
         now = timeutils.utcnow(with_timezone=True)
-        with self._writing() as db:
+        changed = []
+        for van in vans:
+            van.updated_at = now
+            row = codec.van_columns(van)
+            if attached is not None:
+                row['attached'] = attached
+            changed.append(row)
+        refused: list[tuple[objects.VAN, sqlite3.Row]] = []
+
+        def act(db: sqlite3.Connection) -> None:
+            for van, row in zip(vans, changed, strict=True):
+                try:
+                    rows.update(db, self.path, row)
+                except exception.DeviceBusy:
+                    (saved,) = rows.select(db, 'uuid = ?', van.uuid)
+                    refused.append((van, saved))
+                    raise
+
+        try:
+            self._write(
+                act, {row['uuid']: row['updated_at'] for row in changed}
+            )
+        except exception.DeviceBusy:
+            for van, saved in refused:
+                self._set_back(van, saved)
+            raise
+
+    def mark(self, entries: Iterable[codec.Entry], state: str) -> None:
+        """Write a state, and the entries' live and attached; one commit."""
+        entries = list(entries)
+        now = timeutils.utcnow(with_timezone=True)
+        written = {entry.van.uuid: now.isoformat() for entry in entries}
+
+        def act(db: sqlite3.Connection) -> None:
             for entry in entries:
-                db.execute(
-                    'UPDATE van SET state = ?, live = ?, attached = ?,'
-                    ' updated_at = ? WHERE uuid = ?',
-                    (
-                        state,
-                        entry.live,
-                        entry.attached,
-                        now.isoformat(),
-                        entry.van.uuid,
-                    ),
+                rows.change(
+                    db,
+                    entry.van.uuid,
+                    state=state,
+                    live=entry.live,
+                    attached=entry.attached,
+                    updated_at=written[entry.van.uuid],
                 )
-                entry.van.state = state
-                entry.van.updated_at = now
+
+        self._write(act, written)
+        for entry in entries:
+            entry.van.state = state
+            entry.van.updated_at = now
 
     def settle(
         self,
@@ -228,182 +227,122 @@ class Journal:
         failed: Mapping[str, str],
         state: str = van_states.ERROR,
     ) -> None:
-        """Drop what is released, and write down what is not; one commit.
+        """Delete what is released, and write why the rest is not; one commit.
 
-        :param failed: VAN uuids, and the error of each
+        :param released: VANs; one that has no row is no error
+        :param failed: VAN UUIDs, and the error of each
         :param state: the state of the failed ones
         """
+        gone = [(van.uuid, van.instance_uuid) for van in released]
         now = timeutils.utcnow(with_timezone=True).isoformat()
-        with self._writing() as db:
-            db.executemany(
-                'DELETE FROM van WHERE uuid = ? AND instance_uuid = ?',
-                [(van.uuid, van.instance_uuid) for van in released],
-            )
-            db.executemany(
-                'UPDATE van SET state = ?, error = ?, updated_at = ?'
-                ' WHERE uuid = ?',
-                [(state, err, now, uuid) for uuid, err in failed.items()],
-            )
+
+        def act(db: sqlite3.Connection) -> None:
+            rows.delete(db, gone)
+            for uuid, err in failed.items():
+                rows.change(db, uuid, state=state, error=err, updated_at=now)
+
+        self._write(act, dict.fromkeys(failed, now), gone)
+
+    def forget(self, van_uuid: str) -> codec.Holder:
+        """Delete a VAN's row, readable or not. Nothing is undone.
+
+        :returns: what the row said
+        :raises JournalError: if there is none
+        """
+
+        def act(db: sqlite3.Connection) -> codec.Holder:
+            for row in rows.select(db, 'uuid = ?', van_uuid):
+                rows.delete(db, [(row['uuid'], row['instance_uuid'])])
+                return codec.to_holder(row)
+            raise database.error(self.path, f'VAN {van_uuid} is not there')
+
+        return self._commit(
+            act, lambda db: not rows.select(db, 'uuid = ?', van_uuid)
+        )
 
     def programs(self, device: str | None = None) -> list[records.Program]:
-        """What is programmed into a device (None: into any)."""
-        with self._using() as db:
-            return records.read(db, device)
+        """Read what is programmed into a device (None: into any)."""
+        return self._select(lambda db: records.read(db, device))
 
     def save_program(self, program: records.Program) -> None:
         """Write what is programmed, in place of what was there."""
-        with self._writing() as db:
-            records.write(db, program)
-
-    def forget_program(self, device: str, region: str) -> None:
-        """Drop what was written of a region."""
-        with self._writing() as db:
-            records.forget(db, device, region)
-
-    def _rows(self, where: str, *values: str) -> list[sqlite3.Row]:
-        with self._using() as db:
-            return db.execute(
-                f'SELECT * FROM van WHERE {where} ORDER BY seq', values
-            ).fetchall()
-
-    def _read(
-        self, row: sqlite3.Row, decode: Callable[[sqlite3.Row], _R]
-    ) -> _R:
-        try:
-            return decode(row)
-        except (
-            ovo_exception.VersionedObjectsException,
-            AttributeError,
-            KeyError,
-            TypeError,
-            ValueError,
-        ) as err:
-            raise journal_file.error(
-                self.path,
-                f'VAN {row["uuid"]} cannot be read (did a newer os-acc write '
-                f'it?): {type(err).__name__}: {err}',
-            ) from err
-
-    def _refuse_fork(self) -> None:
-        # sqlite's locks do not survive a fork, but it believes that they do:
-        # what the child writes can be lost (sqlite.org/howtocorrupt.html).
-        if self._pid != os.getpid():
-            raise journal_file.error(
-                self.path,
-                f'process {self._pid} had it open when it forked into '
-                f'{os.getpid()}; call os_acc.initialize() after the fork only',
-            )
-
-    @contextlib.contextmanager
-    def _using(self) -> Iterator[sqlite3.Connection]:
-        """The connection, for one thread; sqlite's errors become ours."""
-        self._refuse_fork()
-        if not self._mutex.acquire(timeout=self._timeout):
-            raise exception.Timeout(
-                what=f'another thread that uses {self.path}',
-                seconds=self._timeout,
-            )
-        try:
-            try:
-                yield self._db
-            except sqlite3.Error as err:
-                if journal_file.code(err) == sqlite3.SQLITE_BUSY:
-                    raise exception.Timeout(
-                        what=f'another writer of {self.path}',
-                        seconds=self._timeout,
-                    ) from err
-                raise journal_file.error(self.path, str(err)) from err
-        finally:
-            self._mutex.release()
-
-    @contextlib.contextmanager
-    def _writing(self) -> Iterator[sqlite3.Connection]:
-        with self._using() as db:
-            db.execute('BEGIN IMMEDIATE')
-            try:
-                yield db
-                db.execute('COMMIT')
-            finally:
-                # An error of sqlite (a full disk) may have ended it already.
-                if db.in_transaction:
-                    db.execute('ROLLBACK')
-
-    def _forget_unsaved(
-        self, db: sqlite3.Connection, van: objects.VAN
-    ) -> None:
-        """Set a VAN back to what is saved of it.
-
-        The handle that it could not get is another's: its undo must not have
-        it in hand.
-        """
-        (text,) = db.execute(
-            'SELECT van FROM van WHERE uuid = ?', (van.uuid,)
-        ).fetchone()
-        saved = _load(objects.VAN, text)
-        for name in ('handle', 'device', 'function_id', 'driver_data'):
-            setattr(van, name, getattr(saved, name))
-
-    def _holder(
-        self, db: sqlite3.Connection, row: dict[str, Any]
-    ) -> exception.DeviceBusy:
-        # Who has the handle; if nobody, it is the VAN's uuid that is taken.
-        other = db.execute(
-            'SELECT uuid, instance_uuid, state FROM van'
-            ' WHERE handle = :handle OR uuid = :uuid ORDER BY uuid = :uuid',
-            {'handle': row.get('handle'), 'uuid': row['uuid']},
-        ).fetchone()
-        own = other['uuid'] == row['uuid']
-        return exception.DeviceBusy(
-            device=f'VAN {row["uuid"]}' if own else row['handle'],
-            holder=f'instance {other["instance_uuid"]} (VAN {other["uuid"]},'
-            f' {other["state"]})',
+        self._commit(
+            lambda db: records.write(db, program),
+            lambda db: program in records.read(db, program.device),
         )
 
+    def forget_program(self, device: str, region: str) -> None:
+        """Delete the record of a region."""
+        self._commit(
+            lambda db: records.forget(db, device, region),
+            lambda db: all(
+                found.region != region for found in records.read(db, device)
+            ),
+        )
 
-def _van_columns(van: objects.VAN) -> dict[str, Any]:
-    row = {
-        'state': van.state,
-        'boot_id': van.boot_id,
-        'device': van.device,
-        'error': van.error,
-        'updated_at': str(van.updated_at),
-        'van': _dump(van),
-    }
-    if van.handle is not None:
-        # Else what the intent has claimed for it stays claimed.
-        row['handle'] = van.handle.identity
-    return row
+    def _of(self, instance_uuid: str | None) -> list[sqlite3.Row]:
+        if instance_uuid is None:
+            return self._select(rows.select)
+        return self._select(
+            lambda db: rows.select(db, 'instance_uuid = ?', instance_uuid)
+        )
 
+    def _read(
+        self, where: str, value: str, decode: Callable[[sqlite3.Row], _R]
+    ) -> list[_R]:
+        found = self._select(lambda db: rows.select(db, where, value))
+        return [codec.read(self.path, row, decode) for row in found]
 
-def _entry(row: sqlite3.Row) -> Entry:
-    return Entry(
-        van=_van(row),
-        request=_request(row),
-        instance_info=_load(objects.InstanceInfo, row['instance']),
-        live=bool(row['live']),
-        attached=bool(row['attached']),
-    )
+    def _select(
+        self, act: Callable[[sqlite3.Connection], list[_R]]
+    ) -> list[_R]:
+        try:
+            return self._connections.read(act)
+        except exception.JournalMissing:
+            if not self.read_only:
+                raise
+            return []
 
+    def _write(
+        self,
+        act: Callable[[sqlite3.Connection], None],
+        written: Mapping[str, str],
+        gone: Sequence[tuple[str, str]] = (),
+    ) -> None:
+        """Write rows of VANs.
 
-def _request(row: sqlite3.Row) -> objects.AcceleratorRequest:
-    return _load(objects.AcceleratorRequest, row['request'])
+        :param written: the VANs that act writes, and the time that it writes
+        :param gone: the VANs, and their instances, that it deletes
+        """
 
+        def is_there(db: sqlite3.Connection) -> bool:
+            uuids = [*written, *(uuid for uuid, _ in gone)]
+            found = {row['uuid']: row for row in rows.find(db, uuids)}
+            return all(
+                uuid in found and found[uuid]['updated_at'] == time
+                for uuid, time in written.items()
+            ) and not any(
+                uuid in found and found[uuid]['instance_uuid'] == instance
+                for uuid, instance in gone
+            )
 
-def _van(row: sqlite3.Row) -> objects.VAN:
-    van = _load(objects.VAN, row['van'])
-    # The columns are newer than the text: a state change writes only them.
-    van.state = row['state']
-    van.error = row['error']
-    van.updated_at = timeutils.parse_isotime(row['updated_at'])
-    van.obj_reset_changes()
-    return van
+        self._commit(act, is_there)
 
+    def _commit(
+        self,
+        act: Callable[[sqlite3.Connection], _R],
+        is_there: Callable[[sqlite3.Connection], bool],
+    ) -> _R:
+        if self.read_only:
+            raise database.error(self.path, 'it was opened for reading only')
+        return self._commits.write(act, is_there)
 
-def _dump(obj: base.VersionedObject) -> str:
-    return json.dumps(obj.obj_to_primitive(), separators=(',', ':'))
+    def _set_back(self, van: objects.VAN, saved: sqlite3.Row) -> None:
+        """Set a VAN back to what is saved of it.
 
-
-def _load(cls: type[_T], text: str) -> _T:
-    made = cls.obj_from_primitive(json.loads(text))
-    made.obj_reset_changes(recursive=True)
-    return made
+        The handle that it could not get is another VAN's, and an undo must
+        not release that.
+        """
+        before = codec.read(self.path, saved, codec.to_van)
+        for name in ('handle', 'device', 'function_id', 'driver_data'):
+            setattr(van, name, getattr(before, name))

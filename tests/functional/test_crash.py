@@ -121,7 +121,7 @@ class Host:
         }
 
     def vans(self) -> list[objects.VAN]:
-        opened = journal.Journal(str(self.state), 5, create=False)
+        opened = journal.Journal(str(self.state), 5, read_only=True)
         with contextlib.closing(opened):
             return [entry.van for entry in opened.entries()]
 

@@ -79,14 +79,14 @@ class FakeHost:
         return child
 
     def record(self) -> tuple[str, str | None] | None:
-        opened = journal.Journal(str(self.path / 'state'), 5, create=False)
+        opened = journal.Journal(str(self.path / 'state'), 5, read_only=True)
         with contextlib.closing(opened):
             for each in opened.programs():
                 return each.state, each.function_id
         return None
 
     def vans(self) -> list[str]:
-        opened = journal.Journal(str(self.path / 'state'), 5, create=False)
+        opened = journal.Journal(str(self.path / 'state'), 5, read_only=True)
         with contextlib.closing(opened):
             return [entry.van.state for entry in opened.entries()]
 

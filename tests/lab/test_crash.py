@@ -106,7 +106,7 @@ class Runs:
         return code, json.loads(names.read_text()) if done else []
 
     def states(self) -> set[str]:
-        opened = journal.Journal(str(self.path / 'state'), 5, create=False)
+        opened = journal.Journal(str(self.path / 'state'), 5, read_only=True)
         try:
             return {entry.van.state for entry in opened.entries()}
         finally:

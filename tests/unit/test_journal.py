@@ -171,7 +171,7 @@ def test_opening_tightens_a_loose_mode(state_path):
     fill(state_path)
     path = os.path.join(state_path, 'journal.db')
     os.chmod(path, 0o666)
-    with opening(state_path, create=False):
+    with opening(state_path, read_only=True):
         assert mode(path) == 0o666
     with opening(state_path) as made:
         made.add([make_entry()])
@@ -220,13 +220,13 @@ def test_a_folder_in_place_of_the_file(state_path):
 
 def test_looking_only_makes_nothing(state_path):
     with pytest.raises(exception.JournalMissing, match='there is none'):
-        journal.Journal(state_path, 1, create=False)
+        journal.Journal(state_path, 1, read_only=True)
     assert not os.path.exists(state_path)
 
 
 def test_looking_only_reads(state_path):
     entries = fill(state_path)
-    with opening(state_path, create=False) as made:
+    with opening(state_path, read_only=True) as made:
         assert made.entries() == entries
 
 
@@ -997,7 +997,7 @@ def test_looking_at_an_older_schema_changes_nothing(state_path, monkeypatch):
     with pytest.raises(
         exception.JournalError, match=f'version {NOW}, .* wants {NOW + 1}'
     ):
-        journal.Journal(state_path, 1, create=False)
+        journal.Journal(state_path, 1, read_only=True)
     assert schema_version(state_path) == NOW
 
 
@@ -1010,7 +1010,7 @@ def test_looking_at_a_newer_schema(state_path, monkeypatch):
         )
         journal.Journal(state_path, 1).close()
     with pytest.raises(exception.JournalError):
-        with opening(state_path, create=False) as made:
+        with opening(state_path, read_only=True) as made:
             made.entries()
 
 
@@ -1239,7 +1239,7 @@ def test_looking_only_sets_nothing_aside(state_path, damage):
     content = read_bytes(path)
     for _ in range(2):
         with pytest.raises(exception.JournalError, match='it is damaged'):
-            journal.Journal(state_path, 1, create=False)
+            journal.Journal(state_path, 1, read_only=True)
     assert not glob.glob(path + '.*')
     assert read_bytes(path) == content
 
@@ -1602,7 +1602,7 @@ def not_to_be_opened(tmp_path):
 
     def error():
         with pytest.raises(exception.JournalError) as caught:
-            journal.Journal(str(tmp_path), 1, create=False)
+            journal.Journal(str(tmp_path), 1, read_only=True)
         return str(caught.value)
 
     return error

@@ -165,11 +165,71 @@ class TestThreads:
         assert done == ['first', 'second']
 
 
+@contextlib.contextmanager
+def held_by_a_thread(lock):
+    """Another thread of this process holds a lock."""
+    there, done = threading.Event(), threading.Event()
+
+    def act():
+        with lock:
+            there.set()
+            done.wait(60)
+
+    thread = threading.Thread(target=act, daemon=True)
+    thread.start()
+    assert there.wait(30)
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join(30)
+
+
+class TestReentry:
+    """A thread that wants its own lock again would wait for itself."""
+
+    @pytest.mark.parametrize('kind', ['instance', 'device'])
+    def test_fails_at_once(self, locks, kind):
+        with getattr(locks, kind)('x'):
+            start = time.monotonic()
+            with pytest.raises(exception.LockHeld) as caught:
+                with getattr(locks, kind)('x'):
+                    pytest.fail('got it twice')
+            assert time.monotonic() - start < 5
+        assert f'already holds the lock of {kind} x' in str(caught.value)
+        assert isinstance(caught.value, RuntimeError)
+        with getattr(locks, kind)('x'):
+            pass
+
+    def test_by_another_object_and_spelling_of_the_folder(self, locks, path):
+        with locks.device('x'):
+            with pytest.raises(exception.LockHeld):
+                with locking.Locks(path + '/.', 60).device('x'):
+                    pytest.fail('got it twice')
+
+    def test_without_waiting_it_is_held_as_by_any(self, locks):
+        with locks.instance('x'), locks.device('y'):
+            with pytest.raises(exception.Timeout):
+                with locks.instance('x', wait=False):
+                    pytest.fail('got it twice')
+            with pytest.raises(exception.Timeout):
+                with locks.device('y', timeout=0):
+                    pytest.fail('got it twice')
+
+    def test_one_that_failed_holds_nothing(self, path):
+        locks = locking.Locks(path, 0.05)
+        with held_by_a_thread(locks.device('x')):
+            for _ in range(2):
+                with pytest.raises(exception.Timeout):
+                    with locks.device('x'):
+                        pytest.fail('got it twice')
+
+
 class TestTimeout:
     @pytest.mark.parametrize('kind', ['instance', 'device'])
     def test_says_what_it_waited_for(self, path, kind):
         locks = locking.Locks(path, 0.2)
-        with getattr(locks, kind)('x'):
+        with held_by_a_thread(getattr(locks, kind)('x')):
             start = time.monotonic()
             with pytest.raises(exception.Timeout) as caught:
                 with getattr(locks, kind)('x'):
@@ -198,7 +258,7 @@ class TestTimeout:
 
     def test_one_that_gave_up_holds_nothing(self, path):
         locks = locking.Locks(path, 0.05)
-        with locks.instance('x'):
+        with held_by_a_thread(locks.instance('x')):
             for _ in range(3):
                 with pytest.raises(exception.Timeout):
                     with locks.instance('x'):
@@ -324,7 +384,7 @@ class TestFiles:
 
 def test_two_spellings_of_a_folder_are_one_lock(tmp_path):
     path = str(tmp_path / 'locks')
-    with locking.Locks(path, 1).device('d'):
+    with held_by_a_thread(locking.Locks(path, 1).device('d')):
         with pytest.raises(exception.Timeout):
             with locking.Locks(path + '/.', 0.05).device('d'):
                 pass
@@ -335,7 +395,7 @@ def test_a_name_that_is_too_long_for_a_file(tmp_path):
     with locks.device('+' * 255):
         with locks.device('+' * 254):
             pass
-        with pytest.raises(exception.Timeout):
+        with pytest.raises(exception.LockHeld):
             with locks.device('+' * 255):
                 pass
 

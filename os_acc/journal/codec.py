@@ -1,0 +1,237 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+
+"""What a row of the journal says, and how it is written and read.
+
+The fields of a VAN in schema.VAN_COLUMNS are stored in columns only; all
+others, and what a newer os-acc added, are in its JSON. The column handle is
+the identity of the VAN's handle or, before there is one, of the handle that
+the request names: the unique index on it keeps one device out of two guests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import dataclasses
+import json
+import sqlite3
+from typing import Any
+from typing import TypeVar
+
+from oslo_utils import timeutils
+from oslo_versionedobjects import exception as ovo_exception
+
+from os_acc import exception
+from os_acc import objects
+from os_acc.journal import database
+from os_acc.journal import schema
+
+_R = TypeVar('_R')
+
+_DATA = 'versioned_object.data'
+_CHANGES = 'versioned_object.changes'
+
+# What reading a damaged or unknown text raises.
+_UNREADABLE = (
+    ovo_exception.VersionedObjectsException,
+    exception.InvalidRequest,
+    AttributeError,
+    KeyError,
+    TypeError,
+    ValueError,
+)
+
+
+@dataclasses.dataclass
+class Entry:
+    """A row: a VAN, and what it takes to finish or undo it.
+
+    :ivar live: whether it was plugged or unplugged with live=True
+    :ivar attached: the plugin may have acted on it and not undone that
+    :ivar started: the driver may have acted on it
+    """
+
+    van: objects.VAN
+    request: objects.AcceleratorRequest
+    instance_info: objects.InstanceInfo
+    live: bool
+    attached: bool = False
+    started: bool = True
+
+    @property
+    def names_function(self) -> bool:
+        """Whether its request says what must be programmed."""
+        return (
+            self.request.function_id is not None
+            or self.request.bitstream is not None
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Holder:
+    """Who has a handle or a device, by the columns alone.
+
+    :ivar handle: identity of the handle; None: it has none yet
+    :ivar device: address of the parent device; None: not known yet
+    :ivar van_uuid: UUID of the VAN
+    :ivar instance_uuid: UUID of its instance
+    :ivar state: of the VAN
+    """
+
+    handle: str | None
+    device: str | None
+    van_uuid: str
+    instance_uuid: str
+    state: str
+
+
+@dataclasses.dataclass(frozen=True)
+class UnreadableRow(Holder):
+    """A row whose VAN cannot be read; it goes on holding what it holds.
+
+    :ivar reason: why it cannot be read
+    """
+
+    reason: str
+
+
+def van_columns(van: objects.VAN) -> dict[str, Any]:
+    """The columns of a VAN, with the names of the columns."""
+    primitive = van.obj_to_primitive()
+    data = primitive[_DATA]
+    for name in schema.VAN_COLUMNS:
+        data.pop(name, None)
+    row = {name: getattr(van, name) for name in schema.VAN_COLUMNS}
+    changed = van.updated_at or timeutils.utcnow(with_timezone=True)
+    row['updated_at'] = changed.isoformat()
+    row['van'] = _text(primitive)
+    if van.handle is not None:
+        # Else the handle that the request names stays claimed.
+        row['handle'] = van.handle.identity
+    return row
+
+
+def entry_columns(entry: Entry) -> dict[str, Any]:
+    """The columns of a new row."""
+    claim = entry.request.handle
+    return {
+        'handle': claim.identity if claim is not None else None,
+        **van_columns(entry.van),
+        'attached': entry.attached,
+        'live': entry.live,
+        'request': _text(entry.request.obj_to_primitive()),
+        'instance': _text(entry.instance_info.obj_to_primitive()),
+    }
+
+
+def to_van(row: sqlite3.Row) -> objects.VAN:
+    """Read the VAN of a row."""
+    primitive = json.loads(row['van'])
+    data = primitive[_DATA]
+    for name in schema.VAN_COLUMNS:
+        data[name] = row[name]
+    return objects.VAN.obj_from_primitive(primitive)
+
+
+def to_request(row: sqlite3.Row) -> objects.AcceleratorRequest:
+    """Read the request of a row."""
+    return objects.AcceleratorRequest.obj_from_primitive(
+        json.loads(row['request'])
+    )
+
+
+def to_entry(row: sqlite3.Row) -> Entry:
+    """Read all of a row."""
+    return Entry(
+        van=to_van(row),
+        request=to_request(row),
+        instance_info=objects.InstanceInfo.obj_from_primitive(
+            json.loads(row['instance'])
+        ),
+        live=bool(row['live']),
+        attached=bool(row['attached']),
+    )
+
+
+def to_holder(row: sqlite3.Row) -> Holder:
+    """Read the columns of a row."""
+    return Holder(**_holder_values(row))
+
+
+def readable(
+    rows: list[sqlite3.Row], decode: Callable[[sqlite3.Row], _R]
+) -> list[_R]:
+    """Read those rows that can be read."""
+    found = []
+    for row in rows:
+        try:
+            found.append(decode(row))
+        except _UNREADABLE:
+            continue
+    return found
+
+
+def unreadable(rows: list[sqlite3.Row]) -> list[UnreadableRow]:
+    """Name those rows that cannot be read, and say why."""
+    found = []
+    for row in rows:
+        try:
+            to_entry(row)
+        except _UNREADABLE as err:
+            found.append(
+                UnreadableRow(
+                    **_holder_values(row), reason=exception.describe(err)
+                )
+            )
+    return found
+
+
+def read(
+    path: str, row: sqlite3.Row, decode: Callable[[sqlite3.Row], _R]
+) -> _R:
+    """Read a row that must be readable.
+
+    :raises JournalError: if it cannot be read; names it
+    """
+    try:
+        return decode(row)
+    except _UNREADABLE as err:
+        raise database.error(
+            path,
+            f'VAN {row["uuid"]} of instance {row["instance_uuid"]} cannot be '
+            'read (did a newer os-acc write it, or was its driver '
+            f'removed?): {exception.describe(err)}',
+        ) from err
+
+
+def _holder_values(row: sqlite3.Row) -> dict[str, Any]:
+    return {
+        'handle': row['handle'],
+        'device': row['device'],
+        'van_uuid': row['uuid'],
+        'instance_uuid': row['instance_uuid'],
+        'state': row['state'],
+    }
+
+
+def _text(obj_primitive: dict[str, Any]) -> str:
+    return json.dumps(_unchanged(obj_primitive), separators=(',', ':'))
+
+
+def _unchanged(value: Any) -> Any:
+    """Leave the lists of changed fields out: what is stored is unchanged."""
+    if isinstance(value, dict):
+        return {
+            key: _unchanged(inner)
+            for key, inner in value.items()
+            if key != _CHANGES
+        }
+    if isinstance(value, list):
+        return [_unchanged(inner) for inner in value]
+    return value

@@ -1,0 +1,216 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+
+"""Group commit: writes of several threads share one transaction.
+
+A commit waits for the disk, which takes longer than all else that a write
+does. So the first thread that comes leads: it begins a transaction, does its
+own write and those of the threads that wait by then, and commits once. Who
+comes during the commit waits for the next one.
+
+Each write has a savepoint of its own, so one that fails undoes nothing of the
+others. All return when the commit is on the disk, or raise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import dataclasses
+import sqlite3
+import threading
+import time
+from typing import Any
+from typing import TypeVar
+
+from os_acc import exception
+from os_acc.journal import connections
+from os_acc.journal import database
+from os_acc.journal import forking
+
+_R = TypeVar('_R')
+
+
+@dataclasses.dataclass(eq=False)
+class _Write:
+    """One thread's part of a transaction.
+
+    :ivar done: it is on the disk, or has failed with an error
+    """
+
+    act: Callable[[sqlite3.Connection], Any]
+    is_there: Callable[[sqlite3.Connection], bool]
+    done: bool = False
+    result: Any = None
+    error: BaseException | None = None
+
+
+@dataclasses.dataclass
+class _Batch:
+    """The writes of one transaction.
+
+    :ivar committing: the commit was begun, so it may be on the disk
+    """
+
+    writes: list[_Write]
+    committing: bool = False
+
+
+class Commits:
+    """Writes to one journal, from many threads.
+
+    :param connected: the connections to it
+    """
+
+    def __init__(self, connected: connections.Connections) -> None:
+        self._connections = connected
+        self._path = connected.path
+        self._timeout = connected.timeout
+        self._begin()
+        forking.register(self)
+
+    def _begin(self) -> None:
+        self._changed = threading.Condition()
+        self._waiting: list[_Write] = []
+        self._leader: _Write | None = None
+
+    def before_fork(self) -> None:
+        """Do nothing: the connections close themselves."""
+
+    def after_fork_in_child(self, abandon: bool) -> None:
+        """Forget the other threads, which are not in the child."""
+        self._begin()
+
+    def write(
+        self,
+        act: Callable[[sqlite3.Connection], _R],
+        is_there: Callable[[sqlite3.Connection], bool],
+    ) -> _R:
+        """Do a write; it is on the disk when this returns.
+
+        :param act: executes the statements. It may be called in another
+            thread, and again after an interrupt, so it must change nothing
+            but the journal
+        :param is_there: returns whether the journal has what act writes. It
+            is called if a commit reports an error but may have succeeded
+        :returns: what act returned
+        :raises JournalBusy: if another process was writing all the time
+        :raises JournalError: if it cannot be written; then it is not there
+        """
+        write = _Write(act, is_there)
+        try:
+            if self._is_to_lead(write):
+                self._lead(write)
+        finally:
+            with self._changed:
+                if write in self._waiting:
+                    self._waiting.remove(write)
+                if self._leader is write:
+                    self._leader = None
+                    self._changed.notify_all()
+        if write.error is not None:
+            raise write.error
+        result: _R = write.result
+        return result
+
+    def _is_to_lead(self, write: _Write) -> bool:
+        """Wait until a write is done (False), or has to lead (True)."""
+        deadline = time.monotonic() + self._timeout
+        with self._changed:
+            self._waiting.append(write)
+            while self._leader is not None and not write.done:
+                left: float | None = deadline - time.monotonic()
+                if write not in self._waiting:
+                    # Its transaction has begun, and will end.
+                    left = None
+                elif left is not None and left <= 0:
+                    raise exception.JournalBusy(
+                        path=self._path, seconds=self._timeout
+                    )
+                self._changed.wait(left)
+            if not write.done:
+                self._leader = write
+            return not write.done
+
+    def _lead(self, own: _Write) -> None:
+        batch = _Batch([])
+        try:
+            database.until_free(
+                self._path, self._timeout, lambda: self._transact(batch)
+            )
+        except BaseException as err:
+            self._fail(batch, own, err)
+        with self._changed:
+            for write in batch.writes:
+                write.done = True
+
+    def _transact(self, batch: _Batch) -> None:
+        """Do all writes that wait by now, in one transaction."""
+        with self._connections.use() as db:
+            db.execute('BEGIN IMMEDIATE')
+            with self._changed:
+                batch.writes, self._waiting = self._waiting, []
+            try:
+                for write in batch.writes:
+                    self._attempt(db, write)
+                batch.committing = True
+                db.execute('COMMIT')
+                self._connections.check_place()
+            except sqlite3.Error as err:
+                raise database.error(self._path, str(err)) from err
+
+    def _attempt(self, db: sqlite3.Connection, write: _Write) -> None:
+        db.execute('SAVEPOINT one')
+        try:
+            write.result = write.act(db)
+        except Exception as err:
+            if not db.in_transaction:
+                # sqlite has undone all, as it may if the disk is full.
+                raise
+            db.execute('ROLLBACK TO one')
+            write.error = err
+            if isinstance(err, sqlite3.Error):
+                write.error = database.error(self._path, str(err))
+                write.error.__cause__ = err
+        db.execute('RELEASE one')
+
+    def _fail(self, batch: _Batch, own: _Write, err: BaseException) -> None:
+        """Tell the writes of a transaction that failed what became of them.
+
+        :param err: what failed, or what interrupted this thread
+        """
+        there: list[_Write] = []
+        if batch.committing:
+            there = self._find(batch.writes)
+        again = []
+        for write in batch.writes:
+            if write.error is not None or write in there:
+                continue
+            if isinstance(err, Exception):
+                write.error = database.error(
+                    self._path,
+                    str(getattr(err, 'kwargs', {}).get('reason', err)),
+                )
+                write.error.__cause__ = err
+            elif write is not own:
+                # Only this thread is interrupted: another one leads again.
+                again.append(write)
+        with self._changed:
+            batch.writes = [w for w in batch.writes if w not in again]
+            self._waiting = again + self._waiting
+        if own not in batch.writes or not isinstance(err, Exception):
+            own.error = err
+
+    def _find(self, writes: list[_Write]) -> list[_Write]:
+        """Return the writes that the journal has, whatever was reported."""
+        try:
+            return self._connections.read(
+                lambda db: [write for write in writes if write.is_there(db)]
+            )
+        except exception.JournalError:
+            return []

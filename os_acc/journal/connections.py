@@ -1,0 +1,179 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+
+"""The connections of this process to one journal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Iterator
+import contextlib
+import os
+import sqlite3
+import threading
+from typing import TypeVar
+
+from os_acc import exception
+from os_acc.journal import database
+from os_acc.journal import file as journal_file
+from os_acc.journal import forking
+
+_R = TypeVar('_R')
+
+# Idle connections that are kept for the next use.
+_IDLE = 4
+
+# Connections that a fork left open: closing them would harm the parent's.
+_abandoned: list[sqlite3.Connection] = []
+
+
+class Connections:
+    """Opens connections when they are needed, and keeps some idle ones.
+
+    Each use has a connection for itself: sqlite's write-ahead log lets
+    readers read while another connection writes. Before each use the file is
+    compared with the one that was opened. If somebody has put another journal
+    in its place, that one is checked and used from then on.
+
+    :param state_path: the journal's folder
+    :param timeout: seconds to wait for another process
+    """
+
+    def __init__(self, state_path: str, timeout: float) -> None:
+        self.path = journal_file.path_in(state_path)
+        self.timeout = timeout
+        self._state_path = state_path
+        self._closed = False
+        self._mutex = threading.Lock()
+        self._idle: list[sqlite3.Connection] = []
+        #: The file that was checked; the idle connections are to this one.
+        self._checked: database.Identity | None = None
+        forking.register(self)
+
+    def create(self) -> None:
+        """Create or migrate the journal; set a damaged one aside.
+
+        :raises JournalError: as journal_file.prepare
+        """
+        journal_file.prepare(self._state_path, self.timeout, create=True)
+        self._checked = database.identity(self.path)
+
+    def read(self, act: Callable[[sqlite3.Connection], _R]) -> _R:
+        """Return what act returns for a connection.
+
+        :param act: only reads, and takes all rows before it returns
+        :raises JournalMissing: if there was no journal yet
+        :raises JournalError: if the journal is gone, unsound or unreadable
+        """
+
+        def attempt() -> _R:
+            with self.use() as db:
+                return act(db)
+
+        return database.until_free(self.path, self.timeout, attempt)
+
+    @contextlib.contextmanager
+    def use(self) -> Iterator[sqlite3.Connection]:
+        """Have a connection for one thread. Do not wait inside.
+
+        :raises JournalError: as read
+        """
+        pid = os.getpid()
+        with forking.in_use(self.path):
+            db, identity = self._take()
+            try:
+                yield db
+            except BaseException:
+                # Whatever state it is in, closing it undoes what it has not
+                # committed.
+                if os.getpid() == pid:
+                    db.close()
+                else:
+                    _abandoned.append(db)
+                raise
+            with self._mutex:
+                keep = (
+                    not self._closed
+                    and self._checked == identity
+                    and len(self._idle) < _IDLE
+                )
+                if keep:
+                    self._idle.append(db)
+            if not keep:
+                db.close()
+
+    def check_place(self) -> None:
+        """See that the journal is still the file that was opened.
+
+        :raises JournalError: if the file was renamed, removed or replaced
+        """
+        if database.identity(self.path) != self._checked:
+            raise database.error(
+                self.path,
+                'it was renamed or replaced while it was written: what was '
+                'written last is in the old file',
+            )
+
+    def close(self) -> None:
+        """Close all. Each use from now on is an error."""
+        with forking.in_use(self.path):
+            with self._mutex:
+                self._closed = True
+            self._close_idle()
+
+    def before_fork(self) -> None:
+        self._close_idle()
+
+    def after_fork_in_child(self, abandon: bool) -> None:
+        self._mutex = threading.Lock()
+        if abandon:
+            _abandoned.extend(self._idle)
+            self._idle = []
+
+    def _close_idle(self) -> None:
+        with self._mutex:
+            idle, self._idle = self._idle, []
+        for db in idle:
+            db.close()
+
+    def _take(self) -> tuple[sqlite3.Connection, database.Identity]:
+        if self._closed:
+            raise database.error(self.path, 'it is closed')
+        identity = database.identity(self.path)
+        if identity is None or identity != self._checked:
+            identity = self._check()
+        with self._mutex:
+            if self._idle and self._checked == identity:
+                return self._idle.pop(), identity
+        db = database.connect(self.path)
+        if database.identity(self.path) != identity:
+            # It was replaced just now: which of the two is open?
+            db.close()
+            return self._take()
+        return db, identity
+
+    def _check(self) -> database.Identity:
+        """Check a file that is not the one opened before."""
+        self._close_idle()
+        try:
+            journal_file.prepare(self._state_path, self.timeout, create=False)
+        except exception.JournalMissing as err:
+            if self._checked is None:
+                raise
+            raise database.error(
+                self.path,
+                'it was removed while in use. Put it back, or restart the '
+                'service, which then starts with an empty journal',
+            ) from err
+        identity = database.identity(self.path)
+        if identity is None:
+            raise database.error(self.path, 'it was removed just now')
+        with self._mutex:
+            self._checked = identity
+        return identity

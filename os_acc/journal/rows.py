@@ -1,0 +1,136 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+
+"""The SQL of the VANs' rows. Each function is a part of a transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence
+import sqlite3
+from typing import Any
+
+from os_acc import exception
+from os_acc.journal import database
+from os_acc.objects import van as van_states
+
+# Placeholders in one statement: SQLITE_MAX_VARIABLE_NUMBER of an older sqlite.
+_MOST = 500
+
+
+def select(
+    db: sqlite3.Connection, where: str = '1', *values: str
+) -> list[sqlite3.Row]:
+    """Read rows in the order in which they were added."""
+    return database.execute(
+        db, f'SELECT * FROM van WHERE {where} ORDER BY seq', values
+    ).fetchall()
+
+
+def unsettled(db: sqlite3.Connection, boot_id: str) -> list[str]:
+    """UUIDs of instances with VANs half done, or of another boot."""
+    rows = database.execute(
+        db,
+        'SELECT instance_uuid, min(seq) FROM van'
+        ' WHERE state <> ? OR boot_id <> ?'
+        ' GROUP BY instance_uuid ORDER BY 2',
+        (van_states.PLUGGED, boot_id),
+    )
+    return [row['instance_uuid'] for row in rows]
+
+
+def insert(db: sqlite3.Connection, row: Mapping[str, Any]) -> None:
+    """Add a row.
+
+    :raises DeviceBusy: if another row has its handle, or its VAN's UUID
+    """
+    names = ', '.join(row)
+    marks = ', '.join(f':{name}' for name in row)
+    try:
+        database.execute(
+            db, f'INSERT INTO van ({names}) VALUES ({marks})', row
+        )
+    except sqlite3.IntegrityError as err:
+        raise _busy(db, row) from err
+
+
+def update(db: sqlite3.Connection, path: str, row: Mapping[str, Any]) -> None:
+    """Change columns of a row.
+
+    :param path: the journal's, for the error
+    :param row: has at least uuid and instance_uuid, by which it is found
+    :raises DeviceBusy: if another row has its handle
+    :raises JournalError: if there is no such row
+    """
+    sets = ', '.join(f'{name} = :{name}' for name in row)
+    try:
+        done = database.execute(
+            db,
+            f'UPDATE van SET {sets} WHERE uuid = :uuid'
+            ' AND instance_uuid = :instance_uuid',
+            row,
+        )
+    except sqlite3.IntegrityError as err:
+        raise _busy(db, row) from err
+    if done.rowcount != 1:
+        raise database.error(path, f'VAN {row["uuid"]} is no longer there')
+
+
+def change(db: sqlite3.Connection, uuid: str, **columns: Any) -> None:
+    """Change columns of a VAN's row, if there is one."""
+    sets = ', '.join(f'{name} = :{name}' for name in columns)
+    database.execute(
+        db,
+        f'UPDATE van SET {sets} WHERE uuid = :uuid',
+        {**columns, 'uuid': uuid},
+    )
+
+
+def delete(
+    db: sqlite3.Connection, released: Iterable[tuple[str, str]]
+) -> None:
+    """Delete rows by VAN and instance.
+
+    A row of that VAN in another instance stays: it has a new owner.
+    """
+    db.executemany(
+        'DELETE FROM van WHERE uuid = ? AND instance_uuid = ?', released
+    )
+
+
+def find(db: sqlite3.Connection, uuids: Sequence[str]) -> list[sqlite3.Row]:
+    """Read uuid, instance_uuid and updated_at of those VANs that are there."""
+    found: list[sqlite3.Row] = []
+    for start in range(0, len(uuids), _MOST):
+        part = uuids[start : start + _MOST]
+        marks = ', '.join('?' * len(part))
+        found += db.execute(
+            'SELECT uuid, instance_uuid, updated_at FROM van'
+            f' WHERE uuid IN ({marks})',
+            part,
+        )
+    return found
+
+
+def _busy(
+    db: sqlite3.Connection, row: Mapping[str, Any]
+) -> exception.DeviceBusy:
+    # Who has the handle; if nobody, it is the VAN's UUID that is taken.
+    other = db.execute(
+        'SELECT uuid, instance_uuid, state FROM van'
+        ' WHERE handle = :handle OR uuid = :uuid ORDER BY uuid = :uuid',
+        {'handle': row.get('handle'), 'uuid': row['uuid']},
+    ).fetchone()
+    own = other['uuid'] == row['uuid']
+    return exception.DeviceBusy(
+        device=f'VAN {row["uuid"]}' if own else row['handle'],
+        holder=f'instance {other["instance_uuid"]} (VAN {other["uuid"]},'
+        f' {other["state"]})',
+    )

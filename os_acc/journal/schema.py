@@ -1,0 +1,127 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+
+"""The journal's tables, and how an older file gets them."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sqlite3
+
+from os_acc.journal import database
+
+LOG = logging.getLogger(__name__)
+
+#: The fields of a VAN that stand in columns of their own, and only there.
+VAN_COLUMNS = (
+    'uuid',
+    'instance_uuid',
+    'state',
+    'boot_id',
+    'device',
+    'error',
+    'updated_at',
+)
+
+#: Takes the fields that stand in columns out of the VANs' JSON. A text that
+#: is no JSON stays as it is, and its row stays unreadable.
+STRIP = """
+    UPDATE van SET van = json_remove(van, {}) WHERE json_valid(van)
+""".format(
+    ', '.join(
+        [
+            *(f'\'$."versioned_object.data".{name}\'' for name in VAN_COLUMNS),
+            '\'$."versioned_object.changes"\'',
+        ]
+    )
+)
+
+#: Each brings the schema one version further; user_version counts them.
+MIGRATIONS = [
+    """
+    CREATE TABLE van (
+        seq INTEGER PRIMARY KEY AUTOINCREMENT,
+        uuid TEXT NOT NULL UNIQUE,
+        instance_uuid TEXT NOT NULL,
+        state TEXT NOT NULL,
+        attached INTEGER NOT NULL,
+        live INTEGER NOT NULL,
+        boot_id TEXT NOT NULL,
+        handle TEXT UNIQUE,
+        device TEXT,
+        error TEXT,
+        updated_at TEXT NOT NULL,
+        van TEXT NOT NULL,
+        request TEXT NOT NULL,
+        instance TEXT NOT NULL
+    );
+    CREATE INDEX van_instance ON van (instance_uuid);
+    CREATE INDEX van_device ON van (device);
+    """,
+    """
+    CREATE TABLE program (
+        device TEXT NOT NULL,
+        region TEXT NOT NULL,
+        function_id TEXT,
+        digest TEXT,
+        state TEXT NOT NULL,
+        boot_id TEXT NOT NULL,
+        error TEXT,
+        updated_at TEXT NOT NULL,
+        PRIMARY KEY (device, region)
+    );
+    """,
+    STRIP,
+]
+
+TABLES = ('van', 'program')
+
+
+def migrate(path: str, timeout: float, change: bool = True) -> None:
+    """Bring the schema to the newest version, in one transaction.
+
+    :param timeout: seconds to wait for another writer
+    :param change: False: only check that it is the newest
+    :raises JournalError: if a newer os-acc wrote the file, or if it needs a
+        migration and change is False
+    """
+    with contextlib.closing(database.connect(path)) as db:
+        newest = len(MIGRATIONS)
+        (version,) = db.execute('PRAGMA user_version').fetchone()
+        if version == newest:
+            return
+        if version > newest:
+            raise database.error(
+                path,
+                f'its schema has version {version}, this os-acc knows '
+                f'{newest}: a newer os-acc wrote it',
+            )
+        if not change:
+            raise database.error(
+                path,
+                f'its schema has version {version}, this os-acc wants '
+                f'{newest}: the service that uses it migrates it when it '
+                'starts',
+            )
+        database.until_free(
+            path, timeout, lambda: db.execute('BEGIN IMMEDIATE')
+        )
+        _run(db)
+        LOG.info('Journal %s: schema is version %d', path, newest)
+
+
+def _run(db: sqlite3.Connection) -> None:
+    # Another process may have migrated it before this one could write.
+    (version,) = db.execute('PRAGMA user_version').fetchone()
+    for script in MIGRATIONS[version:]:
+        for statement in script.split(';'):
+            db.execute(statement)
+    db.execute(f'PRAGMA user_version = {len(MIGRATIONS)}')
+    db.execute('COMMIT')
