@@ -8,14 +8,16 @@
 
 """os-acc attaches accelerators to instances, as os-vif does interfaces.
 
-The way: initialize() once per process, then plug() all of an instance's
-accelerators in one call, and unplug() them.
+Call initialize() once per process, plug() with all accelerators of an
+instance in one call, and unplug() when the guest is gone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from collections.abc import Iterable
 from collections.abc import Sequence
+import os
 import threading
 from typing import TYPE_CHECKING
 
@@ -36,14 +38,21 @@ _host: host.Host | None = None
 _initializing = threading.Lock()
 
 
-def initialize(reset: bool = False) -> None:
+def initialize(reset: bool = False, read_only: bool = False) -> None:
     """Load drivers and plugins, open the journal, and recover().
 
-    Call it once, after oslo.config has read its files, before anything else.
+    Call it once per process, after oslo.config has read its files and before
+    any other call. A process that forks afterwards may go on to use os_acc,
+    in the parent and in the child.
 
-    :param reset: do it all again; no other call may be under way
-    :raises InvalidRequest: an option has a value that cannot be
-    :raises JournalError: the journal cannot be opened; says what to do
+    :param reset: load and open everything again; no other call may be under
+        way
+    :param read_only: for a process that only looks, such as a monitor: it
+        recovers and creates nothing; plug() and the other calls that change
+        something raise ReadOnly
+    :raises InvalidRequest: an option is invalid
+    :raises JournalError: the journal cannot be opened, or its folder belongs
+        to another user; says what to do
     """
     global _host
     with _initializing:
@@ -51,11 +60,11 @@ def initialize(reset: bool = False) -> None:
             return
         from os_acc import host
         from os_acc import recovery
-        from os_acc.attach import attacher
 
-        made = host.Host.open(CONF)
+        made = host.Host.open(CONF, read_only)
         try:
-            recovery.recover(attacher.Attacher(made))
+            if not read_only:
+                recovery.recover(made)
         except BaseException:
             made.close()
             raise
@@ -72,81 +81,92 @@ def plug(
 ) -> objects.VANList:
     """Give an instance its accelerators: all of them, or none.
 
-    Plugging what is plugged returns the same VANs and touches no device; it
-    does not attach live what was plugged cold.
+    Plugging what is plugged already returns the same VANs and touches no
+    device. It does not attach live what was plugged cold.
 
     :param instance_info: the instance
     :param requests: one for each accelerator
-    :param live: also attach them to the running guest; else the caller puts
-        each VAN's guest_config into the guest's definition
+    :param live: also attach them to the running guest; otherwise the caller
+        puts each VAN's guest_config into the guest's definition
     :param progress: called with os_acc.progress.Progress objects, from
         several threads but one at a time; what it raises is only logged
     :returns: the VANs, in the order of the requests
     :raises LibraryNotInitialized: initialize() was not called
-    :raises InvalidRequest: a value is wrong; this and the next: nothing was
-        touched
-    :raises ARQNotBound: an ARQ is in another state than Bound
+    :raises ReadOnly: it was called with read_only=True
+    :raises InvalidRequest: a value is wrong, or an ARQ is bound to another
+        host; after this error and the next ones nothing was touched
+    :raises ARQNotBound: the state of an ARQ is not Bound
     :raises NoMatchingDriver: no driver claims a request
-    :raises AmbiguousDriver: more than one does
+    :raises AmbiguousDriver: more than one driver claims a request
     :raises NoMatchingPlugin: the host's plugin is not loaded
-    :raises UnsupportedHandle: it does not take such a handle
-    :raises LiveNotSupported: it cannot attach to a running guest
-    :raises HypervisorError: nor can it now, as the hypervisor's management is
-        not there
-    :raises PlugException: it failed, and what this call did is undone; its
-        cause is the first failure, its undo_errors what could not be undone
+    :raises UnsupportedHandle: the plugin does not take such a handle
+    :raises LiveNotSupported: the plugin cannot attach to a running guest
+    :raises HypervisorError: the plugin cannot attach now, because the
+        hypervisor's management does not answer
+    :raises PlugException: a step failed, and what this call did is undone.
+        Its cause is the first failure, its undo_errors the failed undos
     """
-    from os_acc.attach import attacher
+    from os_acc.attach import plug as attach
 
-    return attacher.Attacher(_get()).plug(
-        instance_info, requests, live, progress
+    return attach.plug(
+        _writable('os_acc.plug'), instance_info, requests, live, progress
     )
 
 
 def unplug(
     instance_info: objects.InstanceInfo,
-    requests: Sequence[objects.AcceleratorRequest] | None = None,
+    requests: Iterable[objects.AcceleratorRequest | objects.VAN | str]
+    | None = None,
     live: bool = False,
     progress: progress_module.Callback | None = None,
 ) -> int:
     """Take accelerators from an instance, last plugged first.
 
-    Goes on after a failure. What is not there is no error.
+    It goes on after a failure. A VAN that does not exist is no error.
 
     :param instance_info: the instance
-    :param requests: which; None: all that the instance has
-    :param live: also detach them from the running guest, and wait until it
-        has let go
-    :param progress: as plug's
+    :param requests: the accelerators, as AcceleratorRequests, as VANs or as
+        their UUIDs; None: all that the instance has
+    :param live: also detach them from the running guest, and wait until the
+        guest has released them
+    :param progress: as for plug
     :returns: how many were released
-    :raises LibraryNotInitialized, InvalidRequest: as plug
-    :raises UnplugException: its undo_errors says which VANs are still there
-        and why: unplug() or recover() goes on with them. Without undo_errors
-        nothing was touched, as its cause says
+    :raises LibraryNotInitialized, ReadOnly, InvalidRequest: as for plug
+    :raises UnplugException: some VANs could not be released. Its undo_errors
+        has a reason for each; a later unplug() or recover() tries again.
+        If undo_errors is empty, nothing was touched
     """
-    from os_acc.attach import attacher
+    from os_acc.attach import release
 
-    return attacher.Attacher(_get()).unplug(
-        instance_info, requests, live, progress
+    return release.unplug(
+        _writable('os_acc.unplug'), instance_info, requests, live, progress
     )
 
 
 def get_vans(
-    instance_info: objects.InstanceInfo | None = None,
+    instance_info: objects.InstanceInfo | str | None = None,
 ) -> objects.VANList:
-    """What the journal holds, in every state.
+    """Read VANs from the journal, in every state.
 
-    :param instance_info: of this instance; None: of all
-    :returns: copies, in the order of their plugging
+    A row that cannot be read, such as one of a driver that was removed, is
+    logged and left out: os-acc van list shows it.
+
+    :param instance_info: an InstanceInfo or an instance's UUID; None: the
+        VANs of all instances
+    :returns: copies, in the order in which they were plugged
+    :raises LibraryNotInitialized: initialize() was not called
+    :raises InvalidRequest: instance_info is neither
+    :raises JournalError: the journal cannot be read
     """
-    journal = _get().journal
-    uuid = instance_info.uuid if instance_info is not None else None
-    return objects.VANList(objects=[e.van for e in journal.entries(uuid)])
+    from os_acc import discovery
+
+    return discovery.vans(_get(), instance_info)
 
 
 def get_devices() -> list[objects.Device]:
-    """What the drivers discover on this host.
+    """List the devices that the drivers discover on this host.
 
+    :raises LibraryNotInitialized: initialize() was not called
     :raises DiscoveryFailed: a driver failed; has what the others found
     """
     from os_acc import discovery
@@ -157,10 +177,12 @@ def get_devices() -> list[objects.Device]:
 def host_info(
     permitted_handle_names: Collection[str] | None = None,
 ) -> objects.HostInfo:
-    """This host's plugins and drivers, and the handle versions they speak.
+    """Describe this host's plugins and drivers, and their handle versions.
 
     :param permitted_handle_names: names of handle classes, such as
-        'PCIHandle'; None: all. Only what speaks one of them is returned
+        'PCIHandle': only plugins and drivers that speak one of them are
+        returned; None: all
+    :raises LibraryNotInitialized: initialize() was not called
     """
     from os_acc import discovery
 
@@ -170,17 +192,18 @@ def host_info(
 def recover() -> objects.RecoveryReport:
     """Finish or undo what a crash or a reboot of the host left behind.
 
-    Half-done VANs are released, VANs plugged before a reboot are prepared
-    again with the same handle. An instance that another living thread or
-    process is at work on is left alone.
+    VANs that are half done are released. VANs that were plugged before a
+    reboot are prepared again with the same handle. An instance that another
+    living thread or process is working on is left alone.
 
-    :returns: what became of each
-    :raises JournalError: the journal cannot be read or written
+    :returns: what became of each VAN
+    :raises LibraryNotInitialized: initialize() was not called
+    :raises ReadOnly: it was called with read_only=True
+    :raises JournalError: the journal cannot be read
     """
     from os_acc import recovery
-    from os_acc.attach import attacher
 
-    return recovery.recover(attacher.Attacher(_get()))
+    return recovery.recover(_writable('os_acc.recover'))
 
 
 def program_device(
@@ -190,31 +213,36 @@ def program_device(
     region: str | None = None,
     progress: progress_module.Callback | None = None,
 ) -> bool:
-    """Put a function into a device, ahead of its use.
+    """Program a function into a device before an instance requests it.
 
-    Programming what is in already, of the same bitstream, touches nothing.
-    A device whose programming was cut short is in error, and not given out,
-    until it is programmed again.
+    Does nothing if the device already holds this bitstream. A device whose
+    programming is interrupted is in error, and is not given out until it is
+    programmed again.
 
-    :param address: as get_devices() gives it
-    :param bitstream: path, https URL or image's UUID; None: the image whose
-        properties name the function
-    :param function_id: the function that it has
-    :param region: which, of a dynamic device
-    :param progress: as plug's; its objects name the device, and no VAN
-    :returns: whether it was programmed; False: it was in already
-    :raises LibraryNotInitialized: initialize() was not called
+    :param address: the device's address, as get_devices() gives it
+    :param bitstream: a path, an https URL or an image's UUID; None: the
+        image whose properties name the function
+    :param function_id: the function that the bitstream holds
+    :param region: the region of a dynamic device
+    :param progress: as for plug; its objects name the device, and no VAN
+    :returns: True: it was programmed; False: it was programmed already
+    :raises LibraryNotInitialized, ReadOnly: as for plug
     :raises InvalidRequest: a value is wrong
-    :raises DeviceNotFound: no driver knows it
-    :raises DeviceBusy: it is in use; names who has it
-    :raises BitstreamError: it is not to be had, or not what it should be;
-        this and those before: the device was not touched
-    :raises DeviceError, Timeout: it failed; the device is in error
+    :raises DeviceNotFound: no driver knows the device
+    :raises DeviceBusy: the device is in use; names the users
+    :raises BitstreamError: the bitstream is unavailable or does not match;
+        after this error and those before it, the device was not touched
+    :raises DeviceError, Timeout: programming failed; the device is in error
     """
     from os_acc import discovery
 
     return discovery.program_device(
-        _get(), address, bitstream, function_id, region, progress
+        _writable('os_acc.program_device'),
+        address,
+        bitstream,
+        function_id,
+        region,
+        progress,
     )
 
 
@@ -222,3 +250,18 @@ def _get() -> host.Host:
     if _host is None:
         raise exception.LibraryNotInitialized()
     return _host
+
+
+def _writable(call: str) -> host.Host:
+    found = _get()
+    found.check_writable(call)
+    return found
+
+
+def _after_fork() -> None:
+    # Another thread of the parent may have held it.
+    global _initializing
+    _initializing = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)

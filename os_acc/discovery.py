@@ -20,9 +20,10 @@ from typing import Any
 from os_acc import driver as driver_base
 from os_acc import exception
 from os_acc import host as host_module
+from os_acc import log
 from os_acc import objects
 from os_acc import progress
-from os_acc.attach import plan as validation
+from os_acc.attach import plan
 
 LOG = logging.getLogger(__name__)
 
@@ -202,7 +203,7 @@ def info(
     described, errors = [], dict(host.extensions.errors)
     for name, plugin in sorted(host.extensions.plugins.items()):
         try:
-            described.append(validation.takes(plugin))
+            described.append(plan.takes(plugin))
         except exception.NoMatchingPlugin as err:
             errors[f'plugin {name}'] = err.kwargs['reason']
     drivers = []
@@ -249,3 +250,21 @@ def _wrong_types(
         value=driver.handle_types,
         expected=expected,
     )
+
+
+def vans(
+    host: host_module.Host, instance: objects.InstanceInfo | str | None
+) -> objects.VANList:
+    """See os_acc.get_vans."""
+    uuid = None
+    if isinstance(instance, objects.InstanceInfo):
+        uuid = instance.uuid
+    elif instance is not None:
+        uuid = plan.van_uuid(
+            instance, 'instance_info', 'an InstanceInfo or a UUID'
+        )
+    for row in host.journal.unreadable(uuid):
+        log.about(LOG, row.instance_uuid, row.van_uuid).warning(
+            'left out: it cannot be read: %s', row.reason
+        )
+    return host.journal.vans(uuid)

@@ -222,6 +222,19 @@ class LockHeld(ExceptionBase, RuntimeError):
     )
 
 
+class JournalUnreadable(JournalError):
+    """A row cannot be read, such as one of a package that was removed."""
+
+
+class ReadOnly(ExceptionBase):
+    """initialize(read_only=True) was called: nothing may be changed."""
+
+    msg_fmt = _(
+        '%(call)s changes devices, and this process called '
+        'os_acc.initialize(read_only=True)'
+    )
+
+
 class StepFailed(ExceptionBase):
     """A driver's or plugin's step on one VAN failed; its cause says how."""
 

@@ -10,6 +10,8 @@
 
 from __future__ import annotations
 
+import os
+
 from oslo_config import cfg
 
 from os_acc import exception
@@ -26,53 +28,76 @@ class Host:
     doctor take it.
 
     :param conf: the configuration
-    :param extensions: the drivers and plugins, which get connected to the
+    :param extensions: the drivers and plugins; they get connected to the
         journal and the locks
-    :param journal: None if there is none yet, for looking only
+    :ivar read_only: this process only looks: it creates and changes nothing
     """
 
     def __init__(
         self,
         conf: cfg.ConfigOpts,
         extensions: loader.Extensions,
-        journal: journal_module.Journal | None,
+        read_only: bool = False,
     ) -> None:
         self.conf = conf
         self.extensions = extensions
-        self._journal = journal
+        self.read_only = read_only
+        self.journal = journal_module.Journal(
+            conf.os_acc.state_path, conf.os_acc.journal_timeout, read_only
+        )
         self.locks = locking.Locks(
             opts.lock_path(conf), conf.os_acc.lock_timeout
         )
         for driver in extensions.drivers.values():
-            driver.connect(journal, self.locks)
+            driver.connect(self.journal, self.locks)
 
     @classmethod
-    def open(cls, conf: cfg.ConfigOpts) -> Host:
+    def open(cls, conf: cfg.ConfigOpts, read_only: bool = False) -> Host:
         """Load drivers and plugins, and open the journal.
 
+        :param read_only: only look: create, change and recover nothing. A
+            journal that does not exist reads as empty.
         :raises InvalidRequest: an option is invalid
-        :raises JournalError: the journal cannot be opened
+        :raises JournalError: the journal cannot be opened, or its folder
+            belongs to another user
         """
         extensions = loader.load_all()
         opts.check(conf, extensions.options())
-        journal = journal_module.Journal(
-            conf.os_acc.state_path, conf.os_acc.journal_timeout
-        )
-        return cls(conf, extensions, journal)
+        if not read_only:
+            check_owner(conf)
+        return cls(conf, extensions, read_only)
 
-    @property
-    def journal(self) -> journal_module.Journal:
-        """The journal.
+    def check_writable(self, call: str) -> None:
+        """Check that this process may change something.
 
-        :raises JournalMissing: there is none yet
+        :param call: what wants to change something, such as 'os_acc.plug'
+        :raises ReadOnly: it only looks
         """
-        if self._journal is None:
-            raise exception.JournalMissing(
-                path=self.conf.os_acc.state_path, reason='there is none'
-            )
-        return self._journal
+        if self.read_only:
+            raise exception.ReadOnly(call=call)
 
     def close(self) -> None:
         """Close the journal."""
-        if self._journal is not None:
-            self._journal.close()
+        self.journal.close()
+
+
+def check_owner(conf: cfg.ConfigOpts) -> None:
+    """Check that the journal's folder belongs to this process's user.
+
+    A journal that another user makes there, such as root, could not be
+    written by the service.
+
+    :raises JournalError: the folder belongs to another user
+    """
+    path = conf.os_acc.state_path
+    try:
+        owner = os.stat(path).st_uid
+    except OSError:
+        return  # opening the journal tells what is wrong with the folder
+    if owner != os.geteuid():
+        raise exception.JournalError(
+            path=path,
+            reason=f'the folder belongs to user id {owner} and this process '
+            f'runs as user id {os.geteuid()}; run it as that user, such as: '
+            f'sudo -u "#{owner}" os-acc ...',
+        )

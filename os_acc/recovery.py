@@ -6,18 +6,25 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""What a crash or a reboot left behind: finish it, or undo it."""
+"""Recovery: finish or undo what a crash or a reboot of the host left."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from collections.abc import Sequence
 import contextlib
 import dataclasses
 import logging
 
 from os_acc import exception
+from os_acc import host as host_module
 from os_acc import log
 from os_acc import objects
-from os_acc.attach import attacher as attach
+from os_acc.attach import parallel
+from os_acc.attach import plan
+from os_acc.attach import prepare
+from os_acc.attach import release
+from os_acc.attach import steps
 from os_acc.devices import boot
 from os_acc.journal import programs
 from os_acc.objects import van as states
@@ -25,78 +32,115 @@ from os_acc.objects import van as states
 LOG = logging.getLogger(__name__)
 
 
-def recover(attacher: attach.Attacher) -> objects.RecoveryReport:
-    """See os_acc.recover."""
-    report = objects.RecoveryReport(
-        released=[], restored=[], failed=[], busy=[], unreadable={}
-    )
-    unsettled = attacher.journal.unsettled(boot.boot_id())
-    # Who asked for no function has the one that the others are given.
-    unsettled.sort(key=lambda uuid: not _names_function(attacher, uuid))
-    for instance_uuid in unsettled:
-        with contextlib.ExitStack() as stack:
-            lock = attacher.locks.instance(instance_uuid, wait=False)
-            try:
-                stack.enter_context(lock)
-            except exception.Timeout:
-                # Whoever holds it is at work on it, and will see to it.
-                report.busy.append(instance_uuid)
-                log.about(LOG, instance_uuid).info('is worked on: left')
-                continue
-            try:
-                _recover_instance(attacher, instance_uuid, report)
-            except exception.JournalError as err:
-                # One row that cannot be read must not stop the whole host.
-                report.unreadable[instance_uuid] = str(err)
-                log.about(LOG, instance_uuid).error('not recovered: %s', err)
-    _recover_programming(attacher)
+def recover(host: host_module.Host) -> objects.RecoveryReport:
+    """See os_acc.recover.
+
+    Instances are recovered in parallel, at most max_workers at once. Nothing
+    that one instance raises stops the others.
+    """
+    reports: dict[str, objects.RecoveryReport] = {}
+    unsettled = host.journal.unsettled(boot.boot_id())
+
+    def one(instance_uuid: str) -> None:
+        reports[instance_uuid] = _recover_instance(host, instance_uuid)
+
+    first = [uuid for uuid in unsettled if _names_function(host, uuid)]
+    # Instances that requested a function go first; the others share it.
+    for wave in (first, [uuid for uuid in unsettled if uuid not in first]):
+        if wave:
+            parallel.run(one, wave, host.conf.os_acc.max_workers)
+    _recover_programming(host)
+    report = _joined([reports[uuid] for uuid in unsettled])
     LOG.info(
         'Recovery: %d VANs released, %d prepared again, %d failed; '
-        '%d instances busy, %d not to be read',
+        '%d instances busy, %d unreadable, %d not recovered',
         len(report.released),
         len(report.restored),
         len(report.failed),
         len(report.busy),
         len(report.unreadable),
+        len(report.errors),
     )
     return report
 
 
-def _names_function(attacher: attach.Attacher, instance_uuid: str) -> bool:
-    # A row that cannot be read is reported when its turn comes.
-    with contextlib.suppress(exception.JournalError):
-        entries = attacher.journal.entries(instance_uuid)
+def _empty() -> objects.RecoveryReport:
+    return objects.RecoveryReport(
+        released=[], restored=[], failed=[], busy=[], unreadable={}, errors={}
+    )
+
+
+def _joined(
+    reports: Sequence[objects.RecoveryReport],
+) -> objects.RecoveryReport:
+    made = _empty()
+    for report in reports:
+        made.released += report.released
+        made.restored += report.restored
+        made.failed += report.failed
+        made.busy += report.busy
+        made.unreadable |= report.unreadable
+        made.errors |= report.errors
+    return made
+
+
+def _names_function(host: host_module.Host, instance_uuid: str) -> bool:
+    # What cannot be read is reported when the instance is recovered.
+    with contextlib.suppress(Exception):
+        entries = host.journal.entries(instance_uuid)
         return any(entry.names_function for entry in entries)
     return False
 
 
-def _recover_programming(attacher: attach.Attacher) -> None:
-    """A device whose programming was cut short is in error."""
-    for found in attacher.journal.programs():
-        if found.state != programs.PROGRAMMING:
-            continue
-        name = programs.lock_name(found.device, found.region)
-        with contextlib.suppress(exception.Timeout):
-            with attacher.locks.device(name, timeout=0):
-                if found not in attacher.journal.programs(found.device):
-                    continue
-                attacher.journal.save_program(
-                    dataclasses.replace(
-                        found,
-                        state=programs.ERROR,
-                        error='it was cut short',
-                    )
-                )
-                LOG.error('%s programming was cut short', found.label)
-
-
 def _recover_instance(
-    attacher: attach.Attacher,
+    host: host_module.Host, instance_uuid: str
+) -> objects.RecoveryReport:
+    """Recover one instance. It raises nothing: the report has the errors."""
+    report = _empty()
+    logger = log.about(LOG, instance_uuid)
+    try:
+        with _lock(host, instance_uuid) as locked:
+            if locked:
+                _recover_vans(host, instance_uuid, report)
+            else:
+                # Whoever holds the lock is working on it.
+                report.busy.append(instance_uuid)
+                logger.info('not recovered: it is being worked on')
+    except BaseException as err:
+        # It must not stop the recovery of the other instances.
+        report.errors[instance_uuid] = exception.describe(err)
+        logger.exception('not recovered')
+    return report
+
+
+@contextlib.contextmanager
+def _lock(host: host_module.Host, instance_uuid: str) -> Iterator[bool]:
+    """Hold an instance, if nobody else does.
+
+    :returns: whether it is held
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(host.locks.instance(instance_uuid, wait=False))
+        except exception.Timeout:
+            yield False
+        else:
+            yield True
+
+
+def _recover_vans(
+    host: host_module.Host,
     instance_uuid: str,
     report: objects.RecoveryReport,
 ) -> None:
-    step = attacher.steps()
-    entries = attacher.journal.entries(instance_uuid)
+    for row in host.journal.unreadable(instance_uuid):
+        text = str(plan.unreadable(host, row))
+        report.unreadable[instance_uuid] = text
+        log.about(LOG, instance_uuid, row.van_uuid).error(
+            'not recovered: %s', text
+        )
+    step = steps.Steps(host)
+    entries = host.journal.entries(instance_uuid)
     half_done = [e for e in entries if e.van.state != states.PLUGGED]
     stale = [
         e
@@ -104,16 +148,44 @@ def _recover_instance(
         if e.van.state == states.PLUGGED and e.van.boot_id != boot.boot_id()
     ]
     if half_done:
-        attacher.release(half_done, step)
+        result = release.release(host, half_done, step)
+        for entry in half_done:
+            entry.van.error = result.error_of(entry.van)
+            if entry.van.error is None:
+                report.released.append(entry.van)
+            else:
+                entry.van.state = states.ERROR
+                report.failed.append(entry.van)
     if stale:
-        attacher.restore(stale, step)
-    # What became of each is what the journal now says.
-    left = {e.van.uuid: e.van for e in attacher.journal.entries(instance_uuid)}
-    for entry in half_done:
-        if entry.van.uuid in left:
-            report.failed.append(left[entry.van.uuid])
-        else:
-            report.released.append(entry.van)
-    for entry in stale:
-        van = left[entry.van.uuid]
-        (report.failed if van.error else report.restored).append(van)
+        failed = prepare.restore(host, stale, step)
+        for entry in stale:
+            if entry.van.uuid in failed:
+                entry.van.error = str(failed[entry.van.uuid])
+                report.failed.append(entry.van)
+            else:
+                report.restored.append(entry.van)
+
+
+def _recover_programming(host: host_module.Host) -> None:
+    """Mark interrupted programming as failed.
+
+    A device whose programming was interrupted is not given out until it is
+    programmed again.
+    """
+    for found in host.journal.programs():
+        if found.state != programs.PROGRAMMING:
+            continue
+        name = programs.lock_name(found.device, found.region)
+        # Whoever holds the lock is programming the device now.
+        with contextlib.suppress(exception.Timeout):
+            with host.locks.device(name, timeout=0):
+                if found not in host.journal.programs(found.device):
+                    continue
+                host.journal.save_program(
+                    dataclasses.replace(
+                        found,
+                        state=programs.ERROR,
+                        error='it was interrupted',
+                    )
+                )
+                LOG.error('%s programming was interrupted', found.label)

@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""Step 1 of plug: refuse what cannot work, and touch nothing."""
+"""Step 1 of plug: check everything, choose the drivers, touch nothing."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from collections.abc import Sequence
 import dataclasses
 from typing import Any
 from typing import NoReturn
-
-from oslo_config import cfg
+import uuid as uuid_module
 
 from os_acc import driver as driver_base
 from os_acc import exception
-from os_acc import loader
+from os_acc import host as host_module
+from os_acc import journal
 from os_acc import objects
+from os_acc import opts
 from os_acc import plugin as plugin_base
 from os_acc.objects import base
 from os_acc.programming import bitstreams
@@ -29,7 +30,7 @@ from os_acc.programming import bitstreams
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """A request that can be tried, and who is to do it."""
+    """A request that passed the checks, with its driver and plugin."""
 
     request: objects.AcceleratorRequest
     driver: driver_base.DriverBase
@@ -43,7 +44,7 @@ def _refuse(field: str, value: Any, expected: str, subject: str) -> NoReturn:
 
 
 def check_instance(instance_info: Any) -> None:
-    """:raises InvalidRequest: it is no InstanceInfo, or lacks a value"""
+    """:raises InvalidRequest: not an InstanceInfo, or a value is missing"""
     _check_object(instance_info, objects.InstanceInfo, 'instance_info')
 
 
@@ -53,21 +54,17 @@ def _check_object(
     if not isinstance(value, cls):
         _refuse(name, value, f'an os_acc.objects.{cls.obj_name()}', 'os_acc')
     for field in cls.fields:
-        getattr(value, field)  # raises InvalidRequest where one is missing
+        getattr(value, field)  # raises InvalidRequest if it is missing
 
 
 def check_requests(requests: Any) -> list[objects.AcceleratorRequest]:
-    """Take the caller's requests apart.
+    """Check the requests of a plug against each other.
 
-    :returns: them, as a list
-    :raises InvalidRequest: no list, something else in it, or the same VAN or
-        handle twice
+    :returns: the requests as a list
+    :raises InvalidRequest: requests is not a list, one of them is not an
+        AcceleratorRequest, or two have the same uuid or handle
     """
-    if isinstance(requests, str | bytes | dict) or not isinstance(
-        requests, Iterable
-    ):
-        _refuse('requests', requests, 'a list of AcceleratorRequest', 'os_acc')
-    listed = list(requests)
+    listed = _listed(requests, 'a list of AcceleratorRequest')
     uuids: set[str] = set()
     handles: dict[str, str] = {}
     for request in listed:
@@ -91,12 +88,72 @@ def check_requests(requests: Any) -> list[objects.AcceleratorRequest]:
     return listed
 
 
+def van_uuids(wanted: Any) -> set[str]:
+    """The UUIDs of the VANs that an unplug names.
+
+    :param wanted: AcceleratorRequests, VANs or UUIDs, also mixed
+    :raises InvalidRequest: wanted is not a list, or an item is none of these
+    """
+    expected = 'a list of AcceleratorRequests, VANs or UUIDs'
+    found: set[str] = set()
+    for item in _listed(wanted, expected):
+        if isinstance(item, objects.AcceleratorRequest | objects.VAN):
+            found.add(item.uuid)
+        else:
+            found.add(van_uuid(item, 'requests', expected))
+    return found
+
+
+def van_uuid(value: Any, field: str, expected: str = 'a UUID') -> str:
+    """A UUID in its canonical form.
+
+    :param value: a str or a uuid.UUID
+    :raises InvalidRequest: it is neither, or not a UUID with hyphens
+    """
+    text = str(value) if isinstance(value, str | uuid_module.UUID) else ''
+    try:
+        parsed = str(uuid_module.UUID(text))
+    except ValueError:
+        parsed = ''
+    if not parsed or parsed != text.lower():
+        _refuse(field, value, expected, 'os_acc')
+    return parsed
+
+
+def check_readable(host: host_module.Host, instance_uuid: str) -> None:
+    """Check that all rows of an instance in the journal can be read.
+
+    :raises JournalUnreadable: one cannot
+    """
+    for row in host.journal.unreadable(instance_uuid):
+        raise unreadable(host, row)
+
+
+def unreadable(
+    host: host_module.Host, row: journal.UnreadableRow
+) -> exception.JournalUnreadable:
+    """The error of a row that cannot be read."""
+    return exception.JournalUnreadable(
+        path=host.journal.path,
+        reason=f'VAN {row.van_uuid} of instance {row.instance_uuid} cannot be '
+        f'read: {row.reason}. Reinstall the package that its driver came '
+        f'with, or drop it: os-acc van forget {row.van_uuid}',
+    )
+
+
+def _listed(value: Any, expected: str) -> list[Any]:
+    if isinstance(value, str | bytes | dict) or not isinstance(
+        value, Iterable
+    ):
+        _refuse('requests', value, expected, 'os_acc')
+    return list(value)
+
+
 def plan(
+    host: host_module.Host,
     instance_info: objects.InstanceInfo,
     requests: Sequence[objects.AcceleratorRequest],
     live: bool,
-    extensions: loader.Extensions,
-    conf: cfg.ConfigOpts,
 ) -> list[Plan]:
     """Check all of a plug, and choose a driver for each request.
 
@@ -107,14 +164,14 @@ def plan(
     requests = check_requests(requests)
     if not requests:
         _refuse('requests', [], 'at least one', 'os_acc.plug')
-    plugin = extensions.plugin(conf.os_acc.plugin)
+    plugin = host.extensions.plugin(host.conf.os_acc.plugin)
     if live:
         check_live(plugin)
     taken = takes(plugin)
     plans = []
     for request in requests:
-        _check_binding(request, instance_info)
-        driver = extensions.driver_for(request, conf.os_acc.drivers)
+        _check_binding(request, instance_info, opts.host(host.conf))
+        driver = host.extensions.driver_for(request, host.conf.os_acc.drivers)
         _check_programs(request, driver)
         _check_handle(request, driver, taken)
         plans.append(Plan(request, driver, plugin))
@@ -129,16 +186,16 @@ def _check_programs(
             _refuse(
                 field,
                 '(given)' if field == 'bitstream' else request.function_id,
-                f'none: driver {driver.name!r}, which is for this request, '
-                'programs nothing',
+                f'none, because driver {driver.name!r}, which handles this '
+                'request, does not program devices',
                 f'request {request.uuid}',
             )
 
 
 def takes(plugin: plugin_base.PluginBase) -> objects.HostPluginInfo:
-    """What a plugin takes.
+    """Ask a plugin which handles it takes.
 
-    :raises NoMatchingPlugin: it cannot say
+    :raises NoMatchingPlugin: its describe() fails or returns something else
     """
     try:
         described: object = plugin.describe()
@@ -157,14 +214,19 @@ def takes(plugin: plugin_base.PluginBase) -> objects.HostPluginInfo:
 
 
 def check_live(plugin: plugin_base.PluginBase) -> None:
-    """:raises LiveNotSupported: the plugin cannot; or what it raises"""
+    """Ask a plugin whether it can attach to a running guest now.
+
+    :raises LiveNotSupported: it never can; or what its check_live() raises
+    """
     if not plugin.supports_live:
         raise exception.LiveNotSupported(plugin=plugin.name)
     plugin.check_live()
 
 
 def _check_binding(
-    request: objects.AcceleratorRequest, instance_info: objects.InstanceInfo
+    request: objects.AcceleratorRequest,
+    instance_info: objects.InstanceInfo,
+    host_name: str,
 ) -> None:
     subject = f'ARQ {request.uuid}'
     if request.state not in (None, 'Bound'):
@@ -178,7 +240,14 @@ def _check_binding(
         _refuse(
             'instance_uuid',
             request.instance_uuid,
-            f'the instance it is for, {instance_info.uuid}',
+            f'the instance that is plugged, {instance_info.uuid}',
+            subject,
+        )
+    if request.hostname not in (None, host_name):
+        _refuse(
+            'hostname',
+            request.hostname,
+            f'this host, {host_name!r} ([os_acc] host)',
             subject,
         )
 
@@ -203,9 +272,9 @@ def _check_handle(
 def check_handle(
     handle: objects.AttachHandle, takes: objects.HostPluginInfo
 ) -> None:
-    """See whether a plugin takes a handle.
+    """Check that a plugin takes a handle.
 
-    :raises UnsupportedHandle: not such a one, or not in its version
+    :raises UnsupportedHandle: it does not take the class or its version
     """
     takes.get_handle(handle.obj_name()).get_common_version()
 
@@ -213,9 +282,9 @@ def check_handle(
 def check_same(
     request: objects.AcceleratorRequest, before: objects.AcceleratorRequest
 ) -> None:
-    """See whether a request is the one that its VAN was plugged for.
+    """Check that a request is the one that its VAN was plugged for.
 
-    :raises InvalidRequest: it wants something else
+    :raises InvalidRequest: it asks for something else
     """
     for name in request.SELECTORS:
         new, old = (_comparable(getattr(r, name)) for r in (request, before))
@@ -223,14 +292,14 @@ def check_same(
             _refuse(
                 name,
                 _shown(name, new),
-                f'{_shown(name, old)!r}, as it was plugged with (unplug it '
-                'first)',
+                f'{_shown(name, old)!r}, with which it was plugged (unplug '
+                'it first)',
                 f'request {request.uuid}',
             )
 
 
 def _shown(name: str, value: Any) -> Any:
-    """What an error may tell: a URL can have a password in it."""
+    """The value as an error may show it: a URL can hold a password."""
     return bitstreams.label(value) if name == 'bitstream' else value
 
 

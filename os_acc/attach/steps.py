@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""One step of one VAN: a call of a driver or plugin, told and logged."""
+"""One step of one VAN: a call of a driver or plugin, with its log lines."""
 
 from __future__ import annotations
 
@@ -15,45 +15,38 @@ import logging
 import time
 
 from os_acc import exception
+from os_acc import host as host_module
 from os_acc import journal
-from os_acc import loader
 from os_acc import log
 from os_acc import objects
 from os_acc import progress
-from os_acc.attach import plan as validation
+from os_acc.attach import plan
 from os_acc.journal import programs
 
 LOG = logging.getLogger(__name__)
-
-# Raised in the caller's own thread, these are not about the step.
-_ENDS_PROCESS = (KeyboardInterrupt, SystemExit)
 
 
 class Steps:
     """The five calls of the two contracts. Each raises StepFailed.
 
-    :param extensions: where the drivers and plugins are
-    :param save: writes a VAN to the journal
-    :param reporter: whom to tell
+    :param host: has the drivers, the plugins and the journal
+    :param callback: is told of each step's progress; None: nobody is
     """
 
     def __init__(
         self,
-        extensions: loader.Extensions,
-        save: Callable[[objects.VAN], None],
-        reporter: progress.Reporter,
-        programs_of: Callable[[str], list[programs.Program]],
+        host: host_module.Host,
+        callback: progress.Callback | None = None,
     ) -> None:
-        self._extensions = extensions
-        self._save = save
-        self._reporter = reporter
-        self._programs_of = programs_of
+        self._extensions = host.extensions
+        self._journal = host.journal
+        self._reporter = progress.Reporter(callback)
 
     def prepare(self, entry: journal.Entry) -> None:
-        """prepareVAN, and a look at the handle that it leaves.
+        """Call prepareVAN, and check what it made.
 
-        Runs in a thread of its own: whatever the driver raises, a sys.exit()
-        too, is a failure of the driver.
+        It runs in a thread of its own. Whatever the driver raises, also a
+        sys.exit(), is a failure of the driver.
         """
 
         def act() -> None:
@@ -64,12 +57,12 @@ class Steps:
             if van.handle is None:
                 raise exception.HandleMissing(driver=van.driver)
             if van.function_id is None and entry.request.function_id:
-                # A guest must not get a device without what it asked for.
+                # A guest must not get a device without its function.
                 raise exception.FunctionMissing(
                     driver=van.driver, function=entry.request.function_id
                 )
-            self._check_sound(van)
-            validation.check_handle(van.handle, validation.takes(plugin))
+            self._check_programmed(van)
+            plan.check_handle(van.handle, plan.takes(plugin))
             if before and before.identity != van.handle.identity:
                 raise exception.HandleChanged(
                     driver=van.driver,
@@ -79,22 +72,25 @@ class Steps:
 
         self._run(entry, 'prepareVAN', act, wrap_all=True)
 
-    def _check_sound(self, van: objects.VAN) -> None:
-        """A device whose programming failed goes to nobody, by any driver.
+    def _check_programmed(self, van: objects.VAN) -> None:
+        """Refuse a device whose programming failed, whatever the driver.
 
-        Its VAN is saved by now: who programs it from here on sees that.
+        The VAN is saved already: whoever programs the device from now on
+        sees that the VAN uses it.
+
+        :raises DeviceError: its programming failed or has not ended
         """
         if van.device is None:
             return
         region = van.driver_data.get(programs.REGION)
-        for found in self._programs_of(van.device):
+        for found in self._journal.programs(van.device):
             if found.state != programs.PROGRAMMED and region in (
                 None,
                 found.region,
             ):
                 raise exception.DeviceError(
                     device=found.label,
-                    reason='its programming failed, or has not ended'
+                    reason='its programming failed or has not ended'
                     + (f': {found.error}' if found.error else '')
                     + '. Program it again',
                 )
@@ -116,7 +112,7 @@ class Steps:
         )
 
     def unplug(self, entry: journal.Entry) -> None:
-        """An undo: nothing that it raises stops the other undos."""
+        """Undo plug. Whatever it raises does not stop the other undos."""
 
         def act() -> None:
             plugin = self._extensions.plugin(entry.van.plugin)
@@ -125,7 +121,7 @@ class Steps:
         self._run(entry, 'unplug', act, wrap_all=True)
 
     def unprepare(self, entry: journal.Entry) -> None:
-        """An undo, as unplug."""
+        """Undo prepareVAN. Whatever it raises does not stop other undos."""
 
         def act() -> None:
             driver = self._extensions.driver(entry.van.driver)
@@ -161,7 +157,7 @@ class Steps:
             )
 
         van.connect(
-            self._save,
+            self._journal.save,
             lambda fraction, message: tell(
                 progress.RUNNING, fraction, message
             ),
@@ -172,7 +168,8 @@ class Steps:
         try:
             act()
         except BaseException as err:
-            if isinstance(err, _ENDS_PROCESS) and not wrap_all:
+            if not isinstance(err, Exception) and not wrap_all:
+                # It interrupts the caller's thread: no failure of the step.
                 raise
             text = exception.describe(err)
             tell(progress.FAILED, message=text)
@@ -198,13 +195,24 @@ def failure(
 ) -> exception.StepFailed:
     """The error of a step.
 
-    :param err: what it raised
+    :param err: what the driver or plugin raised
     """
     return exception.StepFailed(
         van=van.uuid,
         step=step,
         actor=_actor(van, step),
         err=exception.describe(err),
+    )
+
+
+def is_interruption(err: BaseException | None) -> bool:
+    """Whether err came from outside of the step, for the caller's thread.
+
+    Such as eventlet.Timeout and GreenletExit. KeyboardInterrupt and
+    SystemExit in an undo count as failures of that undo.
+    """
+    return err is not None and not isinstance(
+        err, Exception | KeyboardInterrupt | SystemExit
     )
 
 

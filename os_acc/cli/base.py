@@ -11,8 +11,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import os
 import sys
 from typing import Any
 
@@ -23,7 +21,7 @@ from oslo_config import cfg
 import os_acc
 from os_acc import exception
 from os_acc import host
-from os_acc import journal
+from os_acc import journal as journal_module
 from os_acc import loader
 from os_acc import objects
 
@@ -80,66 +78,23 @@ class Command(command.Command):
             return WRONG_INPUT if wrong else FAILED
 
 
-def check_owner() -> None:
-    """Refuse a command that changes something if the journal is another's.
-
-    A file that another user makes in the state path could not be written by
-    the service.
-
-    :raises JournalError: if the state path belongs to another user
-    """
-    path = os_acc.CONF.os_acc.state_path
-    if not os.path.exists(path):
-        return
-    owner = os.stat(path).st_uid
-    if owner != os.geteuid():
-        raise exception.JournalError(
-            path=path,
-            reason=f'it belongs to user id {owner}; run the command as that '
-            f'user: sudo -u "#{owner}" os-acc ...',
-        )
-
-
-def initialize() -> None:
-    """Check the owner of the state path, then call os_acc.initialize()."""
-    check_owner()
-    os_acc.initialize()
-
-
-def look(
-    extensions: loader.Extensions | None = None, with_journal: bool = True
-) -> host.Host:
+def look(extensions: loader.Extensions | None = None) -> host.Host:
     """Open the host for looking: nothing is created, recovered or moved.
 
     :param extensions: the drivers and plugins; None: load them all
-    :param with_journal: False: do not open the journal
-    :returns: the host; journal_of() gives its journal
-    :raises JournalError: if there is a journal that cannot be opened
     """
-    conf = os_acc.CONF
     if extensions is None:
         extensions = loader.load_all()
-    opened: journal.Journal | None = None
-    if with_journal:
-        with contextlib.suppress(exception.JournalMissing):
-            opened = journal.Journal(
-                conf.os_acc.state_path,
-                conf.os_acc.journal_timeout,
-                create=False,
-            )
-    return host.Host(conf, extensions, opened)
+    return host.Host(os_acc.CONF, extensions, read_only=True)
 
 
-def journal_of(looked: host.Host) -> journal.Journal | None:
-    """The journal of a host from look().
-
-    :returns: None if there is none yet; standard error then says so
-    """
-    try:
-        return looked.journal
-    except exception.JournalMissing as err:
-        print(f'{err}: nothing was plugged there', file=sys.stderr)
-        return None
+def tell_if_empty(journal: journal_module.Journal) -> None:
+    """Say on standard error if there is no journal yet."""
+    if not journal.exists():
+        print(
+            f'There is no journal {journal.path}: nothing was plugged there',
+            file=sys.stderr,
+        )
 
 
 class Nullable(columns.FormattableColumn[Any]):

@@ -22,7 +22,7 @@ from os_acc import discovery
 from os_acc import driver as driver_base
 from os_acc import exception
 from os_acc import host as host_module
-from os_acc import journal
+from os_acc import journal as journal_module
 from os_acc import objects
 from os_acc.cli import base
 
@@ -48,7 +48,8 @@ class DeviceList(base.Command, lister.Lister):
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Iterable[Any]]:
         host = base.look()
-        self._tell_unreadable(base.journal_of(host))
+        base.tell_if_empty(host.journal)
+        self._tell_unreadable(host.journal)
         try:
             devices = discovery.devices(host)
         except exception.DiscoveryFailed as err:
@@ -67,11 +68,11 @@ class DeviceList(base.Command, lister.Lister):
 
     failed: exception.DiscoveryFailed | None = None
 
-    def _tell_unreadable(self, opened: journal.Journal | None) -> None:
+    def _tell_unreadable(self, journal: journal_module.Journal) -> None:
         """Warn of the VANs that no driver can know of."""
-        for row in opened.unreadable() if opened is not None else ():
+        for row in journal.unreadable():
             self.app.stderr.write(
-                f'VAN {row.uuid} of instance {row.instance_uuid} is '
+                f'VAN {row.van_uuid} of instance {row.instance_uuid} is '
                 f'unreadable: {row.reason} (handle {row.handle}, device '
                 f'{row.device})\n'
             )
@@ -101,7 +102,6 @@ class DeviceShow(base.Command, show.ShowOne):
     ) -> tuple[Sequence[str], Sequence[Any]]:
         wanted = parsed_args.address.lower()
         host = base.look()
-        opened = base.journal_of(host)
         told: dict[str, Any] = {}
         for device in _devices_at(host, wanted):
             told |= {
@@ -112,8 +112,8 @@ class DeviceShow(base.Command, show.ShowOne):
             for name, value in self._shown_by(driver, wanted).items():
                 told.setdefault(name, value)
         unreadable = [
-            f'{row.uuid} of instance {row.instance_uuid}: {row.reason}'
-            for row in (opened.unreadable() if opened is not None else ())
+            f'{row.van_uuid} of instance {row.instance_uuid}: {row.reason}'
+            for row in host.journal.unreadable()
             if wanted in (row.device, (row.handle or '').rpartition('/')[2])
         ]
         if unreadable:

@@ -19,9 +19,7 @@ from typing import Any
 from cliff import lister
 
 from os_acc import doctor
-from os_acc import exception
 from os_acc import finding
-from os_acc import loader
 from os_acc.cli import base
 
 
@@ -45,7 +43,7 @@ class Doctor(base.Command, lister.Lister):
     def take_action(
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Iterable[Any]]:
-        found = list(_findings())
+        found = list(doctor.findings(base.look()))
         self.sick = any(each.verdict == finding.ERROR for each in found)
         return ('Subject', 'Verdict', 'Finding', 'What to do'), [
             dataclasses.astuple(each)
@@ -55,18 +53,3 @@ class Doctor(base.Command, lister.Lister):
 
     def run(self, parsed_args: argparse.Namespace) -> int:
         return super().run(parsed_args) or (base.FAILED if self.sick else 0)
-
-
-def _findings() -> Iterable[finding.Finding]:
-    owner = damage = None
-    try:
-        base.check_owner()
-    except exception.JournalError as err:
-        owner = str(err)
-    extensions = loader.load_all()
-    try:
-        host = base.look(extensions)
-    except exception.ExceptionBase as err:
-        damage = str(err)
-        host = base.look(extensions, with_journal=False)
-    return doctor.findings(host, owner, damage)

@@ -55,7 +55,6 @@ class VANForget(base.Command):
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         wanted = objects.AcceleratorRequest(uuid=parsed_args.van).uuid
-        base.check_owner()
         opened = host.Host.open(os_acc.CONF)
         try:
             lost = _find(opened, wanted)
@@ -101,7 +100,7 @@ def _find(opened: host.Host, van: str) -> _Lost:
     :raises InvalidRequest: if there is no such VAN, or it can be released
     """
     for row in opened.journal.unreadable():
-        if row.uuid == van:
+        if row.van_uuid == van:
             return _Lost(
                 van,
                 row.instance_uuid,

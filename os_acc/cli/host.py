@@ -28,7 +28,7 @@ class HostShow(base.Command, lister.Lister):
     def take_action(
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Iterable[Any]]:
-        host = base.look(with_journal=False)
+        host = base.look()
         info = discovery.info(host, None)
         chosen = os_acc.CONF.os_acc.plugin
         rows: list[tuple[Any, ...]] = [

@@ -73,7 +73,7 @@ class Plug(base.Command, lister.Lister):
             project_id=project_id,
             hypervisor_id=parsed_args.hypervisor_id,
         )
-        base.initialize()
+        os_acc.initialize()
         vans = os_acc.plug(
             info,
             requests,
@@ -118,7 +118,7 @@ class Unplug(base.Command):
             requests = [
                 objects.AcceleratorRequest(uuid=van) for van in parsed_args.van
             ]
-        base.initialize()
+        os_acc.initialize()
         count = os_acc.unplug(
             info,
             requests,

@@ -20,7 +20,6 @@ from cliff import lister
 import os_acc
 from os_acc import host
 from os_acc import recovery
-from os_acc.attach import attacher
 from os_acc.cli import base
 from os_acc.journal import file as journal_file
 
@@ -43,8 +42,8 @@ class Recover(base.Command, lister.Lister):
     def take_action(
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Iterable[Any]]:
-        base.check_owner()
         if parsed_args.rebuild:
+            host.check_owner(os_acc.CONF)
             conf = os_acc.CONF.os_acc
             rebuilt = journal_file.rebuild(
                 conf.state_path, conf.journal_timeout
@@ -56,10 +55,10 @@ class Recover(base.Command, lister.Lister):
                 'Plug each instance again to add the VANs that are missing.\n'
             )
         # os_acc.initialize() recovers too, but does not return a report.
-        report = recovery.recover(
-            attacher.Attacher(host.Host.open(os_acc.CONF))
+        report = recovery.recover(host.Host.open(os_acc.CONF))
+        self.unfinished = bool(
+            report.failed or report.unreadable or report.errors
         )
-        self.unfinished = bool(report.failed or report.unreadable)
         rows: list[tuple[Any, ...]] = [
             (van.uuid, van.instance_uuid, result, van.error)
             for result, vans in (
@@ -75,6 +74,9 @@ class Recover(base.Command, lister.Lister):
         rows += [
             (None, uuid, 'cannot be read', err)
             for uuid, err in report.unreadable.items()
+        ]
+        rows += [
+            (None, uuid, 'failed', err) for uuid, err in report.errors.items()
         ]
         return ('VAN', 'Instance', 'Result', 'Error'), rows
 

@@ -25,6 +25,8 @@ from os_acc import objects
 from os_acc.cli import base
 from os_acc.objects import van as states
 
+_NONE = loader.Extensions({}, {}, {})
+
 
 class VANList(base.Command, lister.Lister):
     """List the VANs of this host."""
@@ -77,7 +79,7 @@ class VANShow(base.Command, show.ShowOne):
                 fields = _fields(entry)
                 return [n for n, _ in fields], [v for _, v in fields]
         for row in unreadable:
-            if row.uuid == wanted:
+            if row.van_uuid == wanted:
                 fields = _unreadable_fields(row)
                 return [n for n, _ in fields], [v for _, v in fields]
         raise exception.InvalidRequest(
@@ -90,33 +92,31 @@ class VANShow(base.Command, show.ShowOne):
 
 def _read(
     instance: str | None = None,
-) -> tuple[list[journal.Entry], list[journal.Unreadable]]:
+) -> tuple[list[journal.Entry], list[journal.UnreadableRow]]:
     """The rows of an instance, or all: those that can be read, and the rest.
 
     No driver is loaded unless a row needs it: the package of a driver may
     bring the class of an attach handle.
     """
-    none = loader.Extensions({}, {}, {})
-    read = _read_with(none, instance)
+    read = _read_with(_NONE, instance)
     return _read_with(loader.load_all(), instance) if read[1] else read
 
 
 def _read_with(
     extensions: loader.Extensions, instance: str | None
-) -> tuple[list[journal.Entry], list[journal.Unreadable]]:
-    opened = base.journal_of(base.look(extensions))
-    if opened is None:
-        return [], []
+) -> tuple[list[journal.Entry], list[journal.UnreadableRow]]:
+    read = base.look(extensions).journal
+    base.tell_if_empty(read)
     try:
-        return opened.entries(instance), opened.unreadable(instance)
+        return read.entries(instance), read.unreadable(instance)
     finally:
-        opened.close()
+        read.close()
 
 
-def _unreadable_row(row: journal.Unreadable) -> tuple[Any, ...]:
+def _unreadable_row(row: journal.UnreadableRow) -> tuple[Any, ...]:
     """The values of base.VAN_COLUMNS."""
     return (
-        row.uuid,
+        row.van_uuid,
         row.instance_uuid,
         base.UNREADABLE,
         base.Nullable(None),
@@ -127,9 +127,9 @@ def _unreadable_row(row: journal.Unreadable) -> tuple[Any, ...]:
     )
 
 
-def _unreadable_fields(row: journal.Unreadable) -> list[tuple[str, Any]]:
+def _unreadable_fields(row: journal.UnreadableRow) -> list[tuple[str, Any]]:
     return [
-        ('uuid', row.uuid),
+        ('uuid', row.van_uuid),
         ('instance_uuid', row.instance_uuid),
         ('state', base.UNREADABLE),
         ('state_in_journal', row.state),

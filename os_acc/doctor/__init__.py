@@ -25,15 +25,10 @@ from os_acc.doctor import privileges
 from os_acc.doctor import state
 
 
-def findings(
-    host: host_module.Host, owner: str | None = None, damage: str | None = None
-) -> Iterator[finding.Finding]:
+def findings(host: host_module.Host) -> Iterator[finding.Finding]:
     """Look at the whole host.
 
-    :param host: opened for looking; without a journal if damage says why
-    :param owner: why this user must not change the journal; None: it may
-    :param damage: why the journal cannot be opened; None: it can, or there
-        is none yet
+    :param host: made with read_only=True, which opens what is damaged too
     """
     faults = list(
         guard.guarded('configuration', lambda: configuration.findings(host))
@@ -45,9 +40,6 @@ def findings(
     yield from guard.guarded(
         'drivers and plugins', lambda: extensions.loaded(host)
     )
-    subject = state.subject(host)
-    yield from guard.guarded(
-        subject, lambda: state.findings(host, owner, damage)
-    )
+    yield from guard.guarded(state.subject(host), lambda: state.findings(host))
     yield from guard.guarded('privsep daemon', privileges.findings)
     yield from extensions.findings(host)

@@ -27,52 +27,54 @@ def subject(host: host_module.Host) -> str:
     return f'state path {host.conf.os_acc.state_path}'
 
 
-def findings(
-    host: host_module.Host, owner: str | None, damage: str | None
-) -> Iterator[finding.Finding]:
-    """Look at the state path and at each VAN. See doctor.findings."""
-    if owner is not None:
+def findings(host: host_module.Host) -> Iterator[finding.Finding]:
+    """Look at the state path and at each VAN."""
+    try:
+        host_module.check_owner(host.conf)
+    except exception.JournalError as err:
         yield finding.Finding(
             subject(host),
             finding.WARNING,
-            owner,
+            str(err),
             'nova-compute, Cyborg and this command must run as one user',
         )
-    if damage is not None:
+    try:
+        vans = host.journal.vans().objects
+        unreadable = host.journal.unreadable()
+        exists = host.journal.exists()
+    except exception.JournalError as err:
         yield finding.Finding(
             subject(host),
             finding.ERROR,
-            damage,
+            str(err),
             'check the folder, and the free space on its disk. If the journal '
             'is damaged: os-acc recover sets it aside, then os-acc recover '
             '--rebuild starts a new one',
         )
         return
-    try:
-        opened = host.journal
-    except exception.JournalMissing:
+    if exists:
+        yield from _vans(host, vans, unreadable)
+    else:
         yield _without_journal(host)
-        return
-    yield from _vans(host, opened)
 
 
 def _vans(
-    host: host_module.Host, opened: journal.Journal
+    host: host_module.Host,
+    vans: list[objects.VAN],
+    unreadable: list[journal.UnreadableRow],
 ) -> Iterator[finding.Finding]:
-    vans = [entry.van for entry in opened.entries()]
-    unreadable = opened.unreadable()
     text = f'the journal holds {len(vans)} VANs'
     if unreadable:
         text += f', and {len(unreadable)} that are unreadable'
     yield finding.Finding(subject(host), finding.OK, text)
     for row in unreadable:
         yield finding.Finding(
-            f'VAN {row.uuid}',
+            f'VAN {row.van_uuid}',
             finding.ERROR,
             f'instance {row.instance_uuid}: it is unreadable: {row.reason} '
             f'(handle {row.handle}, device {row.device})',
             'reinstall or upgrade the package that wrote it; if that is '
-            f'impossible: os-acc van forget {row.uuid}',
+            f'impossible: os-acc van forget {row.van_uuid}',
         )
     booted = boot.boot_id()
     for van in vans:

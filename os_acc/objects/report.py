@@ -20,7 +20,10 @@ class RecoveryReport(base.VersionedObject):
     """What a crash or a reboot had left, and what became of it."""
 
     # Version 1.0: Initial version
-    VERSION = '1.0'
+    # Version 1.1: Added errors
+    VERSION = '1.1'
+
+    ADDED_IN = {'errors': '1.1'}
 
     fields = {
         # Half done before; undone or finished now, and gone.
@@ -29,8 +32,10 @@ class RecoveryReport(base.VersionedObject):
         'restored': ovo_fields.ListOfObjectsField('VAN', default=[]),
         # Still to be done; each VAN's error says why.
         'failed': ovo_fields.ListOfObjectsField('VAN', default=[]),
-        # UUIDs of instances of which the journal cannot be read, and why.
+        # By instance UUID: why its rows in the journal cannot be read.
         'unreadable': ovo_fields.DictOfStringsField(default={}),
-        # UUIDs of instances that another thread or process is at work on.
+        # UUIDs of instances that another thread or process is working on.
         'busy': ovo_fields.ListOfStringsField(default=[]),
+        # By instance UUID: the unexpected error that ended its recovery.
+        'errors': ovo_fields.DictOfStringsField(default={}),
     }

@@ -27,13 +27,16 @@ from os_acc.drivers.fake import hardware as fake_hardware
 
 
 class Disk:
-    """A tmpfs of 3 MiB: some hundred commits."""
+    """A small tmpfs. 3 MiB are some hundred commits.
 
-    def __init__(self, path):
+    :param size: as mount's option size has it
+    """
+
+    def __init__(self, path, size='3m'):
         self.path = path
         self.filler = path / 'filler'
         path.mkdir()
-        options = 'size=3m,mode=0700'
+        options = f'size={size},mode=0700'
         subprocess.run(
             ['mount', '-t', 'tmpfs', '-o', options, 'os-acc-test', path],
             check=True,

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Iterator
+import signal
 import threading
 from typing import Any
 import uuid
 
-import journal_stub
 import kernel as kernel_module
 import pytest
 
@@ -162,7 +162,6 @@ class Host:
 def clean(tmp_path, monkeypatch) -> Iterator[None]:
     """The library as in a new process, with a state path of its own."""
     monkeypatch.setattr(os_acc, '_host', None)
-    journal_stub.install(monkeypatch)
     # Not the devices of the machine that the tests run on.
     monkeypatch.setattr(sysfs, 'SYS', str(tmp_path / 'sys'))
     conf = os_acc.CONF
@@ -198,3 +197,11 @@ def host(clean, monkeypatch) -> Host:
     os_acc.CONF.set_override('plugin', 'recording', 'os_acc')
     os_acc.initialize()
     return made
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Also where the tests run in the background: a shell ignores it there."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

@@ -9,14 +9,17 @@
 """The face: initialize, get_devices, host_info."""
 
 import json
+import os
 import subprocess
 import sys
+import uuid
 
 import pytest
 
 import os_acc
 from os_acc import exception
 from os_acc import loader
+from os_acc import objects
 
 
 def test_initialize_twice_loads_once(host, monkeypatch):
@@ -165,3 +168,99 @@ def test_import_is_light():
         'sqlite3',
     }
     assert not loaded & heavy
+
+
+def test_get_vans_by_uuid(host):
+    instance, other = host.instance(), host.instance()
+    (van,) = os_acc.plug(instance, host.requests(1))
+    os_acc.plug(other, host.requests(1))
+    for given in (instance, instance.uuid, instance.uuid.upper()):
+        assert [v.uuid for v in os_acc.get_vans(given)] == [van.uuid]
+    with pytest.raises(exception.InvalidRequest, match='an InstanceInfo or'):
+        os_acc.get_vans('web-1')
+
+
+def test_an_instance_needs_only_its_uuid(host):
+    instance = objects.InstanceInfo(uuid=str(uuid.uuid4()))
+    (van,) = os_acc.plug(instance, host.requests(1))
+    host.restart()
+    assert (instance.name, instance.project_id) == (None, None)
+    assert os_acc.get_vans(instance)[0].uuid == van.uuid
+    assert os_acc.unplug(instance) == 1
+
+
+@pytest.fixture
+def looker(host):
+    os_acc.initialize(reset=True, read_only=True)
+    return host
+
+
+def test_read_only_looks(looker):
+    assert [d.driver for d in os_acc.get_devices()] == ['recording']
+    assert os_acc.host_info().driver_info
+    assert list(os_acc.get_vans()) == []
+
+
+@pytest.mark.parametrize(
+    'call',
+    [
+        lambda host: os_acc.plug(host.instance(), host.requests(1)),
+        lambda host: os_acc.unplug(host.instance()),
+        lambda host: os_acc.recover(),
+        lambda host: os_acc.program_device('dev0', None, 'aes'),
+    ],
+    ids=['plug', 'unplug', 'recover', 'program_device'],
+)
+def test_read_only_changes_nothing(looker, call, request):
+    name = request.node.callspec.id
+    with pytest.raises(exception.ReadOnly, match=f'os_acc.{name} '):
+        call(looker)
+    assert looker.calls.log == []
+
+
+def test_read_only_creates_nothing_and_sees_the_journal_when_it_is_there(
+    host, tmp_path
+):
+    folder = tmp_path / 'later'
+    os_acc.CONF.set_override('state_path', str(folder), 'os_acc')
+    os_acc.initialize(reset=True, read_only=True)
+    assert list(os_acc.get_vans()) == []
+    os_acc.get_devices()
+    assert not folder.exists()
+    looking, os_acc._host = os_acc._host, None
+    os_acc.initialize()
+    os_acc.plug(host.instance(), host.requests(1))
+    writing, os_acc._host = os_acc._host, looking
+    assert len(os_acc.get_vans()) == 1
+    writing.close()
+
+
+def test_read_only_recovers_nothing(host):
+    host.calls.on('postplug', RuntimeError('boom'))
+    host.calls.on('unprepareVAN', RuntimeError('stuck'))
+    with pytest.raises(exception.PlugException):
+        os_acc.plug(host.instance(), host.requests(1))
+    host.calls.clear()
+    os_acc.initialize(reset=True, read_only=True)
+    assert host.calls.log == []
+    assert list(host.states().values()) == ['error']
+
+
+def test_another_users_folder_is_refused(host, tmp_path, monkeypatch):
+    owner = os.geteuid()
+    monkeypatch.setattr(os, 'geteuid', lambda: owner + 1)
+    before = os_acc._host
+    with pytest.raises(exception.JournalError) as caught:
+        os_acc.initialize(reset=True)
+    assert f'user id {owner}' in str(caught.value)
+    assert f'user id {owner + 1}' in str(caught.value)
+    assert os_acc._host is before
+
+
+def test_another_users_empty_folder_stays_empty(clean, tmp_path, monkeypatch):
+    (tmp_path / 'state').mkdir()
+    owner = os.geteuid()
+    monkeypatch.setattr(os, 'geteuid', lambda: owner + 1)
+    with pytest.raises(exception.JournalError):
+        os_acc.initialize()
+    assert list((tmp_path / 'state').iterdir()) == []

@@ -26,7 +26,7 @@ import pytest
 import os_acc
 from os_acc import exception
 from os_acc import objects
-from os_acc.attach import attacher as attach
+from os_acc.attach import release as release_module
 
 INSTANCES = [f'{n}b0a6bb0-1111-4222-8333-444455556666' for n in range(3)]
 MDEVS = [f'{n}f6a7b8c-1111-4222-8333-444455556666' for n in range(2)]
@@ -63,14 +63,14 @@ class Host(RuleBasedStateMachine):
         self.kernel = kernel.Kernel(root / 'host')
         self.kernel.install(self.patch)
         # A crash undoes nothing.
-        release = attach.Attacher.release
+        release = release_module.release
 
-        def release_unless_dead(attacher, entries, step):
+        def release_unless_dead(host, entries, step):
             if self.kernel.dead:
                 raise kernel.KernelCrash
-            return release(attacher, entries, step)
+            return release(host, entries, step)
 
-        self.patch.setattr(attach.Attacher, 'release', release_unless_dead)
+        self.patch.setattr(release_module, 'release', release_unless_dead)
         devices.furnish(self.kernel)
         (self.kernel.sys / 'class/net/eth0/flags').write_text('0x1003\n')
         conf = os_acc.CONF

@@ -31,12 +31,12 @@ class Crash(Exception):
 @pytest.fixture
 def crash(host, monkeypatch):
     """Stops all undoing, as the end of the process would."""
-    from os_acc.attach import attacher as attach
+    from os_acc.attach import release
 
     def at(step, call, van=None):
         host.calls.on(step, Crash(), van)
         with monkeypatch.context() as patch:
-            patch.setattr(attach.Attacher, 'release', lambda *a: [])
+            patch.setattr(release, 'release', lambda *a: release.Released())
             with pytest.raises(exception.AttachException):
                 call()
         host.calls.clear()
@@ -81,7 +81,7 @@ def test_a_half_done_plug_is_undone_at_the_next_start(
     assert set(host.states()) == set(uuids(requests))
     host.restart()
     assert [s for s, _ in host.calls.log] == undone
-    assert host.calls.of('unprepareVAN') == uuids(reversed(requests))
+    assert set(host.calls.of('unprepareVAN')) == set(uuids(requests))
     assert host.states() == {}
 
 
@@ -223,8 +223,8 @@ def test_a_half_done_unplug_is_finished(host, crash):
     instance, requests = host.instance(), host.requests(2)
     os_acc.plug(instance, requests)
 
-    # A crash in unplug: after the intent, before the first act.
-    from os_acc.attach import attacher as attach
+    # A crash in unplug: after the rows are marked, before the first act.
+    from os_acc.attach import steps
 
     class Stop(BaseException):
         pass
@@ -234,7 +234,7 @@ def test_a_half_done_unplug_is_finished(host, crash):
         def stop(*args):
             raise Stop
 
-        patch.setattr(attach.Attacher, 'release', stop)
+        patch.setattr(steps.Steps, 'unplug', stop)
         with pytest.raises(Stop):
             os_acc.unplug(instance)
     assert set(host.states().values()) == {'unplugging'}
@@ -264,3 +264,122 @@ def test_a_row_that_cannot_be_read_stops_only_its_own_instance(host, crash):
     with pytest.raises(exception.JournalError):
         os_acc.get_vans(bad)
     assert len(os_acc.plug(host.instance(), host.requests(1))) == 1
+
+
+def test_instances_are_recovered_in_parallel(host, crash):
+    for _ in range(6):
+        instance, requests = host.instance(), host.requests(1)
+        crash('plug', lambda: os_acc.plug(instance, requests))  # noqa: B023
+    together = threading.Barrier(6, timeout=5)
+    host.calls.on('unprepareVAN', lambda van: together.wait())
+    assert len(os_acc.recover().released) == 6
+    assert host.states() == {}
+
+
+def test_what_requested_a_function_is_recovered_first(host, reboot):
+    host.driver.programs = True
+    shares, requests = host.instance(), host.instance()
+
+    def prepare(van):
+        van.function_id = 'aes'
+
+    host.calls.on('prepareVAN', prepare)
+    (first,) = os_acc.plug(shares, host.requests(1))
+    (second,) = os_acc.plug(requests, [host.request(function_id='aes')])
+    host.calls.clear()
+    reboot()
+    host.calls.on('prepareVAN', prepare)
+    report = os_acc.recover()
+    assert host.calls.of('prepareVAN') == [second.uuid, first.uuid]
+    assert len(report.restored) == 2
+
+
+def test_no_error_of_one_instance_stops_the_others(host, crash, monkeypatch):
+    from os_acc.attach import release
+
+    bad, good = host.instance(), host.instance()
+    first, second = host.requests(1), host.requests(1)
+    crash('plug', lambda: os_acc.plug(bad, first))
+    crash('plug', lambda: os_acc.plug(good, second))
+    real = release.release
+
+    def fail(host_, entries, step):
+        if entries[0].van.instance_uuid == bad.uuid:
+            raise ZeroDivisionError('odd')
+        return real(host_, entries, step)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(release, 'release', fail)
+        report = os_acc.recover()
+        assert report.errors == {bad.uuid: 'ZeroDivisionError: odd'}
+        assert uuids(report.released) == uuids(second)
+        host.restart()
+    assert uuids(os_acc.recover().released) == uuids(first)
+    assert host.states() == {}
+
+
+def test_a_failed_van_has_its_error_in_the_report(host, crash, monkeypatch):
+    """Also if the journal could not write it."""
+    from os_acc import journal
+
+    requests = host.requests(2)
+    crash('plug', lambda: os_acc.plug(host.instance(), requests))
+    host.calls.on('unprepareVAN', OSError('stuck'), requests[0].uuid)
+
+    def fail(self, *args, **kwargs):
+        raise exception.JournalError(path='j', reason='disk is full')
+
+    with monkeypatch.context() as patch:
+        patch.setattr(journal.Journal, 'settle', fail)
+        report = os_acc.recover()
+    errors = {van.uuid: van.error for van in report.failed}
+    assert 'stuck' in errors[requests[0].uuid]
+    assert 'disk is full' in errors[requests[1].uuid]
+    assert report.released == []
+
+
+def test_a_surrogate_in_an_error_stops_nothing(host, crash):
+    """As a file name that is not UTF-8 brings it into a driver's error."""
+    bad, good = host.requests(1), host.requests(1)
+    crash('plug', lambda: os_acc.plug(host.instance(), bad))
+    crash('plug', lambda: os_acc.plug(host.instance(), good))
+    host.calls.on('unprepareVAN', OSError('/dev/\udcff'), bad[0].uuid)
+    report = os_acc.recover()
+    assert uuids(report.released) == uuids(good)
+    (failed,) = os_acc.get_vans()
+    assert (failed.uuid, failed.state) == (bad[0].uuid, 'error')
+    assert '/dev/\\udcff' in failed.error
+    host.restart()
+    assert host.states() == {}
+
+
+def test_a_surrogate_in_an_error_of_an_unplug(host):
+    instance, requests = host.instance(), host.requests(2)
+    os_acc.plug(instance, requests)
+    host.calls.on('unprepareVAN', OSError('/dev/\udcff'), requests[0].uuid)
+    with pytest.raises(exception.UnplugException, match='/dev/'):
+        os_acc.unplug(instance)
+    assert host.states() == {requests[0].uuid: 'error'}
+    os_acc.recover()
+    assert host.states() == {}
+
+
+def test_a_busy_journal_stops_only_that_instance(host, crash, monkeypatch):
+    from os_acc import journal
+
+    bad, good = host.instance(), host.instance()
+    first, second = host.requests(1), host.requests(1)
+    crash('plug', lambda: os_acc.plug(bad, first))
+    crash('plug', lambda: os_acc.plug(good, second))
+    real = journal.Journal.entries
+
+    def busy(self, instance_uuid=None):
+        if instance_uuid == bad.uuid:
+            raise exception.Timeout(what='another writer', seconds=30)
+        return real(self, instance_uuid)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(journal.Journal, 'entries', busy)
+        host.restart()
+    assert host.calls.of('unprepareVAN') == uuids(second)
+    assert set(host.states()) == set(uuids(first))

@@ -8,10 +8,15 @@
 
 """os_acc.unplug: order, going on after a failure, what is left."""
 
+import threading
+import time
+import uuid
+
 import pytest
 
 import os_acc
 from os_acc import exception
+from os_acc import journal
 from os_acc import objects
 
 
@@ -28,7 +33,7 @@ def test_unplug_all_last_plugged_first(host):
     assert os_acc.unplug(instance) == 4
     order = uuids(reversed([*second, *first]))
     assert host.calls.of('unplug') == order
-    assert host.calls.of('unprepareVAN') == order
+    assert sorted(host.calls.of('unprepareVAN')) == sorted(order)
     assert [step for step, _ in host.calls.log[:4]] == ['unplug'] * 4
     assert host.states() == {}
 
@@ -92,7 +97,7 @@ def test_unplug_goes_on_after_a_failure(host, step, error):
     expected = [requests[2].uuid, requests[0].uuid]
     if step == 'unprepareVAN':
         expected.insert(1, requests[1].uuid)
-    assert host.calls.of('unprepareVAN') == expected
+    assert sorted(host.calls.of('unprepareVAN')) == sorted(expected)
     # A later unplug goes on from there, with what is still to do.
     host.calls.clear()
     assert os_acc.unplug(instance) == 1
@@ -156,3 +161,123 @@ def test_bad_requests_are_refused(host, requests):
     with pytest.raises(exception.InvalidRequest):
         os_acc.unplug(instance, requests)
     assert host.states() == {there[0].uuid: 'plugged'}
+
+
+def test_device_halves_are_released_in_parallel(host):
+    instance, requests = host.instance(), host.requests(6)
+    os_acc.plug(instance, requests)
+    together = threading.Barrier(6, timeout=5)
+    host.calls.on('unprepareVAN', lambda van: together.wait())
+    assert os_acc.unplug(instance) == 6
+    assert host.states() == {}
+
+
+def test_max_workers_limits_the_release(host):
+    os_acc.CONF.set_override('max_workers', 2, 'os_acc')
+    instance = host.instance()
+    os_acc.plug(instance, host.requests(6))
+    running, most = set(), []
+
+    def unprepare(van):
+        running.add(van.uuid)
+        most.append(len(running))
+        time.sleep(0.02)
+        running.discard(van.uuid)
+
+    host.calls.on('unprepareVAN', unprepare)
+    assert os_acc.unplug(instance) == 6
+    assert max(most) == 2
+
+
+@pytest.mark.parametrize(
+    'given',
+    [
+        lambda request, van: request,
+        lambda request, van: van,
+        lambda request, van: van.uuid,
+        lambda request, van: van.uuid.upper(),
+        lambda request, van: uuid.UUID(van.uuid),
+    ],
+)
+def test_unplug_takes_requests_vans_and_uuids(host, given):
+    instance, requests = host.instance(), host.requests(2)
+    vans = os_acc.plug(instance, requests)
+    assert os_acc.unplug(instance, [given(requests[0], vans[0])]) == 1
+    assert host.states() == {requests[1].uuid: 'plugged'}
+
+
+def test_unplug_takes_what_plug_returned(host):
+    instance = host.instance()
+    vans = os_acc.plug(instance, host.requests(2))
+    assert os_acc.unplug(instance, vans) == 2
+
+
+@pytest.mark.parametrize(
+    'given', ['no uuid', '7b4a1e525d0c4e498a532b8f6d1c', 3]
+)
+def test_what_unplug_does_not_take_is_named(host, given):
+    instance = host.instance()
+    os_acc.plug(instance, host.requests(1))
+    with pytest.raises(exception.InvalidRequest) as caught:
+        os_acc.unplug(instance, [given])
+    assert 'AcceleratorRequests, VANs or UUIDs' in str(caught.value)
+    assert repr(given) in str(caught.value)
+    assert len(host.states()) == 1
+
+
+class GreenTimeout(BaseException):
+    """As eventlet.Timeout: it is no Exception, and is for the caller."""
+
+
+@pytest.mark.parametrize('victim', [0, 1])
+def test_an_interruption_of_an_undo_is_passed_on_when_the_rest_is_undone(
+    host, victim
+):
+    instance, requests = host.instance(), host.requests(2)
+    os_acc.plug(instance, requests)
+    host.calls.on('unplug', GreenTimeout(), requests[victim].uuid)
+    with pytest.raises(GreenTimeout):
+        os_acc.unplug(instance)
+    assert host.states() == {requests[victim].uuid: 'error'}
+    host.calls.clear()
+    assert os_acc.unplug(instance) == 1
+
+
+def test_an_interruption_while_device_halves_are_released(host, interruptible):
+    import _thread
+
+    instance, requests = host.instance(), host.requests(2)
+    os_acc.plug(instance, requests)
+    together = threading.Barrier(2, timeout=5)
+
+    def unprepare(van):
+        if together.wait() == 0:
+            _thread.interrupt_main()
+        time.sleep(0.2)
+
+    host.calls.on('unprepareVAN', unprepare)
+    with pytest.raises(KeyboardInterrupt):
+        os_acc.unplug(instance)
+    assert host.states() == {}
+
+
+def test_a_journal_that_cannot_mark_the_rows_keeps_every_device(
+    host, monkeypatch
+):
+    instance, requests = host.instance(), host.requests(2)
+    os_acc.plug(instance, requests)
+    host.calls.clear()
+
+    def fail(self, entries, state):
+        for entry in entries:
+            entry.van.state = state
+        raise exception.JournalError(path='j', reason='disk is full')
+
+    with monkeypatch.context() as patch:
+        patch.setattr(journal.Journal, 'mark', fail)
+        with pytest.raises(exception.UnplugException) as caught:
+            os_acc.unplug(instance)
+    assert 'disk is full' in str(caught.value)
+    assert host.calls.log == []
+    assert set(host.states().values()) == {'plugged'}
+    assert os_acc.unplug(instance) == 2

@@ -1,0 +1,59 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+"""How the failure of a plug or an unplug reaches the caller."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Sequence
+import contextlib
+from typing import NoReturn
+
+from os_acc import exception
+
+
+@contextlib.contextmanager
+def raised_as(
+    cls: type[exception.AttachException], instance_uuid: str
+) -> Iterator[None]:
+    """Raise every Exception of the block as cls, chained to its cause.
+
+    What is not an Exception goes through unchanged: KeyboardInterrupt, and
+    eventlet.Timeout, which the caller waits for.
+
+    :param cls: PlugException or UnplugException
+    """
+    try:
+        yield
+    except exception.AttachException:
+        raise
+    except Exception as err:
+        fail(cls, instance_uuid, [], err)
+
+
+def fail(
+    cls: type[exception.AttachException],
+    instance_uuid: str,
+    errors: Sequence[exception.ExceptionBase],
+    cause: BaseException | None = None,
+) -> NoReturn:
+    """Raise cls from the first failure.
+
+    A StepFailed only says in which step a driver or plugin failed: the
+    error that it was raised from becomes the cause.
+
+    :param errors: the undos that failed
+    :param cause: why the call failed; None: because of errors
+    """
+    text = 'some VANs are still there'
+    if cause is not None:
+        text = exception.describe(cause)
+    first = cause or errors[0]
+    if isinstance(first, exception.StepFailed) and first.__cause__:
+        first = first.__cause__
+    raise cls(instance=instance_uuid, err=text, undo_errors=errors) from first

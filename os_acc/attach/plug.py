@@ -1,0 +1,173 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+"""plug: the order of the steps, and what a failure undoes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import logging
+
+from oslo_utils import timeutils
+
+from os_acc import exception
+from os_acc import host as host_module
+from os_acc import journal
+from os_acc import log
+from os_acc import objects
+from os_acc import progress
+from os_acc.attach import failures
+from os_acc.attach import plan as plan_module
+from os_acc.attach import prepare
+from os_acc.attach import release
+from os_acc.attach import steps
+from os_acc.devices import boot
+from os_acc.objects import van as states
+
+LOG = logging.getLogger(__name__)
+
+
+def plug(
+    host: host_module.Host,
+    instance_info: objects.InstanceInfo,
+    requests: Sequence[objects.AcceleratorRequest],
+    live: bool = False,
+    callback: progress.Callback | None = None,
+) -> objects.VANList:
+    """See os_acc.plug."""
+    plans = plan_module.plan(host, instance_info, requests, live)
+    uuid = instance_info.uuid
+    with failures.raised_as(exception.PlugException, uuid):
+        with host.locks.instance(uuid):
+            step = steps.Steps(host, callback)
+            entries = _take_up(host, instance_info, plans, live, step)
+            new = [e for e in entries if e.van.state == states.PREPARING]
+            if new:
+                _plug_new(host, new, step)
+    return objects.VANList(objects=[entry.van for entry in entries])
+
+
+def _take_up(
+    host: host_module.Host,
+    instance_info: objects.InstanceInfo,
+    plans: Sequence[plan_module.Plan],
+    live: bool,
+    step: steps.Steps,
+) -> list[journal.Entry]:
+    """Find the entries that exist already, and make the missing ones.
+
+    What an earlier call left half done is undone first. What was plugged
+    before a reboot of the host is prepared again.
+    """
+    uuid = instance_info.uuid
+    plan_module.check_readable(host, uuid)
+    existing = {e.van.uuid: e for e in host.journal.entries(uuid)}
+    asked = [
+        existing[p.request.uuid] for p in plans if p.request.uuid in existing
+    ]
+    plugged = {e.van.uuid: e for e in asked if e.van.state == states.PLUGGED}
+    for plan in plans:
+        if plan.request.uuid in plugged:
+            plan_module.check_same(
+                plan.request, plugged[plan.request.uuid].request
+            )
+    half_done = [e for e in asked if e.van.state != states.PLUGGED]
+    if half_done and (errors := release.release(host, half_done, step).errors):
+        failures.fail(exception.PlugException, uuid, errors)
+    now = boot.boot_id()
+    stale = [e for e in plugged.values() if e.van.boot_id != now]
+    if stale and (failed := prepare.restore(host, stale, step)):
+        raise next(iter(failed.values()))
+    return [
+        plugged.get(plan.request.uuid)
+        or _new_entry(plan, instance_info, live, now)
+        for plan in plans
+    ]
+
+
+def _plug_new(
+    host: host_module.Host,
+    entries: Sequence[journal.Entry],
+    step: steps.Steps,
+) -> None:
+    vans = [entry.van for entry in entries]
+    try:
+        host.journal.add(entries)
+    except exception.DeviceBusy:
+        raise  # the journal refused all of the rows
+    except BaseException as err:
+        # The rows may have been written nevertheless.
+        _roll_back(host, entries, step, err)
+        raise
+    try:
+        if failed := prepare.prepare(host, entries, step):
+            raise next(iter(failed.values()))
+        _set_state(vans, states.PLUGGING)
+        host.journal.save_all(vans, attached=True)
+        for entry in entries:
+            entry.attached = True
+            step.plug(entry)
+        for entry in entries:
+            step.postplug(entry)
+        _set_state(vans, states.PLUGGED)
+        host.journal.save_all(vans)
+    except BaseException as err:
+        _roll_back(host, entries, step, err)
+        raise
+    for van in vans:
+        log.about(LOG, van.instance_uuid, van.uuid).info(
+            'plugged %s by driver %r and plugin %r',
+            van.handle.identity if van.handle else None,
+            van.driver,
+            van.plugin,
+        )
+
+
+def _roll_back(
+    host: host_module.Host,
+    entries: Sequence[journal.Entry],
+    step: steps.Steps,
+    cause: BaseException,
+) -> None:
+    """Undo a plug, and raise PlugException for an Exception.
+
+    Returns if the cause is not an Exception, such as KeyboardInterrupt or
+    eventlet.Timeout: the caller raises that itself.
+    """
+    instance_uuid = entries[0].van.instance_uuid
+    log.about(LOG, instance_uuid).warning(
+        'plug failed, undoing it: %s', exception.describe(cause)
+    )
+    errors = release.release(host, entries, step).errors
+    if isinstance(cause, Exception):
+        failures.fail(exception.PlugException, instance_uuid, errors, cause)
+
+
+def _new_entry(
+    plan: plan_module.Plan,
+    instance_info: objects.InstanceInfo,
+    live: bool,
+    boot_id: str,
+) -> journal.Entry:
+    # Whole seconds: a versioned object's text keeps no more.
+    now = timeutils.utcnow(with_timezone=True).replace(microsecond=0)
+    van = objects.VAN(
+        uuid=plan.request.uuid,
+        instance_uuid=instance_info.uuid,
+        driver=plan.driver.name,
+        plugin=plan.plugin.name,
+        state=states.PREPARING,
+        boot_id=boot_id,
+        created_at=now,
+        updated_at=now,
+    )
+    return journal.Entry(van, plan.request, instance_info, live, started=False)
+
+
+def _set_state(vans: Sequence[objects.VAN], state: str) -> None:
+    for van in vans:
+        van.state = state

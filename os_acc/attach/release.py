@@ -1,0 +1,229 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+"""unplug, and the release that unplug, rollback and recovery share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Sequence
+import dataclasses
+import logging
+
+from os_acc import exception
+from os_acc import host as host_module
+from os_acc import journal
+from os_acc import log
+from os_acc import objects
+from os_acc import progress
+from os_acc.attach import failures
+from os_acc.attach import parallel
+from os_acc.attach import plan
+from os_acc.attach import steps
+from os_acc.objects import van as states
+
+LOG = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass
+class Released:
+    """What became of a release.
+
+    :ivar done: the UUIDs of the VANs whose rows are deleted
+    :ivar failed: by VAN UUID: the undo that failed
+    :ivar journal_errors: the journal could not be written
+    """
+
+    done: set[str] = dataclasses.field(default_factory=set)
+    failed: dict[str, exception.ExceptionBase] = dataclasses.field(
+        default_factory=dict
+    )
+    journal_errors: list[exception.ExceptionBase] = dataclasses.field(
+        default_factory=list
+    )
+
+    @property
+    def errors(self) -> list[exception.ExceptionBase]:
+        """All that failed, also if the VANs are released nevertheless."""
+        return [*self.failed.values(), *self.journal_errors]
+
+    def error_of(self, van: objects.VAN) -> str | None:
+        """Why a VAN is not released; None: it is released."""
+        if van.uuid in self.done:
+            return None
+        errors = self.journal_errors
+        return str(self.failed.get(van.uuid) or errors[-1])
+
+
+def unplug(
+    host: host_module.Host,
+    instance_info: objects.InstanceInfo,
+    wanted: Iterable[object] | None = None,
+    live: bool = False,
+    callback: progress.Callback | None = None,
+) -> int:
+    """See os_acc.unplug."""
+    plan.check_instance(instance_info)
+    uuids = None if wanted is None else plan.van_uuids(wanted)
+    uuid = instance_info.uuid
+    with failures.raised_as(exception.UnplugException, uuid):
+        with host.locks.instance(uuid):
+            unreadable = [
+                plan.unreadable(host, row)
+                for row in host.journal.unreadable(uuid)
+                if uuids is None or row.van_uuid in uuids
+            ]
+            entries = [
+                entry
+                for entry in host.journal.entries(uuid)
+                if uuids is None or entry.van.uuid in uuids
+            ]
+            if not entries and not unreadable:
+                return 0
+            for entry in entries:
+                if live:
+                    plan.check_live(host.extensions.plugin(entry.van.plugin))
+                entry.live = live
+            step = steps.Steps(host, callback)
+            errors = release(host, entries, step).errors + unreadable
+    if errors:
+        failures.fail(exception.UnplugException, uuid, errors)
+    return len(entries)
+
+
+def release(
+    host: host_module.Host,
+    entries: Sequence[journal.Entry],
+    step: steps.Steps,
+) -> Released:
+    """Undo both halves of VANs of one instance, and delete their rows.
+
+    The rows are marked as unplugging first. The instance halves are undone
+    one by one, last plugged first, then the device halves in parallel. A VAN
+    that fails keeps its row, in state error, and its device: a device that
+    the guest did not let go of must not be taken from it.
+
+    It raises no Exception.
+
+    :param entries: in the order of their plugging; an entry that no plugin
+        has touched is not ``attached``, one that no driver has touched is
+        not ``started``
+    :raises BaseException: an interruption, such as eventlet.Timeout, after
+        everything else was undone
+    """
+    result = Released()
+    entries = _mark(host, entries, result)
+    interrupt = _unplug(entries, step, result)
+    detached = [e for e in entries if e.van.uuid not in result.failed]
+    for entry in detached:
+        entry.attached = False
+    if not result.journal_errors:
+        try:
+            host.journal.mark(detached, states.UNPREPARING)
+        except Exception as err:
+            # The rows still say that the VANs are being unplugged: go on.
+            result.journal_errors.append(_journal_error(host, err))
+    try:
+        _unprepare(host, detached, step, result)
+    except BaseException as err:
+        interrupt = interrupt or err
+    _settle(host, entries, result)
+    if interrupt is not None:
+        raise interrupt
+    return result
+
+
+def _mark(
+    host: host_module.Host,
+    entries: Sequence[journal.Entry],
+    result: Released,
+) -> list[journal.Entry]:
+    """Write to the journal that the VANs are being unplugged.
+
+    :returns: the entries that may be undone
+    """
+    # A row that says "plugged", or may say so because its commit failed,
+    # must keep its device. Every other state says by itself that there is
+    # something to undo.
+    half_done = [e for e in entries if e.van.state != states.PLUGGED]
+    try:
+        host.journal.mark(entries, states.UNPLUGGING)
+    except Exception as err:
+        result.journal_errors.append(_journal_error(host, err))
+        return half_done
+    return list(entries)
+
+
+def _unplug(
+    entries: Sequence[journal.Entry], step: steps.Steps, result: Released
+) -> BaseException | None:
+    """Undo instance halves, last plugged first.
+
+    :returns: what interrupted this thread in an undo, such as an
+        eventlet.Timeout
+    """
+    interrupt: BaseException | None = None
+    for entry in reversed(entries):
+        if not entry.attached:
+            continue
+        try:
+            step.unplug(entry)
+        except exception.StepFailed as err:
+            result.failed[entry.van.uuid] = err
+            if steps.is_interruption(err.__cause__):
+                interrupt = interrupt or err.__cause__
+    return interrupt
+
+
+def _unprepare(
+    host: host_module.Host,
+    entries: Sequence[journal.Entry],
+    step: steps.Steps,
+    result: Released,
+) -> None:
+    """Undo device halves in parallel."""
+
+    def one(entry: journal.Entry) -> None:
+        try:
+            step.unprepare(entry)
+        except exception.StepFailed as err:
+            result.failed[entry.van.uuid] = err
+
+    started = [entry for entry in reversed(entries) if entry.started]
+    if started:
+        parallel.run(one, started, host.conf.os_acc.max_workers)
+
+
+def _settle(
+    host: host_module.Host,
+    entries: Sequence[journal.Entry],
+    result: Released,
+) -> None:
+    """Delete the rows of released VANs, and write the errors of the others."""
+    released = [e.van for e in entries if e.van.uuid not in result.failed]
+    try:
+        host.journal.settle(
+            released, {uuid: str(err) for uuid, err in result.failed.items()}
+        )
+    except Exception as err:
+        result.journal_errors.append(_journal_error(host, err))
+        return
+    for van in released:
+        result.done.add(van.uuid)
+        log.about(LOG, van.instance_uuid, van.uuid).info('released')
+
+
+def _journal_error(
+    host: host_module.Host, err: Exception
+) -> exception.ExceptionBase:
+    if isinstance(err, exception.ExceptionBase):
+        return err
+    made = exception.JournalError(
+        path=host.journal.path, reason=exception.describe(err)
+    )
+    made.__cause__ = err
+    return made
