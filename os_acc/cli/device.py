@@ -48,8 +48,8 @@ class DeviceList(base.Command, lister.Lister):
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Iterable[Any]]:
         host = base.look()
-        base.tell_if_empty(host.journal)
         self._tell_unreadable(host.journal)
+        base.tell_if_empty(host.journal)
         try:
             devices = discovery.devices(host)
         except exception.DiscoveryFailed as err:

@@ -113,15 +113,10 @@ class Unplug(base.Command):
         info = objects.InstanceInfo(
             uuid=parsed_args.instance, name=parsed_args.instance, project_id=''
         )
-        requests = None
-        if parsed_args.van is not None:
-            requests = [
-                objects.AcceleratorRequest(uuid=van) for van in parsed_args.van
-            ]
         os_acc.initialize()
         count = os_acc.unplug(
             info,
-            requests,
+            parsed_args.van,
             live=parsed_args.live,
             progress=progress.Bar(sys.stderr),
         )

@@ -106,9 +106,10 @@ def _read_with(
     extensions: loader.Extensions, instance: str | None
 ) -> tuple[list[journal.Entry], list[journal.UnreadableRow]]:
     read = base.look(extensions).journal
-    base.tell_if_empty(read)
     try:
-        return read.entries(instance), read.unreadable(instance)
+        found = read.entries(instance), read.unreadable(instance)
+        base.tell_if_empty(read)
+        return found
     finally:
         read.close()
 

@@ -49,6 +49,7 @@ class GoneHandle(objects.AttachHandle):
 @pytest.fixture
 def run(clean, tmp_path, capsys, monkeypatch):
     """The command; two VANs are plugged."""
+    os_acc.CONF.set_override('host', 'vm', 'os_acc')  # as the ARQs have it
     made = command.Command(tmp_path / 'state', capsys, monkeypatch)
     made.fine('plug', INSTANCE, '--arqs', FAKE)
     return made
