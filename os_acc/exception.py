@@ -202,6 +202,19 @@ class JournalMissing(JournalError):
     """There is no journal yet: nothing was ever plugged there."""
 
 
+class JournalUnreadable(JournalError):
+    """A row cannot be read, such as one of a package that was removed."""
+
+
+class ReadOnly(ExceptionBase):
+    """initialize(read_only=True) was called: nothing may be changed."""
+
+    msg_fmt = _(
+        '%(call)s changes devices, and this process called '
+        'os_acc.initialize(read_only=True)'
+    )
+
+
 class JournalBusy(JournalError, Timeout):
     """Another process was writing to the journal for too long.
 
@@ -219,19 +232,6 @@ class LockHeld(ExceptionBase, RuntimeError):
     msg_fmt = _(
         'This thread already holds the lock of %(kind)s %(name)s, and cannot '
         'take it again before it has released it'
-    )
-
-
-class JournalUnreadable(JournalError):
-    """A row cannot be read, such as one of a package that was removed."""
-
-
-class ReadOnly(ExceptionBase):
-    """initialize(read_only=True) was called: nothing may be changed."""
-
-    msg_fmt = _(
-        '%(call)s changes devices, and this process called '
-        'os_acc.initialize(read_only=True)'
     )
 
 

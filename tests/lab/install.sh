@@ -7,32 +7,51 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-# Puts onto this machine what boot.py needs: QEMU, a Debian kernel with its
-# modules, and the kernel's sample mediated-device driver. For Debian 12, as
-# root. What is there already is left alone, so it is fast the second time.
+# Installs what boot.py needs: QEMU, a Debian kernel with its modules, and the
+# kernel's sample mediated-device driver. For Debian 12, as root.
 #
-# /boot, the boot loader and the machine's own kernel are not touched.
+#     tests/lab/install.sh            both parts
+#     tests/lab/install.sh packages   only what calls apt: installs packages,
+#                                     downloads the kernel and its source
+#     tests/lab/install.sh build      only the rest: unpacks the kernel,
+#                                     compiles the driver
+#
+# Nothing else may call apt while "packages" runs; "build" takes no lock of
+# apt's. What is installed already is left alone. /boot, the boot loader and
+# the machine's own kernel are not touched.
 set -euo pipefail
 cache=${OS_ACC_LAB_CACHE:-/var/cache/os-acc-lab}
+downloads=$cache/downloads
 export DEBIAN_FRONTEND=noninteractive PATH=$PATH:/usr/sbin:/sbin
 
 say() { echo "lab: $*"; }
 
-done_already() {
+# No question about a changed configuration file, and no failure because
+# another apt is at work.
+apt_get() {
+    apt-get -q -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3 \
+        -o Dpkg::Options::=--force-confdef \
+        -o Dpkg::Options::=--force-confold "$@"
+}
+
+tools_are_installed() {
+    command -v qemu-system-x86_64 busybox modprobe udevadm mkfs.ext4 ip \
+        libvirtd sudo useradd virsh virtlogd >/dev/null
+}
+
+kernel_is_built() {
     [[ -s $cache/release && -s $cache/vmlinuz ]] || return 1
     local release
     release=$(<"$cache/release")
     [[ -s /lib/modules/$release/modules.dep ]] &&
-        [[ -s /lib/modules/$release/extra/mtty.ko ]] &&
-        command -v qemu-system-x86_64 busybox modprobe udevadm \
-            mkfs.ext4 ip libvirtd sudo useradd virsh virtlogd >/dev/null
+        [[ -s /lib/modules/$release/extra/mtty.ko ]]
 }
 
-# Not grep -q: it would leave apt-cache with a broken pipe, a failure.
+# Not grep -q: it would end before apt-cache, which then fails with SIGPIPE.
 offers() { apt-cache madison "$1" | grep -F " $2 " >/dev/null; }
 
-# The newest 6.1 kernel of which the image, the headers and the source are all
-# in the archive, of one and the same version. Prints release and version.
+# Prints release and version of the newest 6.1 kernel of which the archive has
+# the image, the headers and the source in the same version.
 choose() {
     local headers release version
     for headers in $(apt-cache pkgnames linux-headers-6.1.0- |
@@ -47,48 +66,82 @@ choose() {
             return
         fi
     done
-    say 'no 6.1 kernel with headers and source in the archive' >&2
+    say 'the archive has no 6.1 kernel with headers and source' >&2
     return 1
 }
 
-if done_already; then
-    say "kernel $(<"$cache/release") is there"
-    exit
+packages() {
+    local release version
+    apt_get update
+    apt_get install -y --no-install-recommends \
+        busybox-static e2fsprogs gcc iproute2 kmod libvirt-clients \
+        libvirt-daemon libvirt-daemon-driver-qemu make passwd \
+        qemu-system-x86 sudo tar udev xz-utils
+    if kernel_is_built; then
+        return
+    fi
+    read -r release version < <(choose)
+    say "kernel $release, version $version"
+    apt_get install -y --no-install-recommends "linux-headers-$release"
+    rm -rf "$downloads"
+    mkdir -p "$downloads"
+    # apt downloads as its own user.
+    ! id _apt >/dev/null 2>&1 || chown _apt "$downloads"
+    (
+        cd "$downloads"
+        apt_get download "linux-image-$release=$version" \
+            "linux-source-6.1=$version"
+    )
+    # Written last: it says that the downloads are complete.
+    echo "$release" >"$downloads/release"
+}
+
+build() {
+    local release
+    release=$(<"$downloads/release")
+    work=$(mktemp -d "$cache/work.XXXXXX")
+    trap 'rm -rf "$work"' EXIT
+    cd "$work"
+
+    say 'kernel and modules'
+    dpkg -x "$downloads"/linux-image-*.deb image
+    mkdir -p "/lib/modules/$release/extra"
+    cp -a "image/lib/modules/$release/." "/lib/modules/$release/"
+
+    say 'mtty'
+    mkdir mtty
+    dpkg --fsys-tarfile "$downloads"/linux-source-*.deb |
+        tar -xO ./usr/src/linux-source-6.1.tar.xz |
+        tar -xJO linux-source-6.1/samples/vfio-mdev/mtty.c >mtty/mtty.c
+    echo 'obj-m := mtty.o' >mtty/Makefile
+    make -C "/usr/src/linux-headers-$release" "M=$work/mtty" modules
+    cp mtty/mtty.ko "/lib/modules/$release/extra/"
+    depmod "$release"
+
+    cp "image/boot/vmlinuz-$release" "$cache/vmlinuz"
+    rm -rf "$downloads"
+    # Written last: it says that all of the above is complete.
+    echo "$release" >"$cache/release"
+}
+
+part=${1:-all}
+case $part in
+all | packages | build) ;;
+*)
+    say "unknown part '$part': expected packages or build" >&2
+    exit 2
+    ;;
+esac
+if [[ $part != build ]]; then
+    if ! tools_are_installed || {
+        ! kernel_is_built && [[ ! -s $downloads/release ]]
+    }; then
+        packages
+    fi
 fi
-mkdir -p "$cache"
-work=$(mktemp -d "$cache/work.XXXXXX")
-trap 'rm -rf "$work"' EXIT
-# apt downloads as its own user.
-chmod 755 "$work"
-! id _apt >/dev/null 2>&1 || chown _apt "$work"
-
-apt-get update -q
-read -r release version < <(choose)
-say "kernel $release, version $version"
-apt-get install -y -q --no-install-recommends \
-    busybox-static e2fsprogs gcc iproute2 kmod libvirt-clients \
-    libvirt-daemon libvirt-daemon-driver-qemu "linux-headers-$release" make \
-    passwd qemu-system-x86 sudo tar udev xz-utils
-
-cd "$work"
-apt-get download -q "linux-image-$release=$version" \
-    "linux-source-6.1=$version"
-
-say 'kernel and modules'
-dpkg -x linux-image-*.deb image
-mkdir -p "/lib/modules/$release/extra"
-cp -a "image/lib/modules/$release/." "/lib/modules/$release/"
-
-say 'mtty'
-mkdir mtty
-dpkg --fsys-tarfile linux-source-*.deb |
-    tar -xO ./usr/src/linux-source-6.1.tar.xz |
-    tar -xJO linux-source-6.1/samples/vfio-mdev/mtty.c >mtty/mtty.c
-echo 'obj-m := mtty.o' >mtty/Makefile
-make -C "/usr/src/linux-headers-$release" "M=$work/mtty" modules
-cp mtty/mtty.ko "/lib/modules/$release/extra/"
-depmod "$release"
-
-cp "image/boot/vmlinuz-$release" "$cache/vmlinuz"
-# Last, as it says that all of the above is there.
-echo "$release" >"$cache/release"
+if [[ $part != packages ]] && ! kernel_is_built; then
+    build
+fi
+if kernel_is_built; then
+    say "kernel $(<"$cache/release") is installed"
+fi

@@ -39,10 +39,12 @@ def blocks(page, language, marker):
 def run(folder, *arguments):
     """Run Python in a folder, with this os-acc and what is in the folder."""
     path = [str(folder), str(ROOT), str(ROOT / 'vif_like_plugins')]
+    # The options of this run of pytest are not the example's.
+    own = {k: v for k, v in os.environ.items() if k != 'PYTEST_ADDOPTS'}
     return subprocess.run(
         [sys.executable, '-W', 'ignore', *arguments],
         cwd=folder,
-        env={**os.environ, 'PYTHONPATH': os.pathsep.join(path)},
+        env={**own, 'PYTHONPATH': os.pathsep.join(path)},
         capture_output=True,
         text=True,
         timeout=100,

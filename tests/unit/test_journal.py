@@ -23,6 +23,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import textwrap
 import threading
 import time
 import traceback
@@ -232,16 +233,8 @@ def test_looking_only_reads(state_path):
 
 def test_many_may_make_it_at_once(state_path):
     """The first opening, by six processes: none loses another's file."""
-    children = [
-        run_child(
-            state_path,
-            'made.add([make_entry()])\nprint(len(made.entries()) > 0)',
-            wait=True,
-        )
-        for _ in range(6)
-    ]
-    start_all(children)
-    assert [finish(child) for child in children] == ['True'] * 6
+    script = 'made.add([make_entry()])\nprint(len(made.entries()) > 0)'
+    assert run_children(6, state_path, script) == ['True'] * 6
     assert len(read_again(state_path)) == 6
     assert os.listdir(state_path) == ['journal.db']
 
@@ -594,35 +587,48 @@ def test_a_van_that_did_not_get_a_handle_forgets_it(opened):
 # --- many at once
 
 
-def run_child(state_path, script, wait=False):
-    """Start another process with the journal open as ``made``.
-
-    :param wait: it opens the journal only when start_all() is called
-    """
-    lines = [
-        'import sys',
-        f'sys.path.insert(0, {os.path.dirname(__file__)!r})',
-        'from test_journal import *',
-        *(['print("ready", flush=True)', 'sys.stdin.readline()'] * wait),
-        f'made = journal.Journal({state_path!r}, 30)',
-        script,
-    ]
+def start(lines):
+    """Start a Python process that has this module's names."""
+    path = os.path.dirname(__file__)
+    first = ['import sys', f'sys.path.insert(0, {path!r})']
+    code = '\n'.join([*first, 'from test_journal import *', *lines])
     return subprocess.Popen(
-        [sys.executable, '-c', '\n'.join(lines)],
-        stdin=subprocess.PIPE,
+        [sys.executable, '-c', code],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
 
 
-def start_all(children):
-    """Let them go at once."""
-    for child in children:
-        assert child.stdout.readline() == 'ready\n'
-    for child in children:
-        child.stdin.write('go\n')
-        child.stdin.flush()
+def run_child(state_path, script):
+    """Start another process with the journal open as ``made``."""
+    return start([f'made = journal.Journal({state_path!r}, 30)', script])
+
+
+def run_children(count, state_path, script):
+    """Run a script in many processes that open the journal at once.
+
+    One process imports what they need and forks them. Each opens the journal
+    as ``made`` when all of them have started.
+
+    :returns: the words that they printed
+    """
+    parent = start(
+        [
+            'started, all_started = os.pipe()',
+            f'for _ in range({count}):',
+            '    if os.fork() == 0:',
+            '        os.close(all_started)',
+            '        assert os.read(started, 1) == b""',
+            f'        made = journal.Journal({state_path!r}, 30)',
+            textwrap.indent(script, ' ' * 8),
+            '        sys.exit()',
+            'os.close(all_started)',
+            f'ended = [os.wait()[1] for _ in range({count})]',
+            f'assert ended == [0] * {count}, ended',
+        ]
+    )
+    return finish(parent).split()
 
 
 def finish(child):
@@ -677,9 +683,7 @@ def test_many_processes_want_the_same_handles(opened, state_path):
             '        print(number)',
         ]
     )
-    children = [run_child(state_path, script, wait=True) for _ in range(5)]
-    start_all(children)
-    won = [int(n) for c in children for n in finish(c).split()]
+    won = [int(n) for n in run_children(5, state_path, script)]
     assert sorted(won) == list(range(20))
     claims = [e.request.handle.name for e in opened.entries()]
     assert sorted(claims) == sorted(f'h{number}' for number in range(20))

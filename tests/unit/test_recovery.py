@@ -261,8 +261,13 @@ def test_a_row_that_cannot_be_read_stops_only_its_own_instance(host, crash):
     assert list(report.unreadable) == [bad.uuid]
     assert first[0].uuid in report.unreadable[bad.uuid]
     # Not forgotten, and not taken for released.
-    with pytest.raises(exception.JournalError):
-        os_acc.get_vans(bad)
+    assert list(os_acc.get_vans()) == []
+    for call in (os_acc.plug, os_acc.unplug):
+        with pytest.raises(exception.AttachException) as caught:
+            call(bad, host.requests(1) if call is os_acc.plug else None)
+        cause = caught.value.__cause__
+        assert isinstance(cause, exception.JournalUnreadable)
+        assert f'os-acc van forget {first[0].uuid}' in str(cause)
     assert len(os_acc.plug(host.instance(), host.requests(1))) == 1
 
 
@@ -349,6 +354,7 @@ def test_a_surrogate_in_an_error_stops_nothing(host, crash):
     (failed,) = os_acc.get_vans()
     assert (failed.uuid, failed.state) == (bad[0].uuid, 'error')
     assert '/dev/\\udcff' in failed.error
+    host.calls.clear()
     host.restart()
     assert host.states() == {}
 
@@ -360,6 +366,7 @@ def test_a_surrogate_in_an_error_of_an_unplug(host):
     with pytest.raises(exception.UnplugException, match='/dev/'):
         os_acc.unplug(instance)
     assert host.states() == {requests[0].uuid: 'error'}
+    host.calls.clear()
     os_acc.recover()
     assert host.states() == {}
 

@@ -1,0 +1,60 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""The option --fail-on-skip: a skipped test fails the run.
+
+CI uses it. CI installs everything that the tests need, so a skipped test
+means that an installation is incomplete.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+# Tests that may be skipped all the same: the start of the node id, the reason.
+ALLOWED: dict[str, str] = {}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        '--fail-on-skip',
+        action='store_true',
+        help='fail the run if a test is skipped, unless tests/conftest.py '
+        'allows it',
+    )
+
+
+def _refused(config: pytest.Config) -> list[str]:
+    """The skipped tests that ALLOWED does not name."""
+    # Workers of xdist have no terminal reporter; the controller has one.
+    reporter = config.pluginmanager.get_plugin('terminalreporter')
+    if reporter is None or not config.getoption('--fail-on-skip'):
+        return []
+    return [
+        report.nodeid
+        for report in reporter.stats.get('skipped', [])
+        if not report.nodeid.startswith(tuple(ALLOWED))
+    ]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if _refused(session.config) and session.exitstatus in (
+        pytest.ExitCode.OK,
+        # All tests of the run were skipped when they were collected.
+        pytest.ExitCode.NO_TESTS_COLLECTED,
+    ):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter, config: pytest.Config) -> None:
+    refused = _refused(config)
+    if refused:
+        terminalreporter.section('skipped, and --fail-on-skip is given')
+        for nodeid in refused:
+            terminalreporter.write_line(nodeid)
