@@ -53,7 +53,8 @@ def examine(driver: driver_base.DriverBase) -> Examined:
         reported = list(driver.get_devices())
     except Exception as err:
         LOG.exception('Discovery by driver %r failed', driver.name)
-        reported = list(getattr(err, 'devices', ()))
+        if isinstance(err, exception.DiscoveryFailed):
+            reported = err.devices
         result.faults.append(exception.describe(err))
     for place, device in enumerate(reported):
         faults = list(_faults(driver, device, place))

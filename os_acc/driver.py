@@ -172,8 +172,7 @@ class DriverBase(extension.ExtensionBase, abc.ABC):
         :param device: address of a parent device; None: every device, also
             those of other drivers
         """
-        if self._locks is None:
-            raise exception.LibraryNotInitialized()
+        self._connected()
         if self._journal is None:
             return []
         return self._journal.handles(device)

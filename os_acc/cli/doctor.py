@@ -18,9 +18,12 @@ from typing import Any
 
 from cliff import lister
 
+import os_acc
 from os_acc import doctor
 from os_acc import finding
+from os_acc import loader
 from os_acc.cli import base
+from os_acc.doctor import configuration
 
 
 class Doctor(base.Command, lister.Lister):
@@ -43,7 +46,10 @@ class Doctor(base.Command, lister.Lister):
     def take_action(
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Iterable[Any]]:
-        found = list(doctor.findings(base.look()))
+        extensions = loader.load_all()
+        found = list(configuration.findings(os_acc.CONF, extensions))
+        if not found:
+            found = list(doctor.findings(base.look(extensions)))
         self.sick = any(each.verdict == finding.ERROR for each in found)
         return ('Subject', 'Verdict', 'Finding', 'What to do'), [
             dataclasses.astuple(each)

@@ -18,7 +18,6 @@ from collections.abc import Iterator
 
 from os_acc import finding
 from os_acc import host as host_module
-from os_acc.doctor import configuration
 from os_acc.doctor import extensions
 from os_acc.doctor import guard
 from os_acc.doctor import privileges
@@ -26,17 +25,11 @@ from os_acc.doctor import state
 
 
 def findings(host: host_module.Host) -> Iterator[finding.Finding]:
-    """Look at the whole host.
+    """Look at the whole host, except for its configuration.
 
-    :param host: made with read_only=True, which opens what is damaged too
+    :param host: made with read_only=True, which opens a damaged journal too.
+        It can only be made if configuration.findings() finds nothing
     """
-    faults = list(
-        guard.guarded('configuration', lambda: configuration.findings(host))
-    )
-    if faults:
-        # Each part reads options, and would fail for the same reason.
-        yield from faults
-        return
     yield from guard.guarded(
         'drivers and plugins', lambda: extensions.loaded(host)
     )

@@ -12,14 +12,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from oslo_config import cfg
+
 from os_acc import finding
-from os_acc import host as host_module
+from os_acc import loader
 from os_acc import opts
 
 
-def findings(host: host_module.Host) -> Iterator[finding.Finding]:
-    """A finding for each option that is invalid."""
-    for fault in opts.faults(host.conf, host.extensions.options()):
+def findings(
+    conf: cfg.ConfigOpts, extensions: loader.Extensions
+) -> Iterator[finding.Finding]:
+    """A finding for each option that is invalid.
+
+    If there is one, a Host may be impossible to make.
+    """
+    for fault in opts.faults(conf, extensions.options()):
         yield finding.Finding(
             'configuration',
             finding.ERROR,

@@ -56,12 +56,7 @@ def loaded(host: host_module.Host) -> Iterator[finding.Finding]:
 def findings(host: host_module.Host) -> Iterator[finding.Finding]:
     """What each driver and the host's plugin do wrong, and what they find."""
     extensions = host.extensions
-    faults = discovery.info(host, None).load_errors
-    for name, text in sorted(faults.items()):
-        if name not in extensions.errors:
-            yield finding.Finding(
-                name, finding.ERROR, text, f'upgrade the package of {name}'
-            )
+    yield from guard.guarded('host_info', lambda: _declared(host))
     for name, driver in sorted(extensions.drivers.items()):
         subject = f'driver {name}'
         found = list(guard.guarded(subject, driver.diagnose))
@@ -73,6 +68,16 @@ def findings(host: host_module.Host) -> Iterator[finding.Finding]:
                 yield each
     if plugin := extensions.plugins.get(host.conf.os_acc.plugin):
         yield from guard.guarded(f'plugin {plugin.name}', plugin.diagnose)
+
+
+def _declared(host: host_module.Host) -> Iterator[finding.Finding]:
+    """What is wrong with describe() of a plugin, handle_types of a driver."""
+    faults = discovery.info(host, None).load_errors
+    for name, text in sorted(faults.items()):
+        if name not in host.extensions.errors:
+            yield finding.Finding(
+                name, finding.ERROR, text, f'upgrade the package of {name}'
+            )
 
 
 def _devices(

@@ -349,6 +349,17 @@ def test_an_option_that_cannot_be_read(findings):
     assert advice == 'fix this first: nothing else was looked at'
 
 
+def test_an_option_that_is_no_number(run, tmp_path):
+    """Without this option nothing could be opened at all."""
+    path = tmp_path / 'os-acc.conf'
+    path.write_text('[os_acc]\njournal_timeout = soon\n')
+    code, rows = run('--config-file', path, 'doctor')
+    assert code == 1
+    (row,) = rows
+    assert (row['Subject'], row['Verdict']) == ('configuration', 'error')
+    assert row['Finding'].startswith(f'[os_acc] journal_timeout in {path}: ')
+
+
 def test_a_preferred_driver_that_is_not_there(findings):
     os_acc.CONF.set_override('drivers', ['pci', 'gpu'], 'os_acc')
     verdict, text, advice = one(findings(), 'driver gpu')
