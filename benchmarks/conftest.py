@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""What the benchmarks share: a real os-acc, and the table at the end."""
+"""Fixtures of the benchmarks, and the table at the end of the run."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ if 'os_acc_lab=1' not in pathlib.Path('/proc/cmdline').read_text().split():
     collect_ignore = ['lab']
 else:
     collect_ignore = []
-# It has an environment of its own: tox -e cyborg.
+# The benchmark of Cyborg runs in its own environment: tox -e cyborg.
 if importlib.util.find_spec('cyborg') is None:
     collect_ignore.append('test_cyborg.py')
 
 
 class Aim(NamedTuple):
-    """A line of the table.
+    """The aim of one benchmark: a line of the table.
 
-    :ivar test: the test, which has taken turns with a peer
-    :ivar ratio: its time to the peer's shall not be above
-    :ivar seconds: its time shall not be above
+    :ivar test: the name of the test
+    :ivar ratio: the maximum of os-acc's time divided by the peer's time
+    :ivar seconds: the maximum of os-acc's time, in seconds
     """
 
     subject: str
@@ -75,7 +75,7 @@ AIMS = (
 
 
 class Figures(NamedTuple):
-    """Medians: seconds, the peer's seconds, and the one to the other."""
+    """The medians of os-acc's seconds, the peer's seconds and the ratio."""
 
     own: float
     peer: float
@@ -93,7 +93,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    """Print what was reached, beside what is aimed at."""
+    """Print the measured figures beside the aims."""
     done = config.stash[_FIGURES]
     if not done:
         return
@@ -119,10 +119,10 @@ def pytest_terminal_summary(
 def take_turns(
     benchmark: Any, request: pytest.FixtureRequest
 ) -> Callable[..., None]:
-    """A function that times an act; before each round a peer has its turn.
+    """A function that measures an act, in turns with its peer.
 
-    So both have the same machine at the same time, and a load from elsewhere
-    weighs on both: the ratio is the median of the rounds' ratios.
+    Both run alternately, so another load on the machine slows down both. The
+    ratio is the median of the ratios of the rounds.
     """
 
     def do(
@@ -142,7 +142,7 @@ def take_turns(
             peer()
             peer_times.append(time.perf_counter() - start)
             after_peer()
-            # Nobody pays for what the other has left behind.
+            # Neither side pays for the garbage of the other.
             gc.collect()
 
         benchmark.pedantic(
@@ -170,9 +170,9 @@ def take_turns(
 
 @pytest.fixture
 def disk(tmp_path: pathlib.Path, benchmark: Any) -> pathlib.Path:
-    """A folder on a real disk: in memory a commit would cost nothing.
+    """A folder on a real disk, because a commit in memory costs nothing.
 
-    What a commit costs there is told with the benchmark.
+    The time of an fsync on it is stored with the figures.
     """
     kind = _file_system(tmp_path)
     if kind in ('tmpfs', 'ramfs'):
@@ -186,7 +186,7 @@ def disk(tmp_path: pathlib.Path, benchmark: Any) -> pathlib.Path:
 def initialize(
     disk: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., Callable[[], None]]]:
-    """A function that makes an os-acc with a state path of its own.
+    """A function that initializes os-acc with a state path of its own.
 
     Its parameters: the state path, and the drivers and plugins in place of
     the installed ones. It returns a function that puts that os-acc back in
@@ -216,7 +216,7 @@ def initialize(
 
 
 def _file_system(path: pathlib.Path) -> str:
-    """The type of the file system that a path is on."""
+    """Return the type of the file system that has a path."""
     best = ('', 'unknown')
     for line in pathlib.Path('/proc/self/mountinfo').read_text().splitlines():
         mount, _, source = line.partition(' - ')
@@ -227,7 +227,7 @@ def _file_system(path: pathlib.Path) -> str:
 
 
 def _fsync_ms(folder: pathlib.Path) -> float:
-    """What it takes to have 4 KiB more of a file on the disk, median."""
+    """Measure the time to append 4 KiB to a file and fsync it (median)."""
     times = []
     with open(folder / 'fsync', 'wb', buffering=0) as file:
         for _ in range(50):

@@ -6,12 +6,12 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""What the driver cyborg costs the process that imports os_acc.
+"""The cost of the driver cyborg for a process that imports os_acc.
 
-Time: until os-acc is initialized, with Cyborg's fake driver enabled and
-without. Memory: the resident set after os-acc was initialized, without the
-driver; and after Cyborg's fake driver has told of its devices, with it. The
-helper process's own is beside them. ``tox -e cyborg`` runs it.
+Time: until os-acc is initialized, with and without Cyborg's fake driver.
+Memory: the resident set after os-acc is initialized without the driver, and
+after Cyborg's fake driver has listed its devices. The memory of the helper
+process is shown beside them. ``tox -e cyborg`` runs this benchmark.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def test_memory(tmp_path: pathlib.Path, capsys) -> None:
         with_it.append(run(tmp_path, 'fake_driver', True))
         without.append(run(tmp_path, '', False))
     assert {each['handles'] for each in with_it} == {16}
-    # oslo.concurrency imports eventlet, in both, where it is installed.
+    # oslo.concurrency imports eventlet in both, if it is installed.
     assert {tuple(each['heavy']) for each in with_it + without} == {
         tuple(without[0]['heavy'])
     }

@@ -6,11 +6,11 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""Discovery of PCI functions: get_devices() beside running lspci.
+"""Discovery of PCI functions with get_devices(). The peer is lspci.
 
-Cyborg's drivers run ``lspci -nn -D``, one after the other, and take the lines
-apart. Here lspci reads the same tree, and runs once. os-acc tells more of
-each: its NUMA node, its traits, and whether the host or a VAN has it.
+Each driver of Cyborg runs ``lspci -nn -D`` and parses its lines. Here lspci
+runs once, on the same tree. os-acc also finds the NUMA node and the traits of
+each function, and whether the host or a VAN uses it.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ def address(number: int) -> str:
 
 
 def build(root: pathlib.Path, number: int) -> Kernel:
-    """A host with so many functions, of which one in 64 is a PF.
+    """Build the tree of a host; one function in 64 is a PF.
 
-    lspci can read it too.
+    lspci can read the tree too.
     """
     made = Kernel(root)
     ids = b''.join(bytes.fromhex(part)[::-1] for part in IDS.split(':'))
@@ -71,7 +71,7 @@ def build(root: pathlib.Path, number: int) -> Kernel:
 
 
 def lspci(sysfs: pathlib.Path) -> dict[str, str]:
-    """What Cyborg learns: ids by address."""
+    """Return the ids of each address, as Cyborg's drivers do."""
     output = subprocess.run(
         [
             'lspci',
@@ -94,7 +94,7 @@ def lspci(sysfs: pathlib.Path) -> dict[str, str]:
 
 
 def own() -> int:
-    """How many functions get_devices() has found."""
+    """Return how many functions get_devices() finds."""
     return sum(d.handles_total for d in os_acc.get_devices())
 
 
@@ -111,7 +111,7 @@ def host(
 
 @pytest.fixture
 def use(host, initialize, monkeypatch) -> Callable[[int], pathlib.Path]:
-    """Make a host of so many functions this one. Returns its sysfs."""
+    """Make os-acc use the tree with so many functions. Returns its sysfs."""
 
     def do(number: int) -> pathlib.Path:
         made = host(number)
@@ -126,7 +126,7 @@ def use(host, initialize, monkeypatch) -> Callable[[int], pathlib.Path]:
 def test_discovery(use, take_turns) -> None:
     number = NUMBERS[-1]
     sysfs = use(number)
-    # The VFs, and not their PFs, which are no handles while they have VFs.
+    # Only the VFs count, because a PF that has VFs is no handle.
     assert own() == number - number // VFS
     there = {
         function.address: f'{function.vendor_id}:{function.product_id}'
@@ -142,7 +142,7 @@ def test_discovery(use, take_turns) -> None:
 
 @pytest.mark.parametrize('number', NUMBERS[:-1])
 def test_growth(use, take_turns, number) -> None:
-    """What 4,096 take, beside what so many take."""
+    """Compare the time for 4,096 functions with the time for fewer."""
     use(number)
     assert own() == number - number // VFS
 

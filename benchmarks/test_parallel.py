@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""8 devices that take 200 ms each, in one plug, beside TaskFlow's threads."""
+"""A plug of 8 devices of 200 ms each. The peer is TaskFlow with threads."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Sleep(task.Task):
 
 @pytest.fixture
 def slow_devices(initialize: Callable[..., None]) -> Iterator[None]:
-    """The fake driver, with devices that take their time."""
+    """os-acc with slow devices of the fake driver."""
     initialize()
     delays = {'prepareVAN': str(SECONDS)}
     CONF.set_override('delays', delays, group='os_acc_fake')
@@ -83,6 +83,6 @@ def _plug() -> None:
 def _taskflow() -> None:
     flow = unordered_flow.Flow('prepare')
     flow.add(*(Sleep(f'prepare {number}') for number in range(COUNT)))
-    # TaskFlow's own pool takes a second to end: a pool as os-acc's.
+    # TaskFlow's own pool takes a second to end, so both use the same pool.
     with futures.ThreadPoolExecutor(COUNT) as pool:
         engines.run(flow, engine='parallel', executor=pool)

@@ -6,12 +6,12 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""plug and unplug of 8 VANs, and a plug undone, beside TaskFlow.
+"""plug and unplug of 8 VANs, and a plug that is undone.
 
-Neither side has a device: what is timed is the sequence, the state and the
-undo. os-acc writes them to its journal on the disk, TaskFlow keeps them in
-memory. With 5000 VANs of other instances in the journal, os-acc is compared
-with itself.
+The peer is TaskFlow. Neither side has a device, so the sequence, the state and
+the undo are measured. os-acc writes them to its journal on the disk, TaskFlow
+keeps them in memory. With 5000 VANs of other instances in the journal, os-acc
+is compared with itself.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ INSTANCE = objects.InstanceInfo(
 
 
 class BenchError(Exception):
-    """The last step's."""
+    """The error that the last step raises."""
 
 
 class BenchDriver(driver.DriverBase):
-    """Sets the request's handle, and has no device.
+    """A driver without devices: it sets the handle of the request.
 
     :ivar saves: save the VAN once, as a driver with a device has to
     :ivar fails_for: uuid of the VAN for which postplug fails
@@ -90,7 +90,7 @@ class BenchDriver(driver.DriverBase):
 
 
 class Step(task.Task):
-    """A task that does what BenchDriver and the plugin noop do."""
+    """A task that does the same as BenchDriver and the plugin noop."""
 
     def __init__(self, name: str, van: dict[str, Any], fails: bool) -> None:
         super().__init__(name=name)
@@ -126,9 +126,9 @@ def with_rows(
     initialize: Callable[..., Callable[[], None]],
     bench_driver: BenchDriver,
 ) -> Callable[[int], Callable[[], None]]:
-    """A function that makes an os-acc with so many VANs in its journal.
+    """A function that initializes os-acc with so many VANs in its journal.
 
-    It returns what initialize's does.
+    It returns the same as the function of the fixture initialize.
     """
     plugin = acc_plug_noop.NoopPlugin.load('noop')
     extensions = loader.Extensions(
@@ -152,7 +152,7 @@ def compare(
     bench_driver: BenchDriver,
     take_turns: Callable[..., None],
 ) -> Callable[..., None]:
-    """A function that compares os-acc with TaskFlow, or with an empty self."""
+    """A function that compares os-acc with TaskFlow or an empty os-acc."""
 
     def do(act: Callable[[], None], taskflow: Callable[[], None]) -> None:
         use_empty = with_rows(0)
@@ -254,7 +254,7 @@ def _vans(requests: Requests) -> list[dict[str, Any]]:
 def _plug_flow(
     vans: Sequence[dict[str, Any]], fails: bool = False
 ) -> linear_flow.Flow:
-    """The steps in os-acc's order; fails: the last one does."""
+    """Build the steps in os-acc's order; fails: the last step fails."""
     flow = linear_flow.Flow('plug')
     for kind, name in (
         (Prepare, 'prepare'),
@@ -276,7 +276,7 @@ def _unplug_flow(vans: Sequence[dict[str, Any]]) -> linear_flow.Flow:
 
 
 def _request(instance_uuid: str, number: int) -> objects.AcceleratorRequest:
-    """The request for a PCI function of its own, as from an ARQ."""
+    """Make a request with its own PCI function, as from an ARQ."""
     domain, rest = divmod(number, 256 * 32 * 8)
     bus, rest = divmod(rest, 32 * 8)
     slot, function = divmod(rest, 8)
@@ -293,7 +293,7 @@ def _request(instance_uuid: str, number: int) -> objects.AcceleratorRequest:
 
 
 def _fill(state_path: pathlib.Path, rows: int) -> None:
-    """Have rows VANs in the journal, plugged, 8 for each instance."""
+    """Fill the journal with plugged VANs, 8 for each instance."""
     now = timeutils.utcnow(with_timezone=True)
     entries = []
     for number in range(rows):

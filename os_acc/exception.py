@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""Every error that os-acc raises on purpose."""
+"""The errors that os-acc raises."""
 
 from __future__ import annotations
 
@@ -17,10 +17,14 @@ from os_acc.i18n import _
 
 
 class ExceptionBase(Exception):
-    """Base of all: a subclass has a msg_fmt, filled from the keywords.
+    """Base class of all errors of os-acc.
 
-    :param message: replaces the formatted text
-    :param kwargs: what msg_fmt names; kept in ``.kwargs``
+    A subclass sets ``msg_fmt``. The text of the error is ``msg_fmt``, filled
+    with the keyword arguments. It is always a plain ``str`` that can be
+    encoded in UTF-8.
+
+    :param message: the text to use instead of the formatted msg_fmt
+    :param kwargs: the values that msg_fmt names; kept in ``.kwargs``
     """
 
     msg_fmt = _('An unknown exception occurred.')
@@ -29,12 +33,15 @@ class ExceptionBase(Exception):
         self.kwargs = kwargs
         if message is None:
             try:
-                message = self.msg_fmt % kwargs
+                # str(): after oslo_i18n.enable_lazy() msg_fmt is a Message.
+                # A Message cannot be added to another text, and formatting
+                # one makes deep copies of the values.
+                message = str(self.msg_fmt) % kwargs
             except (KeyError, TypeError, ValueError):
                 # A wrong keyword must not hide the error itself.
                 message = f'{self.msg_fmt} {kwargs}'
-        self.message = message
-        super().__init__(message)
+        self.message = _plain(message)
+        super().__init__(self.message)
 
     def format_message(self) -> str:
         return self.message
@@ -47,7 +54,10 @@ class LibraryNotInitialized(ExceptionBase):
 
 
 class InvalidRequest(ExceptionBase, ValueError):
-    """A value from outside is wrong. A ValueError too, as setters raise."""
+    """A value that the caller or the operator gave is invalid.
+
+    It is a ValueError too, because the setter of a field raises it.
+    """
 
     msg_fmt = _(
         '%(subject)s: %(field)s is %(value).300r, expected %(expected)s'
@@ -102,7 +112,8 @@ class FunctionMissing(ExceptionBase):
 
 class HandleChanged(ExceptionBase):
     msg_fmt = _(
-        'Driver %(driver)r prepared %(new)s again where it was %(old)s'
+        'Driver %(driver)r prepared %(new)s instead of the earlier handle '
+        '%(old)s'
     )
 
 
@@ -118,11 +129,12 @@ class DeviceNotFound(ExceptionBase):
 
 
 class DeviceBusy(ExceptionBase):
-    """A device is in use by somebody else.
+    """A device is in use.
 
-    :param device: what is busy
-    :param reason: a whole clause, such as 'it has 2 VFs'
-    :param holder: in place of reason: who has it
+    :param device: the device that is busy
+    :param reason: a whole clause that says why, such as 'it has 2 VFs'
+    :param holder: the user of the device, as a noun; gives the reason
+        '<holder> has it' if no reason is given
     """
 
     msg_fmt = _('%(device)s is busy: %(reason)s')
@@ -144,9 +156,9 @@ class DeviceInUseByHost(ExceptionBase):
 
 
 class DiscoveryFailed(ExceptionBase):
-    """Some driver could not list its devices.
+    """At least one driver could not list its devices.
 
-    :ivar devices: what the other drivers found
+    :ivar devices: the devices that the other drivers found
     """
 
     msg_fmt = _('Discovery failed: %(errors)s')
@@ -157,29 +169,32 @@ class DiscoveryFailed(ExceptionBase):
 
 
 class DeviceError(ExceptionBase):
-    """A device, or the kernel for it, did not do what it was asked."""
+    """An operation on a device failed, in the device or in the kernel."""
 
     msg_fmt = _('%(device)s: %(reason)s')
 
 
 class CleaningFailed(DeviceError):
-    """It is not clean: nobody else may have it before it is."""
+    """A device still holds data of its last user.
+
+    It is not given to another instance until it is clean.
+    """
 
 
 class BitstreamError(ExceptionBase):
-    """A bitstream is not to be had, or is not what it should be."""
+    """A bitstream is unavailable, or its content is wrong."""
 
     msg_fmt = _('Bitstream %(bitstream)s: %(reason)s')
 
 
 class PrivilegeError(ExceptionBase):
-    """What has to be done as root cannot be."""
+    """An operation that needs root privileges cannot be run."""
 
     msg_fmt = _('Cannot act as root: %(reason)s')
 
 
 class HelperError(ExceptionBase):
-    """The process in which Cyborg's drivers run did not do what it was to."""
+    """The process that runs Cyborg's drivers failed."""
 
     msg_fmt = _("Cyborg's drivers, run by %(python)s: %(reason)s")
 
@@ -189,7 +204,7 @@ class Timeout(ExceptionBase):
 
 
 class HypervisorError(ExceptionBase):
-    """The hypervisor's management said no, or did not answer."""
+    """The hypervisor's management refused a call, or did not answer."""
 
     msg_fmt = _('%(what)s: %(reason)s')
 
@@ -199,7 +214,7 @@ class JournalError(ExceptionBase):
 
 
 class JournalMissing(JournalError):
-    """There is no journal yet: nothing was ever plugged there."""
+    """There is no journal in state_path: os-acc has not plugged anything."""
 
 
 class JournalUnreadable(JournalError):
@@ -236,16 +251,19 @@ class LockHeld(ExceptionBase, RuntimeError):
 
 
 class StepFailed(ExceptionBase):
-    """A driver's or plugin's step on one VAN failed; its cause says how."""
+    """A driver or plugin failed in one step of one VAN.
+
+    Its ``__cause__`` is the error that the driver or plugin raised.
+    """
 
     msg_fmt = _('VAN %(van)s: %(step)s of %(actor)s failed: %(err)s')
 
 
 class AttachException(ExceptionBase):
-    """What plug and unplug raise from their second step on.
+    """Base class of the errors of plug and unplug after their checks.
 
-    :ivar undo_errors: a StepFailed (or JournalError) for each thing that is
-        not undone; those VANs stay in the journal and recover() retries
+    :ivar undo_errors: one StepFailed or JournalError for each undo that
+        failed; those VANs stay in the journal, and recover() tries again
     """
 
     def __init__(
@@ -258,7 +276,8 @@ class AttachException(ExceptionBase):
         self.undo_errors = list(undo_errors)
         if self.undo_errors:
             text = '; '.join(str(error) for error in self.undo_errors)
-            self.message += _(' (not undone: %s)') % text
+            # str(): see ExceptionBase.
+            self.message += _plain(str(_(' (not undone: %s)')) % text)
             self.args = (self.message,)
 
 
@@ -275,13 +294,28 @@ class UnplugException(AttachException):
 
 
 def describe(err: BaseException) -> str:
-    """One line for a person: our own errors speak for themselves."""
-    if isinstance(err, ExceptionBase):
-        return str(err)
+    """Describe any error in a short text, for a log line or another error.
+
+    It never raises: an error without a readable text must not stop an undo.
+
+    :returns: the text of an error of os-acc, or 'Class: text' of any other
+        error; it can be encoded in UTF-8
+    """
     name = type(err).__name__
     try:
-        text = ' '.join(str(err).split())
+        text = _plain(str(err))
     except Exception as broken:
-        # A driver's error must not hide itself, or stop an undo.
-        text = f'(no text: its __str__ raised {type(broken).__name__})'
+        return f'{name}: (no text: its __str__ raised {type(broken).__name__})'
+    if isinstance(err, ExceptionBase):
+        return text
+    text = ' '.join(text.split())
     return f'{name}: {text}' if text else name
+
+
+def _plain(text: str) -> str:
+    """Return a text as a plain str, with each lone surrogate escaped.
+
+    Python has lone surrogates in file names that are not UTF-8. SQLite and
+    most streams refuse them.
+    """
+    return str(text).encode('utf-8', 'backslashreplace').decode('utf-8')

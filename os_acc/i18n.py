@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""Translation of what a user reads: exceptions and option help."""
+"""Translation of the texts of errors."""
 
 import oslo_i18n
 

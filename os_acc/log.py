@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""Log lines that say which instance and which VAN they are about."""
+"""Loggers that put the instance and the VAN in front of each line."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class _About(logging.LoggerAdapter[logging.Logger]):
 def about(
     logger: logging.Logger, instance_uuid: str, van_uuid: str | None = None
 ) -> logging.LoggerAdapter[logging.Logger]:
-    """A logger whose lines begin with the ids, as Nova's do.
+    """Make a logger whose lines begin with the UUIDs, as Nova's lines do.
 
-    :param logger: the module's
-    :param instance_uuid: the instance
-    :param van_uuid: the VAN, if it is about one
+    :param logger: the logger of the calling module
+    :param instance_uuid: the instance that the lines are about
+    :param van_uuid: the VAN that they are about; None: no single VAN
     """
     prefix = f'[instance: {instance_uuid}] '
     if van_uuid is not None:

@@ -6,10 +6,10 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""PowerVM's REST API through pypowervm: the connection, LPARs, errors.
+"""PowerVM's REST API through pypowervm: connection, LPAR UUIDs, errors.
 
-For the driver drc and the plugin powervm, which know nothing of each other.
-pypowervm (the extra powervm) is imported only when it is used.
+The driver drc and the plugin powervm share this module; neither imports the
+other. pypowervm (the extra powervm) is imported only when it is used.
 """
 
 from __future__ import annotations
@@ -30,40 +30,44 @@ OPTS = (
     cfg.StrOpt(
         'host',
         default='localhost',
-        help='Host of the REST API: localhost for NovaLink, or an HMC.',
+        help='Host of the REST API: localhost for NovaLink, or the name of an '
+        'HMC.',
     ),
     cfg.PortOpt(
         'port',
-        help='Its port. Unset: 12080 for http, 12443 for https.',
+        help='Port of the REST API. Unset: 12080 for http, 12443 for https.',
     ),
     cfg.StrOpt(
         'protocol',
         choices=('http', 'https'),
-        help='Unset: http without a password (NovaLink on this host), https '
-        'with one.',
+        help='Protocol of the REST API. Unset: https if a password is set, '
+        'else http (NovaLink on this host).',
     ),
-    cfg.StrOpt('username', help='User for the log-on. NovaLink needs none.'),
+    cfg.StrOpt(
+        'username', help='User name for the log-on. NovaLink needs none.'
+    ),
     cfg.StrOpt(
         'password',
         secret=True,
-        help='Password for the log-on. Unset: by a token file, as NovaLink '
-        'has it.',
+        help='Password for the log-on. Unset: log on with the token file of '
+        'NovaLink.',
     ),
     cfg.StrOpt(
         'cert_path',
         default='/etc/ssl/certs/',
-        help='Folder of the certificate of an https server.',
+        help='Folder with the certificate of the https server.',
     ),
     cfg.StrOpt(
         'cert_ext',
         default='.crt',
-        help='Ending of its file, whose name is that of the host.',
+        help='Suffix of the certificate file. The file has the name of the '
+        'host.',
     ),
     cfg.IntOpt(
         'request_timeout',
         default=60,
         min=1,
-        help='Seconds to wait for the answer to one request.',
+        help='Seconds to wait for the response to one request.',
     ),
 )
 
@@ -72,16 +76,18 @@ _connecting = threading.Lock()
 
 
 def register(conf: cfg.ConfigOpts) -> None:
-    """Register the group [os_acc_powervm]. May be called again."""
+    """Register the options. May be called again."""
     conf.register_opts(OPTS, group=GROUP)
 
 
 def adapter() -> Any:
-    """A pypowervm Adapter, logged on; one for the process.
+    """Return a pypowervm Adapter that is logged on.
 
-    pypowervm logs on again by itself when its session has expired.
+    The process keeps one for each set of option values. pypowervm logs on
+    again by itself when the session expires.
 
-    :raises HypervisorError: pypowervm is missing, or the log-on failed
+    :raises HypervisorError: if pypowervm is not installed, or the log-on
+        fails
     """
     conf = cfg.CONF[GROUP]
     wanted = tuple(conf[option.dest] for option in OPTS)
@@ -90,6 +96,13 @@ def adapter() -> Any:
             with errors(f'log-on to {conf.host}'):
                 _adapters[wanted] = _connect(conf)
         return _adapters[wanted]
+
+
+def close() -> None:
+    """Log off. The next call of adapter() logs on again."""
+    with _connecting:
+        # pypowervm logs off when an Adapter's session is garbage collected.
+        _adapters.clear()
 
 
 def _connect(conf: Any) -> Any:
@@ -108,17 +121,19 @@ def _connect(conf: Any) -> Any:
         certpath=conf.cert_path,
         certext=conf.cert_ext,
     )
-    # As Nova's PowerVM driver had them.
+    # The helpers that Nova's PowerVM driver used.
     helpers = [log_helper.log_helper, vios_busy.vios_busy_retry_helper]
     return pvm_adapter.Adapter(session, helpers=helpers)
 
 
 def lpar_uuid(instance_info: objects.InstanceInfo) -> str:
-    """The UUID of an instance's LPAR, in upper case as PowerVM has it.
+    """The UUID of an instance's LPAR.
 
-    :param instance_info: hypervisor_id, if it is set; else it is derived as
-        Nova's drivers for PowerVM did: the first bit is cleared
-        (pypowervm.utils.uuid.convert_uuid_to_pvm)
+    It is hypervisor_id if that is set. Otherwise it is the instance's UUID
+    with the first bit cleared, as in Nova's PowerVM driver
+    (pypowervm.utils.uuid.convert_uuid_to_pvm).
+
+    :returns: in upper case, as PowerVM writes UUIDs
     """
     if instance_info.hypervisor_id is not None:
         chosen: str = instance_info.hypervisor_id
@@ -129,19 +144,20 @@ def lpar_uuid(instance_info: objects.InstanceInfo) -> str:
 
 @contextlib.contextmanager
 def errors(what: str) -> Iterator[None]:
-    """Turn pypowervm's errors into ours, with their message kept.
+    """Turn pypowervm's errors into os-acc's; their messages are kept.
 
     :param what: what is being done, for the message
-    :raises DeviceNotFound: there is no such object (404)
-    :raises Timeout: no answer in time
-    :raises HypervisorError: anything else that it refused or could not do
+    :raises DeviceNotFound: if the object does not exist (404)
+    :raises Timeout: if the server does not answer in time
+    :raises HypervisorError: for any other error of pypowervm, and if
+        pypowervm is not installed
     """
     try:
         from pypowervm import exceptions as pvm_exceptions
     except ImportError as err:
         raise exception.HypervisorError(
             what=what,
-            reason=f'the package pypowervm is not to be had ({err}); install '
+            reason=f'the package pypowervm is unavailable ({err}); install '
             'os-acc[powervm]',
         ) from err
     try:

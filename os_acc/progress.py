@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""How far plug and unplug are, for the caller to show."""
+"""Progress of plug, unplug and program_device, for the caller to show."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ FAILED = 'failed'
 
 @dataclasses.dataclass(frozen=True)
 class Progress:
-    """One step of one VAN.
+    """The progress of one step of one VAN.
 
-    :ivar instance_uuid: the instance
-    :ivar van_uuid: the VAN
-    :ivar step: prepareVAN, plug, postplug, unplug or unprepareVAN; or
-        program_device, which has no instance and no VAN: both are empty
+    :ivar instance_uuid: the instance; empty in the step program_device
+    :ivar van_uuid: the VAN; empty in the step program_device
+    :ivar step: prepareVAN, plug, postplug, unplug, unprepareVAN or
+        program_device
     :ivar status: started, running, done or failed
     :ivar fraction: how much of the step is done, 0.0 to 1.0; None: unknown
-    :ivar message: what is being done, or why it failed
-    :ivar device: the address, in program_device
+    :ivar message: what the step is doing, or why it failed
+    :ivar device: the address of the device; set only in program_device
     """
 
     instance_uuid: str
@@ -48,17 +48,18 @@ class Progress:
 
 Callback = Callable[[Progress], None]
 
-#: Takes the fraction that is done (0.0 to 1.0; None: unknown) and a text that
-#: says what is being done.
+#: A function that takes the fraction that is done (0.0 to 1.0; None: unknown)
+#: and a text that says what is being done.
 Report = Callable[[float | None, str], None]
 
 
 class Reporter:
-    """Hands progress to the caller, one at a time, and survives its errors.
+    """Passes progress on to the caller's callback.
 
-    Steps run in several threads; the callback is never entered by two.
+    Steps run in several threads, but only one thread at a time calls the
+    callback. An error that the callback raises is logged and goes no further.
 
-    :param callback: the caller's; None: nobody listens
+    :param callback: the caller's callback; None: progress is dropped
     """
 
     def __init__(self, callback: Callback | None) -> None:

@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""What the tests of the driver cyborg share: a host for Cyborg's drivers."""
+"""Helpers of the tests of the driver cyborg: a host for Cyborg's drivers."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from kernel import Kernel
 
 @contextlib.contextmanager
 def creating(kernel: Kernel, parent: str) -> Iterator[None]:
-    """Let another process make mediated devices, as the kernel would.
+    """Let another process create mediated devices, as in the kernel.
 
-    The files ``create`` of a parent become FIFOs: what is written there is
-    done by this process.
+    The files ``create`` of a parent become FIFOs. This process reads them and
+    creates the mediated devices.
     """
     types = kernel.sys / 'class/mdev_bus' / parent / 'mdev_supported_types'
     ended = threading.Event()
@@ -41,8 +41,8 @@ def creating(kernel: Kernel, parent: str) -> Iterator[None]:
     ended.set()
     for folder, thread in threads.items():
         while thread.is_alive():
-            # Wakes up the one who waits for a writer. It may not wait yet, or
-            # have ended: then there is no reader, and nothing to wait for.
+            # Wake up the thread, which waits for a writer. If it does not
+            # wait yet, or has ended, open() fails as there is no reader.
             with contextlib.suppress(OSError):
                 flags = os.O_WRONLY | os.O_NONBLOCK
                 os.close(os.open(folder / 'create', flags))
@@ -60,7 +60,7 @@ def _serve(
 
 
 def alive(pid: int) -> bool:
-    """Whether a process is there, and no zombie."""
+    """Return whether a process exists and is no zombie."""
     try:
         text = pathlib.Path(f'/proc/{pid}/stat').read_text()
     except OSError:
@@ -79,7 +79,7 @@ def gone(pid: int, seconds: float = 20.0) -> bool:
 
 
 def wait_for(path: pathlib.Path, seconds: float = 30.0) -> str:
-    """Wait for a file; its text."""
+    """Wait for a file. Returns its text."""
     deadline = time.monotonic() + seconds
     while not path.exists():
         assert time.monotonic() < deadline, f'{path} did not come'

@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""A summary of what long tests did, at the end of the run."""
+"""A summary of the work of long tests, at the end of the run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def report(request):
 
 
 def pytest_terminal_summary(terminalreporter) -> None:
-    # From the reports: with xdist the tests ran in other processes.
+    # Read the reports, because with xdist the tests ran in other processes.
     lines = [
         line
         for passed in terminalreporter.stats.get('passed', [])

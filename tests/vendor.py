@@ -6,9 +6,9 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""A vendor's tool for an FPGA that is not there: a real executable.
+"""The tool of a vendor for a simulated FPGA. The tool is a real executable.
 
-It does as it is told by the file ``mode``. A bitstream's content is the name
+The file ``mode`` controls what it does. The content of a bitstream is the name
 of its function.
 """
 
@@ -58,9 +58,9 @@ rm -f "state.$1"
 
 
 class Vendor:
-    """The tool, and what it has done.
+    """The tool, and a record of its calls.
 
-    :param folder: an empty one
+    :param folder: an empty folder
     """
 
     def __init__(self, folder: pathlib.Path) -> None:
@@ -81,25 +81,25 @@ class Vendor:
         (self.folder / 'mode').write_text(mode)
 
     def bitstream(self, function: str) -> str:
-        """:returns: the path of one that has a function"""
+        """Return the path of a bitstream that has a function."""
         path = self.bitstreams / f'{function}.gbs'
         path.write_text(function)
         return str(path)
 
     def calls(self, name: str = 'programmed') -> list[list[str]]:
-        """The arguments of each call."""
+        """Return the arguments of each call."""
         path = self.folder / name
         if not path.exists():
             return []
         return [line.split() for line in path.read_text().splitlines()]
 
     def function(self, region: str = '') -> str | None:
-        """What is in."""
+        """Return the function that a region holds."""
         path = self.folder / f'state.{region}'
         return path.read_text() if path.exists() else None
 
     def configure(self, programming: str, **values: Any) -> None:
-        """Set device_spec, and where bitstreams may be."""
+        """Set device_spec, and the folders that bitstreams may be in."""
         spec = {
             'address': FPGA,
             'resource_class': 'FPGA',
@@ -117,6 +117,6 @@ class Vendor:
 
 
 def furnish(kernel: Any) -> None:
-    """Put the FPGA into a kernel of files, with its VFs."""
+    """Put the FPGA and its VFs into the tree of files."""
     kernel.add_function(FPGA, '8086:bcce', 0x120000, 'dfl-pci', totalvfs=4)
     kernel.write(f'{kernel.pci}/devices/{FPGA}/sriov_numvfs', str(len(VFS)))

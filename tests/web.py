@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""A web server on the loopback, with the faults of the real ones."""
+"""A web server on the loopback that can fail as real servers do."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Server(http.server.ThreadingHTTPServer):
         return self.url + path
 
     def put_image(self, content: bytes, **values: Any) -> str:
-        """Have a Glance image.
+        """Add a Glance image.
 
         :returns: its id
         """
@@ -84,7 +84,7 @@ class Server(http.server.ThreadingHTTPServer):
         return image_id
 
     def downloads(self, path: str) -> list[str | None]:
-        """The Range headers of the requests for a path."""
+        """Return the Range headers of the requests for a path."""
         return [range_ for asked, range_ in self.asked if asked == path]
 
 
@@ -191,7 +191,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 @contextlib.contextmanager
 def serving() -> Iterator[Server]:
     server = Server()
-    # Asked often whether to stop, so that a test ends at once.
+    # It checks often whether to stop, so that a test ends at once.
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     try:

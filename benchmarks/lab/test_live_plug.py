@@ -6,8 +6,10 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""A VF and a mediated device into a guest that runs: plug(live=True) beside
-libvirt's attachDeviceFlags of the same two, which are prepared already.
+"""A live plug of a VF and a mediated device into a running guest.
+
+The peer is libvirt's attachDeviceFlags for the same two devices, which are
+prepared already.
 """
 
 from __future__ import annotations
@@ -35,10 +37,10 @@ MTTY = pathlib.Path('/sys/class/mdev_bus/mtty/mdev_supported_types/mtty-1')
 @pytest.fixture
 def guest(tmp_path: pathlib.Path) -> Iterator[live.Guest]:
     daemon = live.Libvirtd(tmp_path / 'libvirt')
-    # VFIO maps all of it for the VF. Less has hardly a guest with one.
+    # VFIO maps all of the guest's memory. Guests with a VF are seldom smaller.
     made = live.Guest(daemon, memory=8192)
     made.start()
-    # libvirt binds the VF, for both.
+    # On both sides libvirt binds the VF.
     pf = {**use.SPECS[0], 'bind': 'libvirt'}
     use.configure(tmp_path / 'state', specs=(pf, {'address': use.MTTY}))
     os_acc.CONF.set_override('release_timeout', 20.0, 'os_acc')
@@ -51,7 +53,7 @@ def guest(tmp_path: pathlib.Path) -> Iterator[live.Guest]:
 def test_live_plug(guest: live.Guest, take_turns: Callable[..., None]) -> None:
     instance = use.instance(guest.uuid)
     wanted = [use.mdev_request('mtty-1', MDEV), use.pci_request(use.VFS[0])]
-    # The VFs stay over the rounds, for both.
+    # On both sides the VFs exist during all rounds.
     holder = use.instance()
     os_acc.plug(holder, [use.pci_request(use.VFS[3])])
     vans = os_acc.plug(instance, wanted, live=True)
@@ -62,7 +64,7 @@ def test_live_plug(guest: live.Guest, take_turns: Callable[..., None]) -> None:
     plugged: list[str] = []
 
     def out() -> None:
-        """Not a part of either's time."""
+        """Detach both devices. This is not measured."""
         if plugged == ['os-acc']:
             os_acc.unplug(instance, live=True)
         plugged.clear()
@@ -86,7 +88,7 @@ def test_live_plug(guest: live.Guest, take_turns: Callable[..., None]) -> None:
         live.wait(lambda: '<hostdev' not in domain.XMLDesc(0), 60)
         path = pathlib.Path('/sys/bus/mdev/devices', MDEV)
         live.wait(lambda: _remove(path), 60)
-        # QEMU lets go of the guest's memory later, in os-acc's turn.
+        # QEMU unmaps the guest's memory later, which would slow down os-acc.
         live.wait(lambda: use.driver_of(use.VFS[0]) is None, 60)
         plugged.clear()
         _rest()
@@ -104,7 +106,7 @@ def test_live_plug(guest: live.Guest, take_turns: Callable[..., None]) -> None:
 
 
 def _rest() -> None:
-    """What udev does of the last devices is in nobody's time."""
+    """Wait for udev, so that its work is not measured."""
     subprocess.run(['udevadm', 'settle'], check=True)
 
 

@@ -6,10 +6,11 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""A VF for a guest and back: os-acc beside the bare writes to sysfs.
+"""Preparing a VF for a guest and releasing it.
 
-os-acc also looks whether anybody uses it, writes to its journal before each
-act, waits until the guest has let go, and can undo what it did.
+The peer is the writes to sysfs alone. os-acc also checks that the VF is not in
+use, writes its journal before each step, waits until the guest has released
+the VF, and can undo what it did.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ def plug(tmp_path: pathlib.Path) -> Iterator[Callable[[], None]]:
 
 
 def test_vf(plug, take_turns) -> None:
-    """One that is there: bound to vfio-pci and back."""
+    """The VF exists already; it is bound to vfio-pci and back."""
     make()
 
     def bare() -> None:
@@ -98,7 +99,7 @@ def test_vf(plug, take_turns) -> None:
 
 
 def test_vf_from_nothing(plug, take_turns) -> None:
-    """With the VFs made before and removed after."""
+    """The VFs are created before and removed afterwards."""
 
     def bare() -> None:
         make()

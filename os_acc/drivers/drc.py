@@ -6,10 +6,11 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""Power I/O slots of a PowerVM host, by DRC index.
+"""Driver for the I/O slots of a PowerVM host, by DRC index.
 
-The device half has nothing to bind: PowerVM moves the whole slot. It finds
-the slot in the managed system's inventory and checks that it may be given.
+PowerVM moves whole slots between partitions, so there is nothing to bind on
+the host. The driver finds the slot in the inventory of the managed system and
+checks that an LPAR may have it.
 """
 
 from __future__ import annotations
@@ -30,12 +31,13 @@ OPTS = (
     cfg.BoolOpt(
         'discover',
         default=False,
-        help='Report the slots in get_devices(). For hosts with PowerVM.',
+        help='Report the slots in get_devices(). Set it on PowerVM hosts.',
     ),
     cfg.StrOpt(
         'resource_class',
         default='CUSTOM_POWER_IO_SLOT',
-        help='Resource class of the slots; requests for it are taken.',
+        help='Resource class of the slots. The driver handles requests for '
+        'it.',
     ),
 )
 
@@ -44,10 +46,13 @@ _PARENT = 'ParentSlotDynamicReconfigurationConnectorIndex'
 
 @dataclasses.dataclass(frozen=True)
 class Slot:
-    """A slot of the managed system's inventory.
+    """A slot in the inventory of the managed system.
 
-    :ivar owner: UUID of the partition that has it, in upper case; None: free
-    :ivar bus: DRC index of the slot that it hangs on
+    :ivar vendor_id: 4 hex digits; empty if unknown; so are the next two
+    :ivar owner: UUID of the partition that has the slot, in upper case; None
+        if the slot is free
+    :ivar owner_name: the name of that partition
+    :ivar bus: DRC index of the slot's parent bus; None if it has none
     """
 
     handle: objects.DRCHandle
@@ -65,7 +70,7 @@ class Slot:
 
     @property
     def traits(self) -> list[str]:
-        """What a request may select it by: what it holds, and where it is."""
+        """The traits of the device in the slot and of its location."""
         traits = [
             f'CUSTOM_PCI_VENDOR_{self.vendor_id.upper()}',
             f'CUSTOM_PCI_PRODUCT_{self.product_id.upper()}',
@@ -77,11 +82,13 @@ class Slot:
 
 
 def location_trait(drc_name: str) -> str:
-    """The trait for a location code: CUSTOM_LOCATION_U78CB_001_..._P1_C7."""
+    """The trait of a location code: CUSTOM_LOCATION_U78CB_001_..._P1_C7."""
     return 'CUSTOM_LOCATION_' + re.sub('[^A-Z0-9_]', '_', drc_name.upper())
 
 
 class DRCDriver(driver.DriverBase):
+    """Prepares the I/O slots of a PowerVM host."""
+
     CONFIG_OPTS = OPTS
     handle_types = ('DRCHandle',)
 
@@ -140,7 +147,10 @@ class DRCDriver(driver.DriverBase):
     def unprepareVAN(
         self, van: objects.VAN, instance_info: objects.InstanceInfo
     ) -> None:
-        """Nothing to undo; but the slot must not be with its LPAR still."""
+        """Check that the LPAR has released the slot. Nothing is undone.
+
+        :raises DeviceBusy: if the instance's LPAR still has the slot
+        """
         if not isinstance(van.handle, objects.DRCHandle):
             return
         lpar = powervm.lpar_uuid(instance_info)
@@ -157,7 +167,7 @@ class DRCDriver(driver.DriverBase):
         request: objects.AcceleratorRequest,
         slots: dict[str, Slot],
     ) -> None:
-        """Take the first free slot that has all of the request's traits."""
+        """Choose the first free slot with all of the request's traits."""
         for slot in slots.values():
             if slot.owner or not set(request.traits) <= set(slot.traits):
                 continue
@@ -169,20 +179,21 @@ class DRCDriver(driver.DriverBase):
                 except exception.DeviceBusy:
                     continue
                 van.handle, van.device = slot.handle, slot.address
-                # Saved under the lock: the next one sees it as taken.
+                # Saved under the lock, so that the next request sees it.
                 van.save()
                 return
         raise exception.DeviceNotFound(
             wanted=f'request {request.uuid}',
-            reason='no slot is free that has the traits '
+            reason='no free slot has the traits '
             f'{", ".join(request.traits) or "(any)"}',
         )
 
 
 def inventory() -> list[Slot]:
-    """The slots of this managed system.
+    """Read the I/O slots of this managed system.
 
-    :raises HypervisorError, Timeout: it cannot be had
+    :raises HypervisorError: if the server refuses or fails
+    :raises Timeout: if the server does not answer in time
     """
     adapter = powervm.adapter()
     with powervm.errors('inventory of I/O slots'):
@@ -213,7 +224,11 @@ def _slot(slot: Any) -> Slot:
 
 
 def _find(handle: objects.DRCHandle, slots: dict[str, Slot]) -> Slot:
-    """Find a handle's slot, and see that its location code is the same."""
+    """Find a handle's slot, and check that its location code matches.
+
+    :raises DeviceNotFound: if the managed system has no such slot
+    :raises InvalidRequest: if the slot has another location code
+    """
     slot = slots.get(handle.drc_index)
     if slot is None:
         raise exception.DeviceNotFound(
@@ -225,18 +240,19 @@ def _find(handle: objects.DRCHandle, slots: dict[str, Slot]) -> Slot:
             subject=f'slot {handle.drc_index}',
             field='drc_name',
             value=handle.drc_name,
-            expected=f'{slot.handle.drc_name!r}, which is at that index',
+            expected=f'{slot.handle.drc_name!r}, the location of that slot',
         )
     return slot
 
 
 def check(slot: Slot, slots: Iterable[Slot], lpar: str | None) -> None:
-    """See that a slot may be given to an LPAR.
+    """Check that a slot can be assigned to an LPAR.
 
     :param slots: the whole inventory
-    :param lpar: the LPAR that may have it already; None: nobody may
-    :raises DeviceBusy: it is another partition's, or must go with the rest
-        of its bus, of which another partition has a part
+    :param lpar: UUID of the LPAR that may already have the slot; None: the
+        slot must be free
+    :raises DeviceBusy: if another partition has the slot; or if all slots of
+        its bus must move together, and another partition has one of them
     """
     if slot.owner not in (None, lpar):
         raise exception.DeviceBusy(
@@ -248,7 +264,6 @@ def check(slot: Slot, slots: Iterable[Slot], lpar: str | None) -> None:
     for other in slots:
         if other.bus == slot.bus and other.owner not in (None, lpar):
             raise exception.DeviceBusy(
-                device=f'bus {slot.bus}, which slot {slot.address} must go '
-                'with,',
+                device=f'bus group {slot.bus} of slot {slot.address}',
                 holder=f'partition {other.owner_name} (slot {other.address})',
             )

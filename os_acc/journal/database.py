@@ -19,6 +19,7 @@ from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
+import functools
 import os
 import sqlite3
 import time
@@ -54,6 +55,10 @@ def connect(path: str) -> sqlite3.Connection:
         check_same_thread=False,
     )
     db.row_factory = sqlite3.Row
+    # A damaged text must not hide the other rows.
+    db.text_factory = functools.partial(
+        str, encoding='utf-8', errors='surrogateescape'
+    )
     db.execute('PRAGMA synchronous = FULL')
     return db
 

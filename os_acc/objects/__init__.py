@@ -6,9 +6,10 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""The versioned objects, each under its own name: ``objects.VAN``.
+"""The versioned objects, such as ``objects.VAN``.
 
-They load when first used, so that ``import os_acc`` stays light.
+The module of an object is imported when the object is first used, so that
+``import os_acc`` stays fast.
 """
 
 from __future__ import annotations
@@ -84,6 +85,6 @@ def __dir__() -> list[str]:
 
 
 def register_all() -> None:
-    """Load them all, so that any of them can be read from a primitive."""
+    """Import all objects, so that each can be read from a primitive."""
     for module in set(_MODULES.values()):
         importlib.import_module(f'{__name__}.{module}')

@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""Cyborg's accelerator requests, as its REST API v2 gives them."""
+"""Reads accelerator requests (ARQs) of Cyborg's REST API v2."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from os_acc import exception
 from os_acc.objects import base
 from os_acc.objects import handle
 
-# The same name and meaning in an ARQ and in an AcceleratorRequest.
+# Fields with the same name and meaning in an ARQ and an AcceleratorRequest.
 _PLAIN = (
     'hostname',
     'instance_uuid',
@@ -28,8 +28,8 @@ _PLAIN = (
     'device_profile_group_id',
     'device_rp_uuid',
 )
-# Cyborg writes the parts of an address in hex without a prefix and with
-# varying padding. Part, digits at the most, highest value.
+# The parts of a PCI address: name, maximum number of digits, highest value.
+# Cyborg writes them in hex, without a prefix and with varying padding.
 _ADDRESS = (
     ('domain', 8, 0xFFFFFFFF),
     ('bus', 2, 0xFF),
@@ -39,7 +39,7 @@ _ADDRESS = (
 
 
 class _ARQ:
-    """One ARQ while it is read: knows its own name for the errors."""
+    """One ARQ that is being read, with its name for the errors."""
 
     def __init__(self, values: Any) -> None:
         self.name = 'ARQ'
@@ -56,13 +56,19 @@ class _ARQ:
     def set(
         self, target: base.VersionedObject, name: str, field: str, value: Any
     ) -> None:
-        """Set target.name to the value of the ARQ's field."""
+        """Set a field of the target.
+
+        :param name: the name of the target's field
+        :param field: the name of the field in the ARQ, for the error
+        :raises InvalidRequest: if the target does not accept the value
+        """
         try:
             setattr(target, name, value)
         except exception.InvalidRequest as err:
             self.refuse(field, value, err.kwargs['expected'])
         except (TypeError, ValueError, OverflowError) as err:
-            # oslo's text for None names the field, but not as the ARQ does.
+            # For None, oslo's text names the field of the object, which is
+            # not always the key of the ARQ.
             self.refuse(field, value, 'a value' if value is None else str(err))
 
     def copy(self, key: str, target: base.VersionedObject) -> None:
@@ -75,7 +81,7 @@ class _ARQ:
         return info
 
     def address(self) -> str:
-        """The PCI address that the handle info spells in parts."""
+        """Put the PCI address together from its parts in the handle info."""
         info = self.info()
         parts = []
         for key, digits, highest in _ADDRESS:
@@ -99,7 +105,7 @@ def _pci(arq: _ARQ) -> handle.AttachHandle:
 
 
 def _mdev(arq: _ARQ) -> handle.AttachHandle:
-    # The mdev's UUID is the attach handle's own, not a part of its info.
+    # Cyborg uses the UUID of the attach handle as the UUID of the mdev.
     made = handle.MdevHandle(parent=arq.address())
     key = 'attach_handle_uuid'
     arq.set(made, 'uuid', key, arq.values.get(key))
@@ -113,8 +119,9 @@ def _test(arq: _ARQ) -> handle.AttachHandle:
 
 
 def _drc(arq: _ARQ) -> handle.AttachHandle:
-    # A proposal: Cyborg has no type for a Power I/O slot yet. The index is
-    # text of 8 hex digits, as in "lsslot": an int could be meant otherwise.
+    # A proposal: Cyborg has no type for a Power I/O slot yet. The index is a
+    # text of 8 hex digits, as "lsslot" prints it. An int is refused, because
+    # it may have been read from decimal or from hex digits.
     made, info = handle.DRCHandle(), arq.info()
     index = info.get('drc_index')
     if not isinstance(index, str):
@@ -133,7 +140,7 @@ _HANDLES: dict[str, Callable[[_ARQ], handle.AttachHandle]] = {
 
 
 def fill(request: Any, values: Mapping[str, Any]) -> None:
-    """Read an ARQ into a request.
+    """Fill a request with the values of an ARQ.
 
     :param request: an empty AcceleratorRequest
     :param values: the ARQ

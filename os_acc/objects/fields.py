@@ -6,10 +6,10 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""Field types that refuse what oslo.versionedobjects would let through.
+"""Field types that are stricter than those of oslo.versionedobjects.
 
-Each has one canonical form inside, whatever spelling came in, so that two
-spellings of one device can never be taken for two devices.
+Each type keeps its values in one canonical form. So two spellings of the name
+of one device are never taken for two devices.
 """
 
 from __future__ import annotations
@@ -41,9 +41,10 @@ def _refuse(obj: Any, attr: str, value: Any, expected: str) -> NoReturn:
 def parse_pci_address(text: str) -> tuple[int, int, int, int] | None:
     """Split a PCI address.
 
-    :param text: ``[dddd:]bb:ss.f``, hex, any case; the domain may have up to
-        8 digits (the kernel prints it with %04x, drivers/pci/probe.c)
-    :returns: (domain, bus, slot, function), or None for any other text
+    :param text: ``[dddd:]bb:ss.f`` in hex digits of any case; the domain may
+        have up to 8 digits, as the kernel prints it with %04x (see
+        drivers/pci/probe.c)
+    :returns: (domain, bus, slot, function); None: text is no PCI address
     """
     match = _PCI.fullmatch(text)
     if match is None:
@@ -53,7 +54,7 @@ def parse_pci_address(text: str) -> tuple[int, int, int, int] | None:
 
 
 class UUID(fields.FieldType[str]):
-    """A UUID with hyphens; kept in lower case."""
+    """A UUID with hyphens, kept in lower case."""
 
     def coerce(self, obj: Any, attr: str, value: Any) -> str:
         if isinstance(value, uuid.UUID):
@@ -64,7 +65,7 @@ class UUID(fields.FieldType[str]):
 
 
 class PCIAddress(fields.FieldType[str]):
-    """A PCI address; kept as ``0000:0c:00.1``, in lower case."""
+    """A PCI address, kept as ``0000:0c:00.1``, in lower case."""
 
     def coerce(self, obj: Any, attr: str, value: Any) -> str:
         parts = parse_pci_address(value) if isinstance(value, str) else None
@@ -88,7 +89,7 @@ class Name(fields.FieldType[str]):
 
 
 class DeviceAddress(Name):
-    """A PCI address in its canonical form, else a name (mtty, 0.0.0033)."""
+    """A PCI address in its canonical form, or a name (mtty, 0.0.0033)."""
 
     def coerce(self, obj: Any, attr: str, value: Any) -> str:
         name = super().coerce(obj, attr, value)
@@ -97,7 +98,7 @@ class DeviceAddress(Name):
 
 
 class DRCIndex(fields.FieldType[str]):
-    """A Power DRC index: 8 upper-case hex digits; takes an int as well."""
+    """A Power DRC index, kept as 8 upper-case hex digits; accepts an int."""
 
     def coerce(self, obj: Any, attr: str, value: Any) -> str:
         index = 0
@@ -113,7 +114,7 @@ class DRCIndex(fields.FieldType[str]):
 
 
 class Flag(fields.FieldType[bool]):
-    """True or False, and not the truth of some other value ('no')."""
+    """True or False; any other value, such as 'no', is refused."""
 
     def coerce(self, obj: Any, attr: str, value: Any) -> bool:
         if isinstance(value, bool):
@@ -122,12 +123,12 @@ class Flag(fields.FieldType[bool]):
 
 
 class Count(fields.FieldType[int]):
-    """An int from 0."""
+    """An int that is not negative."""
 
     def coerce(self, obj: Any, attr: str, value: Any) -> int:
         if type(value) is int and value >= 0:
             return value
-        _refuse(obj, attr, value, 'an int from 0')
+        _refuse(obj, attr, value, 'an int of at least 0')
 
 
 class UUIDField(fields.AutoTypedField[str]):

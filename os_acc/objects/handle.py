@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""Attach handles: what a driver makes, a plugin attaches."""
+"""Attach handles: a driver makes them, a plugin attaches them."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from os_acc.objects import fields
 
 @base.VersionedObjectRegistry.register
 class AttachHandle(base.VersionedObject):
-    """The host's name for an accelerator that can go into a guest.
+    """The name that the host has for an accelerator, to attach it to a guest.
 
-    Abstract: a driver makes one of its subclasses.
+    This class is abstract. A driver makes an object of a subclass.
     """
 
     # Version 1.0: Initial version
@@ -33,24 +33,27 @@ class AttachHandle(base.VersionedObject):
 
     @property
     def identity(self) -> str:
-        """What makes it one device of this host: equal means the same."""
+        """A text that identifies the device on this host.
+
+        Two handles with the same identity are the same device.
+        """
         values = [str(getattr(self, name)) for name in sorted(self.fields)]
         return '/'.join([self.obj_name(), *values])
 
 
 @base.VersionedObjectRegistry.register
 class PCIHandle(AttachHandle):
-    """A PCI function, PF or VF."""
+    """A PCI function: a PF or a VF."""
 
     # Version 1.0: Initial version
     VERSION = '1.0'
 
     fields = {
         'address': fields.PCIAddressField(),
-        # True: the hypervisor binds it to VFIO and back (libvirt's managed).
-        # None: the plugin's option decides.
+        # True: the hypervisor binds the function to vfio-pci and back, as
+        # libvirt does with managed='yes'. None: the plugin's option decides.
         'managed': fields.FlagField(nullable=True),
-        # The network that a smart NIC's function is on.
+        # The physical network that a function of a smart NIC is on.
         'physical_network': fields.NameField(nullable=True),
     }
 
@@ -61,14 +64,15 @@ class PCIHandle(AttachHandle):
 
 @base.VersionedObjectRegistry.register
 class MdevHandle(AttachHandle):
-    """A mediated device: UUID, the parent's sysfs name, the mdev type."""
+    """A mediated device: its UUID, its parent and its mdev type."""
 
     # Version 1.0: Initial version
     VERSION = '1.0'
 
     fields = {
         'uuid': fields.UUIDField(),
-        # A PCI address, or a name: mtty, matrix, 0.0.0033
+        # The name of the parent in sysfs: a PCI address, or a name such as
+        # mtty, matrix or 0.0.0033.
         'parent': fields.DeviceAddressField(),
         'type': fields.NameField(),
     }
@@ -80,14 +84,14 @@ class MdevHandle(AttachHandle):
 
 @base.VersionedObjectRegistry.register
 class DRCHandle(AttachHandle):
-    """A Power I/O slot by its Dynamic Reconfiguration Connector."""
+    """An I/O slot of Power: its Dynamic Reconfiguration Connector (DRC)."""
 
     # Version 1.0: Initial version
     VERSION = '1.0'
 
     fields = {
         'drc_index': fields.DRCIndexField(),
-        # The location code, U78CB.001.WZS0JZB-P1-C7
+        # The location code, such as U78CB.001.WZS0JZB-P1-C7.
         'drc_name': fields.NameField(nullable=True),
         'bus_grp_required': fields.FlagField(nullable=True),
     }
@@ -99,9 +103,9 @@ class DRCHandle(AttachHandle):
 
 @base.VersionedObjectRegistry.register
 class TestHandle(AttachHandle):
-    """A handle of no device: Cyborg's TEST_PCI, and the fake driver's."""
+    """A handle without a device: for Cyborg's TEST_PCI and the fake driver."""
 
-    __test__ = False  # not a test class, whatever pytest makes of its name
+    __test__ = False  # pytest takes a class named Test... for a test
 
     # Version 1.0: Initial version
     VERSION = '1.0'

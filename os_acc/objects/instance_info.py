@@ -6,10 +6,13 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""The instance that gets the accelerators."""
+"""The instance that the accelerators are attached to."""
 
 from __future__ import annotations
 
+from typing import Any
+
+from oslo_utils import versionutils
 from oslo_versionedobjects import fields as ovo_fields
 
 from os_acc.objects import base
@@ -18,16 +21,31 @@ from os_acc.objects import fields
 
 @base.VersionedObjectRegistry.register
 class InstanceInfo(base.VersionedObject):
-    """What drivers and plugins may know of a Nova instance."""
+    """What drivers and plugins know about an instance.
+
+    Only the uuid is required.
+    """
 
     # Version 1.0: Initial version
-    VERSION = '1.0'
+    # Version 1.1: name and project_id may be None
+    VERSION = '1.1'
 
     fields = {
         'uuid': fields.UUIDField(),
-        'name': ovo_fields.StringField(),
-        'project_id': ovo_fields.StringField(),
+        'name': ovo_fields.StringField(nullable=True),
+        'project_id': ovo_fields.StringField(nullable=True),
         'image_id': ovo_fields.StringField(nullable=True),
-        # PowerVM: the LPAR's UUID. libvirt: the instance's uuid serves.
+        # The hypervisor's own id of the instance. PowerVM: the UUID of the
+        # LPAR. libvirt: not needed, as the domain has the instance's UUID.
         'hypervisor_id': ovo_fields.StringField(nullable=True),
     }
+
+    def obj_make_compatible(
+        self, primitive: dict[str, Any], target_version: str
+    ) -> None:
+        """Put '' in place of None for a reader of version 1.0."""
+        super().obj_make_compatible(primitive, target_version)
+        if versionutils.convert_version_to_tuple(target_version) < (1, 1):
+            for name in ('name', 'project_id'):
+                if primitive.get(name) is None:
+                    primitive[name] = ''

@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""What recover() did."""
+"""The report of recover()."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from os_acc.objects import base
 
 @base.VersionedObjectRegistry.register
 class RecoveryReport(base.VersionedObject):
-    """What a crash or a reboot had left, and what became of it."""
+    """What recover() found after a crash or a reboot, and what it did."""
 
     # Version 1.0: Initial version
     # Version 1.1: Added errors
@@ -26,11 +26,14 @@ class RecoveryReport(base.VersionedObject):
     ADDED_IN = {'errors': '1.1'}
 
     fields = {
-        # Half done before; undone or finished now, and gone.
+        # VANs whose plug or unplug was interrupted. They are released, and
+        # are no longer in the journal.
         'released': ovo_fields.ListOfObjectsField('VAN', default=[]),
-        # Plugged before a reboot of the host; prepared again.
+        # VANs that were plugged before a reboot of the host. Their devices
+        # are prepared again.
         'restored': ovo_fields.ListOfObjectsField('VAN', default=[]),
-        # Still to be done; each VAN's error says why.
+        # VANs that could not be released or prepared again. The error of
+        # each VAN says why; the next recover() tries again.
         'failed': ovo_fields.ListOfObjectsField('VAN', default=[]),
         # By instance UUID: why its rows in the journal cannot be read.
         'unreadable': ovo_fields.DictOfStringsField(default={}),

@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""What the caller wants: one accelerator for one instance."""
+"""The request for one accelerator of one instance."""
 
 from __future__ import annotations
 
@@ -24,17 +24,18 @@ from os_acc.objects import fields
 
 @base.VersionedObjectRegistry.register
 class AcceleratorRequest(base.VersionedObject):
-    """An accelerator request (ARQ) of Cyborg's, or a selector.
+    """An accelerator request (ARQ) of Cyborg, or a selector.
 
-    An ARQ comes with an attach handle. A selector says by resource_class,
-    traits and driver what it wants; the driver then chooses the device.
+    An ARQ has an attach handle already. A selector describes the wanted
+    device by resource_class, traits and driver; the driver then chooses a
+    device that fits.
     """
 
     # Version 1.0: Initial version
     VERSION = '1.0'
 
     fields = {
-        # Becomes the VAN's uuid.
+        # The VAN gets the same UUID.
         'uuid': fields.UUIDField(),
         'state': ovo_fields.StringField(nullable=True),
         'hostname': fields.NameField(nullable=True),
@@ -47,15 +48,15 @@ class AcceleratorRequest(base.VersionedObject):
         ),
         'resource_class': fields.NameField(nullable=True),
         'traits': ovo_fields.ListOfStringsField(default=[]),
-        # Name of the driver to use, whatever the others claim.
+        # The name of the driver to use. No other driver is asked.
         'driver': fields.NameField(nullable=True),
-        # Path, URL or image id of what to program.
+        # Path, URL or image id of the bitstream to program.
         'bitstream': ovo_fields.StringField(nullable=True),
         'function_id': fields.NameField(nullable=True),
     }
 
-    #: The fields that say which device and what on it: asking again for a
-    #: plugged VAN with another value in one of them is not the same request.
+    #: The fields that say which device is wanted, and with which function. A
+    #: repeated request for a plugged VAN must have the same values in them.
     SELECTORS = (
         'handle',
         'resource_class',
@@ -67,14 +68,14 @@ class AcceleratorRequest(base.VersionedObject):
 
     @classmethod
     def from_arq(cls, arq: Mapping[str, Any]) -> AcceleratorRequest:
-        """Take an ARQ as Cyborg's REST API (v2) gives it.
+        """Make a request of an ARQ from Cyborg's REST API (v2).
 
-        :param arq: one item of the answer's ``arqs``; keys that os-acc does
-            not know are left alone
+        :param arq: one item of ``arqs`` in the answer; unknown keys are
+            ignored
         :returns: the request, with its handle
-        :raises ARQNotBound: its state is not Bound
-        :raises InvalidRequest: a value is malformed, out of range or missing;
-            the error names the ARQ, the field and the value
+        :raises ARQNotBound: if the state of the ARQ is not Bound
+        :raises InvalidRequest: if a value is malformed, out of range or
+            missing; the error names the ARQ, the field and the value
         """
         request = cls()
         arq_format.fill(request, arq)
@@ -84,7 +85,10 @@ class AcceleratorRequest(base.VersionedObject):
     def from_arqs(
         cls, arqs: Sequence[Mapping[str, Any]]
     ) -> list[AcceleratorRequest]:
-        """Take a list of ARQs, in its order. See from_arq."""
+        """Make a request of each ARQ of a list, in the same order.
+
+        :raises ARQNotBound, InvalidRequest: see from_arq
+        """
         if not isinstance(arqs, Sequence) or isinstance(arqs, str | bytes):
             raise exception.InvalidRequest(
                 subject='ARQs',

@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""What the functional tests share: a summary of what they did."""
+"""The summary at the end of the functional tests."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""Children of the test process that use os-acc as a process of its own."""
+"""Child processes of the tests, each of which uses os-acc."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from typing import Any
 
 import os_acc
 
-# Loaded before the fork, so that a child starts in milliseconds.
+# Imported before the fork, so that a child starts in milliseconds.
 from os_acc import host as _host  # noqa: F401
 from os_acc import objects
 from os_acc.drivers import fake as _fake  # noqa: F401
@@ -29,11 +29,11 @@ objects.register_all()
 
 
 def configure(state_path: str, **fake_options: Any) -> None:
-    """Set this process up, with the fake driver and the libvirt plugin."""
+    """Configure this process: the fake driver and the libvirt plugin."""
     conf = os_acc.CONF
     conf([], project='os-acc', default_config_files=[])
     conf.set_override('state_path', state_path, 'os_acc')
-    # One after the other: the boundaries have one order.
+    # One VAN at a time, so that the boundaries always have the same order.
     conf.set_override('max_workers', 1, 'os_acc')
     from os_acc.drivers.fake.driver import FakeDriver
 
@@ -43,7 +43,7 @@ def configure(state_path: str, **fake_options: Any) -> None:
 
 
 def _stop_coverage() -> None:
-    # It would trace the child, slowly, and lose what it has seen.
+    # It would trace the child slowly, and lose the result.
     if 'coverage' in sys.modules:
         running = sys.modules['coverage'].Coverage.current()
         if running is not None:
@@ -86,7 +86,7 @@ def run(work: Callable[[], None]) -> int:
 
 
 class Boundaries:
-    """Counts the boundaries between calls, and kills at one of them.
+    """Counts the boundaries between calls, and kills the process at one.
 
     :param kill_at: the number of the boundary, from 0; None: at none
     """
@@ -101,7 +101,7 @@ class Boundaries:
         self.names.append(name)
 
     def watch(self, cls: type, label: str, methods: list[str]) -> None:
-        """Make each call of the methods two boundaries."""
+        """Put a boundary before and after each call of the methods."""
         for method in methods:
             setattr(
                 cls, method, self._wrap(getattr(cls, method), label, method)

@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""Many processes and threads over few handles: none is ever in two guests."""
+"""Many processes and threads, few handles: none is ever in two guests."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ HANDLES = 6
 
 
 def requests(rng: random.Random) -> list[objects.AcceleratorRequest]:
-    """One handle, or two in any order."""
+    """Make requests for one handle, or for two in random order."""
     chosen = rng.sample(range(HANDLES), rng.choice((1, 1, 2)))
     return [
         objects.AcceleratorRequest(
@@ -44,7 +44,7 @@ def requests(rng: random.Random) -> list[objects.AcceleratorRequest]:
 
 
 def rounds(seed: int, counts: dict[str, int]) -> None:
-    """Plug and unplug, ROUNDS times; a busy handle is tried again."""
+    """Plug and unplug ROUNDS times; try again if a handle is busy."""
     rng = random.Random(seed)
     info = objects.InstanceInfo(
         uuid=uuid.UUID(int=rng.getrandbits(128), version=4),
@@ -80,7 +80,7 @@ def work(path: str, number: int) -> None:
         try:
             take(self, handle, van_uuid, instance_uuid)
         except exception.DeviceBusy:
-            # The journal has let two in: only the hardware stopped it.
+            # The journal let both in, and only the hardware refused.
             counts['taken twice'] += 1
             raise
 

@@ -8,9 +8,9 @@
 
 """kill -9 at every boundary of plug, its rollback, unplug and recover.
 
-After it a new process must find nothing left behind, or everything as it was.
-The calls at whose boundaries it kills are pinned in crash_boundaries.json: a
-new step fails the test until it is looked at and written down there.
+Afterwards a new process must find that all VANs are released, or that all are
+as before. crash_boundaries.json has the boundaries at which the test kills. A
+new step fails the test until somebody has reviewed it and added it there.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ PINNED = pathlib.Path(__file__).with_name('crash_boundaries.json')
 INSTANCE = '7b4a1e52-5d0c-4e49-8a53-2b8f6d1c0e01'
 VANS = [str(uuid.uuid5(uuid.UUID(INSTANCE), name)) for name in 'ab']
 
-# Every public method is a boundary: a new one is found by itself.
+# Every public method is a boundary, so new methods are found automatically.
 WATCHED = (
     (
         journal.Journal,
@@ -68,7 +68,7 @@ WATCHED = (
 
 
 class Host:
-    """A state path on which one process after the other works."""
+    """A state path that several processes use in sequence."""
 
     def __init__(self, path: pathlib.Path) -> None:
         self.path = path
@@ -87,10 +87,10 @@ class Host:
         fail: str | None = None,
         recover: bool = True,
     ) -> tuple[int, list[str]]:
-        """Do work in a process of its own, and kill it at a boundary.
+        """Do work in a new process, and kill the process at a boundary.
 
-        :param recover: initialize() first, not watched
-        :returns: how it ended, and the boundaries that it passed
+        :param recover: call initialize() first, without boundaries
+        :returns: how the process ended, and the boundaries that it passed
         """
         names = self.path / 'names'
 
@@ -114,7 +114,7 @@ class Host:
         return code, json.loads(names.read_text()) if code == 0 else []
 
     def in_use(self) -> dict[str, str]:
-        """The handles in use by the hardware, and by which VAN."""
+        """Return the handles that are in use, each with its VAN."""
         return {
             handle: user['van']
             for handle, user in self.hardware.in_use().items()
@@ -126,7 +126,7 @@ class Host:
             return [entry.van for entry in opened.entries()]
 
     def check_whole(self) -> list[str]:
-        """All or nothing, and the hardware and the journal agree.
+        """Check all or nothing, and that hardware and journal agree.
 
         :returns: the VANs that are plugged
         """
@@ -160,7 +160,7 @@ def plug() -> None:
 
 
 def plug_in_a_living_process() -> None:
-    """In one that was initialized before the other crashed."""
+    """Plug in a process that was initialized before the other crashed."""
     recovery.recover = lambda attacher: None
     os_acc.initialize()
     plug()
@@ -190,8 +190,8 @@ def plugged(host: Host) -> None:
 
 
 def killed_in_plug(host: Host) -> None:
-    """At the worst place: all is in, and nothing says so."""
-    for _ in range(2):  # the second finds the devices programmed already
+    """Killed at the worst moment: all is plugged, the rows do not say so."""
+    for _ in range(2):  # the second time the devices are programmed already
         names = host.process(plug)[1]
         assert host.process(unplug)[0] == 0
     last = names.index('after driver.postplug') + 3
@@ -202,21 +202,21 @@ def killed_in_plug(host: Host) -> None:
 
 def killed_in_unplug(host: Host) -> None:
     plugged(host)
-    # The intent is written, one plugin call is done.
+    # The intent is written, and one call of the plugin is done.
     assert host.process(unplug, kill_at=6)[0] == -signal.SIGKILL
     assert {van.state for van in host.vans()} == {'unplugging'}
 
 
 def rebooted(host: Host) -> None:
     plugged(host)
-    # What a reboot does to VFs and mdevs.
+    # A reboot removes VFs and mdevs.
     shutil.rmtree(host.hardware.path)
     os.mkdir(host.hardware.path)
     host.boot('second')
 
 
 NONE, ALL = [], VANS
-# What is done before; what is killed; how it may end.
+# The work before; the work that is killed; the allowed results.
 SCENARIOS = {
     'plug': (nothing_there, plug, (NONE, ALL)),
     'plug that fails': (nothing_there, plug_in_vain, (NONE,)),
@@ -261,12 +261,12 @@ def test_kill_at_every_boundary(tmp_path, name, report):
         prepare(host)
         code, _ = run(host, name, number)
         assert code == -signal.SIGKILL, boundary
-        # Killed again while it recovers, at the same distance; then left.
+        # Kill it again during recovery, after the same number of boundaries.
         host.process(os_acc.initialize, kill_at=number, recover=False)
         code, _ = host.process(os_acc.initialize, recover=False)
         assert code == 0, boundary
         assert host.check_whole() in ends, boundary
-        # And nothing is lost for the next.
+        # A later process can plug again.
         assert host.process(plug_and_unplug)[0] == 0, boundary
         assert host.check_whole() == NONE, boundary
     calls = sorted({boundary.split(' ', 1)[1] for boundary in names})

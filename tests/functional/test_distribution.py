@@ -6,11 +6,11 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""Somebody else's driver and plugin: a distribution of its own, installed.
+"""A driver and a plugin of another distribution, which is installed.
 
-No line of os-acc knows acc-example; it is found by its entry points, and has
-its options in [os_acc_example]. Installing it takes a package index, as pip
-makes the wheel with the setuptools that acc-example asks for.
+os-acc does not know acc-example, but finds it by its entry points. The options
+of acc-example are in [os_acc_example]. The installation needs a package index,
+because pip builds the wheel with the setuptools that acc-example requires.
 """
 
 import json
@@ -102,7 +102,7 @@ json.dump(said, sys.stdout)
 
 
 class Environment:
-    """A virtual environment that sees what this one has."""
+    """A virtual environment that sees the packages of this one."""
 
     def __init__(self, path):
         self.path = path
@@ -128,14 +128,14 @@ class Environment:
             timeout=120,
             check=False,
             cwd=self.path,
-            # Where tests are run by another tool, it shall not be seen.
+            # Another tool that runs the tests must not be seen.
             env={k: v for k, v in os.environ.items() if k != 'PYTHONPATH'},
         )
         assert done.returncode == 0, done.stderr
         return done.stdout
 
     def install(self, *folders):
-        """Install distributions, and nothing that they depend on."""
+        """Install distributions without their dependencies."""
         done = subprocess.run(
             [
                 *(sys.executable, '-m', 'pip', '--python', self.python),
@@ -152,9 +152,9 @@ class Environment:
 
 @pytest.fixture(scope='module')
 def environment(tmp_path_factory):
-    """With the example."""
+    """An environment with the example."""
     path = tmp_path_factory.mktemp('distribution')
-    # pip builds in the folder itself.
+    # pip builds in the folder itself, so use a copy.
     shutil.copytree(EXAMPLE, path / 'acc-example')
     made = Environment(path / 'venv')
     made.install(path / 'acc-example')
@@ -163,7 +163,7 @@ def environment(tmp_path_factory):
 
 @pytest.fixture(scope='module')
 def broken(environment, tmp_path_factory):
-    """With the example, and one that does not load."""
+    """An environment with the example, and with one that does not load."""
     path = tmp_path_factory.mktemp('acc-broken')
     for name, text in BROKEN.items():
         (path / name).write_text(text)
@@ -207,7 +207,7 @@ def assert_it_works(said):
     assert said['left'] == [[], '', 0]
     assert said['drivers']['example'] == ['TestHandle']
     assert said['plugins']['example'] == ['TestHandle']
-    # What os-acc has itself is still there.
+    # os-acc's own drivers and plugins still load.
     assert 'fake' in said['drivers']
     assert {'libvirt', 'noop'} <= set(said['plugins'])
     assert 'example' not in said['permitted']

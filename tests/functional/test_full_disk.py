@@ -6,10 +6,10 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""The journal's disk is full, truly: a small tmpfs, so it takes root.
+"""The disk of the journal is really full: a small tmpfs, which needs root.
 
-The devices are elsewhere. At whatever moment the disk fills up, a device is
-either as it was, or the journal still says that there is something to undo.
+The devices are on another disk. Whenever the disk fills up, either the device
+is in its first state, or the journal says that there is something to undo.
 """
 
 import errno
@@ -43,7 +43,7 @@ class Disk:
         )
 
     def fill(self, *_):
-        """Write until not one more byte goes in."""
+        """Write until the disk has no free byte."""
         with open(self.filler, 'ab', buffering=0) as file:
             for size in (4096, 1):
                 with pytest.raises(OSError) as caught:
@@ -87,7 +87,7 @@ class Host:
         return os_acc.unplug(self.instance)
 
     def in_use(self):
-        """The VANs that the devices have."""
+        """Return the UUIDs of the VANs that use a device."""
         return {use['van'] for use in self.hardware.in_use().values()}
 
     @staticmethod
@@ -95,11 +95,11 @@ class Host:
         return {van.uuid: van.state for van in os_acc.get_vans()}
 
     def nothing_is_forgotten(self):
-        """What a device has is in the journal, for recover() to undo."""
+        """Check that the journal has each VAN that a device has."""
         assert self.in_use() <= set(self.states())
 
     def works(self):
-        """There is room again: all is well, and in the end empty."""
+        """Check that all works when there is room again."""
         self.disk.free()
         os_acc.recover()
         assert set(self.states().values()) <= {'plugged'}
@@ -135,7 +135,7 @@ def host(tmp_path):
 def fill_when(host, monkeypatch, kind, step, before=False, at=0):
     """Fill the disk at a call of the driver or plugin.
 
-    :param before: before the call does anything; else when it has done all
+    :param before: True: before the call; False: after the call
     :param at: the number of the call
     """
     extensions = os_acc._host.extensions
@@ -160,7 +160,7 @@ def fill_when(host, monkeypatch, kind, step, before=False, at=0):
 
 
 def is_about_the_journal(err):
-    """The failure itself, and what could not be undone, say so."""
+    """Check that the cause and the undo errors name the journal."""
     assert isinstance(err.__cause__, exception.JournalError)
     assert '/state' in str(err)
 
@@ -203,7 +203,7 @@ def test_full_when_an_opened_library_starts_again(host):
 
 
 def test_full_before_a_driver_saves(host, monkeypatch):
-    """What it could not write down, it does not touch."""
+    """A driver that cannot save the VAN does not touch the device."""
     calls = fill_when(host, monkeypatch, 'driver', 'prepareVAN', before=True)
     with pytest.raises(exception.PlugException) as caught:
         host.plug()
@@ -230,7 +230,7 @@ def test_full_while_plugging(host, monkeypatch, kind, step, at):
         host.plug()
     assert len(calls) == 3
     is_about_the_journal(caught.value)
-    # The devices are given back, which could not be written down.
+    # The devices are released, but the journal could not be written.
     assert host.in_use() == set()
     assert caught.value.undo_errors
     for err in caught.value.undo_errors:
@@ -246,7 +246,7 @@ def test_full_before_unplug(host):
     with pytest.raises(exception.UnplugException) as caught:
         host.unplug()
     is_about_the_journal(caught.value)
-    # Nothing was begun.
+    # No step was started.
     assert host.in_use() == host.uuids(host.requests)
     assert host.states() == dict.fromkeys(host.in_use(), 'plugged')
     host.disk.free()
@@ -277,7 +277,7 @@ def test_full_while_unplugging(host, monkeypatch, kind, step, at, before):
 
 
 def test_unplug_again_after_it_was_full(host, monkeypatch):
-    """By unplug itself, not by recover()."""
+    """unplug itself finishes the work, without recover()."""
     host.plug()
     fill_when(host, monkeypatch, 'driver', 'unprepareVAN', at=1)
     with pytest.raises(exception.UnplugException):
@@ -327,7 +327,7 @@ def test_full_while_recovering(host, monkeypatch):
     with pytest.raises(exception.UnplugException):
         host.unplug()
     monkeypatch.undo()
-    # Still full: a process that starts now does not fail for that.
+    # The disk is still full. A process that starts now must not fail.
     report = os_acc.recover()
     assert {van.uuid for van in report.failed} == host.uuids(host.requests)
     assert report.released == []

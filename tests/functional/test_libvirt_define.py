@@ -6,10 +6,10 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""libvirt itself takes the XML, and gives it back as it was.
+"""libvirt accepts the XML and returns it unchanged.
 
-Its tools and its test driver (test:///default, libvirt 9.0 or later) need no
-hypervisor. They are part of the test: where one is missing, it fails.
+libvirt's tools and its test driver (test:///default, libvirt 9.0 or later)
+need no hypervisor. If one of them is missing, the tests fail.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from os_acc import objects
 
 URI = 'test:///default'
 INSTANCE = objects.InstanceInfo(uuid=uuid.uuid4(), name='n', project_id='p')
-# Bus 5 and 6 of the guest are there for guest addresses.
+# The guest has buses 5 and 6 for guest addresses.
 DOMAIN = """
 <domain type='test'>
   <name>os-acc</name>
@@ -100,7 +100,7 @@ VARIETIES = {
 
 @pytest.fixture(params=VARIETIES)
 def vans(request):
-    """The plugged VANs of one variety, with their guest_config."""
+    """Plug the VANs of one case. Returns them with their guest_config."""
     options, handles = VARIETIES[request.param]
     plugin = acc_plug_libvirt.LibvirtPlugin.load('libvirt')
     for name, value in options.items():
@@ -143,7 +143,7 @@ def meaning(element):
 
 
 def hostdevs(xml):
-    """The hostdevs of a domain, by alias."""
+    """Return the hostdevs of a domain by alias."""
     return {
         found.find('alias').get('name'): meaning(found)
         for found in etree.fromstring(xml).iterfind('devices/hostdev')
@@ -156,7 +156,7 @@ def test_schema(file):
 
 def test_virsh(file, xml):
     assert 'defined' in run('virsh', '-c', URI, 'define', str(file))
-    # Each virsh has a test driver of its own: define and show in one.
+    # Each virsh has its own test driver: define and show in one virsh.
     shown = run(
         'virsh',
         '--quiet',
@@ -176,7 +176,7 @@ def test_define(xml, vans):
         domain.undefine()
     finally:
         connection.close()
-    # As written, down to the last attribute, and nothing more.
+    # Every attribute is unchanged, and none is added.
     assert back == hostdevs(xml)
     assert set(back) == {
         f'ua-acc-{van.uuid}' for van in vans if van.guest_config
@@ -197,7 +197,7 @@ def identity(address):
 
 
 def test_a_wrong_hostdev_would_be_refused(tmp_path):
-    """libvirt does look at what the tests above give it."""
+    """libvirt really checks the XML of the tests above."""
     wrong = "<hostdev mode='subsystem' type='mdev' model='vfio-pc'/>"
     path = tmp_path / 'domain.xml'
     text = DOMAIN.format(uuid=uuid.uuid4(), hostdevs=wrong)

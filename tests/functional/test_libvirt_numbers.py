@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""The numbers of tests/unit/libvirt_double.py are libvirt's."""
+"""tests/unit/libvirt_double.py has the same constants as libvirt."""
 
 from __future__ import annotations
 

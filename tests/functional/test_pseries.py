@@ -6,12 +6,12 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""KVM on Power: QEMU's device tree and libvirt's argv say what drc.py says.
+"""KVM on Power: drc.py agrees with QEMU's device trees and libvirt's argv.
 
 Needs qemu-system-ppc64, dtc's fdtget, and virsh with libvirt's QEMU driver
 (Debian: qemu-system-ppc, device-tree-compiler, libvirt-clients,
-libvirt-daemon-driver-qemu). They are part of the test: where one is missing,
-it fails. KVM is not needed, and no guest ever runs.
+libvirt-daemon-driver-qemu). If one of them is missing, the tests fail. KVM is
+not needed, and no guest ever runs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from os_acc import objects
 QEMU = 'qemu-system-ppc64'
 # The unit address of a PHB's node is its BUID (QEMU: spapr_phb_placement).
 BUID = 0x800000020000000
-# A PCI function that needs nothing.
+# A PCI function that needs no device of the host.
 DEVICE = 'pci-testdev'
 
 
@@ -59,11 +59,11 @@ def run(*command, **options):
 
 
 def device_tree(folder, devices, machine='pseries'):
-    """What QEMU says of every PCI function under the PHBs.
+    """Read every PCI function under the PHBs from QEMU's device tree.
 
-    :param devices: what follows each -device
-    :returns: {(PHB index, (slot, function) of each bridge and at last of the
-        function itself): ibm,my-drc-index or None}
+    :param devices: the arguments of the options -device
+    :returns: ibm,my-drc-index or None, by (PHB index, (slot, function) of each
+        bridge on the way, (slot, function) of the function itself)
     """
     dtb = folder / 'guest.dtb'
     command = [QEMU, '-nodefaults', '-display', 'none', '-accel', 'tcg']
@@ -115,7 +115,7 @@ def device(bus, slot, function=0):
 
 
 def test_every_place_of_phbs(tmp_path, report):
-    """Slot 0 too: QEMU takes it."""
+    """Slot 0 too, because QEMU accepts it."""
     buses = {0: 'pci.0', 1: 'phb1.0', 17: 'phb17.0', 30: 'phb30.0'}
     places = [
         (index, slot, function)
@@ -147,8 +147,8 @@ def test_every_phb(tmp_path):
 
 
 def test_bridges(tmp_path, report):
-    """The innermost bridge counts, however deep; bridges count as others."""
-    # name: bus, slot, chassis, PHB, the bridges' slots down to it
+    """The innermost bridge gives the chassis. Bridges have indexes too."""
+    # name: bus, slot, chassis, PHB, slots of the bridges above
     bridges = {
         'a': ('phb7.0', 3, 5, 7, ()),
         'b': ('a', 2, 9, 7, (3,)),
@@ -174,7 +174,7 @@ def test_bridges(tmp_path, report):
 
 @pytest.mark.parametrize('version', ['2.1', '2.2', '2.3', '2.4', '4.0'])
 def test_old_machines(tmp_path, version):
-    """Which machine types have connectors at all."""
+    """drc.py knows which machine types have connectors."""
     machine = f'pseries-{version}'
     tree = device_tree(tmp_path, [device('pci.0', 5)], machine)
     text = f"""
@@ -219,10 +219,10 @@ HEAD = """
 
 
 class Libvirt:
-    """libvirt's QEMU driver inside virsh: no daemon, no socket, all its
-    files in a folder of its own (https://libvirt.org/drvqemu.html#uris).
+    """libvirt's QEMU driver embedded in virsh, without daemon and socket.
 
-    Run as root, it would want the user libvirt-qemu; so it runs as nobody.
+    All its files are in one folder (https://libvirt.org/drvqemu.html#uris). It
+    runs as nobody, because as root it needs the user libvirt-qemu.
     """
 
     def __init__(self, folder):
@@ -283,7 +283,7 @@ class Libvirt:
 
 @pytest.fixture(scope='module')
 def libvirt():
-    # Not pytest's folder, which only root can enter.
+    # Only root can enter pytest's folder.
     with tempfile.TemporaryDirectory(prefix='os-acc-') as name:
         yield Libvirt(pathlib.Path(name))
 
@@ -367,20 +367,20 @@ def domain(controllers, vans):
     for van in vans:
         element = etree.fromstring(van.guest_config)
         if element.get('type') == 'pci':
-            # What libvirt chooses by itself where the host has VFIO.
+            # libvirt adds this itself if the host has VFIO.
             element.insert(0, etree.Element('driver', name='vfio'))
         made.append(etree.tostring(element, encoding='unicode'))
     return HEAD.format(uuid=uuid.uuid4(), devices=controllers + ''.join(made))
 
 
 def way(options, name):
-    """Of a -device: the PHB index, the chassis, and the way to it."""
+    """The PHB index of a -device, its chassis, and the slots down to it."""
     option = options[name]
     slot, _, function = option['addr'].partition('.')
     place = (int(slot, 16), int(function or '0', 16))
     bus = option['bus']
-    # pci.N.0 is the bus of PHB pci.N, pci.0 of the machine's own; a bridge's
-    # bus has the bridge's name.
+    # pci.N.0 is the bus of PHB pci.N, pci.0 that of the machine's own PHB. The
+    # bus of a bridge has the bridge's name.
     if match := re.fullmatch(r'(pci\.\d+)\.0', bus):
         host = options[match[1]]
         assert host['driver'] == 'spapr-pci-host-bridge'
@@ -409,7 +409,8 @@ def test_libvirt(libvirt, tmp_path, report, name):
             slot, function = ways[f'ua-acc-{van.uuid}'][2][-1]
             assert hint.endswith(f':{slot:02x}.{function}')
 
-    # And QEMU, started so, but with devices that this host has.
+    # QEMU with these options agrees. The devices are replaced by one that
+    # needs no hardware.
     keep = ('driver', 'id', 'bus', 'addr', 'multifunction')
     tree = device_tree(
         tmp_path,
@@ -433,7 +434,7 @@ def test_libvirt(libvirt, tmp_path, report, name):
 
 
 def test_libvirt_without_hints(libvirt):
-    """Not yet defined: nobody knows the address, nor a PHB's index."""
+    """Before the domain is defined, addresses and PHB indexes are missing."""
     (van,) = plug([None])
     assert drc.drc_index_of(domain(root(0), [van]), van.uuid) is None
     (van,) = plug(['01:01.0'])
@@ -468,7 +469,7 @@ def test_refused_by_libvirt_too(libvirt, controllers, hint):
 
 
 def test_numbers(libvirt):
-    """libvirt reads a target as C does, and so does drc."""
+    """libvirt and drc read the number of a target as C does."""
     (van,) = plug(['01:01.0'])
     for number, index in (('0x10', 16), ('010', 8), ('10', 10)):
         text = domain(root(0) + root(1, number), [van])

@@ -10,9 +10,9 @@
 
     python tests/lab/boot.py [--boots N] [--timeout SECONDS] [-- ARGUMENT...]
 
-What follows ``--`` is pytest's; without it, tests/lab. The tests run with
-this very Python, in this very folder, as root, on a root file system that is
-this machine's (see guest.sh), and the exit code is pytest's. It needs no KVM.
+The arguments after ``--`` go to pytest; the default is tests/lab. The tests
+run as root, with this Python, in this folder and on the root file system of
+this machine (see guest.sh). The exit code is that of pytest. It needs no KVM.
 
 With --boots 2 the machine is booted twice, with the same disk at /lab/state:
 tests marked boot1 run at the first boot, those marked boot2 at the second,
@@ -42,8 +42,8 @@ CACHE = pathlib.Path(
 )
 # The tests' environment: these of ours, and what starts with OS_ACC_.
 PASSED_ON = ('CI', 'LANG', 'PYTEST_ADDOPTS', 'PYTHONWARNINGS')
-# What no test needs, and takes udev seconds to load. A test may still
-# modprobe any of them.
+# Modules that no test needs, and that udev takes seconds to load. A test may
+# still modprobe any of them.
 NOT_BY_ITSELF = (
     'ahci,bochs,button,evdev,i2c_i801,i6300esb,iTCO_wdt,joydev,kvm_amd,'
     'lpc_ich,pcspkr,powernow_k8,psmouse,qemu_fw_cfg,serio_raw,sg'
@@ -52,8 +52,8 @@ KERNEL = (
     'os_acc_lab=1 intel_iommu=on iommu=pt mitigations=off apparmor=0 audit=0 '
     f'tsc=reliable nowatchdog modprobe.blacklist={NOT_BY_ITSELF}'
 )
-FAILED = 70  # EX_SOFTWARE: no code of pytest's
-TIMED_OUT = 124  # as timeout(1)
+FAILED = 70  # EX_SOFTWARE: pytest never returns it
+TIMED_OUT = 124  # as timeout(1) returns it
 
 
 def say(text: str) -> None:
@@ -105,7 +105,7 @@ def arguments() -> argparse.Namespace:
 
 
 class Lab:
-    """The files that outlive one boot of it, and the options of all."""
+    """The files that are kept between boots, and the options of each boot."""
 
     def __init__(self, folder: pathlib.Path, options: argparse.Namespace):
         self.folder = folder
@@ -192,9 +192,9 @@ class Lab:
         ]
 
     def boot(self, boot: int) -> tuple[int, str]:
-        """Boot it, run the tests, and wait until it is down again.
+        """Boot the machine, run the tests, and wait until it is down.
 
-        :returns: the exit code, and what there is to say
+        :returns: the exit code, and a text about the boot
         """
         self._write_orders(boot)
         started = time.monotonic()
@@ -205,7 +205,7 @@ class Lab:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             env={**os.environ, 'PATH': f'{path}:/usr/sbin:/sbin'},
-            # QEMU is a grandchild: its group is what can be ended.
+            # QEMU is a grandchild, so its process group is ended.
             start_new_session=True,
         )
         try:
@@ -224,7 +224,7 @@ class Lab:
         return code, f'{last} ({took} with the boot)'
 
     def _stream(self, process: subprocess.Popen[bytes]) -> tuple[str, bool]:
-        """Pass on what the machine writes.
+        """Print the output of the machine.
 
         :returns: the last line that is pytest's, and False if time was up
         """
@@ -260,7 +260,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 def compile_sources() -> None:
-    """Leave byte code for the machine, which takes its time for that."""
+    """Compile all modules here, as the machine is slow at that."""
     subprocess.run(
         [sys.executable, '-m', 'compileall', '-q', HERE]
         + [
@@ -291,7 +291,7 @@ def main() -> int:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Boot a new machine, as often as is wanted. Returns the exit code."""
+    """Boot a new machine the wanted number of times. Returns the exit code."""
     code, said = 0, []
     with tempfile.TemporaryDirectory(prefix='os-acc-lab-') as folder:
         lab = Lab(pathlib.Path(folder), options)

@@ -6,10 +6,10 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""What tests in the lab share: its devices, and that they are left alone.
+"""Fixtures for the tests in the lab: its devices, and checks after each test.
 
-These tests change what the host's kernel does with devices, so they run only
-in the machine that boot.py boots.
+These tests change devices of the kernel that they run on. So they run only in
+the machine that boot.py boots.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def pytest_collection_modifyitems(
     left_out = [item for item in items if not wanted(item)]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if wanted(item)]
-    # What leaves devices taken for the next boot comes last.
+    # Tests that leave devices in use for the next boot run last.
     items.sort(key=lambda item: 'leave_all' in item.fixturenames)
 
 
@@ -107,7 +107,7 @@ def _differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
 
 
 def _put_back(before: dict[str, dict[str, Any]]) -> None:
-    """So that one test that leaves things behind is one that fails."""
+    """Clean up, so that only the test that left something behind fails."""
     for name in _snapshot().keys() - before.keys():
         with contextlib.suppress(OSError):
             (MDEVS / name / 'remove').write_text('1')
@@ -139,12 +139,12 @@ def snapshot(_modules):
 
 @pytest.fixture
 def leave_all():
-    """For a test that leaves devices taken: the next boot looks at them."""
+    """For a test that leaves devices in use, which the next boot checks."""
 
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left(request, snapshot):
-    """Every other test leaves the devices as it found them."""
+    """Check that every other test leaves the devices as it found them."""
     before = snapshot()
     yield
     if 'leave_all' in request.fixturenames:
@@ -168,7 +168,7 @@ def nvme_pf() -> str:
 
 @pytest.fixture
 def mtty() -> pathlib.Path:
-    """The parent of mediated devices: not a PCI function."""
+    """The parent of mediated devices, which is no PCI function."""
     return pathlib.Path('/sys/class/mdev_bus/mtty').resolve()
 
 
@@ -198,7 +198,7 @@ def nic_up():
 
 @pytest.fixture
 def configured(tmp_path):
-    """A process that uses os-acc, root, without a daemon."""
+    """This process uses os-acc as root, without privsep's daemon."""
     use.configure(tmp_path / 'state')
     yield os_acc.CONF
     use.close()
@@ -206,7 +206,7 @@ def configured(tmp_path):
 
 @pytest.fixture
 def held():
-    """A function: hold a VFIO file open in another process, until the end."""
+    """A function that holds a VFIO file open in another process."""
     holders = []
 
     def hold(path: str) -> int:

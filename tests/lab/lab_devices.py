@@ -6,11 +6,11 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""The lab's devices: where they are, and the QEMU options that make them.
+"""The devices of the lab: their addresses and their QEMU options.
 
-The addresses are fixed: every root port has its own slot, and the firmware
-numbers the buses in the order of the slots. The IOMMU groups' numbers are
-not: they depend on how many devices virtme-ng adds.
+The addresses are fixed, because every root port has its own slot, and the
+firmware numbers the buses in the order of the slots. The numbers of the IOMMU
+groups are not fixed: they depend on how many devices virtme-ng adds.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ MULTI_NVME = '0000:06:00.0'
 MULTI_NIC = '0000:06:00.1'
 # The boot display (boot_vga is 1), without a driver.
 DISPLAY = '0000:00:16.0'
-# A function that no driver of Linux wants. A group of its own.
+# A function that has no driver in Linux. A group of its own.
 PLAIN = '0000:00:17.0'
 
-# vendor:device, and the driver it has when a test starts.
+# vendor:device, and the driver that it is bound to when a test starts.
 EXPECTED = {
     NVME_PF: ('1b36:0010', 'nvme'),
     NVME_DISK: ('1b36:0010', 'nvme'),
@@ -50,7 +50,7 @@ EXPECTED = {
     PLAIN: ('1234:11e8', None),
 }
 
-# The disk that a reboot leaves as it is: /lab/state.
+# The disk that is kept over a reboot: /lab/state.
 STATE_SERIAL = 'lab-state'
 
 
@@ -89,7 +89,7 @@ def qemu_options(namespace: pathlib.Path, state: pathlib.Path) -> list[str]:
         ('-device', pf % NVME_PF_VFS),
         ('-drive', _drive('namespace', namespace)),
         ('-device', 'nvme,serial=disk0,bus=rp2,drive=namespace'),
-        # One wire for all three interfaces, which leads nowhere.
+        # All three interfaces are on one isolated hub.
         *(('-netdev', f'hubport,id=net{n},hubid=0') for n in range(3)),
         ('-device', 'e1000e,bus=rp3,netdev=net0'),
         ('-device', 'pcie-pci-bridge,id=bridge,bus=rp4'),

@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""libvirtd in the lab, and a guest that tells what is on its PCI bus."""
+"""libvirtd in the lab, and a guest that reports its PCI devices."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ URI = 'qemu:///system'
 RUN = pathlib.Path('/run/libvirt')
 SOCKET = RUN / 'libvirt-sock'
 
-# vendor:device, as the guest sees it: samples/vfio-mdev/mtty.c, QEMU's nvme.
+# vendor:device in the guest, of samples/vfio-mdev/mtty.c and QEMU's nvme.
 MTTY_IDS = '4348:3253'
 NVME_IDS = '1b36:0010'
 
@@ -38,7 +38,7 @@ namespaces = []
 stdio_handler = "file"
 """
 
-# Says all the time what is on its bus: BEAT number ids... END
+# Prints the devices on its bus again and again: BEAT number ids... END
 INIT = """#!/bin/busybox sh
 /bin/busybox mkdir -p /proc /sys
 /bin/busybox mount -t proc proc /proc
@@ -89,7 +89,7 @@ DOMAIN = """
 
 
 class Libvirtd:
-    """The daemon, with folders of its own."""
+    """libvirtd, with its own folders."""
 
     def __init__(self, folder: pathlib.Path) -> None:
         self.folder = folder
@@ -106,7 +106,7 @@ class Libvirtd:
             subprocess.run(mount, check=True, timeout=60)
         pathlib.Path('/etc/libvirt/qemu.conf').write_text(QEMU_CONF)
         subprocess.run(['modprobe', 'kvm_amd', 'nested=0'], check=True)
-        # Its package's script makes them; it is not run here.
+        # The package's script makes them, but it does not run here.
         for command in (
             ['groupadd', '--system', '--force', 'kvm'],
             ['useradd', '--system', '--user-group', 'libvirt-qemu'],
@@ -147,10 +147,10 @@ class Libvirtd:
         try:
             wait(lambda: virsh('version', check=False).returncode == 0, 120)
         except AssertionError as err:
-            said = (self.folder / 'libvirtd.log').read_text()[-2000:]
+            log_end = (self.folder / 'libvirtd.log').read_text()[-2000:]
             why = virsh('version', check=False).stderr
             raise AssertionError(
-                f'libvirtd ({self._process.poll()}): {said}\nvirsh: {why}'
+                f'libvirtd ({self._process.poll()}): {log_end}\nvirsh: {why}'
             ) from err
 
     def kill(self) -> None:
@@ -174,7 +174,7 @@ class Libvirtd:
 
 
 class Guest:
-    """A guest, defined and maybe running. It is seen by virsh only."""
+    """A defined guest, controlled only through virsh."""
 
     def __init__(
         self,
@@ -218,13 +218,13 @@ class Guest:
         return [w[w.index('BEAT') + 1 : -1] for w in words if w[-1] == 'END']
 
     def bus(self) -> list[str]:
-        """What the guest has on its PCI bus from now on: vendor:device."""
+        """The devices on the guest's PCI bus now, as vendor:device."""
         before = self._beats()
         last = int(before[-1][0]) if before else 0
 
         def later() -> list[str] | None:
             now = self._beats()
-            # The one under way may have begun before.
+            # The next report may have begun before this call.
             if now and int(now[-1][0]) >= last + 2:
                 return now[-1][1:]
             return None

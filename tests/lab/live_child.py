@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""A process that plugs or unplugs, and is killed at a certain point."""
+"""A process that plugs or unplugs and kills itself at a given point."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ requests = [
     for each in order['requests']
 ]
 if order['kill'] == 'detach':
-    # The guest has been asked.
-    detach._Detach._is_in = die
+    # This is called after the guest was asked.
+    detach.Detach.is_attached = die
     os_acc.unplug(instance, live=True)
 else:
     attach.attach = (

@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""Many at once over few devices."""
+"""Many processes and threads, few devices."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def test_64_at_once_over_4_vfs_and_12_mdevs(tmp_path, snapshot):
 
     def work() -> None:
         use.configure(tmp_path / 'state')
-        # So many wait for one parent's turn; the emulated machine is slow.
+        # Many wait for one parent, and the emulated machine is slow.
         os_acc.CONF.set_override('device_timeout', 300.0, 'os_acc')
         with futures.ThreadPoolExecutor(AT_ONCE) as pool:
             list(pool.map(one, range(AT_ONCE)))
 
     def one(number: int) -> None:
-        """Plug whatever is free, see that nobody else has it, unplug it."""
+        """Plug a free device, check that no other guest has it, unplug it."""
         chance = random.Random(number)
         deadline = time.monotonic() + 400
         while time.monotonic() < deadline:

@@ -30,8 +30,8 @@ from os_acc.devices import sysfs
 INSTANCE = '1b0a6bb0-1111-4222-8333-444455556666'
 MDEV = '5f6a7b8c-1111-4222-8333-444455556666'
 
-# Between which calls a process is killed: every write to the journal, every
-# write to the kernel, and the plugin's.
+# The calls between which a process is killed: writes to the journal, writes to
+# the kernel, and calls of the plugin.
 WATCHED = (
     (journal.Journal, 'journal', ['add', 'save', 'save_all', 'mark']),
     (journal.Journal, 'journal', ['settle']),
@@ -41,7 +41,7 @@ WATCHED = (
 
 
 def requests() -> list[objects.AcceleratorRequest]:
-    """A VF of a PF that has none yet, a function of e1000e's, an mdev."""
+    """Make requests for a VF that does not exist yet, an e1000e, an mdev."""
     made = [
         use.pci_request(use.VFS[0]),
         use.pci_request(lab_devices.NIC),
@@ -67,7 +67,7 @@ def plug_and_unplug() -> None:
 
 
 def nothing() -> None:
-    """Only initialize(), which recovers."""
+    """Do nothing else: initialize() recovers."""
 
 
 class Runs:
@@ -79,7 +79,7 @@ class Runs:
     def process(
         self, work: Callable[[], None] | None, kill_at: int | None = None
     ) -> tuple[int, list[str]]:
-        """initialize(), which recovers, then work, killed at a boundary.
+        """Run initialize() and work in a new process, killed at a boundary.
 
         :param work: None: kill in initialize() itself
         :returns: how it ended, and the boundaries that it passed
@@ -114,8 +114,9 @@ class Runs:
 
 
 def test_killed_at_every_step(tmp_path, snapshot, report):
-    """Then a new process: as before, or plugged whole; and no row is left
-    that has no device, nor a device that has no row.
+    """A new process finds all plugged or all as before.
+
+    Each row has its device, and each device in use has its row.
     """
     before = snapshot()
     runs = Runs(tmp_path)
@@ -132,7 +133,7 @@ def test_killed_at_every_step(tmp_path, snapshot, report):
         code, _ = runs.process(plug_and_unplug, kill_at)
         assert code == -signal.SIGKILL, names[kill_at]
         if kill_at % 4 == 0:
-            # Killed again while it recovers, at a step that moves along.
+            # Kill it again while it recovers, at a changing step.
             runs.process(None, kill_at // 4 % 9)
         assert runs.process(nothing)[0] == 0
         left, states = snapshot(), runs.states()

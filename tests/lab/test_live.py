@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""Attach to and detach from a guest that runs: libvirtd, QEMU, VFIO."""
+"""Attach to and detach from a running guest: libvirtd, QEMU, VFIO."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def libvirtd(tmp_path_factory):
 
 @pytest.fixture(scope='module')
 def guest(libvirtd):
-    """One that runs, for all tests of this module."""
+    """A running guest for all tests of this module."""
     made = live.Guest(libvirtd)
     made.start()
     yield made
@@ -51,7 +51,7 @@ def guest(libvirtd):
 
 @pytest.fixture
 def here(configured):
-    """os-acc for guests that run. libvirt is asked by virsh only, else."""
+    """Configure os-acc for live calls. The tests read libvirt by virsh."""
     conf = configured
     conf.set_override('release_timeout', 20.0, 'os_acc')
     for name, value in {
@@ -72,7 +72,7 @@ def requests() -> list[objects.AcceleratorRequest]:
 
 
 def hostdevs(guest: live.Guest) -> tuple[int, int]:
-    """How many the running guest has, and its definition."""
+    """Count the devices of the running guest and of its definition."""
     return (
         guest.xml().count('<hostdev'),
         guest.xml('--inactive').count('<hostdev'),
@@ -80,7 +80,7 @@ def hostdevs(guest: live.Guest) -> tuple[int, int]:
 
 
 def test_live(guest, here, snapshot):
-    """The guest itself lists both; then neither, and nothing is left."""
+    """The guest itself lists both devices, and after unplug neither."""
     before = snapshot()
     assert not guest.sees(*BOTH)
     wanted = requests()
@@ -105,7 +105,7 @@ def test_live(guest, here, snapshot):
 
 
 def test_a_part(guest, here, snapshot):
-    """One of two is taken out; the other stays."""
+    """One of two devices is unplugged; the other stays."""
     wanted = requests()
     os_acc.plug(instance(guest), wanted, live=True)
     assert os_acc.unplug(instance(guest), wanted[:1], live=True) == 1
@@ -116,7 +116,7 @@ def test_a_part(guest, here, snapshot):
 
 
 def test_cold(libvirtd, here, snapshot):
-    """Defined with guest_config; booted; destroyed; unplugged."""
+    """Define a guest with guest_config, boot it, destroy it, unplug."""
     before = snapshot()
     made = live.Guest(libvirtd)
     try:
@@ -132,7 +132,7 @@ def test_cold(libvirtd, here, snapshot):
 
 
 def test_a_guest_that_is_shut_off(libvirtd, here):
-    """Live on one that does not run: its definition alone."""
+    """A live plug for a guest that is off changes its definition only."""
     made = live.Guest(libvirtd)
     try:
         os_acc.plug(instance(made), requests()[:1], live=True)
@@ -144,7 +144,7 @@ def test_a_guest_that_is_shut_off(libvirtd, here):
 
 
 def test_a_domain_that_is_gone(libvirtd, here, snapshot):
-    """To plug into it is an error; to unplug from it is done."""
+    """A plug into a missing guest fails; an unplug from it succeeds."""
     before = snapshot()
     made = live.Guest(libvirtd)
     os_acc.plug(instance(made), requests()[:1], live=True)
@@ -162,7 +162,9 @@ def test_a_guest_that_does_not_answer(guest, here, snapshot):
     try:
         here.set_override('detach_attempt_timeout', 3.0, 'os_acc_libvirt')
         here.set_override('detach_timeout', 6.0, 'os_acc_libvirt')
-        with pytest.raises(exception.UnplugException, match='let go') as err:
+        with pytest.raises(
+            exception.UnplugException, match='to release VAN'
+        ) as err:
             os_acc.unplug(instance(guest), live=True)
         assert isinstance(err.value.__cause__, exception.Timeout)
         vans = os_acc.get_vans(instance(guest))
@@ -215,7 +217,7 @@ def test_libvirtd_restarts_in_a_detach(guest, libvirtd, here, snapshot):
 
 @pytest.mark.parametrize('kill', ['before attach', 'after attach', 'detach'])
 def test_killed(guest, here, snapshot, tmp_path, kill):
-    """No device in the guest without a VAN, nor a VAN without its device."""
+    """Each device of the guest has a VAN, and each VAN has its device."""
     before = snapshot()
     wanted = requests()
     if kill == 'detach':
@@ -242,7 +244,7 @@ def test_killed(guest, here, snapshot, tmp_path, kill):
 
 
 def test_no_free_port(libvirtd, here, snapshot):
-    """The second of three is impossible: all goes back."""
+    """The second of three devices is refused, and all are undone."""
     before = snapshot()
     made = live.Guest(libvirtd, ports=1)
     try:
@@ -265,7 +267,7 @@ def test_no_free_port(libvirtd, here, snapshot):
 
 
 def test_a_function_that_fits_no_port(guest, here, snapshot):
-    """A place that cannot be: a conventional slot on a root port."""
+    """An invalid guest address: a slot that a root port does not have."""
     before, bus = snapshot(), guest.bus()
     wanted = [use.pci_request(use.VFS[0]), use.mdev_request('mtty-1')]
     # Slot 5 of a root port, which has slot 0 only.
@@ -284,7 +286,7 @@ def test_a_function_that_fits_no_port(guest, here, snapshot):
 
 
 def test_the_device_of_another_domain(guest, libvirtd, here):
-    """Somebody gave it to another domain, past os-acc."""
+    """Somebody gave the device to another domain, without os-acc."""
     wanted = use.mdev_request('mtty-1')
     other = live.Guest(libvirtd)
     try:
@@ -300,7 +302,7 @@ def test_the_device_of_another_domain(guest, libvirtd, here):
 
 
 def test_what_is_there_already(guest, here, tmp_path):
-    """libvirt takes nothing twice, and what is missing is added."""
+    """libvirt attaches no device twice; a missing one is added."""
     wanted = use.mdev_request('mtty-1')
     (van,) = os_acc.plug(instance(guest), [wanted], live=True)
     plugin = acc_plug_libvirt.LibvirtPlugin.load('libvirt')
@@ -315,7 +317,7 @@ def test_what_is_there_already(guest, here, tmp_path):
         assert hostdevs(guest) == (1, 1)
     group = use.mdev_file(van.handle.uuid)
     assert os.path.exists(group)
-    # Its device under another alias; its alias with another device.
+    # The device with another alias; the alias with another device.
     other = objects.VAN.obj_from_primitive(van.obj_to_primitive())
     other.uuid = str(uuid.uuid4())
     with pytest.raises(exception.DeviceBusy, match=van.uuid):
@@ -330,7 +332,7 @@ def test_what_is_there_already(guest, here, tmp_path):
 
 
 def test_a_transient_domain(guest, here, snapshot):
-    """It has no definition: the device goes to the running guest alone."""
+    """A transient guest has no definition: only the running guest changes."""
     before = snapshot()
     live.virsh('undefine', guest.uuid)
     try:
@@ -345,7 +347,7 @@ def test_a_transient_domain(guest, here, snapshot):
 
 
 def test_rounds(guest, libvirtd, here, snapshot, report):
-    """20 times in and out: nothing grows."""
+    """Plug and unplug 20 times: nothing grows."""
     before = snapshot()
     wanted = requests()
 

@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""PCI functions on a real kernel: taken, and given back as they were."""
+"""PCI functions on a real kernel: prepared, and restored afterwards."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from os_acc.devices import sriov
 
 
 def test_a_vf_is_made_bound_and_given_back(configured, snapshot):
-    """From no VFs at all, with a request in the shape of a real ARQ."""
+    """The VFs do not exist yet; the request has the form of a real ARQ."""
     before = snapshot()
     instance, request = use.instance(), use.pci_request(use.VFS[0])
     (van,) = os_acc.plug(instance, [request])

@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""A host that is booted again: VFs and mdevs are gone, and come back."""
+"""A reboot of the host removes VFs and mdevs; os-acc creates them again."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""What is never taken, and that the refusal changes nothing."""
+"""Devices that os-acc never takes. A refusal changes nothing."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from os_acc.devices import vfio
 
 
 def refused(address: str, kind: type[Exception], snapshot) -> str:
-    """Plug in vain; see that nothing changed.
+    """Check that a plug fails and changes nothing.
 
-    :returns: what the error says
+    :returns: the text of the error
     """
     before = snapshot()
     with pytest.raises(exception.PlugException) as caught:
@@ -97,7 +97,7 @@ def test_what_device_spec_does_not_name(configured, snapshot, tmp_path):
 
 
 def test_a_device_that_another_process_holds(configured, snapshot):
-    """Bound to VFIO by somebody else, and open: another's guest."""
+    """Another program has bound the function to VFIO and has it open."""
     there = vfio.Binding.of(os_pci(lab_devices.PLAIN))
     vfio.bind(lab_devices.PLAIN, 'vfio-pci', 30)
     guest = use.Holder(use.group_file(lab_devices.PLAIN))
@@ -114,7 +114,7 @@ def os_pci(address):
 
 
 def test_a_guest_that_still_has_it(configured, snapshot):
-    """unplug does not take it from under the guest, and goes on later."""
+    """unplug leaves the device to the guest, and goes on later."""
     before = snapshot()
     instance = use.instance()
     os_acc.plug(instance, [use.pci_request(lab_devices.PLAIN)])

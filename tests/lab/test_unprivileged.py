@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""A service without privileges, with the privsep daemon started by sudo."""
+"""A service without privileges. sudo starts the daemon of privsep."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SUDOERS = pathlib.Path('/etc/sudoers.d/os-acc-lab')
 
 @pytest.fixture
 def sudoers(tmp_path):
-    """The rule of the documentation, for the user nobody."""
+    """Install the sudo rule of the documentation, for the user nobody."""
     helper = pathlib.Path(sys.executable).parent / 'privsep-helper'
     arguments = (
         f'--config-file {tmp_path}/os-acc.conf '
@@ -52,7 +52,7 @@ def sudoers(tmp_path):
 
 
 class Service:
-    """A configuration file, and processes of the user nobody that use it."""
+    """A configuration file, and processes of the user nobody."""
 
     def __init__(self, path: pathlib.Path) -> None:
         self.path = path
@@ -72,7 +72,7 @@ class Service:
         (self.path / 'os-acc.conf').write_text('\n'.join(lines) + '\n')
 
     def process(self, work: Callable[[], object]) -> int:
-        """Do work as nobody; what it returns goes to ``said``."""
+        """Do work as nobody; its return value goes to ``said``."""
         self.said.unlink(missing_ok=True)
 
         def child() -> None:
@@ -179,7 +179,7 @@ def test_all_of_it(service, sudoers, snapshot, report):
 
 
 def _daemon() -> int:
-    """The process id of the privsep daemon."""
+    """Return the process id of the privsep daemon."""
     for path in pathlib.Path('/proc').glob('[0-9]*/cmdline'):
         words = path.read_bytes().split(b'\0')
         if any(word.endswith(b'privsep-helper') for word in words[:3]):
@@ -190,7 +190,10 @@ def _daemon() -> int:
 
 
 def test_killed_in_the_middle(service, sudoers, snapshot):
-    """The daemon outlives the service by an act; the next one waits."""
+    """The daemon finishes its last call after the service was killed.
+
+    The next call waits for that.
+    """
     before = snapshot()
 
     def work():
@@ -223,7 +226,8 @@ def test_either_capability_is_needed(service, sudoers, snapshot, only):
     def work():
         return error_of(lambda: plug(use.pci_request(lab_devices.NIC)))
 
-    # Somebody else's process; one that has changed its user is root's own.
+    # A process of another user. A process that has changed its user belongs
+    # to root.
     with subprocess.Popen(['sleep', '600'], user=NOBODY - 1) as other:
         try:
             kind, text, *undo = service.answer(work)

@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""Using os-acc in the lab: configuration, requests, processes."""
+"""Helpers for os-acc in the lab: configuration, requests, processes."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ from os_acc.privileged import holding as _holding  # noqa: F401
 from os_acc.privileged import mdev as _mdev  # noqa: F401
 from os_acc.privileged import pci as _pci  # noqa: F401
 
-# The entry points, found once: a forked child has them in memory.
+# Find the entry points once. Forked children have them in memory.
 loader.load_all()
 
 sys.path.append(str(pathlib.Path(__file__).parents[1] / 'functional'))
 
-# What the tests may touch: the PF with its VFs, and the rest as it is.
+# The devices that the tests may touch. Only the PF gets VFs.
 SPECS = (
     {'address': lab_devices.NVME_PF, 'num_vfs': lab_devices.NVME_PF_VFS},
     {'address': '*'},
@@ -55,7 +55,7 @@ def configure(
     specs: Sequence[dict[str, Any]] = SPECS,
     initialize: bool = True,
 ) -> None:
-    """Set this process up as nova-compute would."""
+    """Configure this process as nova-compute does."""
     context.pctxt.set_client_mode(False)
     conf = os_acc.CONF
     conf([], project='os-acc', default_config_files=[])
@@ -72,7 +72,7 @@ def configure(
 
 
 def close() -> None:
-    """The library as before configure()."""
+    """Undo configure()."""
     if os_acc._host is not None:
         os_acc._host.close()
         os_acc._host = None
@@ -91,7 +91,7 @@ def instance(name: str | None = None) -> objects.InstanceInfo:
 
 
 def _arq(kind: str, handle: str, info: dict[str, str]) -> dict[str, Any]:
-    """In the shape of Cyborg's answers."""
+    """Make an ARQ in the form of Cyborg's answers."""
     return {
         'uuid': str(uuid.uuid4()),
         'state': 'Bound',
@@ -126,7 +126,7 @@ def pci_request(address: str) -> objects.AcceleratorRequest:
 def mdev_request(
     kind: str = 'mtty-1', handle: str | None = None
 ) -> objects.AcceleratorRequest:
-    """The mtty is no PCI function, so not Cyborg's: the handle itself."""
+    """Make a request with a handle, as an ARQ needs a PCI address."""
     return objects.AcceleratorRequest(
         uuid=str(uuid.uuid4()),
         handle=objects.MdevHandle(
@@ -159,7 +159,7 @@ _TYPE1 = 1
 
 
 class Holder:
-    """Another process that has a file open, as a guest's QEMU has."""
+    """Another process that has a file open, as the QEMU of a guest."""
 
     def __init__(self, path: str) -> None:
         reading, writing = os.pipe()
@@ -186,7 +186,7 @@ class Holder:
 
 
 class Guest(Holder):
-    """It has a function open by VFIO: an unbind waits for it for ever."""
+    """Another process that has a function open by VFIO: an unbind blocks."""
 
     def __init__(self, address: str) -> None:
         self.address = address

@@ -6,8 +6,10 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""A host to plug on: real journal and locks, a driver and a plugin that
-record what is asked of them and can be told to misbehave."""
+"""The fixture ``host``: a real journal, real locks, a driver and a plugin.
+
+The driver and the plugin record their calls. A test can make a call fail.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ from os_acc.privileged import context
 
 
 class Calls:
-    """What was called, in order, and what to do at which call."""
+    """The calls in their order, and hooks that run at a call."""
 
     def __init__(self) -> None:
         self.log: list[tuple[str, str]] = []
@@ -58,7 +60,7 @@ class Calls:
         self.hooks[(step, van)] = act
 
     def of(self, *steps: str) -> list[str]:
-        """The VANs of these steps, in order."""
+        """Return the UUIDs of the VANs that had these steps, in order."""
         return [van for step, van in self.log if step in steps]
 
     def clear(self) -> None:
@@ -120,7 +122,7 @@ class RecordingPlugin(plugin.PluginBase):
 
 
 class Host:
-    """Drives os_acc by its public calls."""
+    """A host with the recording driver and plugin."""
 
     def __init__(self) -> None:
         self.calls = Calls()
@@ -137,7 +139,7 @@ class Host:
 
     @staticmethod
     def restart() -> None:
-        """As a new process would find things."""
+        """Initialize again, as a new process does."""
         os_acc.initialize(reset=True)
 
     @staticmethod
@@ -160,7 +162,7 @@ class Host:
 
 @pytest.fixture
 def clean(tmp_path, monkeypatch) -> Iterator[None]:
-    """The library as in a new process, with a state path of its own."""
+    """os_acc as in a new process, with a state path of its own."""
     monkeypatch.setattr(os_acc, '_host', None)
     # Not the devices of the machine that the tests run on.
     monkeypatch.setattr(sysfs, 'SYS', str(tmp_path / 'sys'))
@@ -181,7 +183,7 @@ def clean(tmp_path, monkeypatch) -> Iterator[None]:
 
 @pytest.fixture
 def kernel(clean, tmp_path, monkeypatch) -> Iterator[kernel_module.Kernel]:
-    """A host of files: no device, no privilege, no daemon."""
+    """A tree of files in place of the kernel, without privsep's daemon."""
     made = kernel_module.Kernel(tmp_path / 'host')
     made.install(monkeypatch)
     os_acc.CONF.set_override('release_timeout', 0.2, 'os_acc')

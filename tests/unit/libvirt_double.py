@@ -6,8 +6,9 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""A libvirt in memory, in the place of the module: for what the lab cannot
-force. Its numbers are libvirt's: tests/functional/test_libvirt_numbers.py.
+"""A fake module libvirt, for errors and events that the lab cannot force.
+
+Its numbers are libvirt's: see tests/functional/test_libvirt_numbers.py.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def broken() -> libvirtError:
 
 
 def _alias(element: etree._Element) -> str | None:
-    """The user's: libvirt replaces all others."""
+    """The user's alias: libvirt replaces all others."""
     alias = element.find('alias')
     name = alias.get('name') if alias is not None else ''
     return name if name.startswith('ua-') else None
@@ -87,9 +88,9 @@ def _source(element: etree._Element) -> list[str | int]:
 class Daemon:
     """libvirtd.
 
-    :ivar calls: what was asked of domains: (what, flags)
-    :ivar script: by call, what to do in its place, one after the other: an
-        error to raise, or a function that gets the domain and the hostdev
+    :ivar calls: the calls on domains: (call, flags)
+    :ivar script: by call, what to do instead, one item for each call: an
+        error to raise, or a function that takes the domain and the hostdev
     """
 
     def __init__(self) -> None:
@@ -214,7 +215,7 @@ class Domain:
         self.add(element, flags)
 
     def _check_new(self, element: etree._Element, flags: int) -> None:
-        """As qemuDomainAttachDeviceLiveAndConfig does."""
+        """The checks of qemuDomainAttachDeviceLiveAndConfig."""
         if flags & VIR_DOMAIN_AFFECT_LIVE and not self.active:
             raise libvirtError(
                 'domain is not running', VIR_ERR_OPERATION_INVALID
@@ -279,7 +280,7 @@ class Domain:
         where[:] = [e for e in where if e.find('alias').get('name') != name]
 
     def let_go(self, element: etree._Element) -> None:
-        """The guest's answer: yes."""
+        """The guest releases the device."""
         self.drop(self.live, element)
         self._tell(VIR_DOMAIN_EVENT_ID_DEVICE_REMOVED, element)
 
@@ -287,7 +288,7 @@ class Domain:
         self._tell(VIR_DOMAIN_EVENT_ID_DEVICE_REMOVAL_FAILED, element)
 
     def later(self, seconds: float, act: Callable[[Any], None]) -> Any:
-        """Make an act one that comes after the call has returned."""
+        """Do something after the call has returned."""
 
         def begin(_domain: Domain, element: Any) -> None:
             timer = threading.Timer(seconds, act, (element,))
@@ -303,7 +304,7 @@ class Domain:
 
 
 class Module:
-    """In the place of the module libvirt, in sys.modules."""
+    """Replaces the module libvirt in sys.modules."""
 
     libvirtError = libvirtError  # noqa: N815
 

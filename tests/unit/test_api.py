@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""The face: initialize, get_devices, host_info."""
+"""The public calls initialize, get_devices and host_info."""
 
 import json
 import os
@@ -147,7 +147,7 @@ def test_a_driver_that_is_not_connected_says_so(host):
 
 
 def test_import_is_light():
-    """What is heavy loads only where it is used."""
+    """Slow modules are imported only where they are used."""
     code = (
         'import json, sys, os_acc; os_acc.objects; os_acc.exception;'
         'print(json.dumps(sorted(sys.modules)))'

@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""Cyborg's ARQs: what it really sends, and what it must not."""
+"""Cyborg's ARQs: real answers of Cyborg, and malformed ones."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from os_acc import objects
 
 DATA = pathlib.Path(__file__).parent.parent / 'data'
 
-# Every field that is read, and every part of the handle info that is.
+# Every field, and every part of the handle info, that os-acc reads.
 FIELDS = (
     'uuid',
     'state',
@@ -85,7 +85,7 @@ def with_info(arq, **changes):
 
 
 def without(arq, *keys):
-    """Without a key; 'attach_handle_info.bus' is one inside."""
+    """Remove a key; a dot leads to a nested key: attach_handle_info.bus."""
     arq = copy.deepcopy(arq)
     for key in keys:
         outer, _, inner = key.partition('.')
@@ -98,7 +98,7 @@ def parse(arq):
 
 
 def refused(arq, field, value):
-    """See that an ARQ is refused by its uuid, field and value."""
+    """Check that the error names the ARQ's uuid, the field and the value."""
     with pytest.raises(exception.InvalidRequest) as caught:
         parse(arq)
     text = str(caught.value)
@@ -122,7 +122,7 @@ class TestReal:
         )
 
     def test_mdev(self):
-        # Its UUID is the attach handle's, its parent is in the info.
+        # The UUID is the attach handle's UUID. The parent is in the info.
         assert parse(mdev()) == objects.AcceleratorRequest(
             uuid='73d53cf1-c5c4-4929-9879-9327d28c5b93',
             state='Bound',
@@ -285,7 +285,7 @@ class TestNotBound:
     def test_state(self, state):
         arq = pci(state=state)
         assert type(refused(arq, 'state', state)) is exception.ARQNotBound
-        # As Cyborg sends it then.
+        # Cyborg sends the ARQ like this in that state.
         arq.update(
             attach_handle_type='',
             attach_handle_info={},
@@ -462,7 +462,7 @@ class TestBad:
 
 
 class TestAnything:
-    """Whatever comes: a request, or an InvalidRequest."""
+    """Any input gives a request or raises InvalidRequest."""
 
     @staticmethod
     def check(arq):
@@ -471,7 +471,7 @@ class TestAnything:
         except exception.InvalidRequest as err:
             assert str(err)
             return
-        # What is taken is clean.
+        # An accepted value is in its canonical form.
         assert str(uuid.UUID(request.uuid)) == request.uuid
         assert request.state == 'Bound'
         assert isinstance(request.handle, objects.AttachHandle)

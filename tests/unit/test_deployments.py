@@ -1,7 +1,7 @@
 """The four deployments: device types T1 and T2 on x86+KVM and on Power.
 
-Two drivers and two plugins, with nothing changed but [os_acc] plugin and the
-devices that the host has.
+The two drivers and two plugins are the same in all of them. Only [os_acc]
+plugin and the host's devices differ.
 """
 
 import json
@@ -20,20 +20,20 @@ from os_acc.drivers.fake.driver import FakeDriver
 
 
 def on_x86(van):
-    """What a libvirt domain gets."""
+    """The type of the hostdev, and whether it has the VAN's alias."""
     hostdev = etree.fromstring(van.guest_config)
     alias = hostdev.find('alias').get('name')
     return hostdev.get('type'), alias == f'ua-acc-{van.uuid}'
 
 
 def on_power(van):
-    """What an LPAR gets."""
+    """The word slot, and whether the LPAR gets the VAN's slot."""
     slot = json.loads(van.guest_config)
     return 'slot', slot['drc_index'] == van.handle.drc_index
 
 
 DEPLOYMENTS = {
-    # What the devices are, and what the guest gets.
+    # The type of the devices, the check, what the guest gets.
     ('t1', 'libvirt'): ('pci', on_x86, 'pci'),
     ('t2', 'libvirt'): ('mdev', on_x86, 'mdev'),
     ('t1', 'powervm'): ('drc', on_power, 'slot'),
@@ -43,7 +43,7 @@ DEPLOYMENTS = {
 
 @pytest.fixture
 def host(clean, monkeypatch, tmp_path):
-    """Both drivers and both plugins are there in every deployment."""
+    """A host with both drivers and both plugins."""
 
     def load():
         return loader.Extensions(
@@ -61,8 +61,8 @@ def host(clean, monkeypatch, tmp_path):
         os_acc.CONF.set_override('plugin', plugin, 'os_acc')
         os_acc.initialize()
         for name, kind in devices.items():
-            # Of one address space: a driver's second device is another than
-            # the other's first.
+            # The drivers share one address space, so t2's device must have
+            # another number than t1's.
             first = ['none:test:0'] * (name == 't2')
             os_acc.CONF.set_override(
                 'devices', [*first, f'{name}dev:{kind}:2'], f'os_acc_{name}'

@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""The complete examples of the documentation, run as they are written."""
+"""Runs the complete examples of the documentation unchanged."""
 
 import os
 import pathlib
@@ -28,7 +28,7 @@ _BLOCK = re.compile(
 
 
 def blocks(page, language, marker):
-    """The code blocks of a page that have a certain text in them."""
+    """Return the code blocks of a page that contain a text."""
     return [
         textwrap.dedent(text)
         for found, text in _BLOCK.findall((SOURCE / page).read_text())
@@ -37,7 +37,7 @@ def blocks(page, language, marker):
 
 
 def run(folder, *arguments):
-    """Run Python in a folder, with this os-acc and what is in the folder."""
+    """Run Python in a folder, with this os-acc and the folder's modules."""
     path = [str(folder), str(ROOT), str(ROOT / 'vif_like_plugins')]
     # The options of this run of pytest are not the example's.
     own = {k: v for k, v in os.environ.items() if k != 'PYTEST_ADDOPTS'}
@@ -52,7 +52,7 @@ def run(folder, *arguments):
 
 
 def install(folder, project):
-    """As pip would: the entry points of a pyproject.toml."""
+    """Install the entry points of a pyproject.toml, as pip does."""
     info = folder / f'{project["name"].replace("-", "_")}-1.0.0.dist-info'
     info.mkdir()
     (info / 'METADATA').write_text(

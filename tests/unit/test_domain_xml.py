@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""A domain's hostdevs rewritten for another host."""
+"""Rewriting a domain's hostdevs for another host."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def domain(*hostdevs: str) -> str:
 
 
 def running(made: objects.VAN, bus: str) -> str:
-    """As libvirt gives it of a guest that runs, with what it has added."""
+    """The hostdev as libvirt shows it in a running guest, with an address."""
     element = etree.fromstring(made.guest_config)
     address = etree.SubElement(element, 'address', type='pci')
     for name, value in zip(
@@ -89,7 +89,7 @@ def test_migration():
     first, _, second = root.findall('devices/hostdev')
     assert first.get('managed') == 'no'
     assert first.find('alias').get('name') == f'ua-acc-{new[0].uuid}'
-    # The guest finds each where it was.
+    # The guest sees both at the same addresses as before.
     assert [e.find('address').get('bus') for e in (first, second)] == [
         '0x05',
         '0x06',
@@ -99,7 +99,7 @@ def test_migration():
 
 
 def test_by_what_an_address_means():
-    """libvirt writes 0x0c; somebody else may write 12."""
+    """libvirt writes 0x0c; other programs may write 12."""
     old, new = pci('0000:0c:00.1'), pci('0000:0d:00.1')
     xml = domain(
         "<hostdev mode='subsystem' type='pci'><source><address domain='0' "
@@ -110,7 +110,7 @@ def test_by_what_an_address_means():
 
 
 def test_two_that_change_places():
-    """What one gives up is what the other gets."""
+    """Each of the two VANs gets the device that the other had."""
     a, b = pci('0000:0c:00.1'), pci('0000:0c:00.2')
     xml = domain(a.guest_config, b.guest_config)
     new = [pci('0000:0c:00.2'), pci('0000:0c:00.1')]
@@ -145,11 +145,11 @@ def test_vfio_options_come_from_the_new_host(clean):
     'case, says',
     [
         ('lists', 'new_vans is 0'),
-        ('not there', 'where 0 are'),
-        ('twice', 'a device that is in it once'),
-        ('in it already', 'a device that is in it once'),
+        ('not there', 'which has 0'),
+        ('twice', 'a device that the domain has only once'),
+        ('in it already', 'a device that the domain has only once'),
         ('other type', 'a pci device'),
-        ('an old one twice', 'each device once'),
+        ('an old one twice', 'VANs of different devices'),
         ('not prepared', 'guest_config'),
         ('no domain', 'domain'),
         ('no xml', 'a <domain>'),

@@ -25,10 +25,10 @@ from os_acc.objects import fields
 
 VAN = '9ae35b76-f322-49dc-ab63-c80d16eb1810'
 
-# ibm,loc-code and ibm,my-drc-index of what QEMU 7.2.22 put into the device
-# tree (-machine pseries,dumpdtb=): PHBs 0, 7 and 30; on PHB 7 a pci-bridge
-# (chassis_nr=5) in slot 3, on that another (chassis_nr=9) in slot 2.
-# As (index, PHB, chassis, slot, function).
+# From the device tree of QEMU 7.2.22 (-machine pseries,dumpdtb=), properties
+# ibm,loc-code and ibm,my-drc-index, as (index, PHB, chassis, slot, function).
+# There are PHBs 0, 7 and 30. PHB 7 has a pci-bridge (chassis_nr=5) in slot 3,
+# which has another (chassis_nr=9) in slot 2.
 RECORDED = (
     ('40000000', 0, 0, 0, 0),
     ('40000028', 0, 0, 5, 0),
@@ -43,8 +43,8 @@ RECORDED = (
     ('401E00F8', 30, 0, 31, 0),
 )
 
-# As libvirt 9.0 gave it (virsh dumpxml), less what is neither a controller
-# nor a hostdev; the second half of the aliases made short.
+# From libvirt 9.0 (virsh dumpxml): only the controllers and hostdevs, with
+# shortened aliases.
 DOMAIN = """<domain type='qemu'>
   <name>os-acc</name>
   <os>
@@ -129,7 +129,7 @@ def domain(
     address="<address type='pci' bus='1' slot='3'/>",
     kind="arch='ppc64le' machine='pseries'",
 ):
-    """A small one, as a caller might write it."""
+    """A small domain, as a caller might write it."""
     return f"""
     <domain>
       <os><type {kind}>hvm</type></os>
@@ -185,7 +185,7 @@ class TestIndex:
         chassis=st.integers(0, 255),
     )
     def test_reversible(self, phb, slot, function, chassis):
-        """So no two places have one index; and it is a DRCHandle's."""
+        """No two places have the same index. A DRCHandle accepts it."""
         text = drc.drc_index(phb, slot, function, chassis)
         assert fields.DRCIndex().coerce(None, 'drc_index', text) == text
         number = int(text, 16)
@@ -196,7 +196,7 @@ class TestIndex:
         assert number & 7 == function
 
     def test_unique(self):
-        """Every place that there is with two chassis."""
+        """All places with two chassis have different indexes."""
         places = [
             drc.drc_index(phb, slot, function, chassis)
             for phb in range(31)
@@ -353,7 +353,7 @@ class TestControllers:
         assert drc.drc_index_of(text, VAN) == '40100018'
 
     def test_other_types(self):
-        """Indexes count per type of controller."""
+        """Each type of controller has its own indexes."""
         usb = "<controller type='usb' index='1' model='qemu-xhci'/>"
         text = domain(root(1, 7) + usb)
         assert drc.drc_index_of(text, VAN) == '40070018'
@@ -415,7 +415,7 @@ class TestXML:
         assert refused(text) == ('root element', 'domainsnapshot')
 
     def test_no_entities(self, tmp_path):
-        """Neither a file of the host nor a billion laughs."""
+        """The parser reads no file of the host and expands no entity."""
         secret = tmp_path / 'alias'
         secret.write_text(f"<alias name='ua-acc-{VAN}'/>", encoding='ascii')
         text = f"""<!DOCTYPE domain [
@@ -434,7 +434,7 @@ class TestXML:
     [
         ('ppc64le', '00:05.0', {'drc_index': '40000028'}),
         ('ppc64', '0000:00:1f.7', {'drc_index': '400000FF'}),
-        # On which PHB that is, only the domain says.
+        # Only the domain tells which PHB this bus belongs to.
         ('ppc64le', '01:05.0', {}),
         ('ppc64le', None, {}),
         ('x86_64', '00:05.0', {}),

@@ -22,6 +22,7 @@ import acc_plug_libvirt
 from acc_plug_libvirt import hostdev
 from os_acc import exception
 from os_acc import objects
+from os_acc import opts
 
 VAN = '9ae35b76-f322-49dc-ab63-c80d16eb1810'
 MDEV = '21ceb89a-693d-421b-81d4-4e4e73b85c6d'
@@ -30,14 +31,20 @@ INSTANCE = objects.InstanceInfo(
 )
 
 
-@pytest.fixture(scope='module')
-def plugin():
+def load():
     return acc_plug_libvirt.LibvirtPlugin.load('libvirt')
 
 
+@pytest.fixture(scope='module')
+def plugin():
+    """The plugin with all options at their defaults."""
+    return load()
+
+
 @pytest.fixture
-def options(plugin):
-    """Set options of [os_acc_libvirt]; they are unset afterwards."""
+def options():
+    """Set options of [os_acc_libvirt] for plugins that are loaded later."""
+    load()
     made = []
 
     def set_them(**values):
@@ -51,11 +58,11 @@ def options(plugin):
 
 
 @pytest.fixture
-def plug(plugin):
-    """Plug a handle, and parse the guest_config."""
+def plug():
+    """Plug a handle with a new plugin, and parse the guest_config."""
 
     def act(handle, **driver_data):
-        return etree.fromstring(text_of(plugin, handle, **driver_data))
+        return etree.fromstring(text_of(load(), handle, **driver_data))
 
     return act
 
@@ -75,7 +82,7 @@ def mdev(name='nvidia-223', parent='0000:65:00.0'):
 
 
 def meaning(element):
-    """An element without what XML leaves open: order, and white space."""
+    """An element as data, without the order and the white space."""
     assert not (element.text or '').strip()
     children = [meaning(child) for child in element]
     return element.tag, dict(element.attrib), sorted(children, key=str)
@@ -245,11 +252,11 @@ class TestMdev:
         )
 
     def test_model_from_the_kernel(self, plug, tmp_path, monkeypatch):
-        # No host of a test has an mdev: a folder in place of sysfs.
-        monkeypatch.setattr(hostdev, '_MDEV_API', str(tmp_path / '{}'))
+        # A folder replaces sysfs: the host of this test has no mdevs.
+        monkeypatch.setattr(hostdev, 'MDEV_API', str(tmp_path / '{}'))
         (tmp_path / MDEV).write_text('vfio-ap\n', encoding='ascii')
         assert plug(mdev()).get('model') == 'vfio-ap'
-        # The driver's word goes first.
+        # The driver's hint overrides the kernel.
         assert plug(mdev(), device_api='vfio-pci').get('model') == 'vfio-pci'
         (tmp_path / MDEV).write_text('vfio-platform\n', encoding='ascii')
         with pytest.raises(exception.InvalidRequest, match='vfio-platform'):
@@ -325,7 +332,7 @@ class TestGuestAddress:
         ],
     )
     def test_by_the_option(self, plug, options, handle, name):
-        # As it comes from a file.
+        # In the format of a configuration file.
         options(guest_addresses=f'0d:00.0=01:00.0, {name}=0A:1F.7')
         assert self.found(plug(handle)) == [self.EXPECTED]
 
@@ -350,20 +357,50 @@ class TestGuestAddress:
     @pytest.mark.parametrize(
         'text', ['', 'x', '0a:1f.8', '0a:20.0', '0x0a:0x1f.0x7', '../..']
     )
-    def test_wrong(self, plug, options, text):
+    def test_wrong(self, plug, text):
         with pytest.raises(exception.InvalidRequest) as caught:
             plug(pci(), guest_address=text)
         assert str(caught.value) == (
             f'VAN {VAN}: guest_address is {text!r}, expected a PCI address '
             '(dddd:bb:ss.f), not all zero'
         )
-        options(guest_addresses=[f'0c:00.1={text}'])
-        with pytest.raises(exception.InvalidRequest, match='guest_address'):
-            plug(pci())
 
-    def test_option_without_an_address(self, plug, options):
-        options(guest_addresses=['0c:00.1'])
-        with pytest.raises(exception.InvalidRequest, match='guest_address'):
+    @pytest.mark.parametrize(
+        'text',
+        [
+            '0c:00.1=',
+            '0c:00.1=x',
+            '0c:00.1=0a:1f.8',
+            '0c:00.1=0a:20.0',
+            '0c:00.1=0x0a:0x1f.0x7',
+            '0c:00.1=../..',
+            '0c:00.1',
+            '0c:00.1=05:00.0=06:00.0',
+            'eth0=05:00.0',
+            '=05:00.0',
+        ],
+    )
+    def test_wrong_option(self, text, tmp_path):
+        """initialize() refuses it, before anything is plugged."""
+        file = tmp_path / 'nova.conf'
+        file.write_text(f'[os_acc_libvirt]\nguest_addresses = {text}\n')
+        groups = [
+            ('os_acc_libvirt', acc_plug_libvirt.LibvirtPlugin.CONFIG_OPTS)
+        ]
+        conf = cfg.ConfigOpts()
+        opts.register(conf)
+        conf.register_opts(groups[0][1], groups[0][0])
+        conf([], default_config_files=[str(file)])
+        with pytest.raises(exception.InvalidRequest) as caught:
+            opts.check(conf, groups)
+        assert str(caught.value).startswith(
+            'configuration: [os_acc_libvirt] guest_addresses in '
+            f"{file}: Value {text!r} doesn't match regex"
+        )
+
+    def test_option_for_the_host_bridge(self, plug, options):
+        options(guest_addresses=['0c:00.1=00:00.0'])
+        with pytest.raises(exception.InvalidRequest, match='not all zero'):
             plug(pci())
 
 
@@ -374,10 +411,10 @@ class TestPlugin:
         takes = [h.handle_object_name for h in info.handle_info]
         assert takes == ['PCIHandle', 'MdevHandle', 'TestHandle']
 
-    def test_test_handle_needs_nothing(self, plugin, options):
+    def test_test_handle_needs_nothing(self, options):
         options(guest_addresses=['0c:00.1=05:00.0'])
         handle = objects.TestHandle(name='0c:00.1')
-        assert text_of(plugin, handle) is None
+        assert text_of(load(), handle) is None
 
     @pytest.mark.parametrize(
         ('handle', 'name'),
@@ -396,15 +433,20 @@ class TestPlugin:
         with pytest.raises(exception.HypervisorError, match='libvirt-python'):
             plugin.check_live()
 
-    def test_plugged_again(self, plugin, options):
+    def test_plugged_again(self, plugin):
         van = objects.VAN(uuid=VAN, handle=pci())
         plugin.plug(van, INSTANCE, live=False)
         first = van.guest_config
         plugin.plug(van, INSTANCE, live=False)
         assert van.guest_config == first
+
+    def test_options_are_read_once(self, options):
+        """They change when initialize(reset=True) loads the plugin again."""
+        loaded = load()
+        assert 'managed="yes"' in text_of(loaded, pci())
         options(managed=False)
-        plugin.plug(van, INSTANCE, live=False)
-        assert 'managed="no"' in van.guest_config
+        assert 'managed="yes"' in text_of(loaded, pci())
+        assert 'managed="no"' in text_of(load(), pci())
 
     def test_unplug(self, plugin):
         van = objects.VAN(uuid=VAN, handle=pci())

@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""Log lines that begin with the ids."""
+"""Log lines that begin with the UUIDs of the instance and the VAN."""
 
 from __future__ import annotations
 

@@ -6,9 +6,9 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""Nova's operations on an instance with accelerators, one after the other.
+"""Nova's operations on an instance with accelerators, in sequence.
 
-What a guest that is defined anew gets is what it had: guest_config.
+A guest that is defined again gets the same devices, by guest_config.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ VF_A, VF_B = devices.VFS[0], devices.VFS[1]
 
 
 class Host:
-    """nova-compute on one host: a journal of its own."""
+    """A nova-compute on a host of its own, with a journal of its own."""
 
     def __init__(self, path) -> None:
         self.path = path
         self.starts()
 
     def starts(self) -> None:
-        """The service starts; also: from here on this host is meant."""
+        """Start the service, or make this host the one that os_acc acts on."""
         os_acc.CONF.set_override('state_path', str(self.path), 'os_acc')
         os_acc.initialize(reset=True)
 
     def defines(self, instance) -> str:
-        """The domain, from the journal alone."""
+        """Build the domain from the journal alone."""
         hostdevs = [van.guest_config for van in os_acc.get_vans(instance)]
         return f'<domain><devices>{"".join(hostdevs)}</devices></domain>'
 
@@ -58,7 +58,7 @@ def host(kernel, tmp_path):
 
 @pytest.fixture
 def other(host, tmp_path):
-    """A second host: in the same kernel, on other devices of it."""
+    """A second host: the same kernel tree, but other devices."""
 
     def make() -> Host:
         return Host(tmp_path / 'b')
@@ -84,7 +84,7 @@ def test_create(host, created, kernel):
     assert identities(xml) == [f'pci/{VF_A}', f'mdev/{MDEV}']
     aliases = [e.get('name') for e in etree.fromstring(xml).iter('alias')]
     assert aliases == [f'ua-acc-{van.uuid}' for van in vans]
-    # os-acc has bound the VF: libvirt must not.
+    # os-acc has bound the VF, so libvirt must not bind it.
     assert etree.fromstring(xml).find('devices/hostdev').get('managed') == 'no'
 
 
@@ -96,7 +96,7 @@ def test_the_devices_stay(host, created, kernel, operation):
     xml = host.defines(instance)
     kernel.writes.clear()
     if operation == 'rebuild':
-        # With the same ARQs Nova may call plug again.
+        # Nova may call plug again with the same ARQs.
         os_acc.plug(instance, requests)
     assert host.defines(instance) == xml
     assert kernel.writes == []
@@ -139,7 +139,7 @@ def test_shelve_and_unshelve_elsewhere(host, created, other):
 
 
 def test_evacuate(host, created, other, kernel):
-    """The old host is dead; when it comes back, Nova unplugs there."""
+    """The old host is down. When it is up again, Nova unplugs there."""
     instance, _, _ = created
     there = other()
     os_acc.plug(instance, [devices.pci(VF_B)])
@@ -152,7 +152,7 @@ def test_evacuate(host, created, other, kernel):
 
 
 def test_migration(host, created, other, kernel):
-    """Cold or live: prepared there, rewritten, released here."""
+    """Cold or live: plug on the new host, rewrite the XML, unplug here."""
     instance, _, old = created
     xml = host.defines(instance)
     there = other()
@@ -170,7 +170,7 @@ def test_migration(host, created, other, kernel):
 
 
 def test_a_migration_that_fails(host, created, other, kernel):
-    """The new host gives up what it had; the old one never lost anything."""
+    """The new host releases its devices; the old host keeps all of its own."""
     instance, _, _ = created
     xml = host.defines(instance)
     other()

@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""What the objects answer in oslo's place, they answer as oslo does."""
+"""The methods that the objects override return the same as oslo's."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ vans = st.builds(
     device=st.none() | st.just('0000:0c:00.0'),
     driver_data=st.dictionaries(st.text(), st.text(), max_size=3),
     error=st.none() | st.text(),
-    # Whole seconds: all that a versioned object's text keeps.
+    # A versioned object's text keeps whole seconds only.
     created_at=st.none()
     | st.datetimes(datetime.datetime(2000, 1, 1)).map(
         lambda time: time.replace(microsecond=0)
@@ -70,7 +70,7 @@ def check(obj):
 
 
 def _sorted(primitive):
-    """The changes have no order."""
+    """Sort the lists of changes, which have no order."""
     if isinstance(primitive, dict):
         return {
             key: sorted(value)
@@ -120,7 +120,7 @@ def test_a_handle_of_somebody_elses_with_an_object_in_it():
             ),
         }
 
-    # As registering does, but nobody else is to see it.
+    # What register() does, but without an entry in the registry.
     ovo_base._make_class_properties(Holder)
     inner = objects.TestHandle(name='a')
     made = Holder(inner=inner, more=[objects.TestHandle(name='b')])

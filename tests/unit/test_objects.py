@@ -34,8 +34,8 @@ objects.register_all()
 UUID = '21ceb89a-693d-421b-81d4-4e4e73b85c6d'
 UUID2 = '0d573cd0-f0c1-4f7d-9b6f-9a8714390489'
 
-# What the released versions are. A new field changes both tables: give the
-# class a new minor VERSION and an ADDED_IN for it, then write them anew here.
+# The versions of the objects. A new field changes both tables: give the class
+# a new minor VERSION and an ADDED_IN for the field, then update the tables.
 HASHES = {
     'AcceleratorRequest': '1.0-f703abf5e51064691e708000d1cfd359',
     'AttachHandle': '1.0-77509ea1ea0dd750d5864b9bd87d3f9d',
@@ -45,7 +45,7 @@ HASHES = {
     'HostHandleInfo': '1.0-12bc2ca05231f271eefb1e1e1ecf50f4',
     'HostInfo': '1.0-34333a904f14ce93d59c1db3af3355ed',
     'HostPluginInfo': '1.0-cf143e6082de46b2f94aee08b235ff99',
-    'InstanceInfo': '1.0-6ea33fe7d09891fccfc42b3a2ffdc015',
+    'InstanceInfo': '1.1-8181037853cf1670b93879a8b03ff74e',
     'MdevHandle': '1.0-e5c9994de54ebe4ff7bad3cf71e6b66f',
     'PCIHandle': '1.0-ef77f65f317b86a6fd07ccc632cdfc07',
     'RecoveryReport': '1.0-c4c42b3fe3fa16eb442464e2041d1e38',
@@ -92,7 +92,7 @@ def round_trip(obj):
 
 
 def refused(call, *parts):
-    """See that a call is refused, with the parts in the message."""
+    """Check that a call is refused, with the parts in the message."""
     with pytest.raises(exception.InvalidRequest) as caught:
         call()
     for part in parts:
@@ -101,7 +101,7 @@ def refused(call, *parts):
 
 @pytest.fixture
 def registry():
-    """Our classes by name; what is registered is forgotten afterwards."""
+    """The registered classes by name; restored after the test."""
     known = base.VersionedObjectRegistry.obj_classes()
     before = {name: list(found) for name, found in known.items()}
     yield known
@@ -382,7 +382,7 @@ class TestDeviceAddress:
             ('0.0.0033', '0.0.0033'),
             ('matrix', 'matrix'),
             ('0C:00.1', '0000:0c:00.1'),
-            # No PCI address, and so a name.
+            # These are no PCI addresses, so they are names.
             ('0000:0C:00.9', '0000:0C:00.9'),
         ],
     )
@@ -440,7 +440,7 @@ class TestObjects:
         assert round_trip(one).traits == ['CUSTOM_A']
 
     def test_value_set_in_an_unset_dict_is_coerced(self):
-        # Else a driver's None is saved, and the row cannot be read again.
+        # Otherwise None is saved, and the row cannot be read again.
         van = objects.VAN(uuid=UUID)
         van.driver_data['tries'] = 5
         assert van.driver_data == {'tries': '5'}
@@ -625,7 +625,8 @@ class TestVersions:
         assert found == FIELDS
 
     def test_values(self):
-        # The hash does not cover them: an older reader refuses a new one.
+        # The hash does not cover the values of an enum. An older reader
+        # refuses a new value.
         state = objects.VAN.fields['state'].get_schema()
         assert ' '.join(state['enum']) == (
             'preparing prepared plugging plugged unplugging unpreparing error'
@@ -669,7 +670,7 @@ class TestVersions:
                 'fields': {'uuid': ovo_fields.UUIDField()},
             },
         )
-        ovo_base.VersionedObjectRegistry()  # the fixture wants one there
+        ovo_base.VersionedObjectRegistry()  # the fixture needs an existing one
         with ovo_fixture.VersionedObjectRegistryFixture():
             ovo_base.VersionedObjectRegistry.register(theirs)
             assert round_trip(instance) == instance
@@ -689,8 +690,42 @@ class TestVersions:
         subprocess.run([sys.executable, '-c', code], check=True)
 
 
+class TestInstanceInfo:
+    def test_it_needs_only_a_uuid(self):
+        info = objects.InstanceInfo(uuid=UUID)
+        assert (info.name, info.project_id) == (None, None)
+        assert round_trip(info) == info
+        given = objects.InstanceInfo(uuid=UUID, name=None, project_id=None)
+        assert round_trip(given) == given == info
+
+    @pytest.mark.parametrize('values', [{}, {'name': None}, {'name': 'n'}])
+    def test_a_reader_of_version_1_0_gets_texts(self, values):
+        info = objects.InstanceInfo(uuid=UUID, **values)
+        primitive = info.obj_to_primitive('1.0')
+        assert primitive['versioned_object.version'] == '1.0'
+        assert primitive['versioned_object.data'] == {
+            'uuid': UUID,
+            'name': values.get('name') or '',
+            'project_id': '',
+        }
+
+    def test_version_1_1_keeps_none(self):
+        info = objects.InstanceInfo(uuid=UUID, name=None, project_id='p')
+        for version in (None, '1.1'):
+            data = info.obj_to_primitive(version)['versioned_object.data']
+            assert data == {'uuid': UUID, 'name': None, 'project_id': 'p'}
+
+    def test_what_version_1_0_wrote_is_read(self):
+        primitive = objects.InstanceInfo(
+            uuid=UUID, name='n', project_id=''
+        ).obj_to_primitive('1.0')
+        info = objects.InstanceInfo.obj_from_primitive(primitive)
+        assert (info.name, info.project_id) == ('n', '')
+        assert info.VERSION == '1.1'
+
+
 class TestCompatibility:
-    """A version 1.1 that there is only here."""
+    """Reading and writing other versions, with a version 1.1 of the test."""
 
     @pytest.fixture
     def pci_1_1(self, registry):
@@ -699,7 +734,7 @@ class TestCompatibility:
             ADDED_IN = {'zone': '1.1'}
             fields = {'zone': ovo_fields.StringField(nullable=True)}
 
-        # Instead of 1.0, as in the os-acc that will have it.
+        # It replaces version 1.0, as in a later os-acc.
         registry['PCIHandle'] = []
         base.VersionedObjectRegistry.register(PCIHandle)
         return PCIHandle
@@ -805,7 +840,7 @@ class TestCompatibility:
         assert data['versioned_object.data'] == {'uuid': UUID}
 
     def test_what_changed_in_any_kind_of_field(self, registry):
-        """As oslo says: by what is in it, not by the field's class."""
+        """As in oslo, the value of the field decides, not its class."""
 
         @base.VersionedObjectRegistry.register
         class OwnHandle(objects.AttachHandle):
@@ -821,7 +856,7 @@ class TestCompatibility:
 
         own = OwnHandle(first=new(), second=new(), listed=[new()])
         own.obj_reset_changes(recursive=True)
-        own.second.obj_reset_changes()  # oslo leaves this one out
+        own.second.obj_reset_changes()  # oslo does not reset this one
         assert own.obj_what_changed() == set()
         for each in (own.first, own.second, own.listed[0]):
             each.address = '0c:00.2'

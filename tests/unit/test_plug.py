@@ -11,6 +11,7 @@
 import socket
 import threading
 import time
+import uuid
 
 import pytest
 
@@ -21,7 +22,7 @@ from os_acc import objects
 
 
 class Oops(BaseException):
-    """Not an Exception, as some libraries' time limits are not."""
+    """A BaseException that is no Exception, as some libraries' timeouts."""
 
 
 def uuids(vans):
@@ -30,7 +31,7 @@ def uuids(vans):
 
 def test_plug_returns_vans_in_order_of_requests(host):
     instance, requests = host.instance(), host.requests(5)
-    # The first is the slowest.
+    # The first VAN takes longest.
     host.calls.on('prepareVAN', lambda v: time.sleep(0.1), requests[0].uuid)
     vans = os_acc.plug(instance, requests)
     assert isinstance(vans, objects.VANList)
@@ -166,7 +167,7 @@ def test_any_failure_undoes_all_of_the_call(host, step, victim, error):
 
 
 class Mute(Exception):
-    """As a library's error whose text is made of what is gone by then."""
+    """An error whose text needs an attribute that does not exist."""
 
     def __str__(self):
         raise AttributeError('request')
@@ -184,7 +185,7 @@ def test_an_error_without_a_text_is_a_failure(host, step):
 
 
 def test_a_drivers_own_step_error_is_wrapped_as_any(host):
-    """It must not become its own cause."""
+    """A StepFailed that a driver raises must not become its own cause."""
     own = exception.StepFailed(van='v', step='s', actor='a', err='e')
     host.calls.on('plug', own)
     with pytest.raises(exception.PlugException) as caught:
@@ -205,7 +206,7 @@ def test_an_undo_that_fails_without_a_text_stops_no_other(host):
 
 
 def test_what_ends_a_thread_of_preparation_is_a_failure(host):
-    """Not a VAN that is plugged, and has no device."""
+    """The plug fails; no VAN is plugged without a device."""
 
     def exits(progress):
         if progress.step == 'prepareVAN':
@@ -275,7 +276,7 @@ def test_an_interrupt_of_the_caller_is_undone_and_passed_on(host, step):
 def test_an_interrupt_while_preparing_waits_for_the_drivers(
     host, interruptible
 ):
-    # The caller's thread gets it in the middle of its wait.
+    # The caller's thread gets the signal while it waits.
     import _thread
 
     requests = host.requests(3)
@@ -407,7 +408,7 @@ def test_one_handle_for_two_instances(host):
 
 
 def test_a_driver_that_finds_a_taken_handle_never_undoes_the_owner(host):
-    """It saves a handle that is another's: its undo must not have it."""
+    """It saves the handle of another VAN, which its undo must not see."""
     handle = objects.TestHandle(name='the-one')
     first, second = host.request(), host.request()
     undone = []
@@ -417,7 +418,7 @@ def test_a_driver_that_finds_a_taken_handle_never_undoes_the_owner(host):
         van.handle = handle
         van.driver_data = {'touched': 'the-one'}
 
-    # Without save(): the conflict comes up only after prepareVAN.
+    # It does not call save(): the conflict is found after prepareVAN.
     host.calls.on('prepareVAN', prepare)
     os_acc.plug(host.instance(), [first])
     with pytest.raises(exception.PlugException) as caught:
@@ -425,7 +426,7 @@ def test_a_driver_that_finds_a_taken_handle_never_undoes_the_owner(host):
     assert isinstance(caught.value.__cause__, exception.DeviceBusy)
     (seen,) = undone
     assert seen != handle
-    # With save().
+    # It calls save().
     host.calls.on('prepareVAN', lambda van: (prepare(van), van.save()))
     with pytest.raises(exception.PlugException) as caught:
         os_acc.plug(host.instance(), [second])
@@ -531,6 +532,14 @@ def test_bad_instance_is_refused(host, instance):
         os_acc.plug(instance, host.requests(1))
     with pytest.raises(exception.InvalidRequest):
         os_acc.unplug(instance)
+
+
+def test_an_instance_needs_only_its_uuid(host):
+    instance = objects.InstanceInfo(uuid=uuid.uuid4())
+    os_acc.plug(instance, host.requests(1))
+    host.restart()
+    assert len(os_acc.get_vans(instance)) == 1
+    assert os_acc.unplug(instance) == 1
 
 
 def test_a_missing_plugin_is_said(host):
@@ -658,7 +667,7 @@ def test_a_lock_that_is_held_too_long_is_a_timeout(host):
 
 @pytest.mark.parametrize('broken', ['mark', 'settle'])
 def test_a_journal_that_fails_in_the_undo_is_told(host, monkeypatch, broken):
-    """As with a full disk: the devices are undone all the same."""
+    """The devices are released also if the journal cannot be written."""
     from os_acc import journal
 
     instance, requests = host.instance(), host.requests(2)

@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""Progress: told one at a time, whatever the listener does."""
+"""Progress: one call at a time, also if the callback fails."""
 
 from __future__ import annotations
 

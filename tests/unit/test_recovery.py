@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""os_acc.recover: what a crash or a reboot of the host left."""
+"""os_acc.recover after a crash or a reboot of the host."""
 
 import contextlib
 import sqlite3
@@ -25,7 +25,7 @@ def uuids(vans):
 
 
 class Crash(Exception):
-    """Stands for kill -9: nothing of os-acc runs after it."""
+    """Simulates kill -9: no code of os-acc runs after it."""
 
 
 @pytest.fixture
@@ -155,7 +155,7 @@ def test_what_cannot_be_prepared_again_stays_plugged_and_says_why(
     assert 'no driver yet' in failed.error
     assert failed.boot_id != boot.boot_id()
     assert host.calls.of('unprepareVAN') == []
-    # The next plug of the same tries it again, and says so when it fails.
+    # The next plug of the same request tries again, and reports a failure.
     with pytest.raises(exception.PlugException) as caught:
         os_acc.plug(instance, requests)
     assert isinstance(caught.value.__cause__, OSError)
@@ -260,7 +260,7 @@ def test_a_row_that_cannot_be_read_stops_only_its_own_instance(host, crash):
     report = os_acc.recover()
     assert list(report.unreadable) == [bad.uuid]
     assert first[0].uuid in report.unreadable[bad.uuid]
-    # Not forgotten, and not taken for released.
+    # The VAN is still in the journal, and is not reported as released.
     assert list(os_acc.get_vans()) == []
     for call in (os_acc.plug, os_acc.unplug):
         with pytest.raises(exception.AttachException) as caught:

@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""os_acc.unplug: order, going on after a failure, what is left."""
+"""os_acc.unplug: the order, and what happens after a failure."""
 
 import threading
 import time

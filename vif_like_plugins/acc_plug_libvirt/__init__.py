@@ -6,128 +6,64 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""The libvirt plugin: the domain's XML for PCI functions and mdevs."""
+"""The libvirt plugin: PCI functions and mdevs in a domain's XML."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from collections.abc import Sequence
+import functools
 import platform
 import threading
 from typing import TYPE_CHECKING
 from typing import Any
 
-from oslo_config import cfg
-
+from acc_plug_libvirt import options
 from os_acc import finding
 from os_acc import objects
 from os_acc import plugin
 
 if TYPE_CHECKING:
     from acc_plug_libvirt import connection
-
-OPTS = (
-    cfg.BoolOpt(
-        'managed',
-        default=True,
-        help='Whether libvirt binds a PCI function to VFIO and back, where '
-        'the handle does not say.',
-    ),
-    cfg.StrOpt(
-        'vfio_driver',
-        default='',
-        help='Name of a VFIO variant driver for PCI functions, as in <driver '
-        "name='vfio' model='...'/>. Needs libvirt 10.0: an older one drops "
-        'it without a word. Empty: libvirt chooses.',
-    ),
-    cfg.BoolOpt(
-        'iommufd',
-        help='Whether PCI functions are opened through iommufd, as in '
-        "<driver iommufd='...'/> (libvirt 12.1). Unset: libvirt decides.",
-    ),
-    cfg.BoolOpt(
-        'rom_bar',
-        help='Whether the guest sees the PCI ROM of functions. Unset: the '
-        'hypervisor decides.',
-    ),
-    cfg.BoolOpt(
-        'display',
-        default=False,
-        help='Show vGPUs (vfio-pci mdevs) on the graphical console.',
-    ),
-    cfg.BoolOpt(
-        'ramfb',
-        default=False,
-        help='Show the boot of the guest on that display too.',
-    ),
-    cfg.ListOpt(
-        'guest_addresses',
-        default=[],
-        help='Where guests see particular devices: HANDLE=ADDRESS, the '
-        "handle's PCI address or mdev UUID, and the guest's PCI address.",
-    ),
-    cfg.StrOpt(
-        'connection_uri',
-        default='qemu:///system',
-        help='The libvirt that the guests of this host run under.',
-    ),
-    cfg.FloatOpt(
-        'connect_timeout',
-        default=30.0,
-        min=0,
-        help='Seconds to wait for a libvirtd that is not there, or restarts.',
-    ),
-    cfg.FloatOpt(
-        'attach_timeout',
-        default=120.0,
-        min=1,
-        help='Seconds for libvirt to attach one device.',
-    ),
-    cfg.IntOpt(
-        'detach_attempts',
-        default=8,
-        min=1,
-        help='How often a running guest is asked to let go of a device.',
-    ),
-    cfg.FloatOpt(
-        'detach_attempt_timeout',
-        default=20.0,
-        min=0.1,
-        help='Seconds to wait for the guest each time.',
-    ),
-    cfg.FloatOpt(
-        'detach_timeout',
-        default=160.0,
-        min=0.1,
-        help='Seconds for all attempts together. Then unplug fails, and the '
-        'device stays with the guest until it is called again.',
-    ),
-)
+    from acc_plug_libvirt import hostdev
 
 
 class LibvirtPlugin(plugin.PluginBase):
-    """guest_config is one <hostdev> element.
+    """The plugin for libvirt. A VAN's guest_config is one <hostdev> element.
 
-    Its alias is ``ua-acc-<VAN uuid>``: libvirt keeps aliases that begin with
-    ua- (https://libvirt.org/formatdomain.html#devices), and names them in
-    its events.
+    The alias of the element is ``ua-acc-<VAN uuid>``. libvirt keeps aliases
+    that begin with ua- (https://libvirt.org/formatdomain.html#devices) and
+    names them in its events.
     """
 
-    CONFIG_OPTS = OPTS
+    CONFIG_OPTS = options.OPTS
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
         self._connection: connection.Connection | None = None
-        self._making = threading.Lock()
+        self._connection_lock = threading.Lock()
+        self._is_power = platform.machine().startswith('ppc64')
+
+    @functools.cached_property
+    def builder(self) -> hostdev.Builder:
+        """Builds the XML. It reads the options once, at the first plug.
+
+        __init__ does not read them, because initialize() checks the options
+        after it has loaded the plugins. The import loads lxml, which only
+        processes that plug need.
+        """
+        from acc_plug_libvirt import hostdev
+
+        return hostdev.Builder.from_config(self.config)
 
     def check_live(self) -> None:
-        """:raises HypervisorError: libvirt-python is not installed"""
+        """:raises HypervisorError: if libvirt-python is not installed"""
         from acc_plug_libvirt import connection
 
         connection.module()
 
     def describe(self) -> objects.HostPluginInfo:
-        # TestHandle: Nova's CI boots guests with Cyborg's fake driver.
+        # Nova's CI boots guests with the TestHandles of Cyborg's fake driver.
         names = ('PCIHandle', 'MdevHandle', 'TestHandle')
         return objects.HostPluginInfo(
             plugin_name=self.name,
@@ -140,25 +76,24 @@ class LibvirtPlugin(plugin.PluginBase):
         instance_info: objects.InstanceInfo,
         live: bool,
     ) -> None:
-        """Set guest_config to the <hostdev>; None for a TestHandle.
+        """Set guest_config to the <hostdev>, or to None for a TestHandle.
 
-        On a Power host, where it is known already, driver_data gets the
-        drc_index that the guest will know the device by.
+        On a Power host, driver_data gets the drc_index by which the guest
+        will name the device, if it is known before the guest is defined.
         """
-        # lxml loads only here.
-        from acc_plug_libvirt import hostdev
-
-        text = van.guest_config = hostdev.build(van, self.config)
-        if text is not None and platform.machine().startswith('ppc64'):
+        text = van.guest_config = self.builder.build(van)
+        if text is None:
+            return
+        if self._is_power:
             from acc_plug_libvirt import drc
 
             index = drc.drc_index_before(text)
             if index is not None:
                 van.driver_data['drc_index'] = index
-        if live and text is not None:
+        if live:
             from acc_plug_libvirt import attach
 
-            attach.attach(self._libvirt(), van, self.config.attach_timeout)
+            attach.attach(self.libvirt(), van, self.config.attach_timeout)
 
     def unplug(
         self,
@@ -166,21 +101,22 @@ class LibvirtPlugin(plugin.PluginBase):
         instance_info: objects.InstanceInfo,
         live: bool,
     ) -> None:
-        """Cold: nothing to do, the caller undefines the guest, or edits it.
+        """Take the device out of the domain.
 
-        Live: out of its definition, then out of the running guest.
+        live=False does nothing: the caller undefines or edits the guest.
+        live=True removes the device from the guest's definition, then from
+        the running guest.
         """
         if not live or isinstance(van.handle, objects.TestHandle | None):
             return
         from acc_plug_libvirt import detach
-        from acc_plug_libvirt import hostdev
 
         conf = self.config
-        xml = van.guest_config or hostdev.build(van, conf)
+        xml = van.guest_config or self.builder.build(van)
         if xml is None:
             return
         detach.detach(
-            self._libvirt(),
+            self.libvirt(),
             van,
             xml,
             conf.detach_timeout,
@@ -194,10 +130,11 @@ class LibvirtPlugin(plugin.PluginBase):
         conf = self.config
         return report.findings(conf.connection_uri, conf.connect_timeout)
 
-    def _libvirt(self) -> connection.Connection:
+    def libvirt(self) -> connection.Connection:
+        """The connection to libvirt that all threads share."""
         from acc_plug_libvirt import connection
 
-        with self._making:
+        with self._connection_lock:
             uri = self.config.connection_uri
             if self._connection is None or self._connection.uri != uri:
                 self._connection = connection.Connection(
@@ -211,9 +148,10 @@ def update_domain_xml(
     old_vans: Sequence[objects.VAN],
     new_vans: Sequence[objects.VAN],
 ) -> str:
-    """Rewrite a domain's hostdevs for another host's VANs.
+    """Rewrite a domain's hostdevs for the VANs of another host.
 
-    See domain_xml.update_domain_xml, which loads only here.
+    See domain_xml.update_domain_xml. That module loads lxml, so it is
+    imported only here.
     """
     from acc_plug_libvirt import domain_xml
 

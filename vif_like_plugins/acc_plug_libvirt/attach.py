@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""Attaching a hostdev to a domain: running, paused or shut off."""
+"""Attaches a hostdev to a domain that runs, is paused or is shut off."""
 
 from __future__ import annotations
 
@@ -23,53 +23,56 @@ from os_acc.devices import waiting
 
 LOG = logging.getLogger(__name__)
 
-# The number that libvirt gives a domain that does not run, when it lists it.
+# The ID of a listed domain that does not run.
 _NOT_RUNNING = -1
-# What QEMU's and libvirt's messages have in common; there is no code for it.
+# libvirt has no error code for this. QEMU's and libvirt's messages share
+# these words.
 _NO_SLOT = 'No more available PCI'
 _NO_SLOT_ADVICE = (
-    'the guest has no free PCI slot that takes it. A q35 guest needs a free '
-    'root port for each device: add <controller type="pci" '
-    'model="pcie-root-port"/> to its definition, once for each (in Nova: '
-    '[libvirt] num_pcie_ports), and start it again'
+    'the guest has no free PCI slot for the device. A q35 guest needs one '
+    'free root port for each device: add <controller type="pci" '
+    'model="pcie-root-port"/> to its definition, once for each device (in '
+    'Nova: [libvirt] num_pcie_ports), and restart the guest'
 )
 
 
 def attach(
-    to: connection.Connection, van: objects.VAN, seconds: float
+    conn: connection.Connection, van: objects.VAN, seconds: float
 ) -> None:
-    """Give a VAN's device to its instance's domain.
+    """Attach a VAN's device to its instance's domain.
 
-    To the running guest and to its definition, whichever there is. Where it
-    is already, nothing is done.
+    It is attached to the running guest and to the guest's definition, if
+    each exists. Does nothing where the device is already attached.
 
     :param van: its guest_config is the <hostdev>
     :param seconds: how long libvirt may take
-    :raises DeviceNotFound: there is no such domain
-    :raises DeviceBusy: its source is in it under another alias, or another
-        domain has it
-    :raises HypervisorError: libvirt refused
-    :raises Timeout: no answer in time
+    :raises DeviceNotFound: if the domain does not exist
+    :raises DeviceBusy: if the domain has the device under another alias, or
+        another domain has the device
+    :raises HypervisorError: if libvirt refuses
+    :raises Timeout: if libvirt does not answer in time
     """
-    left = threading.Event()
+    abandoned = threading.Event()
     try:
         waiting.at_most(
-            lambda: _attach(to, van, left),
+            lambda: _attach(conn, van, abandoned),
             seconds,
             f'libvirt to attach VAN {van.uuid} to domain {van.instance_uuid}',
         )
     except BaseException:
-        # Its undo comes next: nothing may be begun after that.
-        left.set()
+        # The caller will undo the attach: nothing new may begin after this.
+        abandoned.set()
         raise
 
 
 def _attach(
-    to: connection.Connection, van: objects.VAN, left: threading.Event
+    conn: connection.Connection, van: objects.VAN, abandoned: threading.Event
 ) -> None:
-    # An undo waits for it, also if the caller does not.
-    with to.turn(van.instance_uuid):
-        to.run(_what(van), lambda opened: _attach_missing(opened, van, left))
+    # The undo waits for this turn to end, even if the caller has given up.
+    with conn.turn(van.instance_uuid):
+        conn.run(
+            _what(van), lambda opened: _attach_missing(opened, van, abandoned)
+        )
 
 
 def _what(van: objects.VAN) -> str:
@@ -77,12 +80,13 @@ def _what(van: objects.VAN) -> str:
 
 
 def _attach_missing(
-    opened: Any, van: objects.VAN, left: threading.Event
+    opened: Any, van: objects.VAN, abandoned: threading.Event
 ) -> None:
-    """Attach it everywhere; look what is there only where libvirt refuses.
+    """Attach the device to the guest and to its definition.
 
-    It takes no hostdev's source and no alias twice, and changes the definition
-    last (qemuDomainAttachDeviceLiveAndConfig in src/qemu/qemu_driver.c).
+    The domain is examined only if libvirt refuses. libvirt accepts no source
+    and no alias twice, and changes the definition last
+    (qemuDomainAttachDeviceLiveAndConfig in src/qemu/qemu_driver.c).
     """
     libvirt = connection.module()
     logger = log.about(LOG, van.instance_uuid, van.uuid)
@@ -90,7 +94,7 @@ def _attach_missing(
     flags = libvirt.VIR_DOMAIN_AFFECT_CONFIG
     if domain.ID() != _NOT_RUNNING:
         flags |= libvirt.VIR_DOMAIN_AFFECT_LIVE
-    while not left.is_set():
+    while not abandoned.is_set():
         try:
             domain.attachDeviceFlags(van.guest_config, flags)
         except libvirt.libvirtError as err:
@@ -102,17 +106,17 @@ def _attach_missing(
                 raise
             flags = missing
             if not flags:
-                logger.debug('the domain has it already')
+                logger.debug('the domain already has the device')
                 return
         else:
             flags = _verify(domain, van, flags)
             if not flags:
-                logger.info('attached to the domain')
+                logger.info('attached the device to the domain')
                 return
 
 
 def _check_slots(van: objects.VAN, err: Exception) -> None:
-    """:raises HypervisorError: no slot is left, and what to do"""
+    """:raises HypervisorError: if no slot is free; it says what to do"""
     if _NO_SLOT.lower() in str(err).lower():
         raise exception.HypervisorError(
             what=_what(van), reason=f'{err}: {_NO_SLOT_ADVICE}'
@@ -120,10 +124,10 @@ def _check_slots(van: objects.VAN, err: Exception) -> None:
 
 
 def _missing(domain: Any, van: objects.VAN) -> int:
-    """Where a VAN's device is not: in the guest, in the definition.
+    """Find where a VAN's device is missing: the guest, the definition.
 
     :returns: VIR_DOMAIN_AFFECT_ flags
-    :raises DeviceBusy: the device, or the alias, is there otherwise
+    :raises DeviceBusy: see domain_xml.check
     """
     libvirt = connection.module()
     flags = 0
@@ -138,9 +142,9 @@ def _missing(domain: Any, van: objects.VAN) -> int:
 
 
 def _domain(opened: Any, van: objects.VAN) -> Any:
-    """The instance's domain, once no other domain has the VAN's device.
+    """Find the instance's domain, and check that no other has the device.
 
-    libvirt lets two definitions have one device, until both run.
+    libvirt allows one device in two definitions until both guests run.
     """
     wanted = van.handle.identity if van.handle is not None else None
     found = None
@@ -160,7 +164,7 @@ def _domain(opened: Any, van: objects.VAN) -> Any:
 
 
 def _identities(domain: Any) -> set[str | None]:
-    """What another domain has, running and by its definition."""
+    """The host devices of another domain, running and defined."""
     libvirt = connection.module()
     found = set()
     try:
@@ -176,20 +180,20 @@ def _identities(domain: Any) -> set[str | None]:
 
 
 def _is_missing(root: Any, van: objects.VAN) -> bool:
-    """:raises DeviceBusy: the device, or the alias, is there otherwise"""
+    """:raises DeviceBusy: see domain_xml.check"""
     domain_xml.check(root, van)
     return domain_xml.find(root, van) is None
 
 
 def _verify(domain: Any, van: objects.VAN, flags: int) -> int:
-    """See that a domain has what libvirt said that it took.
+    """Check that a domain has the device that libvirt accepted.
 
-    The guest where there is one: what is in its definition is of the same
-    call, and a file.
+    Checks the running guest if there is one. The definition needs no check
+    of its own: the same call has written it.
 
-    :param flags: where libvirt took it
-    :returns: where it is still to go: to a guest that was shut off when it
-        was listed, and runs by now
+    :param flags: where libvirt accepted the device
+    :returns: where the device must still be attached: to a guest that was
+        shut off when it was listed and has started since; else 0
     """
     libvirt = connection.module()
     root = domain_xml.of(domain)
@@ -200,5 +204,5 @@ def _verify(domain: Any, van: objects.VAN, flags: int) -> int:
         return live
     raise exception.HypervisorError(
         what=_what(van),
-        reason='libvirt took it, but the domain does not have it',
+        reason='libvirt accepted the device, but the domain does not have it',
     )

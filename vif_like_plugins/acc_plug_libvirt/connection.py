@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""The connection to libvirt: opened when needed, and again when it breaks."""
+"""The connection to libvirt: opened when needed, reopened when it breaks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LOG = logging.getLogger(__name__)
 
 _T = TypeVar('_T')
 
-# A peer that answers none of 3 questions, 5 s apart, is gone.
+# Seconds between keepalive messages, and how many may stay unanswered.
 _KEEPALIVE = (5, 3)
 
 _loop_lock = threading.Lock()
@@ -40,9 +40,9 @@ _all: weakref.WeakSet[Connection] = weakref.WeakSet()
 
 
 def module() -> Any:
-    """The module libvirt, imported only when a guest is to be changed.
+    """Import the module libvirt, which only live calls need.
 
-    :raises HypervisorError: it is not installed
+    :raises HypervisorError: if libvirt-python is not installed
     """
     try:
         return importlib.import_module('libvirt')
@@ -56,9 +56,9 @@ def module() -> Any:
 
 @contextlib.contextmanager
 def errors(what: str) -> Iterator[None]:
-    """Make libvirt's errors ours.
+    """Turn a libvirtError into a HypervisorError.
 
-    :param what: what was tried, for the message
+    :param what: what is being done, for the message
     """
     libvirt = module()
     try:
@@ -70,13 +70,14 @@ def errors(what: str) -> Iterator[None]:
 
 
 def is_broken(err: Any) -> bool:
-    """Whether an error says that libvirtd is gone, not that it refused."""
+    """Whether an error means that libvirtd is gone, not that it refused."""
     libvirt = module()
     return err.get_error_code() in (
         libvirt.VIR_ERR_NO_CONNECT,
         libvirt.VIR_ERR_INVALID_CONN,
     ) or (
-        # Its PCI code has these codes too, of no domain: a refusal.
+        # libvirt's PCI code refuses with the same error codes, but without
+        # an error domain.
         err.get_error_code()
         in (libvirt.VIR_ERR_SYSTEM_ERROR, libvirt.VIR_ERR_INTERNAL_ERROR)
         and err.get_error_domain()
@@ -85,7 +86,9 @@ def is_broken(err: Any) -> bool:
 
 
 class Connection:
-    """One for all threads of a process: libvirt's calls may be concurrent.
+    """A connection for all threads of a process.
+
+    libvirt allows concurrent calls on one connection.
 
     :param uri: such as qemu:///system
     :param seconds: how long to wait for a libvirtd that is restarting
@@ -100,17 +103,18 @@ class Connection:
         _all.add(self)
 
     def get(self) -> Any:
-        """A virConnect that is alive.
+        """Return a live virConnect; open one if necessary.
 
-        :raises HypervisorError: libvirtd cannot be reached
+        :raises HypervisorError: if libvirtd cannot be reached, or if this
+            process was forked from one that used libvirt
         """
         deadline = time.monotonic() + self.seconds
         libvirt = module()
         if _forked:
             raise exception.HypervisorError(
                 what=f'connection to {self.uri}',
-                reason='libvirt was in use before this process was forked, '
-                'and cannot be used after it: start a new one',
+                reason='this process was forked from one that used libvirt, '
+                'so it cannot use libvirt itself: start a new process',
             )
         run_events()
         with self._lock:
@@ -134,7 +138,7 @@ class Connection:
             max(1.0, deadline - time.monotonic()),
             f'libvirt at {self.uri} to answer',
         )
-        # Not every kind of connection has it: test:/// has none.
+        # Some drivers, such as test:///, do not support keepalive.
         with contextlib.suppress(libvirt.libvirtError):
             opened.setKeepAlive(*_KEEPALIVE)
         self._open = opened
@@ -150,38 +154,36 @@ class Connection:
 
     def _drop(self) -> None:
         if self._open is not None:
-            LOG.info('the connection to %s is gone: opening it anew', self.uri)
+            LOG.info('reopening the broken connection to %s', self.uri)
             with contextlib.suppress(module().libvirtError):
                 self._open.close()
         self._open = None
 
-    def close(self) -> None:
-        """Close it; get() opens it again."""
-        with self._lock:
-            if self._open is not None:
-                with contextlib.suppress(module().libvirtError):
-                    self._open.close()
-            self._open = None
-
     def turn(self, instance_uuid: str) -> threading.Lock:
-        """One call at a time on a domain: a late one comes to its end."""
+        """The lock that allows one call at a time on a domain.
+
+        A call whose caller has given up keeps the lock until the call ends.
+        """
         with self._lock:
             return self._turns.setdefault(instance_uuid, threading.Lock())
 
     def after_fork(self) -> None:
-        """In a child: the connection is the parent's, and stays open."""
+        """Forget the connection in a forked child; the parent keeps it."""
         if self._open is not None:
-            # Not even when the child ends: that would close the parent's.
+            # This extra reference is never released: otherwise the end of
+            # the child would close the parent's connection.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._open))
         self._open = None
         self._lock = threading.Lock()
         self._turns = {}
 
     def run(self, what: str, act: Callable[[Any], _T]) -> _T:
-        """Do something that can be done twice; again if libvirtd went away.
+        """Call a function; call it again if libvirtd went away meanwhile.
 
-        :param act: gets the virConnect
-        :raises HypervisorError: libvirt refused, or stays away
+        :param what: what is being done, for messages
+        :param act: takes the virConnect; must be safe to repeat
+        :raises HypervisorError: if libvirt refuses, or libvirtd does not
+            come back
         """
         libvirt = module()
         deadline = time.monotonic() + self.seconds
@@ -193,13 +195,14 @@ class Connection:
                     if not is_broken(err) or time.monotonic() >= deadline:
                         raise
                     LOG.info('%s: libvirtd went away (%s)', what, err)
-            # Its end may be noticed only in a moment.
+            # It can take a moment until isAlive() notices.
             time.sleep(0.1)
 
     def domain(self, uuid: str) -> Any:
-        """A virDomain; None where there is none of that UUID.
+        """Look up a virDomain.
 
-        :raises HypervisorError: libvirt cannot say
+        :returns: None if no domain has that UUID
+        :raises HypervisorError: if libvirt cannot tell
         """
         libvirt = module()
 
@@ -215,10 +218,10 @@ class Connection:
 
 
 def run_events() -> None:
-    """Start the thread that gets libvirt's events, once in a process.
+    """Start the thread that receives libvirt's events, once per process.
 
-    It must be there before a connection is opened. Where the process has
-    such a thread already, as nova-compute has, they take turns.
+    It must run before a connection is opened. If the process already has such
+    a thread, as nova-compute does, the two take turns.
     """
     global _loop_runs
     with _loop_lock:
@@ -248,5 +251,5 @@ def _loop(libvirt: Any) -> None:
         try:
             libvirt.virEventRunDefaultImpl()
         except libvirt.libvirtError:
-            LOG.exception('libvirt: events')
+            LOG.exception('libvirt could not deliver events')
             time.sleep(1)

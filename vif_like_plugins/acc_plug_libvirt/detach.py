@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""Detaching a hostdev from a domain, until the guest has let go of it."""
+"""Detaches a hostdev from a domain and waits until the guest releases it."""
 
 from __future__ import annotations
 
@@ -26,71 +26,78 @@ from os_acc.devices import waiting
 
 LOG = logging.getLogger(__name__)
 
-# How long to go without a look: libvirtd's restart loses an event.
+# Seconds between two looks at the domain: a restart of libvirtd loses events.
 _LOOK_EVERY = 2.0
-# Between two attempts: what said no at once may say yes in a moment.
-_PAUSE = 1.0
+#: Seconds between two attempts: a guest that refuses now may accept a second
+#: later.
+PAUSE = 1.0
 
 
 def detach(
-    from_: connection.Connection,
+    conn: connection.Connection,
     van: objects.VAN,
     xml: str,
     seconds: float,
     attempts: int,
     attempt_seconds: float,
 ) -> None:
-    """Take a VAN's device out of its instance's domain.
+    """Detach a VAN's device from its instance's domain.
 
-    Out of its definition first: whatever happens to the guest, it does not
-    come back with it. A domain that is gone has let go.
+    The device is removed from the guest's definition first, so that it does
+    not come back when the guest restarts. A domain that does not exist has
+    released the device.
 
-    :param xml: its <hostdev>
-    :param seconds: for all of it
-    :param attempts: how often the guest is asked
-    :param attempt_seconds: how long to wait for it each time
-    :raises HypervisorError: libvirt refused
-    :raises Timeout: the guest does not answer; it still has it
+    :param xml: the VAN's <hostdev>
+    :param seconds: how long all attempts together may take
+    :param attempts: how often to ask the guest
+    :param attempt_seconds: how long to wait for the guest each time
+    :raises HypervisorError: if libvirt refuses
+    :raises Timeout: if the guest does not release the device in time; the
+        guest still has it
     """
-    what = f'guest {van.instance_uuid} to let go of VAN {van.uuid}'
+    what = f'guest {van.instance_uuid} to release VAN {van.uuid}'
     deadline = time.monotonic() + seconds
-    work = _Detach(from_, van, xml, deadline, what)
+    work = Detach(conn, van, xml, deadline, what)
     waiting.at_most(
         lambda: work.run(attempts, attempt_seconds),
-        # It ends by itself before that; this is for a call that does not.
+        # run() ends earlier by itself, unless a call to libvirt hangs.
         seconds + attempt_seconds,
         what,
     )
 
 
-class _Detach:
+class Detach:
     """One detach.
 
-    :ivar said: why the guest, or libvirt, did not: the last one
+    :param deadline: on the clock of time.monotonic()
+    :param what: what is waited for, for messages
+    :ivar reason: why the last attempt failed; empty if it only got no answer
     """
 
     def __init__(
         self,
-        from_: connection.Connection,
+        conn: connection.Connection,
         van: objects.VAN,
         xml: str,
         deadline: float,
         what: str,
     ) -> None:
-        self.from_, self.van, self.xml = from_, van, xml
+        self.conn, self.van, self.xml = conn, van, xml
         self.deadline, self.what = deadline, what
         self.libvirt = connection.module()
         self.logger = log.about(LOG, van.instance_uuid, van.uuid)
-        self.said = ''
+        self.reason = ''
 
     def run(self, attempts: int, attempt_seconds: float) -> None:
-        turn = self.from_.turn(self.van.instance_uuid)
-        # An attach whose caller has left it comes to its end first.
-        if not turn.acquire(timeout=max(0.0, self._left())):
+        """See detach()."""
+        turn = self.conn.turn(self.van.instance_uuid)
+        # An attach whose caller has given up must end first.
+        left = max(0.0, self._left())
+        if not turn.acquire(timeout=left):
             raise exception.Timeout(
                 what=f'an earlier call to libvirt for domain '
                 f'{self.van.instance_uuid} to end',
-                seconds=0.0,
+                seconds=round(left, 1),
             )
         try:
             self._run(attempts, attempt_seconds)
@@ -102,30 +109,34 @@ class _Detach:
 
     def _run(self, attempts: int, attempt_seconds: float) -> None:
         begun = time.monotonic()
-        libvirt, from_, van = self.libvirt, self.from_, self.van
-        from_.run(self.what, lambda _: _forget(from_, libvirt, van, self.xml))
+        libvirt, conn, van = self.libvirt, self.conn, self.van
+        conn.run(
+            self.what, lambda _: _detach_config(conn, libvirt, van, self.xml)
+        )
         for attempt in range(1, attempts + 1):
             if self._left() <= 0:
                 break
             self.logger.debug('detach from the guest, attempt %d', attempt)
             if self._ask(min(attempt_seconds, self._left())):
-                self.logger.info('the guest has let go')
+                self.logger.info('the guest has released the device')
                 return
-            time.sleep(max(0.0, min(_PAUSE, self._left())))
-        if self._is_in():
-            said = f'; the last answer was: {self.said}' if self.said else ''
+            time.sleep(max(0.0, min(PAUSE, self._left())))
+        if self.is_attached():
+            reason = f': {self.reason}' if self.reason else ''
             raise exception.Timeout(
-                what=f'{self.what} ({attempt} attempts); it still has '
-                f'it{said}',
+                what=f'{self.what}; it still has the device after {attempt} '
+                f'attempts{reason}',
                 seconds=round(time.monotonic() - begun, 1),
             )
 
-    def _is_in(self) -> bool:
-        return self.from_.run(
-            self.what, lambda _: _live(self.from_, self.van) is not None
+    def is_attached(self) -> bool:
+        """Whether the running guest has the device."""
+        return self.conn.run(
+            self.what, lambda _: _live(self.conn, self.van) is not None
         )
 
     def _is_anothers_live(self, domain: Any) -> bool:
+        """Whether the running guest has it under the alias of another."""
         with _gone_is_done(self.libvirt):
             return _is_anothers(domain_xml.of(domain), self.van)
         return True
@@ -133,20 +144,20 @@ class _Detach:
     def _ask(self, seconds: float) -> bool:
         """Ask the guest once, and wait for its answer.
 
-        :returns: whether it has let go
+        :param seconds: how long to wait
+        :returns: whether the guest has released the device
         """
         libvirt = self.libvirt
         deadline = time.monotonic() + seconds
-        domain = self.from_.domain(self.van.instance_uuid)
+        domain = self.conn.domain(self.van.instance_uuid)
         if domain is None:
             return True
-        there = self.from_.run(
-            self.what, lambda _: _live(self.from_, self.van)
-        )
+        there = self.conn.run(self.what, lambda _: _live(self.conn, self.van))
         if there is None and self._is_anothers_live(domain):
             return True
-        # Also where it is not seen: a call of a process that was killed may
-        # be under way in libvirtd, and this one comes after it.
+        # Ask even if the guest does not have the device: an attach by a
+        # killed process may still be under way in libvirtd. libvirtd does
+        # this call after that one.
         xml = there.xml if there is not None else self.xml
         answer = _Answer(there)
         with _listening(libvirt, domain, answer):
@@ -156,29 +167,30 @@ class _Detach:
                         xml, libvirt.VIR_DOMAIN_AFFECT_LIVE
                     )
             except libvirt.libvirtError as err:
-                # Asked already, busy, or libvirtd went away: not for good.
-                self.said = str(err)
-                self.logger.info('detach: %s', err)
+                # The guest may have been asked before, or be busy, or
+                # libvirtd may be gone: another attempt can succeed.
+                self.reason = str(err)
+                self.logger.info('the detach failed for now: %s', err)
                 if not _is_asked(libvirt, err) and not connection.is_broken(
                     err
                 ):
                     return False
-            while self._is_in():
+            while self.is_attached():
                 left = deadline - time.monotonic()
                 if left <= 0:
                     return False
-                if answer.said.wait(min(left, _LOOK_EVERY)):
-                    # It said no, or yes: the next look tells.
-                    self.said = self.said or 'it refused'
-                    return not self._is_in()
+                if answer.received.wait(min(left, _LOOK_EVERY)):
+                    # The domain tells whether the answer was yes or no.
+                    self.reason = self.reason or 'the guest refused'
+                    return not self.is_attached()
         return True
 
 
-def _forget(
-    from_: connection.Connection, libvirt: Any, van: objects.VAN, xml: str
+def _detach_config(
+    conn: connection.Connection, libvirt: Any, van: objects.VAN, xml: str
 ) -> None:
-    """Take it out of the definition."""
-    domain = from_.domain(van.instance_uuid)
+    """Remove the device from the guest's definition."""
+    domain = conn.domain(van.instance_uuid)
     if domain is None:
         return
     with _gone_is_done(libvirt):
@@ -195,7 +207,7 @@ def _forget(
 
 
 def _is_anothers(root: Any, van: objects.VAN) -> bool:
-    """Whether the device is there under an alias of somebody else."""
+    """Whether the domain has the device under the alias of another."""
     try:
         domain_xml.check(root, van)
     except exception.DeviceBusy:
@@ -204,10 +216,13 @@ def _is_anothers(root: Any, van: objects.VAN) -> bool:
 
 
 def _live(
-    from_: connection.Connection, van: objects.VAN
+    conn: connection.Connection, van: objects.VAN
 ) -> domain_xml.Hostdev | None:
-    """What the running guest has of a VAN."""
-    domain = from_.domain(van.instance_uuid)
+    """Find a VAN's hostdev in the running guest.
+
+    :returns: None if the guest does not run, or does not have the device
+    """
+    domain = conn.domain(van.instance_uuid)
     if domain is None:
         return None
     with _gone_is_done(connection.module()):
@@ -218,22 +233,25 @@ def _live(
 
 
 class _Answer:
-    """What the guest says to the removal of a device."""
+    """Waits for libvirt's event about the removal of a hostdev.
+
+    :ivar received: set by the event, whether the guest agreed or refused
+    """
 
     def __init__(self, there: domain_xml.Hostdev | None) -> None:
         alias = there.element.find('alias') if there is not None else None
         self.alias = alias.get('name') if alias is not None else None
-        self.said = threading.Event()
+        self.received = threading.Event()
 
     def callback(
         self, _connection: Any, _domain: Any, alias: str, _: Any
     ) -> None:
         if alias == self.alias:
-            self.said.set()
+            self.received.set()
 
 
 def _is_asked(libvirt: Any, err: Any) -> bool:
-    """Whether the guest has been asked before, and has not answered yet."""
+    """Whether the guest was asked before and has not answered yet."""
     return (
         err.get_error_code() == libvirt.VIR_ERR_INTERNAL_ERROR
         and 'already in the process of unplug' in str(err)
@@ -242,7 +260,7 @@ def _is_asked(libvirt: Any, err: Any) -> bool:
 
 @contextlib.contextmanager
 def _gone_is_done(libvirt: Any) -> Iterator[None]:
-    """A domain, or a device in it, that is not there is no error."""
+    """Ignore the error that a domain, or a device in it, does not exist."""
     try:
         yield
     except libvirt.libvirtError as err:
@@ -251,12 +269,12 @@ def _gone_is_done(libvirt: Any) -> Iterator[None]:
             libvirt.VIR_ERR_NO_DOMAIN,
             libvirt.VIR_ERR_DEVICE_MISSING,
         )
-        # Before libvirt 4.1, and for some devices since.
+        # libvirt before 4.1, and later versions for some devices.
         not_found = code in (
             libvirt.VIR_ERR_OPERATION_FAILED,
             libvirt.VIR_ERR_INVALID_ARG,
         ) and 'not found' in str(err)
-        # Shut off between the look and the call.
+        # The guest was shut off after the domain was looked at.
         off = (
             code == libvirt.VIR_ERR_OPERATION_INVALID
             and 'not running' in str(err)
@@ -267,7 +285,7 @@ def _gone_is_done(libvirt: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _listening(libvirt: Any, domain: Any, answer: _Answer) -> Iterator[None]:
-    """Get the events of a domain, from before the guest is asked."""
+    """Receive a domain's events about removals of devices."""
     opened = domain.connect()
     numbers = []
     try:
@@ -275,7 +293,7 @@ def _listening(libvirt: Any, domain: Any, answer: _Answer) -> Iterator[None]:
             libvirt.VIR_DOMAIN_EVENT_ID_DEVICE_REMOVED,
             libvirt.VIR_DOMAIN_EVENT_ID_DEVICE_REMOVAL_FAILED,
         ):
-            # Without events it is looked for now and then.
+            # Without events, _ask() looks at the domain every few seconds.
             with contextlib.suppress(libvirt.libvirtError):
                 numbers.append(
                     opened.domainEventRegisterAny(

@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""The hostdevs of a domain's XML: found, compared, and rewritten."""
+"""Finds, compares and rewrites the hostdevs in a domain's XML."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from acc_plug_libvirt import hostdev
 from os_acc import exception
 from os_acc import objects
 
-# libvirt keeps an alias that begins so; all others are its own.
+# libvirt keeps aliases with this prefix. It makes up all others itself.
 _USER_ALIAS = 'ua-'
 
 
@@ -31,8 +31,9 @@ _USER_ALIAS = 'ua-'
 class Hostdev:
     """A <hostdev> of a domain.
 
-    :ivar identity: as a handle's, 'pci/0000:3b:00.1'; None: of another kind
-    :ivar alias: the user's; None where it is libvirt's own, or none
+    :ivar identity: as AttachHandle.identity, 'pci/0000:3b:00.1'; None if it
+        is neither a PCI function nor an mdev
+    :ivar alias: the user's alias; None if there is none, or libvirt made it
     """
 
     element: etree._Element
@@ -48,7 +49,7 @@ class Hostdev:
 def parse(xml: str) -> etree._Element:
     """Parse a domain's XML.
 
-    :raises InvalidRequest: it is none
+    :raises InvalidRequest: if it is not the XML of a domain
     """
     parser = etree.XMLParser(resolve_entities=False, no_network=True)
     try:
@@ -68,16 +69,16 @@ def parse(xml: str) -> etree._Element:
 
 
 def of(domain: Any, options: int = 0) -> etree._Element:
-    """What libvirt says of a domain.
+    """Get the XML of a domain from libvirt.
 
     :param domain: a virDomain
-    :param options: VIR_DOMAIN_XML_INACTIVE: its definition, as it would start
+    :param options: VIR_DOMAIN_XML_INACTIVE for the guest's definition
     """
     return parse(domain.XMLDesc(options))
 
 
 def is_active(root: etree._Element) -> bool:
-    """Whether a domain runs: only then libvirt gives it a number.
+    """Whether a domain runs. Only running domains have an id.
 
     https://libvirt.org/formatdomain.html, general metadata
     """
@@ -97,7 +98,7 @@ def hostdevs(root: etree._Element) -> Iterator[Hostdev]:
 
 
 def identities(root: etree._Element) -> set[str | None]:
-    """All host devices of a domain, by whatever element it has them."""
+    """All host devices of a domain: hostdevs, interfaces and NVMe disks."""
     found = {each.identity for each in hostdevs(root)}
     for path in (
         "devices/interface[@type='hostdev']",
@@ -109,7 +110,7 @@ def identities(root: etree._Element) -> set[str | None]:
 
 
 def _identity(element: etree._Element) -> str | None:
-    """By what the address means, not by how it is written."""
+    """The identity of a <hostdev>, however its address is written."""
     address = element.find('source/address')
     if element.get('mode') != 'subsystem' or address is None:
         return None
@@ -132,13 +133,14 @@ def _pci_identity(address: etree._Element | None) -> str | None:
 
 
 def alias_of(van: objects.VAN) -> str:
+    """The alias of a VAN's hostdev."""
     return f'{hostdev.ALIAS}{van.uuid}'
 
 
 def find(root: etree._Element, van: objects.VAN) -> Hostdev | None:
-    """A VAN's hostdev in a domain: by its alias, else by its source.
+    """Find a VAN's hostdev in a domain, by its alias or else its source.
 
-    One with an alias of somebody else is not the VAN's.
+    A hostdev with another user alias is not the VAN's.
     """
     alias = alias_of(van)
     wanted = van.handle.identity if van.handle is not None else None
@@ -152,10 +154,10 @@ def find(root: etree._Element, van: objects.VAN) -> Hostdev | None:
 
 
 def check(root: etree._Element, van: objects.VAN) -> None:
-    """See that a domain has neither a VAN's device nor its alias otherwise.
+    """Check that a VAN's device and alias are free, or the VAN's own.
 
-    :raises DeviceBusy: its source is there under an alias of somebody else;
-        or its alias is there with another source
+    :raises DeviceBusy: if the domain has the device under another user
+        alias, or the VAN's alias with another device
     """
     alias = alias_of(van)
     wanted = van.handle.identity if van.handle is not None else None
@@ -163,7 +165,7 @@ def check(root: etree._Element, van: objects.VAN) -> None:
         if each.alias == alias and each.identity != wanted:
             raise exception.DeviceBusy(
                 device=f'alias {each.alias} of the domain',
-                holder=f'device {each.identity}, and not {wanted},',
+                reason=f'it belongs to {each.identity}, not to {wanted}',
             )
         if each.identity == wanted is not None and each.alias not in (
             None,
@@ -179,17 +181,19 @@ def update_domain_xml(
     old_vans: Sequence[objects.VAN],
     new_vans: Sequence[objects.VAN],
 ) -> str:
-    """Rewrite a domain for another host: cold or live migration, evacuation.
+    """Rewrite a domain's XML for another host.
 
-    What the guest sees stays: the address on its bus, the boot order. What
-    the host gives is the new VAN's: source, alias, managed, driver, model.
+    For cold migration, live migration and evacuation. What the guest sees
+    does not change: the guest's PCI address of the device, the boot order.
+    What belongs to the host comes from the new VAN: source, alias, managed,
+    driver, model. Other hostdevs are left as they are.
 
-    :param xml: the domain's, from the old host
-    :param old_vans: the VANs there
-    :param new_vans: those of the new host, in the same order
-    :returns: the XML for the new host; other hostdevs are left as they are
-    :raises InvalidRequest: the lists do not match; a VAN is not in the
-        domain; a new device is in it already; xml is no domain
+    :param xml: the domain's XML on the old host
+    :param old_vans: the VANs on the old host
+    :param new_vans: the VANs on the new host, in the same order
+    :returns: the domain's XML for the new host
+    :raises InvalidRequest: if xml is not a domain, the lists do not match, an
+        old VAN is not in the domain, or a new device is already in it
     """
     if len(old_vans) != len(new_vans):
         _refuse('new_vans', len(new_vans), f'{len(old_vans)} VANs')
@@ -202,12 +206,14 @@ def update_domain_xml(
         moves.append((_old(there, old), _new(new)))
     moved = {id(each.element) for each, _ in moves}
     if len(moved) != len(moves):
-        _refuse('old_vans', len(old_vans), 'each device once')
+        _refuse('old_vans', len(old_vans), 'VANs of different devices')
     left = {e.identity for e in there if id(e.element) not in moved}
     coming = [_identity(element) for _, element in moves]
     for identity in coming:
         if identity in left or coming.count(identity) > 1:
-            _refuse('new_vans', identity, 'a device that is in it once')
+            _refuse(
+                'new_vans', identity, 'a device that the domain has only once'
+            )
     for each, element in moves:
         _replace(each.element, element)
     text: str = etree.tostring(root, encoding='unicode')
@@ -215,6 +221,7 @@ def update_domain_xml(
 
 
 def _old(there: Sequence[Hostdev], van: objects.VAN) -> Hostdev:
+    """Find an old VAN's hostdev among those of the domain."""
     identity = van.handle.identity if van.handle is not None else None
     found = [e for e in there if e.alias == alias_of(van)] or [
         e for e in there if e.identity is not None and e.identity == identity
@@ -223,12 +230,13 @@ def _old(there: Sequence[Hostdev], van: objects.VAN) -> Hostdev:
         _refuse(
             'old_vans',
             f'{van.uuid} ({identity})',
-            f'one hostdev of the domain, where {len(found)} are',
+            f'exactly one such hostdev in the domain, which has {len(found)}',
         )
     return found[0]
 
 
 def _new(van: objects.VAN) -> etree._Element:
+    """The <hostdev> of a new VAN."""
     if not van.guest_config:
         _refuse('new_vans', van.uuid, 'a VAN with guest_config')
     element = etree.fromstring(van.guest_config)
@@ -238,7 +246,7 @@ def _new(van: objects.VAN) -> etree._Element:
 
 
 def _replace(old: etree._Element, new: etree._Element) -> None:
-    """Put the host's part of one in the place of the other's."""
+    """Replace what belongs to the host in one <hostdev> by another's."""
     if old.get('type') != new.get('type'):
         _refuse('new_vans', new.get('type'), f'a {old.get("type")} device')
     for name in ('managed', 'model', 'display', 'ramfb'):
@@ -248,7 +256,7 @@ def _replace(old: etree._Element, new: etree._Element) -> None:
     for tag in ('driver', 'source', 'alias'):
         for element in old.findall(tag):
             old.remove(element)
-    # In the order of the schema: driver, source, ..., alias, address.
+    # The schema's order is driver, source, ..., alias, address.
     for place, tag in enumerate(('driver', 'source', 'alias')):
         for element in new.findall(tag):
             old.insert(place, copy.deepcopy(element))

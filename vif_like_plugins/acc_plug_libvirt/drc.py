@@ -8,11 +8,11 @@
 
 """The DRC index of a device of a pseries guest (KVM on Power).
 
-A guest names a PCI function by the index of its Dynamic Reconfiguration
-Connector: ibm,my-drc-index in its device tree, as lsslot and drmgr say it.
-QEMU derives it from where the function sits, and libvirt's domain XML says
-where. Read with QEMU 7.2 and libvirt 9.0, which the tests ask themselves
-(tests/functional/test_pseries.py).
+A pseries guest identifies a PCI function by the index of its Dynamic
+Reconfiguration Connector: ibm,my-drc-index in the device tree, shown by lsslot
+and drmgr. QEMU derives the index from the function's address in the guest,
+which is in libvirt's domain XML. The rules here are those of QEMU 7.2 and
+libvirt 9.0; tests/functional/test_pseries.py checks them against both.
 """
 
 from __future__ import annotations
@@ -27,18 +27,19 @@ from lxml import etree
 from acc_plug_libvirt import hostdev as hostdev_xml
 from os_acc import exception
 
-# SPAPR_DR_CONNECTOR_TYPE_SHIFT_PCI (include/hw/ppc/spapr_drc.h) is what an
-# index begins with (DRC_INDEX_TYPE_SHIFT, hw/ppc/spapr_drc.c).
+# The type in the upper bits of the index:
+# SPAPR_DR_CONNECTOR_TYPE_SHIFT_PCI (include/hw/ppc/spapr_drc.h) shifted by
+# DRC_INDEX_TYPE_SHIFT (hw/ppc/spapr_drc.c).
 _PCI_TYPE = 4 << 28
 # hw/ppc/spapr.c, spapr_phb_placement(): '"index" for PAPR PHB is too large
 # (max 30)'; libvirt: 'must be 0-30'
 _MAX_PHB = 30
 
 _ARCHES = ('ppc64', 'ppc64le')
-# pseries-7.2, pseries-rhel8.6.0, and pseries for the newest
+# pseries-7.2, pseries-rhel8.6.0; pseries alone is the newest
 _MACHINE = re.compile(r'pseries(-.+)?')
-# Older than connectors (dynamic-reconfiguration=off): QEMU 7.2 still has
-# these types, and its device trees for them have no ibm,my-drc-index.
+# Machine types of QEMU 7.2 that have dynamic-reconfiguration=off: their device
+# trees have no ibm,my-drc-index.
 _NO_CONNECTORS = ('pseries-2.1', 'pseries-2.2', 'pseries-2.3')
 
 _NUMBERS = {
@@ -49,7 +50,7 @@ _NUMBERS = {
 
 
 class _Address(NamedTuple):
-    """A guest's PCI address; bus is the index of a <controller>."""
+    """A PCI address in the guest; bus is the index of a <controller>."""
 
     bus: int
     slot: int
@@ -59,15 +60,18 @@ class _Address(NamedTuple):
 def drc_index(
     phb_index: int, slot: int, function: int = 0, chassis: int = 0
 ) -> str:
-    """The DRC index of a PCI function, 8 upper-case hex digits.
+    """Compute the DRC index of a PCI function.
 
-    QEMU's hw/ppc/spapr_pci.c, drc_id_from_devfn() and chassis_from_bus().
-    QEMU refuses slot 0 nowhere: not on a PHB, not on a bridge. libvirt does.
+    As drc_id_from_devfn() and chassis_from_bus() in QEMU's
+    hw/ppc/spapr_pci.c do. QEMU accepts slot 0 on a PHB and on a bridge, but
+    libvirt does not.
 
     :param phb_index: index of the spapr-pci-host-bridge; 0 is the machine's
-    :param chassis: 0 on the PHB itself, else the chassis_nr of the pci-bridge
-        that the function sits on; of nested bridges it is the innermost
-    :raises InvalidRequest: a number that QEMU would not take
+        own
+    :param chassis: 0 if the function is on the PHB itself, else chassis_nr of
+        its pci-bridge; of nested bridges, of the innermost
+    :returns: 8 upper-case hex digits
+    :raises InvalidRequest: if QEMU would not accept a number
     """
     subject = 'PCI function of a pseries guest'
     _within(subject, 'phb_index', phb_index, 0, _MAX_PHB)
@@ -79,15 +83,16 @@ def drc_index(
 
 
 def drc_index_of(domain_xml: str, hostdev: str) -> str | None:
-    """The DRC index that a <hostdev> has in its guest.
+    """Find the DRC index that a <hostdev> has in its guest.
 
-    :param domain_xml: the domain as libvirt gives it: it has given every
-        device its address and every controller its target
-    :param hostdev: the alias, ua-acc-..., or the VAN's uuid
-    :returns: None if the domain is not a pseries guest, or is of a machine
-        type without connectors, or the hostdev has no PCI address (yet)
-    :raises DeviceNotFound: the guest has no such hostdev
-    :raises InvalidRequest: not a domain, or one that libvirt would refuse
+    :param domain_xml: the domain's XML from libvirt, which has added the
+        address of every device and the target of every controller
+    :param hostdev: the alias (ua-acc-...) or the VAN's UUID
+    :returns: as drc_index(); None if the domain is not a pseries guest, its
+        machine type has no connectors, or the hostdev has no PCI address
+    :raises DeviceNotFound: if the domain has no such hostdev
+    :raises InvalidRequest: if the XML is not a domain, or libvirt would
+        refuse it
     """
     domain = _parse(domain_xml)
     if not _has_connectors(domain):
@@ -96,7 +101,7 @@ def drc_index_of(domain_xml: str, hostdev: str) -> str | None:
     address = _address(_hostdev(domain, alias), f'hostdev {alias}')
     if address is None:
         return None
-    # libvirt reads an index with base 10 (virDomainControllerDefParseXML).
+    # libvirt reads this index as decimal (virDomainControllerDefParseXML).
     controllers = {
         _number(controller, 'index', f'hostdev {alias}', base=10): controller
         for controller in domain.iterfind('devices/controller[@type="pci"]')
@@ -106,12 +111,13 @@ def drc_index_of(domain_xml: str, hostdev: str) -> str | None:
 
 
 def drc_index_before(guest_config: str) -> str | None:
-    """What can be said of a <hostdev> before there is a domain around it.
+    """Find the DRC index of a <hostdev> before its domain is defined.
 
-    Only for bus 0: that is the machine's own PHB in every domain. What PHB
-    another bus is on, drc_index_of() finds in the domain.
+    This is possible only on bus 0, which is the machine's own PHB in every
+    domain. For other buses see drc_index_of().
 
-    :param guest_config: a VAN's, of a guest that will be a pseries one
+    :param guest_config: of a VAN whose guest will be a pseries one
+    :returns: as drc_index(); None if it is not known yet
     """
     hostdev = etree.fromstring(guest_config)
     address = _address(hostdev, 'hostdev')
@@ -141,7 +147,10 @@ def _parse(text: str) -> etree._Element:
 
 
 def _has_connectors(domain: etree._Element) -> bool:
-    """https://libvirt.org/formatdomain.html#bios-bootloader (os, type)."""
+    """Whether a domain is a pseries guest whose devices have DRC indexes.
+
+    https://libvirt.org/formatdomain.html#bios-bootloader (os, type)
+    """
     kind = domain.find('os/type')
     if kind is None or kind.get('arch') not in _ARCHES:
         return False
@@ -162,17 +171,19 @@ def _hostdev(domain: etree._Element, alias: str) -> etree._Element:
         if own is not None and own.get('name') == alias:
             return found
     raise exception.DeviceNotFound(
-        wanted=alias, reason='the domain has no hostdev of that alias'
+        wanted=alias, reason='the domain has no hostdev with that alias'
     )
 
 
 def _address(element: etree._Element, subject: str) -> _Address | None:
-    """The guest address of a device; None if libvirt is to choose one.
+    """The PCI address of a device in the guest.
 
-    https://libvirt.org/formatdomain.html#device-addresses. What it leaves
-    out is 0, and 0000:00:00 is no address, whatever the function
-    (virPCIDeviceAddressIsEmpty); else the domain is 0, and slots begin at 1
+    https://libvirt.org/formatdomain.html#device-addresses. A missing
+    attribute means 0. 0000:00:00 means no address, whatever the function
+    (virPCIDeviceAddressIsEmpty). The domain must be 0 and the slot at least 1
     (virDomainPCIAddressValidate).
+
+    :returns: None if libvirt has yet to choose an address
     """
     found = element.find('address[@type="pci"]')
     if found is None:
@@ -193,12 +204,14 @@ def _address(element: etree._Element, subject: str) -> _Address | None:
 def _place(
     controllers: Mapping[int, etree._Element], bus: int
 ) -> tuple[int, int]:
-    """The PHB index and the chassis of a bus.
+    """Find the PHB index and the chassis of a bus.
 
-    https://libvirt.org/formatdomain.html#controllers: a pci-root of a
-    pseries guest is a PHB, <target index> its index; a pci-bridge has its
-    <target chassisNr>, and an address on another bus. QEMU takes no other
-    bridge there ('PCI Bridge lacks a "chassis_nr" property').
+    https://libvirt.org/formatdomain.html#controllers: in a pseries guest, a
+    pci-root is a PHB with the index <target index>. A pci-bridge has a
+    <target chassisNr> and an address on another bus. QEMU accepts no other
+    bridges ('PCI Bridge lacks a "chassis_nr" property').
+
+    :param controllers: the domain's PCI controllers by index
     """
     chassis = 0
     passed: set[int] = set()
@@ -207,7 +220,7 @@ def _place(
         controller = controllers.get(bus)
         model = None if controller is None else controller.get('model')
         if bus == 0 and controller is None:
-            return 0, chassis  # the machine's own, which libvirt adds
+            return 0, chassis  # the machine's own PHB, which libvirt adds
         if controller is None or model not in ('pci-root', 'pci-bridge'):
             raise exception.InvalidRequest(
                 subject=subject,
@@ -218,7 +231,7 @@ def _place(
         if model == 'pci-root':
             return _target(controller, subject, bus), chassis
         passed.add(bus)
-        # The innermost bridge counts.
+        # Of nested bridges, the innermost gives the chassis.
         chassis = chassis or _chassis(controller, subject)
         address = _address(controller, subject)
         if address is None or address.bus in passed:
@@ -232,7 +245,7 @@ def _place(
 
 
 def _target(controller: etree._Element, subject: str, bus: int) -> int:
-    """A PHB's index. libvirt: index 0 and target 0 go together."""
+    """The index of a PHB. libvirt gives target index 0 to controller 0."""
     target = controller.find('target')
     if bus == 0 and (target is None or target.get('index') is None):
         return 0
@@ -258,8 +271,11 @@ def _number(
     default: int | None = None,
     base: int | None = None,
 ) -> int:
-    """An attribute; libvirt reads most as C does: 0x10, 020 and 16 are one.
+    """Read a number from an attribute.
 
+    libvirt reads most numbers as C does: 0x10, 020 and 16 are the same.
+
+    :param default: the number for a missing attribute; None: it is an error
     :param base: 8, 10 or 16; None: as C does
     """
     text = None if element is None else element.get(name)

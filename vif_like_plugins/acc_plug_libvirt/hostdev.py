@@ -13,11 +13,10 @@ Its format: https://libvirt.org/formatdomain.html#host-device-assignment
 
 from __future__ import annotations
 
-import copy
-import functools
+import dataclasses
 import os
-import threading
 from typing import Any
+from typing import Self
 
 from lxml import etree
 
@@ -27,120 +26,135 @@ from os_acc.objects import fields
 
 ALIAS = 'ua-acc-'
 
-# libvirt's models have the names of the kernel's device_api values
+# libvirt names its mdev models as the kernel names the device APIs
 # (Documentation/ABI/testing/sysfs-bus-vfio-mdev).
 MODELS = ('vfio-pci', 'vfio-ap', 'vfio-ccw')
-_MDEV_API = '/sys/bus/mdev/devices/{}/mdev_type/device_api'
+#: The kernel's file with the device API of an mdev.
+MDEV_API = '/sys/bus/mdev/devices/{}/mdev_type/device_api'
+# The device APIs by the part of the mdev type before the hyphen:
 # drivers/s390/crypto/vfio_ap_ops.c, drivers/s390/cio/vfio_ccw_ops.c
 _TYPE_APIS = {'vfio_ap': 'vfio-ap', 'vfio_ccw': 'vfio-ccw'}
 
 
-def build(van: objects.VAN, config: Any) -> str | None:
-    """The <hostdev> of a VAN.
+@dataclasses.dataclass(frozen=True)
+class Builder:
+    """Builds the <hostdev> of VANs by the options of [os_acc_libvirt].
 
-    :param config: the values of [os_acc_libvirt]
-    :returns: XML text; None where the guest needs nothing
-    :raises UnsupportedHandle: not a handle for libvirt
-    :raises InvalidRequest: a hint or an option is wrong
+    :ivar driver: the attributes of <driver>; empty for no such element
+    :ivar guest_addresses: the guest's PCI address, by the canonical PCI
+        address or the mdev UUID on the host
     """
-    handle = van.handle
-    if isinstance(handle, objects.PCIHandle):
-        own_name = handle.address
-        hostdev = _pci(handle, own_name, config)
-    elif isinstance(handle, objects.MdevHandle):
-        own_name = handle.uuid
-        hostdev = _mdev(handle, van, config)
-    elif isinstance(handle, objects.TestHandle):
-        return None
-    else:
-        raise exception.UnsupportedHandle(
-            taker="plugin 'libvirt'",
-            handle=handle.obj_name() if handle is not None else None,
-            takes='PCIHandle, MdevHandle, TestHandle',
+
+    managed: bool
+    driver: dict[str, str]
+    rom_bar: bool | None
+    display: bool
+    ramfb: bool
+    guest_addresses: dict[str, str]
+
+    @classmethod
+    def from_config(cls, config: Any) -> Self:
+        """Read the options.
+
+        :param config: the values of [os_acc_libvirt]
+        """
+        driver = {}
+        if config.vfio_driver:
+            driver = {'name': 'vfio', 'model': config.vfio_driver}
+        if config.iommufd is not None:
+            driver['iommufd'] = _yes_no(config.iommufd)
+        pairs = (each.split('=') for each in config.guest_addresses)
+        return cls(
+            managed=config.managed,
+            driver=driver,
+            rom_bar=config.rom_bar,
+            display=config.display,
+            ramfb=config.ramfb,
+            guest_addresses={
+                _canonical(handle): address for handle, address in pairs
+            },
         )
-    hostdev[1].set('name', f'{ALIAS}{van.uuid}')
-    guest_address = van.driver_data.get('guest_address')
-    if guest_address is None and config.guest_addresses:
-        guest_address = _guest_addresses(config).get(own_name)
-    # An AP or CCW mdev is no PCI device for the guest.
-    if guest_address is not None and hostdev.get('model') in (
-        None,
-        'vfio-pci',
-    ):
-        hostdev = copy.deepcopy(hostdev)
-        _guest_address(hostdev, guest_address, van)
-    text: str = etree.tostring(hostdev, encoding='unicode', pretty_print=True)
-    return text
 
+    def build(self, van: objects.VAN) -> str | None:
+        """Build the <hostdev> of a VAN.
 
-def _pci(
-    handle: objects.PCIHandle, address: str, config: Any
-) -> etree._Element:
-    managed = handle.managed
-    frame = _pci_frame(
-        threading.get_ident(),
-        config.managed if managed is None else managed,
-        config.vfio_driver,
-        config.iommufd,
-        config.rom_bar,
-    )
-    _set_pci_address(frame[0][0], address)
-    return frame
+        :returns: XML text; None for a TestHandle, which no guest gets
+        :raises UnsupportedHandle: if the VAN has no handle, or one that
+            libvirt cannot attach
+        :raises InvalidRequest: if a hint in driver_data or an option is
+            invalid
+        """
+        handle = van.handle
+        if isinstance(handle, objects.PCIHandle):
+            name = handle.address
+            hostdev = self._pci(name, handle.managed)
+        elif isinstance(handle, objects.MdevHandle):
+            name = handle.uuid
+            hostdev = self._mdev(name, _model(handle, van))
+        elif isinstance(handle, objects.TestHandle):
+            return None
+        else:
+            raise exception.UnsupportedHandle(
+                taker="plugin 'libvirt'",
+                handle=handle.obj_name() if handle is not None else None,
+                takes='PCIHandle, MdevHandle, TestHandle',
+            )
+        etree.SubElement(hostdev, 'alias').set('name', f'{ALIAS}{van.uuid}')
+        guest_address = van.driver_data.get(
+            'guest_address', self.guest_addresses.get(name)
+        )
+        # The guest does not see an AP or CCW mdev as a PCI device.
+        if guest_address is not None and hostdev.get('model') in (
+            None,
+            'vfio-pci',
+        ):
+            _add_guest_address(hostdev, guest_address, van)
+        text: str = etree.tostring(
+            hostdev, encoding='unicode', pretty_print=True
+        )
+        return text
 
+    def _pci(self, address: str, managed: bool | None) -> etree._Element:
+        hostdev = etree.Element('hostdev')
+        hostdev.set('mode', 'subsystem')
+        hostdev.set('type', 'pci')
+        if managed is None:
+            managed = self.managed
+        hostdev.set('managed', _yes_no(managed))
+        if self.driver:
+            etree.SubElement(hostdev, 'driver', self.driver)
+        source = etree.SubElement(hostdev, 'source')
+        _set_pci_address(etree.SubElement(source, 'address'), address)
+        if self.rom_bar is not None:
+            bar = 'on' if self.rom_bar else 'off'
+            etree.SubElement(hostdev, 'rom').set('bar', bar)
+        return hostdev
 
-@functools.lru_cache(maxsize=64)
-def _pci_frame(
-    _thread: int,
-    managed: bool,
-    vfio_driver: str,
-    iommufd: bool | None,
-    rom_bar: bool | None,
-) -> etree._Element:
-    """What is the same for all PCI functions of a host: made once a thread,
-    and filled in for each of them.
-    """
-    hostdev = _frame('pci', _yes_no(managed))
-    driver = {}
-    if vfio_driver:
-        driver = {'name': 'vfio', 'model': vfio_driver}
-    if iommufd is not None:
-        driver['iommufd'] = _yes_no(iommufd)
-    if driver:
-        etree.SubElement(hostdev, 'driver', driver)
-    if rom_bar is not None:
-        etree.SubElement(hostdev, 'rom', bar=_on_off(rom_bar))
-    return hostdev
-
-
-def _frame(kind: str, managed: str) -> etree._Element:
-    """A <hostdev> with a <source>, its <address>, and an <alias>."""
-    hostdev = etree.Element(
-        'hostdev', mode='subsystem', type=kind, managed=managed
-    )
-    etree.SubElement(etree.SubElement(hostdev, 'source'), 'address')
-    etree.SubElement(hostdev, 'alias')
-    return hostdev
-
-
-def _mdev(
-    handle: objects.MdevHandle, van: objects.VAN, config: Any
-) -> etree._Element:
-    model = _model(handle, van)
-    hostdev = _frame('mdev', 'no')
-    hostdev.set('model', model)
-    # libvirt takes display for vfio-pci only, and ramfb with display only.
-    if config.display and model == 'vfio-pci':
-        hostdev.set('display', 'on')
-        if config.ramfb:
-            hostdev.set('ramfb', 'on')
-    hostdev[0][0].set('uuid', handle.uuid)
-    return hostdev
+    def _mdev(self, uuid: str, model: str) -> etree._Element:
+        hostdev = etree.Element('hostdev')
+        hostdev.set('mode', 'subsystem')
+        hostdev.set('type', 'mdev')
+        hostdev.set('managed', 'no')
+        hostdev.set('model', model)
+        # libvirt accepts display for vfio-pci only, and ramfb with display
+        # only.
+        if self.display and model == 'vfio-pci':
+            hostdev.set('display', 'on')
+            if self.ramfb:
+                hostdev.set('ramfb', 'on')
+        source = etree.SubElement(hostdev, 'source')
+        etree.SubElement(source, 'address').set('uuid', uuid)
+        return hostdev
 
 
 def _model(handle: objects.MdevHandle, van: objects.VAN) -> str:
-    """What the driver said, else the kernel, else the type's name."""
+    """Find the model of an mdev.
+
+    The driver's hint device_api comes first, then the kernel's file, then the
+    name of the mdev type.
+    """
     model = van.driver_data.get('device_api')
-    if model is None and os.path.exists(path := _MDEV_API.format(handle.uuid)):
+    if model is None and os.path.exists(path := MDEV_API.format(handle.uuid)):
         with open(path, encoding='ascii') as file:
             model = file.read().strip()
     if model is None:
@@ -155,23 +169,11 @@ def _model(handle: objects.MdevHandle, van: objects.VAN) -> str:
     return model
 
 
-def _guest_addresses(config: Any) -> dict[str, str]:
-    """The option guest_addresses, by the canonical name of the handle."""
-    result = {}
-    for pair in config.guest_addresses:
-        name, _, address = pair.partition('=')
-        parts = fields.parse_pci_address(name)
-        if parts is not None:
-            name = '%04x:%02x:%02x.%x' % parts
-        result[name.lower()] = address
-    return result
-
-
-def _guest_address(
+def _add_guest_address(
     hostdev: etree._Element, text: str, van: objects.VAN
 ) -> None:
     parts = fields.parse_pci_address(text)
-    # All zero is the host bridge's; libvirt takes it for no address.
+    # 0000:00:00.0 is the host bridge; libvirt reads it as "no address".
     if parts is None or not any(parts):
         raise exception.InvalidRequest(
             subject=f'VAN {van.uuid}',
@@ -179,12 +181,16 @@ def _guest_address(
             value=text,
             expected='a PCI address (dddd:bb:ss.f), not all zero',
         )
-    address = etree.SubElement(hostdev, 'address', type='pci')
+    address = etree.SubElement(hostdev, 'address')
+    address.set('type', 'pci')
     _set_pci_address(address, '%04x:%02x:%02x.%x' % parts)
 
 
 def _set_pci_address(element: etree._Element, address: str) -> None:
-    """:param address: in its canonical form, as a handle has it"""
+    """Set the attributes of an <address>.
+
+    :param address: the canonical form, dddd:bb:ss.f
+    """
     domain, bus, rest = address.split(':')
     slot, function = rest.split('.')
     element.set('domain', f'0x{domain}')
@@ -193,9 +199,11 @@ def _set_pci_address(element: etree._Element, address: str) -> None:
     element.set('function', f'0x{function}')
 
 
+def _canonical(handle: str) -> str:
+    """Write a PCI address or mdev UUID as handles do."""
+    parts = fields.parse_pci_address(handle)
+    return '%04x:%02x:%02x.%x' % parts if parts else handle.lower()
+
+
 def _yes_no(value: bool) -> str:
     return 'yes' if value else 'no'
-
-
-def _on_off(value: bool) -> str:
-    return 'on' if value else 'off'

@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""What an operator is told of the libvirt of a host."""
+"""Checks the libvirt of this host, for os-acc doctor."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from os_acc.devices import waiting
 
 
 def _ask(libvirt: Any, uri: str) -> tuple[int, int]:
-    """Its version, and how many guests run."""
-    # Not read-only: that is another socket, with other rights.
+    """Ask libvirt for its version and the number of running guests."""
+    # Not openReadOnly(): that uses another socket, with other permissions.
     with contextlib.closing(libvirt.open(uri)) as opened:
         return opened.getLibVersion(), opened.numOfDomains()
 
@@ -30,6 +30,7 @@ def _ask(libvirt: Any, uri: str) -> tuple[int, int]:
 def findings(uri: str, seconds: float) -> Iterator[finding.Finding]:
     """See ExtensionBase.diagnose.
 
+    :param uri: of the libvirt
     :param seconds: how long libvirt may take to answer
     """
     subject = f'libvirt {uri}'
@@ -39,8 +40,8 @@ def findings(uri: str, seconds: float) -> Iterator[finding.Finding]:
         yield finding.Finding(
             subject,
             finding.WARNING,
-            'libvirt-python is not installed: nothing can be attached to a '
-            'running guest',
+            'libvirt-python is not installed: no device can be attached to '
+            'a running guest',
             "pip install 'os-acc[libvirt]'",
         )
         return
@@ -52,12 +53,12 @@ def findings(uri: str, seconds: float) -> Iterator[finding.Finding]:
         yield finding.Finding(
             subject,
             finding.WARNING,
-            f'it cannot be reached: {err}',
-            'start libvirtd, set [os_acc_libvirt] connection_uri, or give '
-            "the service's user access to its socket",
+            f'libvirt cannot be reached: {err}',
+            'start libvirtd, correct [os_acc_libvirt] connection_uri, or give '
+            "the service's user access to libvirt's socket",
         )
         return
     text = f'{version // 1000000}.{version // 1000 % 1000}.{version % 1000}'
     yield finding.Finding(
-        subject, finding.OK, f'version {text}, {running} guests run'
+        subject, finding.OK, f'version {text}, {running} running guests'
     )

@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""The plugin for guests that something else attaches, or nobody."""
+"""The plugin for hosts where os-acc prepares devices but attaches none."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from os_acc import plugin
 
 
 class NoopPlugin(plugin.PluginBase):
-    """Takes every handle that os-acc knows, and does nothing with it."""
+    """Accepts PCI, mdev, DRC and test handles, and does nothing with them."""
 
     def describe(self) -> objects.HostPluginInfo:
         names = ('PCIHandle', 'MdevHandle', 'DRCHandle', 'TestHandle')

@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""The PowerVM plugin: an I/O slot into a logical partition, and out."""
+"""The PowerVM plugin: attaches I/O slots to logical partitions (LPARs)."""
 
 from __future__ import annotations
 
@@ -27,23 +27,24 @@ OPTS = (
         'update_tries',
         default=10,
         min=1,
-        help='How often an update of an LPAR is tried when somebody else '
-        'changes it at the same time.',
+        help='How often to try an update of an LPAR when another client '
+        'changes the LPAR at the same time.',
     ),
     cfg.FloatOpt(
         'update_timeout',
         default=120.0,
         min=0,
-        help='Seconds after which no further try of an update begins.',
+        help='Seconds after which an update of an LPAR is not tried again.',
     ),
 )
 
 
 class PowerVMPlugin(plugin.PluginBase):
-    """guest_config is JSON: the slot, and the LPAR that it is for.
+    """The plugin for PowerVM. guest_config is JSON: the slot and its LPAR.
 
-    Cold: the caller makes the LPAR with to_io_slots(). Live: the slot is
-    added to the LPAR (DLPAR), which needs RMC if it runs.
+    With live=False the caller builds the LPAR with the slots from
+    to_io_slots(). With live=True the plugin adds the slot to the LPAR (DLPAR);
+    a running LPAR needs RMC for that.
     """
 
     CONFIG_OPTS = OPTS
@@ -68,7 +69,7 @@ class PowerVMPlugin(plugin.PluginBase):
                 takes='DRCHandle',
             )
         if live:
-            # pypowervm loads only here.
+            # The import is here because it loads pypowervm.
             from acc_plug_powervm import dlpar
 
             dlpar.attach(lpar, handle, self.config)
@@ -87,7 +88,10 @@ class PowerVMPlugin(plugin.PluginBase):
         instance_info: objects.InstanceInfo,
         live: bool,
     ) -> None:
-        """Cold: nothing to do, the caller deletes or rebuilds the LPAR."""
+        """Remove the slot from the LPAR.
+
+        live=False does nothing: the caller deletes or rebuilds the LPAR.
+        """
         if live and isinstance(van.handle, objects.DRCHandle):
             from acc_plug_powervm import dlpar
 
@@ -96,15 +100,16 @@ class PowerVMPlugin(plugin.PluginBase):
 
 
 def to_io_slots(vans: Iterable[objects.VAN], adapter: Any = None) -> list[Any]:
-    """The slots of VANs, for LPARBuilder's attribute phys_io_slots.
+    """Build the slots of VANs for LPARBuilder's attribute phys_io_slots.
 
-    LPARBuilder.rebuild() drops the slots that it is not given: a resize must
-    give them too.
+    A resize must pass them too, because LPARBuilder.rebuild() removes the
+    slots that it does not get.
 
-    :param vans: an instance's; those without a DRCHandle are left out
-    :param adapter: a pypowervm Adapter; None: our own, by the options
+    :param vans: of one instance; VANs without a DRCHandle are left out
+    :param adapter: a pypowervm Adapter; None: os-acc's own
     :returns: pypowervm.wrappers.base_partition.IOSlot, in the VANs' order
-    :raises HypervisorError: pypowervm is missing, or the log-on failed
+    :raises HypervisorError: if pypowervm is not installed, or the log-on
+        fails
     """
     if adapter is None:
         adapter = powervm.adapter()

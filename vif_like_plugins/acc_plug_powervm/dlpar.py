@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""Slots into and out of an LPAR that exists, running (DLPAR) or not."""
+"""Adds slots to, and removes them from, an existing LPAR (DLPAR)."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from os_acc import powervm
 
 
 def io_slot(adapter: Any, handle: objects.DRCHandle) -> Any:
-    """pypowervm's IOSlot for a handle.
+    """Build pypowervm's IOSlot for a handle.
 
-    The REST API has the index in decimal: text of hex digits, given as it
-    is, would be taken for another slot.
+    The REST API expects the DRC index as a decimal number. It would read the
+    handle's hex digits as the index of another slot.
     """
     return base_partition.IOSlot.bld(
         adapter, bool(handle.bus_grp_required), int(handle.drc_index, 16)
@@ -36,14 +36,14 @@ def io_slot(adapter: Any, handle: objects.DRCHandle) -> Any:
 
 
 def attach(lpar_uuid: str, handle: objects.DRCHandle, config: Any) -> None:
-    """Add a slot to an LPAR; if it has it already, write nothing.
+    """Add a slot to an LPAR. Does nothing if the LPAR already has it.
 
     :param config: the values of [os_acc_powervm]
-    :raises DeviceBusy: the slot is another partition's
-    :raises DeviceNotFound: there is no such LPAR, or no such slot
-    :raises HypervisorError: the LPAR cannot be changed now (RMC, DLPAR), or
-        the server refused it
-    :raises Timeout: no answer in time
+    :raises DeviceBusy: if another partition has the slot
+    :raises DeviceNotFound: if the LPAR or the slot does not exist
+    :raises HypervisorError: if the LPAR cannot be changed now (RMC, DLPAR),
+        or the server refuses
+    :raises Timeout: if the server does not answer in time
     """
     index = int(handle.drc_index, 16)
 
@@ -59,16 +59,18 @@ def attach(lpar_uuid: str, handle: objects.DRCHandle, config: Any) -> None:
     if len(_slots_at(changed, index)) != 1:
         raise exception.HypervisorError(
             what=f'attach of {handle.identity} to LPAR {lpar_uuid}',
-            reason='the server took it, but the LPAR does not have it',
+            reason='the server accepted the slot, but the LPAR does not have '
+            'it',
         )
 
 
 def detach(lpar_uuid: str, handle: objects.DRCHandle, config: Any) -> None:
-    """Take a slot out of an LPAR; if it is not in, write nothing.
+    """Remove a slot from an LPAR. Does nothing if the LPAR does not have it.
 
-    An LPAR that is gone has let go.
+    An LPAR that does not exist has released the slot.
 
-    :raises HypervisorError, Timeout: see attach
+    :param config: the values of [os_acc_powervm]
+    :raises HypervisorError, Timeout: as attach()
     """
     index = int(handle.drc_index, 16)
 
@@ -90,17 +92,23 @@ def detach(lpar_uuid: str, handle: objects.DRCHandle, config: Any) -> None:
     if _slots_at(changed, index):
         raise exception.HypervisorError(
             what=f'detach of {handle.identity} from LPAR {lpar_uuid}',
-            reason='the server took it, but the LPAR still has it',
+            reason='the server accepted the removal, but the LPAR still has '
+            'the slot',
         )
 
 
 def _update(
     lpar_uuid: str, what: str, change: Callable[[Any], Any], config: Any
 ) -> Any:
-    """Change an LPAR in a transaction, with a limit of our own.
+    """Change an LPAR in a transaction of pypowervm.
 
-    pypowervm's transaction reads the LPAR again and repeats the change when
-    its etag has changed meanwhile: up to 60 times, with growing delays.
+    If the LPAR's etag has changed meanwhile, the transaction reads the LPAR
+    and applies the change again, up to 60 times with growing delays.
+    update_tries and update_timeout limit this further.
+
+    :param what: what is being done, for messages
+    :param change: changes and writes an LPAR; returns it
+    :returns: the changed LPAR
     """
     deadline = time.monotonic() + config.update_timeout
     tries = 0
@@ -113,7 +121,7 @@ def _update(
         if tries and (late or tries >= config.update_tries):
             raise exception.HypervisorError(
                 what=f'{what}, LPAR {lpar_uuid}',
-                reason=f'given up after {tries} tries: somebody else changed '
+                reason=f'gave up after {tries} tries: another client changed '
                 'the LPAR each time',
             )
         tries += 1
@@ -127,7 +135,8 @@ def _update(
 
 
 def _write(lpar: Any, config: Any) -> Any:
-    # Without a time of its own update() waits an hour, whatever the session.
+    # Without this timeout update() waits for an hour, even if the session has
+    # a shorter one.
     return lpar.update(timeout=config.request_timeout)
 
 
@@ -139,7 +148,7 @@ def _check_can_modify(lpar: Any) -> None:
     can, reason = lpar.can_modify_io()
     if not can:
         raise exception.HypervisorError(
-            what=f'I/O of LPAR {lpar.name} ({lpar.uuid}) cannot be changed',
+            what=f'cannot change the I/O of LPAR {lpar.name} ({lpar.uuid})',
             reason=reason,
         )
 
@@ -147,7 +156,14 @@ def _check_can_modify(lpar: Any) -> None:
 def _check_owner(
     adapter: Any, handle: objects.DRCHandle, lpar_uuid: str
 ) -> None:
-    """Before any write: the server moves a slot from who has it."""
+    """Check that a slot is free, or already the LPAR's.
+
+    This is necessary before every write, because the server takes a slot away
+    from another partition without asking.
+
+    :raises DeviceBusy: if another partition has the slot
+    :raises DeviceNotFound: if the managed system has no such slot
+    """
     (system,) = managed_system.System.get(adapter)
     for slot in system.asio_config.io_slots:
         if slot.drc_index == int(handle.drc_index, 16):

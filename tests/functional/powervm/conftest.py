@@ -1,4 +1,4 @@
-"""A PowerVM host: os-acc on a NovaLink of the loopback."""
+"""A PowerVM host: os-acc with a simulated NovaLink on the loopback."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def link():
 
 @pytest.fixture
 def host(link, tmp_path, monkeypatch):
-    """os_acc, initialized for it; the NovaLink."""
+    """An initialized os_acc, and its NovaLink."""
     monkeypatch.setattr(os_acc, '_host', None)
-    monkeypatch.setattr(powervm, '_adapters', {})
+    powervm.close()
     conf = os_acc.CONF
     conf([], project='os-acc', default_config_files=[])
     PowerVMPlugin.load('powervm')
@@ -37,8 +37,8 @@ def host(link, tmp_path, monkeypatch):
     os_acc.initialize()
     yield link
     os_acc._host.close()
-    # Logs off while there is somebody to log off from.
-    powervm._adapters.clear()
+    # Log off while the NovaLink still runs.
+    powervm.close()
     gc.collect()
     for group, name in overrides:
         conf.clear_override(name, group)

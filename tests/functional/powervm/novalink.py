@@ -6,12 +6,12 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""A NovaLink on the loopback: the REST that pypowervm's own classes speak.
+"""A simulated NovaLink on the loopback, which speaks REST with pypowervm.
 
-It serves the samples that come with pypowervm: one managed system of 20
-slots and 21 LPARs, and keeps what is written to them for as long as it
-lives. What NovaLink says to a slot that is not there, or that somebody else
-has, is our guess (500 and a message); that it has one owner is not.
+It serves the samples of pypowervm, one managed system with 20 slots and 21
+LPARs, and keeps changes in memory. As on a real NovaLink a slot has one owner.
+How NovaLink refuses a slot that does not exist or has another owner is a guess
+(500 and a message).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ INACTIVE = (
 )
 UNKNOWN = '00000000-0000-4000-8000-000000000000'
 
-# Slots that are free, one that is a VIOS's, and one that is nowhere.
+# Free slots, a slot of a VIOS, and a slot that does not exist.
 FREE_SLOTS = (0x21030011, 0x21040001, 0x21010012)
 VIOS_SLOT = 0x21020011
 VIOS = '02899D96-9D20-490F-8B1B-4D3DEE1210ED'
@@ -86,13 +86,13 @@ class _RefusedError(Exception):
 
 
 class NovaLink:
-    """One NovaLink, answering from the moment it is made until stop()."""
+    """A NovaLink that answers from its creation until stop()."""
 
     def __init__(self) -> None:
         self.delay = 0.0
-        """Seconds between an update and its answer (log-off excepted)."""
+        """Seconds from an update to its response (not for a log-off)."""
         self.before_post: Callable[[], object] | None = None
-        """Runs before each POST is handled, but those it causes itself."""
+        """Called before each POST that it does not cause itself."""
         self.requests: list[tuple[str, str]] = []
         self.bodies: list[str] = []
         self.sessions: list[adapter.Session] = []
@@ -106,7 +106,7 @@ class NovaLink:
         self.port: int = self._server.server_address[1]
         self._revisions = itertools.count(959374938)
         self._system_feed, systems = xml.load('managedsystem.txt', self.port)
-        # A NovaLink has one system; the sample is of an HMC with three.
+        # A NovaLink has one system; the sample from an HMC has three.
         self._system = systems[SYSTEM.upper()]
         self._lpar_feed, self._lpars = xml.load('lpar.txt', self.port)
         self._revision = next(self._revisions)
@@ -125,7 +125,7 @@ class NovaLink:
         self.stop()
 
     def stop(self) -> None:
-        """Gone: no answers any more, not even to what was asked before."""
+        """Stop. Pending requests get no response either."""
         if not self._stopped.is_set():
             self._stopped.set()
             self._server.shutdown()
@@ -133,13 +133,14 @@ class NovaLink:
             self._thread.join()
             self._folder.cleanup()
             for made in self.sessions:
-                made._logged_in = False  # or it logs that it can't log off
+                # Otherwise it logs that it cannot log off.
+                made._logged_in = False
             self.sessions.clear()
 
-    # What the tests ask and tell
+    # For the tests
 
     def writes(self) -> list[tuple[str, str]]:
-        """The requests that change something; .bodies has what they sent."""
+        """The requests that change something; their bodies are in .bodies."""
         with self._lock:
             return [
                 (method, path)
@@ -155,9 +156,11 @@ class NovaLink:
         method: str = 'POST',
         applied: bool = False,
     ) -> None:
-        """Answer with an error; applied: after having done it all the same.
+        """Respond to the next requests with an error.
 
-        The method is POST, PUT, GET, DELETE, LOGON or LOGOFF.
+        :param times: how many requests
+        :param method: POST, PUT, GET, DELETE, LOGON or LOGOFF
+        :param applied: apply the change before the error
         """
         with self._lock:
             self._failures.append(
@@ -165,14 +168,14 @@ class NovaLink:
             )
 
     def touch(self, lpar_uuid: str) -> None:
-        """Change the etag, as somebody else's update would."""
+        """Change the etag, as an update by another client does."""
         with self._lock:
             assert lpar_uuid.upper() in self._lpars, lpar_uuid
             self._revision = next(self._revisions)
             self._etags[lpar_uuid.upper()] = str(self._revision)
 
     def give(self, lpar_uuid: str, drc_index: int) -> None:
-        """Give a slot to an LPAR, as somebody else's update would."""
+        """Add a slot to an LPAR, as an update by another client does."""
         with self._lock:
             assert drc_index in xml.inventory(self._system), drc_index
             slot = base_partition.IOSlot.bld(None, False, drc_index)
@@ -180,7 +183,7 @@ class NovaLink:
             self.touch(lpar_uuid)
 
     def take(self, lpar_uuid: str, drc_index: int) -> None:
-        """Take a slot from an LPAR, as somebody else's update would."""
+        """Remove a slot from an LPAR, as another client's update does."""
         with self._lock:
             slots = xml.wrap(self._lpar(lpar_uuid)).io_config.io_slots
             for slot in [one for one in slots if one.drc_index == drc_index]:
@@ -188,18 +191,18 @@ class NovaLink:
             self.touch(lpar_uuid)
 
     def lpar_xml(self, lpar_uuid: str) -> str:
-        """The LogicalPartition as it is stored."""
+        """The stored LogicalPartition."""
         with self._lock:
             return etree.tostring(self._lpar(lpar_uuid), encoding='unicode')
 
     def slots_of(self, lpar_uuid: str) -> list[int]:
-        """The DRC indexes, each as often as the LPAR lists it."""
+        """The DRC indexes that the LPAR lists, with duplicates."""
         with self._lock:
             found = xml.slots(self._lpar(lpar_uuid))
             return [int(index.text) for index in found]
 
     def owner_of(self, drc_index: int) -> str | None:
-        """The UUID of the LPAR or VIOS that has the slot."""
+        """Return the UUID of the LPAR or VIOS that has the slot."""
         with self._lock:
             for lpar_uuid in self._lpars:
                 if drc_index in self.slots_of(lpar_uuid):
@@ -210,12 +213,12 @@ class NovaLink:
     def _lpar(self, lpar_uuid: str) -> etree._Element:
         return xml.content(self._lpars[lpar_uuid.upper()])
 
-    # The requests
+    # The handling of requests
 
     def answer(
         self, method: str, url: str, headers: object, body: bytes
     ) -> novalink_http.Answer | None:
-        """The answer to one request; None when this NovaLink is gone."""
+        """The response to one request; None if this NovaLink has stopped."""
         path = parse.urlsplit(url).path
         kind = method
         if path == const.LOGON_PATH:
@@ -338,7 +341,8 @@ class NovaLink:
         lpar = self._parse(body, None)
         given = lpar.findtext(xml.PARTITION_UUID)
         made = pvm_uuid.convert_uuid_to_pvm(str(uuid.uuid4()))
-        name = (given or made).upper()  # pypowervm takes no first bit set
+        # pypowervm does not accept a UUID with the first bit set.
+        name = (given or made).upper()
         if name in self._lpars:
             raise _RefusedError(500, f'LogicalPartition {name} exists.')
         number = 1 + max(xml.wrap(self._lpar(one)).id for one in self._lpars)
@@ -352,7 +356,7 @@ class NovaLink:
             raise _RefusedError(412, f'The etag of {name} is not {etag}.')
 
     def _parse(self, body: bytes, name: str | None) -> etree._Element:
-        """The LPAR in a request, if it may have the slots it lists."""
+        """The LPAR in a request, if it may have the slots that it lists."""
         lpar = etree.fromstring(body)
         if lpar.tag != f'{xml.UOM}LogicalPartition':
             raise _RefusedError(400, f'{lpar.tag} is no LogicalPartition.')
@@ -378,9 +382,10 @@ def _answer(
 
 
 def session(novalink: NovaLink, timeout: float = 5) -> adapter.Adapter:
-    """An adapter as Nova's driver made it, logged on with a token file."""
+    """An adapter as in Nova's driver, logged on with a token file."""
     made = adapter.Session(port=novalink.port, timeout=timeout)
-    novalink.sessions.append(made)  # none logs off by a garbage collection
+    # The reference prevents a log-off by garbage collection.
+    novalink.sessions.append(made)
     return adapter.Adapter(
         made, helpers=[log_helper.log_helper, vios_busy.vios_busy_retry_helper]
     )

@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""The HTTP of novalink.py."""
+"""The HTTP server of novalink.py."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ class Handler(server.BaseHTTPRequestHandler):
             if answer is None:
                 return
             self.send_response(answer.status)
-            self.send_header('X-MC-Type', 'PVM')  # or pypowervm sees an HMC
+            # Without this pypowervm expects an HMC.
+            self.send_header('X-MC-Type', 'PVM')
             self.send_header('Content-Type', 'application/atom+xml')
             self.send_header('Content-Length', str(len(answer.body)))
             if answer.etag:
@@ -39,12 +40,12 @@ class Handler(server.BaseHTTPRequestHandler):
             self.end_headers()
             self.wfile.write(answer.body)
         except ConnectionError:
-            pass  # the client did not wait for the answer
+            pass  # the client did not wait for the response
 
     do_GET = do_PUT = do_POST = do_DELETE = _handle  # noqa: N815
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Nothing: the tests ask for .requests."""
+        """Log nothing: the tests read .requests."""
 
 
 class Server(server.ThreadingHTTPServer):

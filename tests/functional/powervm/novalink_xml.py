@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""The XML of novalink.py: pypowervm's samples, and what becomes of them."""
+"""The XML of novalink.py: pypowervm's samples, and changes to them."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ PARTITION_UUID = f'{UOM}PartitionUUID'
 
 @functools.cache
 def sample(name: str) -> str:
-    """The body of one of pypowervm's samples."""
+    """Return the body of one of pypowervm's samples."""
     return pvmhttp.PVMFile(name).body
 
 
 def load(name: str, port: int) -> tuple[etree._Element, dict]:
-    """A feed without its entries, and those by their upper-case UUID."""
+    """A feed without its entries; the entries by their upper-case UUID."""
     here = f'http://localhost:{port}/rest/'
     text = re.sub(r'https?://9\.1\.2\.3:\d+/rest/', here, sample(name))
     feed = etree.fromstring(text.encode())
@@ -47,7 +47,7 @@ def load(name: str, port: int) -> tuple[etree._Element, dict]:
 
 
 def error(status: int, path: str, message: str) -> bytes:
-    """What says what went wrong, as NovaLink shapes it."""
+    """An error message in the format of NovaLink."""
     entry = etree.fromstring(sample('fake_httperror.txt').strip().encode())
     for name, text in (
         ('HTTPStatus', str(status)),
@@ -60,7 +60,7 @@ def error(status: int, path: str, message: str) -> bytes:
 
 
 def content(entry: etree._Element) -> etree._Element:
-    """The LogicalPartition or ManagedSystem in an entry."""
+    """Return the LogicalPartition or ManagedSystem in an entry."""
     return entry.find(f'{ATOM}content')[0]
 
 
@@ -70,7 +70,7 @@ def replace(entry: etree._Element, element: etree._Element) -> None:
 
 
 def with_etag(entry: etree._Element, etag: str) -> etree._Element:
-    """A copy of an entry as it stands in a feed."""
+    """A copy of an entry in the form that it has in a feed."""
     entry = copy.deepcopy(entry)
     tag = etree.Element(f'{UOM}etag', nsmap={'etag': const.UOM_NS})
     tag.text = etag
@@ -79,23 +79,23 @@ def with_etag(entry: etree._Element, etag: str) -> etree._Element:
 
 
 def slots(lpar: etree._Element) -> list[etree._Element]:
-    """The DRC indexes a LogicalPartition lists, as elements."""
+    """Return the elements of the DRC indexes in a LogicalPartition."""
     return lpar.findall(f'.//{UOM}AssociatedIOSlot/{DRC_INDEX}')
 
 
 def inventory(system: etree._Element) -> dict[int, etree._Element]:
-    """The slots of a ManagedSystem or its entry."""
+    """Return the slots of a ManagedSystem or of its entry."""
     found = system.iterfind(f'.//{UOM}IOSlots/{UOM}IOSlot')
     return {int(slot.findtext(DRC_INDEX)): slot for slot in found}
 
 
 def wrap(lpar: etree._Element) -> logical_partition.LPAR:
-    """pypowervm's wrapper: what it changes, it changes in the element."""
+    """pypowervm's wrapper of an element; it changes the element itself."""
     return logical_partition.LPAR.wrap(entities.Entry({}, lpar, None))
 
 
 def own(slot: etree._Element, lpar: etree._Element) -> None:
-    """Make the inventory say whose a slot is."""
+    """Set the owner of a slot in the inventory."""
     place = slot.find(f'{UOM}PCIClass')
     for name in (
         'PartitionID',
@@ -111,7 +111,7 @@ def own(slot: etree._Element, lpar: etree._Element) -> None:
 def created(
     like: etree._Element, lpar: etree._Element, name: str, number: int
 ) -> etree._Element:
-    """The entry of a new LPAR, with what NovaLink adds to it."""
+    """The entry of a new LPAR, with the elements that NovaLink adds."""
     entry = copy.deepcopy(like)
     entry.find(f'{ATOM}id').text = name
     link = entry.find(f'{ATOM}link')

@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""The NovaLink of the tests, by pypowervm alone: nothing of os-acc here."""
+"""The simulated NovaLink, tested with pypowervm alone, without os-acc."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_session_that_is_lost_logs_off_and_its_token_is_void(
     gc.collect()
     assert novalink.requests[-1] == ('DELETE', '/rest/api/web/Logon')
     adapter.session._sessToken = token
-    LPAR.get(adapter, uuid=nl.NO_RMC)  # 401, a new logon, and again
+    LPAR.get(adapter, uuid=nl.NO_RMC)  # 401, log on, again
     assert adapter.session._sessToken != token
     assert novalink.writes() == []
 
@@ -251,7 +251,7 @@ def test_another_client_may_update_before_a_post(novalink, adapter):
 
     def update():
         novalink.before_post = None
-        # not in a transaction: those of one process wait for each other
+        # No transaction: transactions of one process wait for each other.
         add(another, nl.RUNNING[0], nl.FREE_SLOTS[1])
 
     novalink.before_post = update
@@ -337,12 +337,12 @@ def test_an_update_waits_an_hour_unless_told_otherwise(novalink):
     lpar.io_config.io_slots.append(slot(adapter))
     novalink.delay = 1
     start = time.monotonic()
-    lpar = lpar.update()  # whatever the timeout of the session
+    lpar = lpar.update()  # the timeout of the session does not count
     assert time.monotonic() - start >= 1
     lpar.io_config.io_slots.append(slot(adapter, nl.FREE_SLOTS[1]))
     with pytest.raises(pvm_exc.TimeoutError):
         lpar.update(timeout=0.3)
-    # it was done all the same
+    # The change was applied.
     assert novalink.slots_of(nl.RUNNING[0]) == [SLOT, nl.FREE_SLOTS[1]]
 
 

@@ -1,4 +1,4 @@
-"""The driver drc and the plugin powervm on the real pypowervm."""
+"""The driver drc and the plugin powervm with the real pypowervm."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def instance(lpar=RUNNING):
 
 
 def arq(drc_index=FREE[0], drc_name=None, **keys):
-    """An ARQ as Cyborg would give it, if it had the type."""
+    """An ARQ as Cyborg would return it if it had this handle type."""
     info = {'drc_index': drc_index}
     if drc_name is not None:
         info['drc_name'] = drc_name
@@ -47,14 +47,14 @@ def arq(drc_index=FREE[0], drc_name=None, **keys):
 
 
 def lpar_of(host):
-    """The LPAR's XML in its canonical form, without white space between."""
+    """The LPAR's canonical XML without white space between elements."""
     parser = etree.XMLParser(remove_blank_text=True)
     tree = etree.fromstring(host.lpar_xml(RUNNING), parser)
     return etree.tostring(tree, method='c14n')
 
 
 def fails(cause, *texts, call):
-    """See that a call fails by a cause, with the texts in its message."""
+    """Check that a call fails with a cause and texts in its message."""
     with pytest.raises(exception.AttachException) as caught:
         call()
     assert isinstance(caught.value.__cause__, cause), caught.value.__cause__
@@ -119,7 +119,7 @@ def test_detach_from_an_lpar_that_is_gone(host):
 
 
 def test_the_index_is_hex_whatever_the_rest_api_has(host):
-    """Given as text of hex digits, pypowervm takes another slot."""
+    """pypowervm would read a string of hex digits as another slot."""
     os_acc.plug(instance(), [arq('21030011')], live=True)
     assert 0x21030011 in host.slots_of(RUNNING)
     assert str(0x21030011) in host.bodies[-1]
@@ -133,7 +133,7 @@ def test_an_lpar_that_does_not_run_needs_no_rmc(host):
 
 def test_the_lpar_of_an_instance_is_derived_from_its_uuid(host):
     wanted = novalink.RUNNING[1]
-    # PowerVM clears the highest bit: 23FEE581... and a3fee581... are one.
+    # PowerVM clears the highest bit: 23FEE581... and a3fee581... are the same.
     guest = instance(None)
     guest.uuid = 'a' + wanted[1:].lower()
     os_acc.plug(guest, [arq()], live=True)
@@ -160,7 +160,8 @@ def test_a_slot_of_another_partition_is_refused_before_any_write(host):
         call=lambda: os_acc.plug(instance(), [arq(vios_slot)], live=True),
     )
     index = int(FREE[0], 16)
-    # Taken after the driver has looked, before the plugin writes.
+    # Another LPAR gets the slot after the driver's check and before the
+    # plugin's update.
     give = iter([lambda: host.give(novalink.RUNNING[1], index)])
     plugin_plug = PowerVMPlugin.plug
 
@@ -228,7 +229,7 @@ def test_one_slot_for_two_instances(host):
 
 def test_select_by_what_the_slot_holds_and_where_it_is(host):
     os_acc.CONF.set_override('discover', True, 'os_acc_drc')
-    # This machine may have devices of its own.
+    # The machine that runs the test may have devices too.
     devices = {
         device.address: device
         for device in os_acc.get_devices()
@@ -289,7 +290,7 @@ def test_412_past_the_deadline_is_given_up(host):
     host.before_post = lambda: host.touch(RUNNING)
     fails(
         exception.HypervisorError,
-        'given up after 1 tries',
+        'gave up after 1 tries',
         call=lambda: os_acc.plug(instance(), [arq()], live=True),
     )
 
@@ -342,7 +343,7 @@ def test_a_slow_server_is_a_timeout(host):
     guest = instance()
     os_acc.plug(guest, [arq()], live=True)
     option('request_timeout', 1)
-    # The log-on of a new session, with the new time limit, is in time.
+    # The log-on of a new session is fast enough for the new timeout.
     from os_acc import powervm
 
     powervm.adapter()

@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""A driver for slots: a slot in use is a file."""
+"""A driver for slots. A file exists for each slot that is in use."""
 
 import os
 

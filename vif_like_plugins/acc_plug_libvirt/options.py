@@ -1,0 +1,99 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""The options of the libvirt plugin, in the group [os_acc_libvirt]."""
+
+from __future__ import annotations
+
+from oslo_config import cfg
+from oslo_config import types
+
+# HANDLE=ADDRESS. oslo.config searches for it, hence the anchors.
+_GUEST_ADDRESS = (
+    r'^[0-9a-f:.-]+=(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[01][0-9a-f]\.[0-7]$'
+)
+
+OPTS = (
+    cfg.BoolOpt(
+        'managed',
+        default=True,
+        help='Whether libvirt binds PCI functions to vfio-pci and back. A '
+        'handle that sets managed itself overrides this.',
+    ),
+    cfg.StrOpt(
+        'vfio_driver',
+        default='',
+        help='VFIO variant driver for PCI functions, written as <driver '
+        "name='vfio' model='...'/>. Empty: libvirt chooses. Needs libvirt "
+        '10.0; an older libvirt ignores it silently.',
+    ),
+    cfg.BoolOpt(
+        'iommufd',
+        help='Whether libvirt opens PCI functions through iommufd, written as '
+        "<driver iommufd='...'/>. Needs libvirt 12.1. Unset: libvirt decides.",
+    ),
+    cfg.BoolOpt(
+        'rom_bar',
+        help='Whether the guest sees the PCI ROM of a function. Unset: the '
+        'hypervisor decides.',
+    ),
+    cfg.BoolOpt(
+        'display',
+        default=False,
+        help="Show vGPUs (vfio-pci mdevs) on the guest's graphical console.",
+    ),
+    cfg.BoolOpt(
+        'ramfb',
+        default=False,
+        help='With display: also show the boot of the guest there.',
+    ),
+    cfg.ListOpt(
+        'guest_addresses',
+        default=[],
+        item_type=types.String(regex=_GUEST_ADDRESS, ignore_case=True),
+        help='The PCI addresses at which guests see particular devices: a '
+        'list of HANDLE=ADDRESS. HANDLE is the PCI address or the mdev UUID '
+        "on the host, ADDRESS the guest's PCI address.",
+    ),
+    cfg.StrOpt(
+        'connection_uri',
+        default='qemu:///system',
+        help='URI of the libvirt that runs the guests of this host.',
+    ),
+    cfg.FloatOpt(
+        'connect_timeout',
+        default=30.0,
+        min=0,
+        help='Seconds to wait for libvirtd while it is down or restarting.',
+    ),
+    cfg.FloatOpt(
+        'attach_timeout',
+        default=120.0,
+        min=1,
+        help='Seconds that libvirt may take to attach one device.',
+    ),
+    cfg.IntOpt(
+        'detach_attempts',
+        default=8,
+        min=1,
+        help='How often to ask a running guest to release a device.',
+    ),
+    cfg.FloatOpt(
+        'detach_attempt_timeout',
+        default=20.0,
+        min=0.1,
+        help='Seconds to wait for the guest after each attempt.',
+    ),
+    cfg.FloatOpt(
+        'detach_timeout',
+        default=160.0,
+        min=0.1,
+        help='Seconds for all attempts together. After that unplug fails and '
+        'the guest keeps the device until unplug is called again.',
+    ),
+)
