@@ -28,8 +28,10 @@ import os_acc
 from os_acc import journal
 from os_acc import locking
 from os_acc import progress
+from os_acc import recovery
 from os_acc.cli import app
 from os_acc.cli import progress as cli_progress
+from os_acc.journal import programs
 
 DATA = pathlib.Path(__file__).parent.parent / 'data'
 FAKE = DATA / 'bound-arqs-fake.json'
@@ -580,6 +582,25 @@ def test_recover_leaves_alone_what_is_worked_on(run, one_state):
     assert run.vans()[VANS[0]] == 'unplugging'
 
 
+def test_recover_shows_the_error_that_ended_an_instance(run, monkeypatch):
+    report = os_acc.objects.RecoveryReport(
+        released=[],
+        restored=[],
+        failed=[],
+        busy=[],
+        unreadable={OTHER: 'no class GoneHandle'},
+        errors={INSTANCE: 'RuntimeError: boom'},
+    )
+    monkeypatch.setattr(recovery, 'recover', lambda host: report)
+    result = run('recover', '-f', 'json')
+    assert (result.code, result.err) == (3, '')
+    told = {r['Instance']: (r['Result'], r['Error']) for r in result.json}
+    assert told == {
+        OTHER: ('cannot be read', 'no class GoneHandle'),
+        INSTANCE: ('failed', 'RuntimeError: boom'),
+    }
+
+
 def damage(run):
     """Spoil an index of the journal, as a bad block of the disk might."""
     path = run.state_path / 'journal.db'
@@ -595,6 +616,20 @@ def damage(run):
 
 def test_a_damaged_journal_and_the_way_out(run):
     run.plug()
+    opened = run.journal()
+    for region in ('0', '1', '2'):
+        opened.save_program(
+            programs.Program(
+                device='fpga0',
+                region=region,
+                function_id='aes',
+                digest=None,
+                state=programs.PROGRAMMED,
+                boot_id='x',
+                error=None,
+            )
+        )
+    opened.close()
     damage(run)
     line = run.fails(1, 'plug', INSTANCE, '--arqs', FAKE)
     assert line.startswith('JournalError: ')
@@ -606,7 +641,7 @@ def test_a_damaged_journal_and_the_way_out(run):
     result = run('recover', '--rebuild', '-f', 'json')
     assert (result.code, result.json) == (0, [])
     assert result.err.startswith(
-        'New journal: 2 VANs and the records of 0 programmed regions were '
+        'New journal: 2 VANs and the records of 3 programmed regions were '
         'read and kept, 0 rows clashed'
     )
     assert result.err.count('\n') == 1
