@@ -60,6 +60,7 @@ AIMS = (
     Aim('  driver saves / TaskFlow', 'test_rollback[saving]'),
     Aim('  5000 rows / 0 rows', 'test_rollback[rows=5000]', 1.2),
     Aim('import / os_vif', 'test_import[os_acc]', 1.1),
+    Aim('van list / its libraries', 'test_command', 1.2),
     Aim('XML of 100 VANs / Nova', 'test_xml', 1.0),
     Aim('8 x 200 ms / TaskFlow', 'test_parallel', seconds=0.4),
     Aim('64 PFs, 4032 VFs / lspci', 'test_discovery', 0.2),
