@@ -98,10 +98,12 @@ def open_journal() -> journal.Journal | None:
     :returns: it; None, said on standard error, where there is none yet
     """
     conf = os_acc.CONF.os_acc
+    opened = journal.Journal(
+        conf.state_path, conf.journal_timeout, read_only=True
+    )
     try:
-        return journal.Journal(
-            conf.state_path, conf.journal_timeout, read_only=True
-        )
+        opened.check()
+        return opened
     except exception.JournalMissing as err:
         print(f'{err}: nothing was plugged there', file=sys.stderr)
         return None
