@@ -6,14 +6,16 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""What the journal says of programmed devices: a row for each region."""
+"""Records of programmed devices: a row for each region."""
 
 from __future__ import annotations
 
 import dataclasses
 import sqlite3
 
-# Key of VAN.driver_data: the region that a VAN's handle is of.
+from os_acc.journal import database
+
+# Key of VAN.driver_data: the region that the VAN's handle belongs to.
 REGION = 'region'
 
 PROGRAMMING = 'programming'
@@ -39,15 +41,16 @@ _COLUMNS = (
 class Program:
     """What was programmed into a device, or into a region of it.
 
-    :ivar device: its address
+    :ivar device: address of the device
     :ivar region: WHOLE for a device that takes one function at a time
-    :ivar function_id: None: not known
+    :ivar function_id: the function; None: unknown
     :ivar digest: SHA-256 of the bitstream, hex; None: there was no file
-    :ivar state: PROGRAMMING from before the act on, PROGRAMMED after it was
-        verified, ERROR where it failed or was cut short
+    :ivar state: PROGRAMMING is written before the device is touched,
+        PROGRAMMED after the function was verified, ERROR if programming
+        failed or was interrupted
     :ivar boot_id: the boot of the host in which it was programmed
-    :ivar error: why, in state ERROR
-    :ivar updated_at: when, ISO 8601
+    :ivar error: the reason for state ERROR
+    :ivar updated_at: time of the last change, ISO 8601
     """
 
     device: str
@@ -61,26 +64,28 @@ class Program:
 
     @property
     def label(self) -> str:
-        """The device, for a person."""
+        """The device and region, as a person reads it."""
         return label(self.device, self.region)
 
 
 def label(device: str, region: str) -> str:
-    """A device, or a region of one, for a person."""
+    """Name a device, or a region of one, as a person reads it."""
     return device if region == WHOLE else f'region {region} of {device}'
 
 
 def lock_name(device: str, region: str) -> str:
-    """What to hold while it is programmed.
+    """Return the name of the lock to hold while a region is programmed.
 
-    Not the device itself: a handle of it can be claimed meanwhile.
+    It is not the device's own lock, so that handles of the device can be
+    claimed meanwhile.
     """
     return f'{device}/function' + (f'-{region}' if region else '')
 
 
 def read(db: sqlite3.Connection, device: str | None) -> list[Program]:
-    """The rows of a device; None: of all."""
-    rows = db.execute(
+    """Read the records of a device; None: of all."""
+    rows = database.execute(
+        db,
         f'SELECT {", ".join(_COLUMNS)} FROM program'
         ' WHERE device = ? OR ? IS NULL ORDER BY device, region',
         (device, device),
@@ -89,9 +94,10 @@ def read(db: sqlite3.Connection, device: str | None) -> list[Program]:
 
 
 def write(db: sqlite3.Connection, program: Program) -> None:
-    """Write a row in place of what there was."""
+    """Write a record in place of the previous one."""
     marks = ', '.join('?' * len(_COLUMNS))
-    db.execute(
+    database.execute(
+        db,
         f'INSERT OR REPLACE INTO program ({", ".join(_COLUMNS)})'
         f' VALUES ({marks})',
         dataclasses.astuple(program),
@@ -99,8 +105,9 @@ def write(db: sqlite3.Connection, program: Program) -> None:
 
 
 def forget(db: sqlite3.Connection, device: str, region: str) -> None:
-    """Drop a row: nothing is known of what is in there."""
-    db.execute(
+    """Delete a record: it is unknown what the region holds."""
+    database.execute(
+        db,
         'DELETE FROM program WHERE device = ? AND region = ?',
         (device, region),
     )

@@ -30,17 +30,35 @@ VAN_COLUMNS = (
     'updated_at',
 )
 
-#: Takes the fields that stand in columns out of the VANs' JSON. A text that
-#: is no JSON stays as it is, and its row stays unreadable.
-STRIP = """
-    UPDATE van SET van = json_remove(van, {}) WHERE json_valid(van)
-""".format(
-    ', '.join(
-        [
-            *(f'\'$."versioned_object.data".{name}\'' for name in VAN_COLUMNS),
-            '\'$."versioned_object.changes"\'',
-        ]
+_HANDLE = '$."versioned_object.data".handle'
+_CHANGES = '"versioned_object.changes"'
+
+
+def _remove(column: str, *paths: str) -> str:
+    """Return the SQL that takes values out of a column's JSON.
+
+    A text that is no JSON stays as it is, and its row stays unreadable.
+    """
+    named = ', '.join(
+        f"'{path}'"
+        for path in (f'$.{_CHANGES}', f'{_HANDLE}.{_CHANGES}', *paths)
     )
+    return (
+        f'UPDATE van SET {column} = json_remove({column}, {named})'
+        f' WHERE json_valid({column});'
+    )
+
+
+#: Takes out of the JSON what columns have, and which fields had changed.
+STRIP = '\n'.join(
+    [
+        _remove(
+            'van',
+            *(f'$."versioned_object.data".{name}' for name in VAN_COLUMNS),
+        ),
+        _remove('request'),
+        _remove('instance'),
+    ]
 )
 
 #: Each brings the schema one version further; user_version counts them.
