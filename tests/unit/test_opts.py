@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import io
 
+import command
 from oslo_config import cfg
 from oslo_config import generator
 import pytest
@@ -70,14 +71,12 @@ def test_host(conf, monkeypatch):
     assert opts.host(conf) == 'compute-8'
 
 
-def test_host_of_the_command(tmp_path, monkeypatch, clean):
+def test_host_of_the_command(clean, tmp_path, capsys, monkeypatch):
     """The command reads Nova's option in Nova's file."""
-    from os_acc.cli import app
-
+    run = command.Command(tmp_path / 'none', capsys, monkeypatch)
     file = tmp_path / 'nova.conf'
     file.write_text('[DEFAULT]\nhost = compute-7\n', encoding='utf-8')
-    path = str(tmp_path / 'none')
-    app.main(['--config-file', str(file), '--state-path', path, 'van', 'list'])
+    assert run('--config-file', file, 'van', 'list').code == 0
     assert opts.host(cfg.CONF) == 'compute-7'
 
 
