@@ -747,6 +747,44 @@ class TestCompatibility:
         assert handle.VERSION == '1.0'
         assert objects.VAN.obj_from_primitive(van_primitive).handle == handle
 
+    def test_a_newer_version_is_written_back(self, pci_1_1, registry):
+        """What an older os-acc reads and saves loses nothing."""
+        newer = pci_1_1(address='0c:00.1', zone='z')
+        van = objects.VAN(uuid=UUID, handle=newer)
+        written = van.obj_to_primitive()
+        registry['PCIHandle'] = [objects.PCIHandle]
+        read = objects.VAN.obj_from_primitive(written)
+        read.handle.managed = True
+        again = read.obj_clone().obj_to_primitive()
+        assert read.obj_to_primitive() == again
+        registry['PCIHandle'] = [pci_1_1]
+        handle = objects.VAN.obj_from_primitive(again).handle
+        assert handle == pci_1_1(address='0c:00.1', managed=True, zone='z')
+        assert handle.VERSION == '1.1'
+        # What it is asked for in its own version, is in that version.
+        data = read.handle.obj_to_primitive('1.0')
+        assert data['versioned_object.version'] == '1.0'
+        assert 'zone' not in data['versioned_object.data']
+
+    def test_two_clones_share_nothing_of_it(self, pci_1_1, registry):
+        primitive = pci_1_1(address='0c:00.1').obj_to_primitive()
+        primitive['versioned_object.data']['zone'] = {'a': ['b']}
+        registry['PCIHandle'] = [objects.PCIHandle]
+        read = objects.PCIHandle.obj_from_primitive(primitive)
+        clone = read.obj_clone()
+        data = clone.obj_to_primitive()['versioned_object.data']
+        data['zone']['a'].append('c')
+        for each in (read, clone):
+            data = each.obj_to_primitive()['versioned_object.data']
+            assert data['zone'] == {'a': ['b']}
+
+    def test_an_unknown_field_of_its_own_version_is_dropped(self):
+        primitive = objects.PCIHandle(address='0c:00.1').obj_to_primitive()
+        primitive['versioned_object.data']['zone'] = 'z'
+        read = objects.PCIHandle.obj_from_primitive(primitive)
+        data = read.obj_to_primitive()['versioned_object.data']
+        assert 'zone' not in data
+
     def test_of_another_major_version(self, pci_1_1):
         primitive = pci_1_1(address='0c:00.1').obj_to_primitive()
         primitive['versioned_object.version'] = '2.0'
