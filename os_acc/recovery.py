@@ -96,6 +96,11 @@ def _recover_instance(
     report: objects.RecoveryReport,
 ) -> None:
     step = attacher.steps()
+    for row in attacher.journal.unreadable(instance_uuid):
+        raise exception.JournalError(
+            path=attacher.journal.path,
+            reason=f'VAN {row.van_uuid} cannot be read: {row.reason}',
+        )
     entries = attacher.journal.entries(instance_uuid)
     half_done = [e for e in entries if e.van.state != states.PLUGGED]
     stale = [
