@@ -63,17 +63,17 @@ class VANStateField(ovo_fields.AutoTypedField[str]):
 
 @base.VersionedObjectRegistry.register
 class VAN(base.VersionedObject):
-    """Binds an accelerator's two halves, as a VIF does for a port.
+    """One accelerator attached to one instance, as a VIF is for a port.
 
-    os-acc makes and keeps it; a driver sets handle, device, function_id and
-    driver_data, a plugin sets guest_config.
+    os-acc creates and stores it. A driver sets handle, device, function_id
+    and driver_data; a plugin sets guest_config.
     """
 
     # Version 1.0: Initial version
     VERSION = '1.0'
 
     fields = {
-        # The request's.
+        # The UUID of the request.
         'uuid': fields.UUIDField(),
         'instance_uuid': fields.UUIDField(),
         'driver': fields.NameField(),
@@ -85,9 +85,9 @@ class VAN(base.VersionedObject):
         # Address of the parent device: DriverBase.vans_on() finds it by that.
         'device': fields.DeviceAddressField(nullable=True),
         'function_id': fields.NameField(nullable=True),
-        # What the guest's definition needs; its format is the plugin's.
+        # For the guest's definition, in the plugin's own format.
         'guest_config': ovo_fields.StringField(nullable=True),
-        # What the driver needs to undo, and hints that a plugin may read.
+        # What the driver needs for the undo, and hints for the plugin.
         'driver_data': ovo_fields.DictOfStringsField(default={}),
         # The boot of the host in which the device was prepared.
         'boot_id': ovo_fields.StringField(),
@@ -104,20 +104,20 @@ class VAN(base.VersionedObject):
         save: Callable[[VAN], None] | None,
         report: Callable[[float | None, str | None], None] | None = None,
     ) -> None:
-        """Give it its journal, and who listens to progress. os-acc's own."""
+        """Set what save() and report_progress() call. Only os-acc calls it."""
         self._save = save
         self._report = report
 
     def save(self) -> None:
         """Write it to the journal, durably, before this returns.
 
-        A driver calls it after it has set what undo will need, and before it
-        touches the device.
+        A driver calls it after it has set what the undo will need, and
+        before it touches the device.
 
-        :raises DeviceBusy: another VAN has the same handle; this one is set
-            back to what was saved of it last
-        :raises JournalError: it cannot be written, or the VAN is not one that
-            os-acc is working on now (what get_vans() returns are copies)
+        :raises DeviceBusy: if another VAN has the same handle; this VAN is
+            then set back to what was saved of it last
+        :raises JournalError: if it cannot be written, or if os-acc is not
+            working on this VAN now (get_vans() returns copies)
         """
         if self._save is None:
             raise exception.JournalError(
@@ -133,7 +133,7 @@ class VAN(base.VersionedObject):
     ) -> None:
         """Tell the caller of plug how far the present step is.
 
-        :param fraction: 0.0 to 1.0, None where unknown
+        :param fraction: 0.0 to 1.0; None: unknown
         :param message: what is being done, in a few words
         """
         if self._report is not None:
