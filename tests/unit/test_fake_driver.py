@@ -104,6 +104,8 @@ def fake(clean, tmp_path, monkeypatch):
 def arqs(name):
     answer = json.loads((DATA / f'bound-arqs-{name}.json').read_text())
     requests = objects.AcceleratorRequest.from_arqs(answer['arqs'])
+    # They are bound to the host on which they were recorded.
+    os_acc.CONF.set_override('host', requests[0].hostname, 'os_acc')
     return requests, objects.InstanceInfo(
         uuid=requests[0].instance_uuid, name='guest', project_id='project'
     )
