@@ -20,7 +20,6 @@ from typing import Any
 from os_acc import driver as driver_base
 from os_acc import exception
 from os_acc import host as host_module
-from os_acc import log
 from os_acc import objects
 from os_acc import progress
 from os_acc.attach import plan
@@ -263,9 +262,5 @@ def vans(
     elif instance is not None:
         uuid = plan.van_uuid(
             instance, 'instance_info', 'an InstanceInfo or a UUID'
-        )
-    for row in host.journal.unreadable(uuid):
-        log.about(LOG, row.instance_uuid, row.van_uuid).warning(
-            'left out: it cannot be read: %s', row.reason
         )
     return host.journal.vans(uuid)
