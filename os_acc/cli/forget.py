@@ -37,7 +37,7 @@ class _Lost(NamedTuple):
 
 
 class VANForget(base.Command):
-    """Drop a VAN whose driver or class is gone; its device is not touched.
+    """Drop a VAN whose driver, plugin or class is gone; touch no device.
 
     Use it only if the driver's package cannot be installed again. A VAN that
     can be released is refused: os-acc unplug releases it.
@@ -111,7 +111,7 @@ def _find(opened: host.Host, van: str) -> _Lost:
             )
     for entry in opened.journal.entries():
         if entry.van.uuid == van:
-            return _without_driver(opened, entry.van)
+            return _without_extension(opened, entry.van)
     raise exception.InvalidRequest(
         subject='van forget',
         field='VAN',
@@ -120,21 +120,27 @@ def _find(opened: host.Host, van: str) -> _Lost:
     )
 
 
-def _without_driver(opened: host.Host, van: objects.VAN) -> _Lost:
+def _without_extension(opened: host.Host, van: objects.VAN) -> _Lost:
     try:
         opened.extensions.driver(van.driver)
+        opened.extensions.plugin(van.plugin)
     except exception.NoMatchingDriver as err:
-        return _Lost(
-            van.uuid,
-            van.instance_uuid,
-            van.driver,
-            van.handle.identity if van.handle is not None else None,
-            van.device,
-            f'driver {van.driver!r} is missing: {err.kwargs["reason"]}',
+        reason = f'driver {van.driver!r} is missing: {err.kwargs["reason"]}'
+    except exception.NoMatchingPlugin as err:
+        reason = f'plugin {van.plugin!r} is missing: {err.kwargs["reason"]}'
+    else:
+        raise exception.InvalidRequest(
+            f'VAN {van.uuid} can be read, and its driver {van.driver!r} and '
+            f'plugin {van.plugin!r} are loaded; release it: os-acc unplug '
+            f'{van.instance_uuid} --van {van.uuid}'
         )
-    raise exception.InvalidRequest(
-        f'VAN {van.uuid} can be read and its driver {van.driver!r} is loaded; '
-        f'release it: os-acc unplug {van.instance_uuid} --van {van.uuid}'
+    return _Lost(
+        van.uuid,
+        van.instance_uuid,
+        van.driver,
+        van.handle.identity if van.handle is not None else None,
+        van.device,
+        reason,
     )
 
 

@@ -228,6 +228,14 @@ def test_forget_a_van_whose_driver_is_gone(run, without_driver):
     assert states(run) == {VANS[1]: 'plugged'}
 
 
+def test_forget_a_van_whose_plugin_is_gone(run):
+    change(run, lambda van: setattr(van, 'plugin', 'acme'))
+    assert run('unplug', INSTANCE, '--van', VANS[0]).code == 1
+    result = run.fine('van', 'forget', VANS[0], '--yes')
+    assert "plugin 'acme' is missing: loaded are: " in result.out
+    assert states(run) == {VANS[1]: 'plugged'}
+
+
 def test_forget_logs_the_ids(run, unreadable):
     result = run('-v', 'van', 'forget', VANS[0], '--yes')
     assert result.code == 0
