@@ -154,7 +154,7 @@ class Function:
 
     @property
     def driver_override(self) -> str | None:
-        """May block: see vfio.look()."""
+        """Reading it may block: see vfio.read_binding()."""
         text = sysfs.read(f'{self.path}/driver_override')
         return None if text in (None, '', NO_OVERRIDE) else text
 

@@ -22,7 +22,7 @@ from os_acc import exception
 from os_acc.devices import modules
 from os_acc.devices import pci
 from os_acc.devices import sysfs
-from os_acc.devices import turns
+from os_acc.devices import operation_lock
 from os_acc.devices import waiting
 
 LOG = logging.getLogger(__name__)
@@ -41,11 +41,11 @@ class Binding:
 
     @classmethod
     def of(cls, function: pci.Function) -> Binding:
-        """For who has its turn on the function already; else look()."""
+        """For a caller that holds the operation lock; else read_binding()."""
         return cls(function.driver, function.driver_override)
 
 
-def look(function: pci.Function, seconds: float) -> Binding:
+def read_binding(function: pci.Function, seconds: float) -> Binding:
     """How a function is bound now.
 
     To read driver_override waits for the device's lock, for as long as an
@@ -55,7 +55,7 @@ def look(function: pci.Function, seconds: float) -> Binding:
     """
 
     def act() -> Binding:
-        with turns.on(function.path, seconds / 2):
+        with operation_lock.held(function.path, seconds / 2):
             return Binding.of(function)
 
     what = f'PCI function {function.address} to say what it is bound to'
