@@ -19,7 +19,7 @@ from os_acc.cli import progress
 
 
 class DeviceProgram(base.Command):
-    """Put a function into a device; what is in already stays as it is."""
+    """Put a function into a device, unless it is there already."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
@@ -49,4 +49,4 @@ class DeviceProgram(base.Command):
             parsed_args.region,
             progress.Bar(sys.stderr),
         )
-        print('programmed' if done else 'was in already')
+        print('programmed' if done else 'already programmed')

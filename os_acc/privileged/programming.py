@@ -41,9 +41,9 @@ from os_acc.devices import pci
 from os_acc.devices import sriov
 from os_acc.devices import vfio
 from os_acc.objects import device as device_objects
+from os_acc.objects import function_id as function_ids
 from os_acc.privileged import arguments
 from os_acc.privileged import context
-from os_acc.programming import rule as programming
 
 _TAIL = 300
 # For the kernel to end what was killed; what does not end is left alone.
@@ -190,8 +190,8 @@ def _verify(
         return
     # Whole words: aes is not in where aes256 is.
     words = {*_WORD.findall(text), *text.split()}
-    found = {programming.spelling(word.strip('.,;-')) for word in words}
-    if programming.spelling(values['function_id']) not in found:
+    found = {function_ids.canonical(word.strip('.,;-')) for word in words}
+    if function_ids.canonical(values['function_id']) not in found:
         raise _failed(
             address,
             template,

@@ -1016,7 +1016,7 @@ def fpgas(config):
 def test_device_program(run, fpgas):
     arguments = (*fpgas, 'device', 'program', 'fpga0', '--function', 'aes')
     assert run.fine(*arguments).out == 'programmed\n'
-    assert run.fine(*arguments).out == 'was in already\n'
+    assert run.fine(*arguments).out == 'already programmed\n'
     shown = run.fine(*fpgas, 'device', 'show', 'fpga0', '-f', 'json').json
     assert shown['Function id'] == shown['Function'] == 'aes'
     assert shown['Programming'] == 'single'

@@ -471,7 +471,9 @@ def test_plug_again_does_not_program_again(fpga):
 def test_another_function_while_it_is_in_use(fpga):
     holders = [fpga.plug(function_id='aes')[0] for _ in range(2)]
     reason = fpga.fails(exception.DeviceBusy, function_id='sha')
-    assert 'fpga, programmed with aes, is busy' in str(reason)
+    assert 'fpga is busy: it is programmed with aes and used by instance' in (
+        str(reason)
+    )
     for holder in holders:
         assert f'instance {holder.uuid}' in str(reason)
     assert fpga.hardware.function_of('fpga') == 'aes'

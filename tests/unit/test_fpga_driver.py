@@ -31,7 +31,6 @@ from os_acc import exception
 from os_acc import objects
 from os_acc.devices import turns
 from os_acc.privileged import programming as privileged
-from os_acc.programming import rule as programming
 
 FPGA, VFS = vendor_module.FPGA, vendor_module.VFS
 
@@ -79,6 +78,23 @@ def cause(*requests):
         os_acc.plug(devices.instance(), list(requests))
     assert caught.value.undo_errors == []
     return caught.value.__cause__
+
+
+def plug_before_the_record(monkeypatch, wanted):
+    """Plug a request right before the first record of a program is saved.
+
+    :returns: the VANs, once they are plugged
+    """
+    journal = os_acc._get().journal
+    save, plugged = journal.save_program, []
+
+    def save_program(program):
+        if not plugged:
+            plugged.extend(os_acc.plug(devices.instance(), [wanted]))
+        save(program)
+
+    monkeypatch.setattr(journal, 'save_program', save_program)
+    return plugged
 
 
 # --- which requests
@@ -287,7 +303,7 @@ def test_a_function_that_the_kernel_tells(kernel, tool):
             uuid=os_acc.get_vans()[0].instance_uuid, name='', project_id=''
         )
     )
-    assert 'and has d8424' in failure(tool)
+    assert 'but has d8424' in failure(tool)
     assert record().state == 'error'
 
 
@@ -312,7 +328,7 @@ def test_a_lie_that_the_kernel_does_not_confirm(tool, port, text):
         port.write_text(text)
     tool.mode('lie')
     reason = failure(tool, exception.Timeout)
-    assert 'function aes to be seen' in reason
+    assert 'the kernel to show function aes' in reason
     assert record().state == 'error'
 
 
@@ -433,14 +449,7 @@ def test_who_came_just_before_keeps_the_function(tool, monkeypatch):
     instance, wanted = devices.instance(), devices.pci(VFS[1])
     os_acc.plug(instance, [request(tool)])
     wanted.driver = 'pci'
-    write, plugged = programming._write, []
-
-    def first(*args):
-        if not plugged:
-            plugged.extend(os_acc.plug(devices.instance(), [wanted]))
-        write(*args)
-
-    monkeypatch.setattr(programming, '_write', first)
+    plugged = plug_before_the_record(monkeypatch, wanted)
     assert os_acc.unplug(instance) == 1
     assert len(plugged) == 1
     assert tool.calls('cleared') == []
@@ -820,16 +829,9 @@ def test_no_driver_gives_it_out_while_it_is_programmed(tool, monkeypatch):
 
 def test_who_came_just_before_stops_the_programming(tool, monkeypatch):
     """Between the look for users and the record."""
-    write, wanted = programming._write, devices.pci(VFS[1])
+    wanted = devices.pci(VFS[1])
     wanted.driver = 'pci'
-    plugged = []
-
-    def first(*args):
-        if not plugged:
-            plugged.extend(os_acc.plug(devices.instance(), [wanted]))
-        write(*args)
-
-    monkeypatch.setattr(programming, '_write', first)
+    plugged = plug_before_the_record(monkeypatch, wanted)
     failure(tool, exception.DeviceBusy)
     assert len(plugged) == 1
     assert os_acc._host.journal.programs() == []

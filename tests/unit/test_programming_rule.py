@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from concurrent import futures
 import contextlib
+from importlib import metadata
 import logging
 import time
 import uuid
@@ -25,9 +26,10 @@ import vendor as vendor_module
 import os_acc
 from os_acc import exception
 from os_acc import objects
+from os_acc import programming
 from os_acc.devices import boot
 from os_acc.drivers.fake import hardware as fake_hardware
-from os_acc.programming import rule as programming
+from os_acc.programming import hooks as hooks_module
 
 SINGLE, DYNAMIC = 'single', 'dynamic'
 
@@ -452,7 +454,7 @@ def test_cut_short_in_another_process(single):
     assert isinstance(single.fails(None), exception.DeviceError)
     driver = os_acc._get().extensions.drivers[single.driver]
     # Somebody is at it: left.
-    with driver.lock(programming.Slot(single.address).lock_name):
+    with driver.lock(programming.Slot(driver, single.address).lock_name):
         os_acc.recover()
         assert single.records() == {'': ('programming', 'aes')}
     os_acc.recover()
@@ -507,10 +509,10 @@ def hooks(monkeypatch):
     found = []
 
     def entry_points(group):
-        assert group == programming.HOOKS
+        assert group == hooks_module.GROUP
         return found
 
-    monkeypatch.setattr(programming.metadata, 'entry_points', entry_points)
+    monkeypatch.setattr(metadata, 'entry_points', entry_points)
     return found
 
 
