@@ -32,6 +32,7 @@ from os_acc.devices import open_files
 from os_acc.devices import pci
 from os_acc.devices import sriov
 from os_acc.devices import vfio
+from os_acc.devices import vgpu
 
 NO_IOMMU_GROUP = (
     'it is in no IOMMU group: enable the IOMMU in the firmware, and boot with '
@@ -233,7 +234,10 @@ def whole_obstacles(
 
 
 def _has(holder: Holder, what: str) -> str:
-    return f'instance {holder.instance_uuid} has {what}'
+    return (
+        f'instance {holder.instance_uuid} has {what} '
+        f'(VAN {holder.van_uuid})'
+    )
 
 
 def host_obstacles(
@@ -248,9 +252,7 @@ def host_obstacles(
     if (use := host_use.by_host(function, snapshot)) is not None:
         yield Obstacle(Kind.HOST_USE, device, use)
     if as_root and snapshot is not None:
-        for text in open_files.exclusively_used(
-            snapshot.below(function.path)
-        ):
+        for text in open_files.exclusively_used(snapshot.below(function.path)):
             yield Obstacle(Kind.HOST_USE, device, text)
 
 
@@ -270,7 +272,7 @@ def _group_obstacles(
             yield Obstacle(Kind.GROUP_HOST_USE, device, use)
     for other in _group_holders(function, holders):
         if other.instance_uuid != taker.instance_uuid:
-            text = f'{other.handle}, which is in its IOMMU group {group}'
+            text = f'{other.handle} of the same IOMMU group {group}'
             yield Obstacle(Kind.GROUP_ALLOCATED, device, _has(other, text))
 
 
@@ -305,9 +307,7 @@ def vfs_obstacles(
 ) -> Iterator[Obstacle]:
     """Say what keeps VFs from being made of a PF that has none."""
     device = f'PF {pf.address}'
-    yield from whole_obstacles(
-        pf.address, device, taker, holders or Holders()
-    )
+    yield from whole_obstacles(pf.address, device, taker, holders or Holders())
     if vfio.is_bound(pf):
         yield Obstacle(
             Kind.OPEN, device, f'it is bound to the VFIO driver {pf.driver}'
@@ -318,6 +318,47 @@ def vfs_obstacles(
         )
     if pf.iommu_group is None:
         yield Obstacle(Kind.NO_IOMMU_GROUP, device, NO_IOMMU_GROUP)
+
+
+def vgpu_obstacles(
+    vf: pci.Function,
+    spec: device_spec.Spec,
+    taker: Taker = ANYONE,
+    holders: Holders | None = None,
+) -> Iterator[Obstacle]:
+    """Say what keeps a VF from getting a vGPU of NVIDIA's type.
+
+    :param spec: the entry of device_spec for it, whose vgpu_type it gets
+    """
+    address, device = vf.address, f'VF {vf.address}'
+    wanted = spec.vgpu_type
+    if wanted is None:
+        yield Obstacle(
+            Kind.NOT_OFFERED,
+            device,
+            '[os_acc] device_spec has no vgpu_type for it',
+        )
+        return
+    now = vgpu.current(address)
+    if now is None:
+        yield Obstacle(
+            Kind.NOT_OFFERED,
+            device,
+            'its driver has no nvidia/current_vgpu_type: run sriov-manage, and '
+            'install the vGPU manager',
+        )
+        return
+    yield from _allocated(vf, taker, holders or Holders())
+    if now != vgpu.NONE:
+        yield Obstacle(
+            Kind.OPEN, device, f'somebody has set vGPU type {now} on it'
+        )
+    if vgpu.find_type(address, wanted) is None:
+        yield Obstacle(
+            Kind.NOT_OFFERED,
+            f'vGPU type {wanted} on {device}',
+            f'the VF can have these types: {vgpu.types_text(address)}',
+        )
 
 
 def vf_users(pf: pci.Function) -> list[str]:

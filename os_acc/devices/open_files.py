@@ -155,7 +155,9 @@ def exclusively_used(names: Iterable[str]) -> list[str]:
             )
         except OSError as err:
             if err.errno == errno.EBUSY:
-                found.append(f'the host has opened block device {name} exclusively')
+                found.append(
+                    f'the host has opened block device {name} exclusively'
+                )
             elif err.errno not in (errno.ENXIO, errno.ENOMEDIUM):
                 # systemd's PrivateDevices= or a device cgroup hides it: that
                 # does not mean that it is unused.

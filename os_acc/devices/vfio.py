@@ -20,9 +20,9 @@ import os
 
 from os_acc import exception
 from os_acc.devices import modules
+from os_acc.devices import operation_lock
 from os_acc.devices import pci
 from os_acc.devices import sysfs
-from os_acc.devices import operation_lock
 from os_acc.devices import waiting
 
 LOG = logging.getLogger(__name__)

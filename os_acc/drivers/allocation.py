@@ -40,9 +40,7 @@ def holders(by: driver.DriverBase) -> availability.Holders:
     :param by: a driver, which is connected to the journal
     """
     return availability.Holders(
-        _Holder(
-            van.handle.identity, van.device, van.uuid, van.instance_uuid
-        )
+        _Holder(van.handle.identity, van.device, van.uuid, van.instance_uuid)
         for van in by.vans_on(None)
         if van.handle is not None
     )
@@ -93,9 +91,7 @@ def check_function(
     """
     known = holders(by)
     check(
-        availability.obstacles(
-            function, spec, bind, taker_of(by, van), known
-        )
+        availability.obstacles(function, spec, bind, taker_of(by, van), known)
     )
     if not new:
         from os_acc.privileged import device_users

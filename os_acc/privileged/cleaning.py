@@ -19,9 +19,9 @@ import subprocess
 from oslo_config import cfg
 
 from os_acc import exception
+from os_acc.devices import operation_lock
 from os_acc.devices import pci
 from os_acc.devices import reset
-from os_acc.devices import operation_lock
 from os_acc.devices import vfio
 from os_acc.devices import waiting
 from os_acc.privileged import arguments

@@ -62,9 +62,7 @@ def remove(
         return
     mdev.check_same(there, mdev.Mdev(uuid=uuid, parent=parent, type=kind))
     with operation_lock.held(folder, seconds / 2) as lock:
-        device_users.wait_until_closed(
-            folder, f'mdev {uuid}', release_seconds
-        )
+        device_users.wait_until_closed(folder, f'mdev {uuid}', release_seconds)
         cleaning.run_command(uuid)
 
         def act() -> None:

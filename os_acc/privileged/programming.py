@@ -36,7 +36,7 @@ from os_acc import bitstream_local as local
 from os_acc import bitstream_opts as options
 from os_acc import exception
 from os_acc.devices import device_spec
-from os_acc.devices import holders
+from os_acc.devices import open_files
 from os_acc.devices import pci
 from os_acc.devices import sriov
 from os_acc.devices import vfio
@@ -307,9 +307,9 @@ def _check_unused(function: pci.Function, region: str) -> None:
     vf = _vf_of(function, region)
     parts = [vf] if vf else [function, *map(pci.get, function.vf_addresses)]
     files = [node for each in parts for node in vfio.nodes(each.path)]
-    if files and (found := holders.of_files(files)):
+    if files and (found := open_files.users_of(files)):
         raise exception.DeviceBusy(
-            device=function.address, holder='; '.join(found) + ','
+            device=function.address, reason='; '.join(found)
         )
 
 

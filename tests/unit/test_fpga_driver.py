@@ -29,7 +29,7 @@ import os_acc
 from os_acc import bitstream_local as local
 from os_acc import exception
 from os_acc import objects
-from os_acc.devices import turns
+from os_acc.devices import operation_lock
 from os_acc.privileged import programming as privileged
 
 FPGA, VFS = vendor_module.FPGA, vendor_module.VFS
@@ -390,7 +390,7 @@ def test_others_may_look_while_it_is_programmed(kernel, tool):
     original = privileged.run
 
     def run(*args):
-        with turns.on(path, 0):
+        with operation_lock.held(path, 0):
             held.append(path)
         return original(*args)
 

@@ -128,19 +128,17 @@ def devices(
         own_vfs = vfs.get(function.address, [])
         made = [] if own_vfs else _could_make(function, spec)
         if own_vfs or made:
-            kind = kind_of(
-                own_vfs[0] if own_vfs else function, spec, vf=True
-            )
+            kind = kind_of(own_vfs[0] if own_vfs else function, spec, vf=True)
             total = len(own_vfs or made)
         else:
             kind, total = kind_of(function, spec), 1
         if made:
-            blocked = any(availability.vfs_obstacles(function, holders=holders))
+            blocked = any(
+                availability.vfs_obstacles(function, holders=holders)
+            )
             free = 0 if blocked else total
         else:
-            free = _free(
-                own_vfs or [function], spec, bind, holders, snapshot
-            )
+            free = _free(own_vfs or [function], spec, bind, holders, snapshot)
         found.append(_device(driver, function, kind, total, free))
     return found
 

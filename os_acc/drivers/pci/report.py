@@ -125,9 +125,7 @@ def status(
     bad = finding.WARNING if specs.entries else finding.OK
     spec = specs.find(function)
     bind = (spec.bind if spec else None) or by.config.bind
-    for found in availability.obstacles(
-        function, spec, bind, holders=holders
-    ):
+    for found in availability.obstacles(function, spec, bind, holders=holders):
         verdict = finding.OK if found.kind in _NORMAL else bad
         advice = _ADVICE.get(found.kind, '')
         if found.kind is Kind.HOST_USE:
