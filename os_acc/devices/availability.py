@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 import dataclasses
 import enum
+import itertools
 from typing import Protocol
 
 from os_acc import exception
@@ -110,6 +111,9 @@ class Holders:
             if each.device is not None:
                 self._by_device.setdefault(each.device, []).append(each)
 
+    def __bool__(self) -> bool:
+        return bool(self._by_handle)
+
     def of_function(self, address: str) -> Holder | None:
         """The VAN that has a PCI function as a whole."""
         return self._by_handle.get(f'pci/{address}')
@@ -163,21 +167,21 @@ def obstacles(
         if the function is free
     """
     holders = holders or Holders()
-    device = f'PCI function {function.address}'
-    for kind, text in _unsuitable(function, spec):
-        yield Obstacle(kind, device, text)
-    if function.is_pf and (number := sriov.count(function.address)):
-        yield Obstacle(
-            Kind.HAS_VFS, f'PF {function.address}', f'it has {number} VFs'
-        )
-    yield from _allocated(function, taker, holders)
-    yield from host_obstacles(function, snapshot, as_root)
-    if not alone:
-        yield from _group_obstacles(function, taker, holders, snapshot)
-    if bind == device_spec.BIND_NONE and not vfio.is_bound(function):
-        yield Obstacle(
+    # The conditions here save discovery a part of its time.
+    for kind, text in itertools.chain(
+        _unsuitable(function, spec),
+        _allocated(function, taker, holders) if holders else (),
+        _host_uses(function, snapshot, as_root),
+        () if alone else _group(function, taker, holders, snapshot),
+        _not_bound(function) if bind == device_spec.BIND_NONE else (),
+    ):
+        yield Obstacle(kind, f'PCI function {function.address}', text)
+
+
+def _not_bound(function: pci.Function) -> Iterator[tuple[Kind, str]]:
+    if not vfio.is_bound(function):
+        yield (
             Kind.UNSUITABLE,
-            device,
             f'it is bound to {function.driver or "no driver"}, and with '
             'bind = none someone else has to bind it to VFIO first',
         )
@@ -193,50 +197,55 @@ def _unsuitable(
             Kind.NOT_OFFERED,
             '[os_acc] device_spec offers it for mdevs or vGPUs only',
         )
-    elif spec.num_vfs is not None and function.is_pf:
-        if not sriov.future_addresses(function.address, spec.num_vfs):
-            yield (
-                Kind.UNSUITABLE,
-                f'device_spec sets num_vfs to {spec.num_vfs}, and it cannot '
-                f'have them: it can have {sriov.total(function.address)} VFs, '
-                'or the kernel does not tell their addresses',
-            )
+    elif (
+        function.is_pf
+        and spec.num_vfs is not None
+        and not sriov.future_addresses(function.address, spec.num_vfs)
+    ):
+        yield (
+            Kind.UNSUITABLE,
+            f'device_spec sets num_vfs to {spec.num_vfs}, but it can have '
+            f'{sriov.total(function.address)} VFs, or the kernel does not '
+            'tell their addresses',
+        )
     if function.is_bridge:
         yield Kind.UNSUITABLE, 'it is a bridge, which no guest can use'
+    if function.is_pf and (number := sriov.count(function.address)):
+        yield Kind.HAS_VFS, f'it is a PF that has {number} VFs'
 
 
 def _allocated(
     function: pci.Function, taker: Taker, holders: Holders
-) -> Iterator[Obstacle]:
-    address, device = function.address, f'PCI function {function.address}'
-    whole = holders.of_function(address)
+) -> Iterator[tuple[Kind, str]]:
+    """The VANs that have a function, a part of it, or all of its PF."""
+    whole = holders.of_function(function.address)
     if whole is not None and whole.van_uuid != taker.van_uuid:
-        yield Obstacle(Kind.ALLOCATED, device, _has(whole, 'it'))
-    for part in holders.on(address):
+        yield Kind.ALLOCATED, _has(whole, 'it')
+    for part in holders.on(function.address):
         if part is not whole and part.van_uuid != taker.van_uuid:
-            yield Obstacle(Kind.ALLOCATED, device, _has(part, part.handle))
-    if function.is_vf and (pf := function.physfn) is not None:
-        yield from whole_obstacles(pf, device, taker, holders, 'its PF')
+            yield Kind.ALLOCATED, _has(part, part.handle)
+    if (pf := function.physfn) is not None:
+        whole = holders.of_function(pf)
+        if whole is not None and whole.van_uuid != taker.van_uuid:
+            yield Kind.ALLOCATED, _has(whole, f'its PF {pf}')
 
 
 def whole_obstacles(
-    address: str, device: str, taker: Taker, holders: Holders, name: str = 'it'
+    address: str, device: str, taker: Taker, holders: Holders
 ) -> Iterator[Obstacle]:
     """Say which VAN has a device as a whole, where a part of it is wanted.
 
     :param address: of the device
-    :param device: what the obstacle is about
-    :param name: of the device in the obstacle's text
+    :param device: the device, for the error
     """
     whole = holders.of_function(address)
     if whole is not None and whole.van_uuid != taker.van_uuid:
-        yield Obstacle(Kind.ALLOCATED, device, _has(whole, name))
+        yield Obstacle(Kind.ALLOCATED, device, _has(whole, 'it'))
 
 
 def _has(holder: Holder, what: str) -> str:
     return (
-        f'instance {holder.instance_uuid} has {what} '
-        f'(VAN {holder.van_uuid})'
+        f'instance {holder.instance_uuid} has {what} (VAN {holder.van_uuid})'
     )
 
 
@@ -246,34 +255,41 @@ def host_obstacles(
     as_root: bool = False,
 ) -> Iterator[Obstacle]:
     """Say what the host itself uses a function for. See obstacles()."""
-    device = f'PCI function {function.address}'
+    for kind, text in _host_uses(function, snapshot, as_root):
+        yield Obstacle(kind, f'PCI function {function.address}', text)
+
+
+def _host_uses(
+    function: pci.Function, snapshot: host_use.Snapshot | None, as_root: bool
+) -> Iterator[tuple[Kind, str]]:
     if as_root and snapshot is None:
         snapshot = host_use.Snapshot.read()
     if (use := host_use.by_host(function, snapshot)) is not None:
-        yield Obstacle(Kind.HOST_USE, device, use)
+        yield Kind.HOST_USE, use
     if as_root and snapshot is not None:
-        for text in open_files.exclusively_used(snapshot.below(function.path)):
-            yield Obstacle(Kind.HOST_USE, device, text)
+        names = snapshot.below(function.path)
+        for text in open_files.exclusively_used(names):
+            yield Kind.HOST_USE, text
 
 
-def _group_obstacles(
+def _group(
     function: pci.Function,
     taker: Taker,
     holders: Holders,
     snapshot: host_use.Snapshot | None,
-) -> Iterator[Obstacle]:
+) -> Iterator[tuple[Kind, str]]:
     """VFIO gives an IOMMU group to one guest as a whole."""
-    device, group = f'PCI function {function.address}', function.iommu_group
+    group = function.iommu_group
     if group is None:
-        yield Obstacle(Kind.NO_IOMMU_GROUP, device, NO_IOMMU_GROUP)
+        yield Kind.NO_IOMMU_GROUP, NO_IOMMU_GROUP
         return
     for member, use in host_use.in_group(function, snapshot):
         if isinstance(member, str) or member.address not in taker.functions:
-            yield Obstacle(Kind.GROUP_HOST_USE, device, use)
+            yield Kind.GROUP_HOST_USE, use
     for other in _group_holders(function, holders):
         if other.instance_uuid != taker.instance_uuid:
             text = f'{other.handle} of the same IOMMU group {group}'
-            yield Obstacle(Kind.GROUP_ALLOCATED, device, _has(other, text))
+            yield Kind.GROUP_ALLOCATED, _has(other, text)
 
 
 def _group_holders(
@@ -344,11 +360,12 @@ def vgpu_obstacles(
         yield Obstacle(
             Kind.NOT_OFFERED,
             device,
-            'its driver has no nvidia/current_vgpu_type: run sriov-manage, and '
-            'install the vGPU manager',
+            'its driver has no nvidia/current_vgpu_type: run sriov-manage '
+            'and install the vGPU manager',
         )
         return
-    yield from _allocated(vf, taker, holders or Holders())
+    for kind, text in _allocated(vf, taker, holders or Holders()):
+        yield Obstacle(kind, device, text)
     if now != vgpu.NONE:
         yield Obstacle(
             Kind.OPEN, device, f'somebody has set vGPU type {now} on it'

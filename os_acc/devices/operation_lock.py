@@ -83,7 +83,8 @@ def _lock(fd: int, path: str, seconds: float) -> None:
                 raise
         if time.monotonic() >= deadline:
             raise exception.Timeout(
-                what=f'an earlier operation on {os.path.basename(path)} to end',
+                what=f'an earlier operation on {os.path.basename(path)} '
+                'to end',
                 seconds=seconds,
             )
         time.sleep(0.01)

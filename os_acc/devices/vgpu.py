@@ -36,7 +36,7 @@ def is_vgpu_function(address: str) -> bool:
 
 
 def current(address: str) -> int | None:
-    """The id of a VF's vGPU type; NONE: it has none; None: it can have none."""
+    """The id of a VF's vGPU type; NONE if unset; None if it has no vGPUs."""
     return sysfs.read_int(f'{pci.folder(address)}/nvidia/current_vgpu_type')
 
 

@@ -8,8 +8,8 @@
 
 """FPGAs on the PCI bus that a command of their vendor programs.
 
-``[os_acc] device_spec`` names the devices and their commands. PCI functions are
-claimed, bound and given back as by the driver pci: see drivers.pci.claim.
+``[os_acc] device_spec`` names the devices and their commands. PCI functions
+are claimed, bound and given back as by the driver pci: see drivers.pci.claim.
 """
 
 from __future__ import annotations

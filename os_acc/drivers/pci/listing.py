@@ -200,7 +200,7 @@ def _could_make(function: pci.Function, spec: device_spec.Spec) -> list[str]:
 def future(
     specs: device_spec.Specs,
 ) -> Iterator[tuple[str, pci.Function, device_spec.Spec]]:
-    """VFs that are there or would be made: address, PF, entry of device_spec."""
+    """VFs that exist or would be made: address, PF, entry of device_spec."""
     for function, spec in listed(specs):
         if function.is_pf:
             for address in _could_make(function, spec):
