@@ -64,8 +64,8 @@ class Spec:
     :ivar program: the command that programs it, see privileged.programming
     :ivar check: the command that checks whether a function is inside
     :ivar clear: the command that removes the function
-    :ivar function_file: a glob below the device's folder in sysfs, for the file
-        that contains the id of the function inside
+    :ivar function_file: a glob below the device's folder in sysfs, for the
+        file that contains the id of the function inside
     :ivar persistent: whether it keeps its function over a reboot of the host
     :ivar region_type: the region type that its images must be made for
     """
@@ -126,7 +126,7 @@ class Specs:
         return None
 
     def find_parent(self, name: str) -> Spec | None:
-        """The entry for a parent of mdevs, which need not be a PCI function."""
+        """The entry for a parent of mdevs, which may be no PCI function."""
         if pci.is_address(name):
             function = pci.find(name)
             return self.find(function) if function is not None else None

@@ -34,7 +34,7 @@ from os_acc.drivers.cyborg import listing as cyborg_listing
 from os_acc.drivers.cyborg import mdev as cyborg_mdev
 from os_acc.drivers.cyborg import program as cyborg_program
 from os_acc.drivers.cyborg import source as cyborg_source
-from os_acc.drivers.pci import claim as pci_claim
+from os_acc.drivers.pci import release as pci_release
 
 CONF = cfg.CONF
 
@@ -193,10 +193,10 @@ class CyborgDriver(driver.DriverBase):
             mdev.release(van, van.handle)
         elif (
             isinstance(van.handle, objects.PCIHandle)
-            and pci_claim.RESET in van.driver_data
+            and pci_release.RESET in van.driver_data
             and (function := pci.find(van.handle.address)) is not None
         ):
-            pci_claim.clean(van, function)
+            pci_release.clean(van, function)
 
     def program(
         self, address: str, image_path: str, function_id: str | None
@@ -261,8 +261,8 @@ class CyborgDriver(driver.DriverBase):
             )
             van.driver_data = {
                 **van.driver_data,
-                pci_claim.IDS: function.ids,
-                pci_claim.RESET: spec.reset or self.config.reset,
+                pci_release.IDS: function.ids,
+                pci_release.RESET: spec.reset or self.config.reset,
             }
             yield
 

@@ -24,7 +24,6 @@ from os_acc import driver
 from os_acc import exception
 from os_acc import log
 from os_acc import objects
-from os_acc.devices import boot
 from os_acc.devices import device_spec
 from os_acc.devices import modules
 from os_acc.devices import pci
@@ -33,6 +32,7 @@ from os_acc.devices import vfio
 from os_acc.devices import waiting
 from os_acc.drivers import allocation
 from os_acc.drivers.pci import listing as pci_listing
+from os_acc.drivers.pci import release
 from os_acc.drivers.pci import vfs as pci_vfs
 
 LOG = logging.getLogger(__name__)
@@ -58,14 +58,6 @@ OPTS = (
         'device_spec can set another value for its devices.',
     ),
 )
-
-# Keys of VAN.driver_data, beside those of pci_vfs.
-BIND = 'bind'
-IDS = 'ids'
-RESET = 'reset'
-VFIO_DRIVER = 'vfio_driver'  # saved before the function is touched
-DRIVER_BEFORE = 'driver_before'
-OVERRIDE_BEFORE = 'override_before'
 
 #: The errors after which another function may serve a request.
 _TRY_NEXT = (
@@ -137,7 +129,7 @@ class Claims:
 
         :raises: as privileged.pci.take
         """
-        if van.driver_data[BIND] != device_spec.BIND_OS_ACC:
+        if van.driver_data[release.BIND] != device_spec.BIND_OS_ACC:
             return
         from os_acc.privileged import pci as privileged
 
@@ -147,7 +139,7 @@ class Claims:
         )
         name = privileged.take(
             address,
-            van.driver_data[VFIO_DRIVER],
+            van.driver_data[release.VFIO_DRIVER],
             sorted(siblings),
             CONF.os_acc.device_timeout,
         )
@@ -164,8 +156,8 @@ class Claims:
         """
         if van.handle is None:
             return
-        if BIND in van.driver_data:
-            _give_back(van)
+        if release.BIND in van.driver_data:
+            release.give_back(van)
         pci_vfs.remove(self._by, van)
 
     def pf_of(self, address: str) -> str | None:
@@ -225,13 +217,13 @@ class Claims:
                 f'PCI function {address} to come back',
                 'pci',
             )
-            if function.ids != van.driver_data[IDS]:
+            if function.ids != van.driver_data[release.IDS]:
                 raise exception.DeviceNotFound(
                     wanted=f'PCI function {address}',
                     reason=f'{function.ids} is at that address since the '
-                    f'reboot, where {van.driver_data[IDS]} was',
+                    f'reboot, where {van.driver_data[release.IDS]} was',
                 )
-            bind = van.driver_data[BIND]
+            bind = van.driver_data[release.BIND]
             spec = self._specs().check(function)
             with allocation.group_lock(self._by, function):
                 allocation.check_function(
@@ -239,8 +231,8 @@ class Claims:
                 )
                 if not vfio.is_bound(function):
                     data = dict(van.driver_data)
-                    data.pop(DRIVER_BEFORE, None)
-                    data.pop(OVERRIDE_BEFORE, None)
+                    data.pop(release.DRIVER_BEFORE, None)
+                    data.pop(release.OVERRIDE_BEFORE, None)
                     data |= self._state_before(function, spec, bind)
                     van.driver_data = data
                 van.save()
@@ -250,17 +242,17 @@ class Claims:
     ) -> dict[str, str]:
         """What undo needs to know of a function before it is touched."""
         data = {
-            BIND: bind,
-            IDS: function.ids,
-            RESET: spec.reset or self._by.config.reset,
+            release.BIND: bind,
+            release.IDS: function.ids,
+            release.RESET: spec.reset or self._by.config.reset,
         }
         if bind == device_spec.BIND_OS_ACC:
-            data[VFIO_DRIVER] = modules.vfio_driver(function.modalias)
+            data[release.VFIO_DRIVER] = modules.vfio_driver(function.modalias)
             if function.driver is not None:
-                data[DRIVER_BEFORE] = function.driver
+                data[release.DRIVER_BEFORE] = function.driver
             now = vfio.read_binding(function, CONF.os_acc.device_timeout)
             if now.override is not None:
-                data[OVERRIDE_BEFORE] = now.override
+                data[release.OVERRIDE_BEFORE] = now.override
         return data
 
     def _bind_mode(
@@ -329,75 +321,3 @@ class Claims:
                 pf, spec, vf=True
             ).serves(request):
                 yield address
-
-
-def _give_back(van: objects.VAN) -> None:
-    from os_acc.privileged import pci as privileged
-
-    address, data = allocation.address_of(van), van.driver_data
-    function = pci.find(address)
-    if function is None:
-        return
-    logger = log.about(LOG, van.instance_uuid, van.uuid)
-    if function.ids != data[IDS]:
-        logger.warning(
-            'PCI function %s is left alone: it is %s now',
-            address,
-            function.ids,
-        )
-        return
-    conf, before = CONF.os_acc, data.get(DRIVER_BEFORE)
-    ours = data[BIND] == device_spec.BIND_OS_ACC
-    # After a reboot it is bound to its driver again, but was not cleaned.
-    rebooted = van.boot_id != boot.boot_id()
-    foreign = function.driver not in (None, before)
-    if ours and foreign and not vfio.is_bound(function):
-        logger.warning(
-            'PCI function %s is left bound: somebody has bound it to %s',
-            address,
-            function.driver,
-        )
-        before = function.driver
-    elif (
-        not ours
-        or rebooted
-        or function.driver != before
-        or vfio.is_bound(function)
-    ):
-        clean(van, function)
-    if ours:
-        privileged.give_back(
-            address,
-            function.ids,
-            before,
-            data.get(OVERRIDE_BEFORE),
-            conf.device_timeout,
-        )
-
-
-def clean(van: objects.VAN, function: pci.Function) -> None:
-    """Clean the function of a VAN, once its guest has closed it.
-
-    The VAN's driver_data has IDS and RESET.
-
-    :raises: as privileged.pci.clean
-    """
-    from os_acc.privileged import pci as privileged
-
-    conf, data = CONF.os_acc, van.driver_data
-    try:
-        privileged.clean(
-            function.address,
-            data[IDS],
-            data[RESET],
-            conf.release_timeout,
-            conf.device_timeout,
-        )
-    except exception.DeviceInUseByHost as err:
-        # libvirt or a reboot has given it back already. A network function
-        # keeps no data of its last guest, but a disk may.
-        if function.base_class != pci.CLASS_NETWORK:
-            raise
-        log.about(LOG, van.instance_uuid, van.uuid).warning(
-            'PCI function %s is not cleaned: %s', function.address, err
-        )
