@@ -232,7 +232,7 @@ def _vfs(pf: pci.Function, wanted: int) -> Finding:
             subject,
             finding.ERROR,
             'num_vfs is set, and it cannot do SR-IOV',
-            'enable SR-IOV in the firmware and the card, or take num_vfs away',
+            'enable SR-IOV in the firmware and the card, or remove num_vfs',
         )
     possible, number = sriov.total(pf.address), sriov.count(pf.address)
     if wanted > possible:
@@ -254,8 +254,12 @@ def _vfs(pf: pci.Function, wanted: int) -> Finding:
         return Finding(
             subject,
             finding.ERROR,
-            f'{wanted} VFs are to be made, and it has no driver to make them',
+            f'num_vfs is {wanted}, but it has no driver that could make VFs',
             "load the PF's driver",
         )
-    there = 'has' if number else 'gets, when the first is asked for,'
-    return Finding(subject, finding.OK, f'it {there} {wanted} VFs')
+    text = (
+        f'it has {wanted} VFs'
+        if number
+        else f'it gets {wanted} VFs when the first is requested'
+    )
+    return Finding(subject, finding.OK, text)
