@@ -83,15 +83,15 @@ class Obstacle:
 
 
 class Holder(Protocol):
-    """A VAN that has an attach handle, as the journal knows it."""
+    """A VAN as the journal knows it."""
 
     @property
-    def handle(self) -> str:
-        """The handle's identity, such as 'pci/0000:3b:00.1'."""
+    def handle(self) -> str | None:
+        """The identity of its handle, or of the one that it requests."""
 
     @property
     def device(self) -> str | None:
-        """The device that the handle is a part of: a VF's PF."""
+        """The device of the handle, a VF's PF; None if not yet claimed."""
 
     @property
     def van_uuid(self) -> str: ...
@@ -107,6 +107,8 @@ class Holders:
         self._by_handle: dict[str, Holder] = {}
         self._by_device: dict[str, list[Holder]] = {}
         for each in holders:
+            if each.handle is None:
+                continue
             self._by_handle[each.handle] = each
             if each.device is not None:
                 self._by_device.setdefault(each.device, []).append(each)
@@ -167,7 +169,6 @@ def obstacles(
         if the function is free
     """
     holders = holders or Holders()
-    # The conditions here save discovery a part of its time.
     for kind, text in itertools.chain(
         _unsuitable(function, spec),
         _allocated(function, taker, holders) if holders else (),
@@ -223,11 +224,10 @@ def _allocated(
         yield Kind.ALLOCATED, _has(whole, 'it')
     for part in holders.on(function.address):
         if part is not whole and part.van_uuid != taker.van_uuid:
-            yield Kind.ALLOCATED, _has(part, part.handle)
+            yield Kind.ALLOCATED, _has(part, part.handle or 'it')
     if (pf := function.physfn) is not None:
-        whole = holders.of_function(pf)
-        if whole is not None and whole.van_uuid != taker.van_uuid:
-            yield Kind.ALLOCATED, _has(whole, f'its PF {pf}')
+        for found in whole_obstacles(pf, f'PF {pf}', taker, holders):
+            yield found.kind, f'its PF is taken: {found.text}'
 
 
 def whole_obstacles(
@@ -295,10 +295,10 @@ def _group(
 def _group_holders(
     function: pci.Function, holders: Holders
 ) -> Iterator[Holder]:
-    """The VANs that have the other functions of an IOMMU group."""
+    """The VANs that have claimed the other functions of an IOMMU group."""
     for name in pci.group_members(function.iommu_group or ''):
         other = holders.of_function(name)
-        if name != function.address and other is not None:
+        if name != function.address and other and other.device is not None:
             yield other
 
 

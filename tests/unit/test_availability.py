@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import pathlib
 import tempfile
 
@@ -218,7 +219,7 @@ def test_no_vf_of_a_pf_that_a_van_has(here):
     """An administrator makes VFs of a PF that a guest has as a whole."""
     os_acc.plug(devices.instance(), [devices.pci(devices.PF)])
     here.add_function(devices.VFS[0], '8086:37c8', 0x0B4000, physfn=devices.PF)
-    with pytest.raises(exception.PlugException, match='has its PF'):
+    with pytest.raises(exception.PlugException, match='its PF is taken'):
         os_acc.plug(devices.instance(), [devices.pci(devices.VFS[0])])
 
 
@@ -241,3 +242,43 @@ def test_the_error_of_an_obstacle(kind, raised):
     assert type(err) is raised
     assert 'device D' in str(err)
     assert 'it has a reason' in str(err)
+
+
+@dataclasses.dataclass
+class Holder:
+    """A row of the journal, as plain data."""
+
+    handle: str | None
+    device: str | None
+    van_uuid: str = 'van'
+    instance_uuid: str = 'instance'
+
+
+def test_a_request_alone_does_not_share_a_group(kernel):
+    """A VAN that has not claimed its function yet has not opened its group."""
+    devices.furnish(kernel)
+    function = pci.get(devices.SHARED)
+    handle = f'pci/{devices.SHARED_NIC}'
+    for device, shares in ((None, False), (devices.SHARED_NIC, True)):
+        holders = availability.Holders([Holder(handle, device)])
+        assert (
+            availability.shares_group(function, 'instance', holders) is shares
+        )
+    assert not availability.shares_group(function, 'other', holders)
+
+
+def test_a_van_is_no_obstacle_to_itself(kernel):
+    devices.furnish(kernel)
+    function, spec = pci.get(devices.GPU), device_spec.Spec()
+    holders = availability.Holders(
+        [Holder(None, None), Holder(f'pci/{devices.GPU}', devices.GPU)]
+    )
+    for van_uuid, kinds in (
+        ('van', []),
+        ('another', [availability.Kind.ALLOCATED]),
+    ):
+        taker = availability.Taker(van_uuid, 'instance')
+        found = availability.obstacles(
+            function, spec, 'os-acc', taker, holders
+        )
+        assert [obstacle.kind for obstacle in found] == kinds
