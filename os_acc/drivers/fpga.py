@@ -8,12 +8,13 @@
 
 """FPGAs on the PCI bus that a command of their vendor programs.
 
-``[os_acc] device_spec`` names the devices and their commands. The driver pci
-claims, binds and releases the PCI functions.
+``[os_acc] device_spec`` names the devices and their commands. PCI functions
+are claimed, bound and given back as by the driver pci: see drivers.pci.claim.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Iterator
 import functools
 import glob
@@ -22,6 +23,7 @@ from typing import Any
 
 from oslo_config import cfg
 
+from os_acc import driver
 from os_acc import exception
 from os_acc import finding
 from os_acc import objects
@@ -32,8 +34,9 @@ from os_acc.devices import pci
 from os_acc.devices import sriov
 from os_acc.devices import sysfs
 from os_acc.devices import waiting
-from os_acc.drivers.pci import driver as pci_driver
+from os_acc.drivers.pci import claim
 from os_acc.drivers.pci import listing as pci_listing
+from os_acc.drivers.pci import report as pci_report
 from os_acc.objects import device as device_objects
 from os_acc.objects import function_id as function_ids
 from os_acc.programming import bitstreams
@@ -43,7 +46,7 @@ CONF = cfg.CONF
 KEEP, CLEAR = 'keep', 'clear'
 
 OPTS = (
-    *pci_driver.OPTS,
+    *claim.OPTS,
     cfg.StrOpt(
         'at_unplug',
         default=KEEP,
@@ -73,12 +76,16 @@ class _Programmable(device_spec.Specs):
         return spec
 
 
-class FPGADriver(pci_driver.PCIDriver):
+class FPGADriver(driver.DriverBase):
     """Programs PCI functions before they are given to instances."""
 
     programs = True
     CONFIG_OPTS = OPTS
-    generic = False
+    handle_types = ('PCIHandle',)
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self._claims = claim.Claims(self, self._specs)
 
     def can_handle(self, request: objects.AcceleratorRequest) -> bool:
         specs = [s for s in self._specs().entries if s.program]
@@ -88,7 +95,7 @@ class FPGADriver(pci_driver.PCIDriver):
             function = pci.find(request.handle.address)
             if function is not None:
                 return self._specs().find(function) is not None
-            return self._future_pf(request.handle.address) is not None
+            return self._claims.pf_of(request.handle.address) is not None
         wanted = request.resource_class
         if request.handle is not None or wanted is None:
             return False
@@ -106,7 +113,7 @@ class FPGADriver(pci_driver.PCIDriver):
     def get_devices(self) -> list[objects.Device]:
         if not any(spec.program for spec in self._specs().entries):
             return []
-        found = super().get_devices()
+        found = self._claims.get_devices()
         for device in found:
             spec = self._specs().check(pci.get(device.address))
             device.programming = spec.programming
@@ -122,7 +129,7 @@ class FPGADriver(pci_driver.PCIDriver):
         spec = self._specs().check(function)
         slots = self._slots(function.parent, spec)
         return {
-            **(super().show_device(address) or {}),
+            **(pci_report.show(self, address, self._specs()) or {}),
             **programming.show(slots, spec.programming),
         }
 
@@ -163,22 +170,10 @@ class FPGADriver(pci_driver.PCIDriver):
         instance_info: objects.InstanceInfo,
     ) -> None:
         programming.undecide(van)
-        super().prepareVAN(van, request, instance_info)
-
-    def _claim(self, van: objects.VAN, wanted: objects.PCIHandle) -> None:
-        # A claim that lost a race has reset driver_data.
-        programming.undecide(van)
-        super()._claim(van, wanted)
-
-    def _bind(self, van: objects.VAN) -> None:
-        """Program the device before the guest's driver is bound to it."""
-        (request,) = (
-            each
-            for each in self.requests_of(van.instance_uuid)
-            if each.uuid == van.uuid
-        )
+        self._claims.claim(van, request, self._order(request))
+        # The device is programmed before it is bound for the guest.
         self._give_function(van, request)
-        super()._bind(van)
+        self._claims.bind(van)
 
     def _give_function(
         self, van: objects.VAN, request: objects.AcceleratorRequest
@@ -263,7 +258,7 @@ class FPGADriver(pci_driver.PCIDriver):
     ) -> None:
         from os_acc.privileged import programming as privileged
 
-        super().unprepareVAN(van, instance_info)
+        self._claims.give_back(van)
         if programming.REGION not in van.driver_data or van.device is None:
             return
         function = pci.find(van.device)
@@ -281,9 +276,9 @@ class FPGADriver(pci_driver.PCIDriver):
         clears = self.config.at_unplug == CLEAR
         slot.clear(act if clears else None, van)
 
-    def _candidates(
+    def _order(
         self, request: objects.AcceleratorRequest
-    ) -> Iterator[str]:
+    ) -> Callable[[str], int]:
         """Prefer devices with the function; devices in use come last."""
         wanted = programming.Wanted(request.function_id)
         # The function of the file is unknown: prefer an unused device.
@@ -291,7 +286,7 @@ class FPGADriver(pci_driver.PCIDriver):
 
         def rank(address: str) -> int:
             function = pci.find(address)
-            name = function.parent if function else self._future_pf(address)
+            name = function.parent if function else self._claims.pf_of(address)
             parent = pci.get(name or address)
             spec = self._specs().check(parent)
             region = _region_of(parent, spec, address)
@@ -300,7 +295,7 @@ class FPGADriver(pci_driver.PCIDriver):
                 return 2 if slot.users() else 1
             return slot.rank(wanted)
 
-        yield from sorted(super()._candidates(request), key=rank)
+        return rank
 
     @staticmethod
     def _specs() -> device_spec.Specs:

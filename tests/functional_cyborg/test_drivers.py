@@ -186,12 +186,12 @@ PLUG = """
 import json, sys
 import os_acc
 from os_acc import objects
-from os_acc.devices import holders, sysfs
+from os_acc.devices import libvirt_domains, sysfs
 from os_acc.privileged import context
 root, config, instance, uuid, address, image, afu = sys.argv[1:]
 for name in ('sys', 'proc', 'dev'):
     setattr(sysfs, name.upper(), f'{root}/host/{name}')
-holders.LIBVIRT_STATE = f'{root}/host/libvirt'
+libvirt_domains.STATE_FOLDER = f'{root}/host/libvirt'
 context.pctxt.set_client_mode(False)
 os_acc.CONF([], project='os-acc', default_config_files=[config])
 os_acc.initialize()

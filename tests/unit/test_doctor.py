@@ -76,7 +76,7 @@ def test_a_host_that_is_well(here, findings):
     gpu = one(found, f'PCI function {devices.GPU}')
     assert gpu == ('ok', '10de:1eb8: free', '')
     disk = one(found, f'PCI function {devices.SHARED}')
-    assert 'IOMMU group 50 has 0000:06:00.1 in it too' in disk[1]
+    assert 'IOMMU group 50 also contains 0000:06:00.1' in disk[1]
     assert one(found, 'mdev parent mtty')[1].startswith('mtty-1: 24 more')
 
 

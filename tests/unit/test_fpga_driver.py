@@ -29,7 +29,7 @@ import os_acc
 from os_acc import bitstream_local as local
 from os_acc import exception
 from os_acc import objects
-from os_acc.devices import turns
+from os_acc.devices import operation_lock
 from os_acc.privileged import programming as privileged
 
 FPGA, VFS = vendor_module.FPGA, vendor_module.VFS
@@ -213,7 +213,7 @@ def test_a_command_that_lies(tool):
     program(tool, 'sha')
     tool.mode('lie')
     reason = failure(tool)
-    assert 'function aes is not in: function: sha' in reason
+    assert 'function aes is not inside: function: sha' in reason
     assert record().state == 'error'
     tool.mode('ok')
     assert program(tool) is True
@@ -250,7 +250,7 @@ def test_a_command_that_got_away_keeps_the_next_one_off(tool):
     assert 'killed' in failure(tool)
     tool.configure('single')
     reason = failure(tool, exception.DeviceBusy)
-    assert 'an earlier command that has not ended' in reason
+    assert 'an earlier command for it has not ended' in reason
     assert tool.calls() == []
     os.kill(int((tool.folder / 'pid').read_text()), 9)
     for _ in range(100):
@@ -390,7 +390,7 @@ def test_others_may_look_while_it_is_programmed(kernel, tool):
     original = privileged.run
 
     def run(*args):
-        with turns.on(path, 0):
+        with operation_lock.held(path, 0):
             held.append(path)
         return original(*args)
 

@@ -28,13 +28,13 @@ from os_acc import programming
 from os_acc.devices import device_spec
 from os_acc.devices import pci
 from os_acc.devices import reset
-from os_acc.drivers import admission
+from os_acc.drivers import allocation
 from os_acc.drivers import mdev
 from os_acc.drivers.cyborg import listing as cyborg_listing
 from os_acc.drivers.cyborg import mdev as cyborg_mdev
 from os_acc.drivers.cyborg import program as cyborg_program
 from os_acc.drivers.cyborg import source as cyborg_source
-from os_acc.drivers.pci import driver as pci_driver
+from os_acc.drivers.pci import release as pci_release
 
 CONF = cfg.CONF
 
@@ -193,10 +193,10 @@ class CyborgDriver(driver.DriverBase):
             mdev.release(van, van.handle)
         elif (
             isinstance(van.handle, objects.PCIHandle)
-            and pci_driver.RESET in van.driver_data
+            and pci_release.RESET in van.driver_data
             and (function := pci.find(van.handle.address)) is not None
         ):
-            pci_driver.clean(van, function)
+            pci_release.clean(van, function)
 
     def program(
         self, address: str, image_path: str, function_id: str | None
@@ -255,14 +255,14 @@ class CyborgDriver(driver.DriverBase):
         """Check that a guest may have a PCI function; lock its IOMMU group."""
         function = pci.get(handle.address)
         spec = device_spec.load(CONF).check(function)
-        with admission.group_lock(self, function):
-            admission.check_function(
-                self, van, function, device_spec.BIND_LIBVIRT, new=False
+        with allocation.group_lock(self, function):
+            allocation.check_function(
+                self, van, function, spec, device_spec.BIND_LIBVIRT, new=False
             )
             van.driver_data = {
                 **van.driver_data,
-                pci_driver.IDS: function.ids,
-                pci_driver.RESET: spec.reset or self.config.reset,
+                pci_release.IDS: function.ids,
+                pci_release.RESET: spec.reset or self.config.reset,
             }
             yield
 
@@ -297,7 +297,7 @@ class CyborgDriver(driver.DriverBase):
             or (
                 "all handles of Cyborg's devices are taken"
                 if fits
-                else f"Cyborg's drivers have no {admission.selector(request)}"
+                else f"Cyborg's drivers have no {allocation.selector(request)}"
             ),
         )
 
