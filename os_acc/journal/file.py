@@ -105,7 +105,11 @@ def prepare(state_path: str, timeout: float, create: bool) -> None:
             raise database.error(path, f'it is damaged: {problem}')
 
 
-def _cannot(verb: str, path: str, err: Exception) -> exception.JournalError:
+def _cannot(
+    verb: str, path: str, err: BaseException
+) -> exception.JournalError:
+    if isinstance(err, exception.JournalError):
+        err = err.__cause__ or err
     return database.error(
         path, f'cannot {verb} it: {err}{database.hint(path)}'
     )
@@ -143,7 +147,7 @@ def _create(
         folder_fd = os.open(folder, os.O_RDONLY)
         os.fsync(folder_fd)
         os.close(folder_fd)
-    except (OSError, sqlite3.Error) as err:
+    except (OSError, sqlite3.Error, exception.JournalError) as err:
         raise _cannot('create', path, err) from err
     finally:
         os.unlink(new)

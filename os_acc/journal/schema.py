@@ -110,6 +110,12 @@ def migrate(path: str, timeout: float, change: bool = True) -> None:
     :raises JournalError: if a newer os-acc wrote the file, or if it needs a
         migration and change is False
     """
+    # Each statement can find the file locked, also the first: a process that
+    # closes the last connection locks it for a moment.
+    database.until_free(path, timeout, lambda: _migrate(path, change))
+
+
+def _migrate(path: str, change: bool) -> None:
     with contextlib.closing(database.connect(path)) as db:
         newest = len(MIGRATIONS)
         (version,) = db.execute('PRAGMA user_version').fetchone()
@@ -128,9 +134,7 @@ def migrate(path: str, timeout: float, change: bool = True) -> None:
                 f'{newest}: the service that uses it migrates it when it '
                 'starts',
             )
-        database.until_free(
-            path, timeout, lambda: db.execute('BEGIN IMMEDIATE')
-        )
+        db.execute('BEGIN IMMEDIATE')
         _run(db)
         LOG.info('Journal %s: schema is version %d', path, newest)
 

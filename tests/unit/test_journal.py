@@ -1363,6 +1363,40 @@ def test_a_busy_file_is_not_taken_for_a_damaged_one(state_path):
     assert read_again(state_path) == entries
 
 
+@pytest.mark.parametrize('read_only', [True, False])
+def test_opening_waits_for_a_file_that_is_locked(
+    state_path, monkeypatch, read_only
+):
+    """As it is for a moment, when another process closes it."""
+    entries = fill(state_path)
+    connect, failed = sqlite3.connect, set()
+
+    class Busy(sqlite3.Connection):
+        """Finds the file locked, the first time that it executes this."""
+
+        def execute(self, statement, *values):
+            if statement not in failed:
+                failed.add(statement)
+                err = sqlite3.OperationalError('database is locked')
+                err.sqlite_errorcode = sqlite3.SQLITE_BUSY
+                if 'quick_check' in statement or 'version' in statement:
+                    raise err
+            return super().execute(statement, *values)
+
+    monkeypatch.setattr(
+        sqlite3,
+        'connect',
+        lambda *args, **kwargs: connect(*args, factory=Busy, **kwargs),
+    )
+    # Once in the check, and once in the look at the schema.
+    for first in ((), ('PRAGMA quick_check(1)',)):
+        failed.clear()
+        failed.update(first)
+        with opening(state_path, read_only=read_only) as made:
+            assert made.entries() == entries
+        assert 'PRAGMA user_version' in failed
+
+
 # --- rebuild
 
 
