@@ -14,7 +14,6 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
 import contextlib
-import dataclasses
 
 from os_acc import driver
 from os_acc import exception
@@ -24,26 +23,12 @@ from os_acc.devices import device_spec
 from os_acc.devices import pci
 
 
-@dataclasses.dataclass(frozen=True)
-class _Holder:
-    """See availability.Holder."""
-
-    handle: str
-    device: str | None
-    van_uuid: str
-    instance_uuid: str
-
-
 def holders(by: driver.DriverBase) -> availability.Holders:
-    """The VANs of this host that have handles, as the journal says.
+    """The VANs of this host that have or request handles, by the journal.
 
     :param by: a driver, which is connected to the journal
     """
-    return availability.Holders(
-        _Holder(van.handle.identity, van.device, van.uuid, van.instance_uuid)
-        for van in by.vans_on(None)
-        if van.handle is not None
-    )
+    return availability.Holders(by.handles())
 
 
 def taker_of(by: driver.DriverBase, van: objects.VAN) -> availability.Taker:

@@ -31,8 +31,7 @@ from typing import BinaryIO
 
 from oslo_config import cfg
 
-from os_acc import bitstream_checksum as checksum
-from os_acc import bitstream_local as local
+from os_acc import bitstream_file
 from os_acc import bitstream_opts as options
 from os_acc import exception
 from os_acc.devices import device_spec
@@ -330,7 +329,9 @@ def _bitstream(path: str) -> Iterator[tuple[str, BinaryIO]]:
     # The unprivileged user could put a link there that leads to any folder.
     if not os.path.islink(cache):
         folders.append(cache)
-    with local.opened(path, folders, options.max_bytes(conf)) as found:
+    with bitstream_file.opened(
+        path, folders, options.max_bytes(conf)
+    ) as found:
         yield found
 
 
@@ -344,7 +345,9 @@ def _copied(file: BinaryIO, name: str, digest: str) -> Iterator[str]:
         path = os.path.join(folder, name)
         with open(path, 'xb') as copy:
             most = options.max_bytes(cfg.CONF)
-            found = checksum.of_file(file, name, most, copy=copy)['sha256']
+            found = bitstream_file.of_file(file, name, most, copy=copy)[
+                'sha256'
+            ]
             os.fchmod(copy.fileno(), stat.S_IRUSR)
         if found != digest:
             raise exception.BitstreamError(

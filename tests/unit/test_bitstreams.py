@@ -23,7 +23,7 @@ import pytest
 import web
 
 import os_acc
-from os_acc import bitstream_local as local
+from os_acc import bitstream_file
 from os_acc import exception
 from os_acc.programming import bitstreams
 
@@ -141,7 +141,7 @@ def test_a_file_that_grows(folder, monkeypatch, beside):
     if beside:
         digest = hashlib.sha256(content).hexdigest()
         (folder / 'a.sha256').write_text(digest)
-    opened = local.opened
+    opened = bitstream_file.opened
 
     @contextlib.contextmanager
     def growing(*args):

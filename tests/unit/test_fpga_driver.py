@@ -26,7 +26,7 @@ import vendor as vendor_module
 import web
 
 import os_acc
-from os_acc import bitstream_local as local
+from os_acc import bitstream_file
 from os_acc import exception
 from os_acc import objects
 from os_acc.devices import operation_lock
@@ -684,7 +684,7 @@ def test_root_copies_no_more_than_it_may(tool, monkeypatch):
     os_acc.CONF.set_override('max_size', 1, 'os_acc_bitstreams')
     path = tool.bitstream('aes')
     content = b'x' * ((1 << 20) + 1)
-    opened = local.opened
+    opened = bitstream_file.opened
 
     @contextlib.contextmanager
     def growing(*args):

@@ -317,10 +317,11 @@ class CyborgDriver(driver.DriverBase):
 
     def _taken(self) -> tuple[frozenset[str], collections.Counter[str]]:
         """List the handles that VANs have, and count the mdevs by parent."""
-        handles = [van.handle for van in self.vans_on(None) if van.handle]
-        mdevs = collections.Counter(
-            handle.parent
-            for handle in handles
-            if isinstance(handle, objects.MdevHandle)
-        )
-        return frozenset(handle.identity for handle in handles), mdevs
+        taken, mdevs = set(), collections.Counter[str]()
+        for each in self.handles():
+            if each.handle is None:
+                continue
+            taken.add(each.handle)
+            if each.device is not None and each.handle.startswith('mdev/'):
+                mdevs[each.device] += 1
+        return frozenset(taken), mdevs

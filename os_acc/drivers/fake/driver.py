@@ -286,12 +286,8 @@ class FakeDriver(driver.DriverBase):
             for number, text in enumerate(self.config.devices)
         ]
 
-    def _taken(self, device: str) -> set[str]:
-        return {
-            van.handle.identity
-            for van in self.vans_on(device)
-            if van.handle is not None
-        }
+    def _taken(self, device: str) -> set[str | None]:
+        return {each.handle for each in self.handles(device)}
 
     def _hardware(self) -> fake_hardware.Hardware:
         return fake_hardware.Hardware(self.config.hardware_path)

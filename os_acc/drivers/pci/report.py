@@ -96,10 +96,9 @@ def show(
             sysfs.read(f'{function.path}/reset_method') or ''
         ).split(),
         'vans': [
-            f'{van.uuid} of instance {van.instance_uuid}: {van.state}'
-            for van in by.vans_on(None)
-            if van.device == address
-            or address in allocation.functions_of([van])
+            f'{each.van_uuid} of instance {each.instance_uuid}: {each.state}'
+            for each in by.handles()
+            if each.device == address or each.handle == f'pci/{address}'
         ],
     }
 

@@ -120,25 +120,24 @@ def _local_path(reference: str | None) -> str | None:
 
 @contextlib.contextmanager
 def _local(path: str) -> Iterator[Bitstream]:
-    from os_acc import bitstream_checksum as checksum
-    from os_acc import bitstream_local as local
+    from os_acc import bitstream_file
     from os_acc.programming.bitstreams import web
 
     conf = cfg.CONF
     folders = conf[options.GROUP].allowed_folders
     most = options.max_bytes(conf)
-    with local.opened(path, folders, most) as (real, file):
+    with bitstream_file.opened(path, folders, most) as (real, file):
         if os.path.lexists(path + web.SIDECAR):
-            beside = local.opened(path + web.SIDECAR, folders, 4096)
+            beside = bitstream_file.opened(path + web.SIDECAR, folders, 4096)
             with beside as (_, text):
                 words = text.read(4096).decode(errors='replace').split()
-            wanted = checksum.Checksum.parse(
+            wanted = bitstream_file.Checksum.parse(
                 'sha256', (words or [''])[0], path
             )
             digest = checksum.verify(file, wanted, path, most)
         else:
             # The folder belongs to the operator: no checksum is required.
-            digest = checksum.of_file(file, path, most)['sha256']
+            digest = bitstream_file.of_file(file, path, most)['sha256']
         yield Bitstream(real, digest)
 
 

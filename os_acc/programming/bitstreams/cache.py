@@ -27,7 +27,7 @@ from typing import BinaryIO
 
 from oslo_config import cfg
 
-from os_acc import bitstream_checksum as checksum
+from os_acc import bitstream_file
 from os_acc import bitstream_opts as options
 from os_acc import exception
 
@@ -38,7 +38,7 @@ PART = '.part'
 
 @contextlib.contextmanager
 def held(
-    wanted: checksum.Checksum,
+    wanted: bitstream_file.Checksum,
     suffix: str,
     bitstream: str,
     fill: Callable[[BinaryIO], None],
@@ -128,7 +128,7 @@ def _locked(path: str, bitstream: str) -> Iterator[BinaryIO]:
 def _new(
     part: BinaryIO,
     path: str,
-    wanted: checksum.Checksum,
+    wanted: bitstream_file.Checksum,
     bitstream: str,
     fill: Callable[[BinaryIO], None],
 ) -> tuple[BinaryIO, str]:
@@ -144,7 +144,7 @@ def _new(
 
 
 def _existing(
-    path: str, wanted: checksum.Checksum, bitstream: str
+    path: str, wanted: bitstream_file.Checksum, bitstream: str
 ) -> tuple[BinaryIO, str] | None:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)

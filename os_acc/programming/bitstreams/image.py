@@ -16,7 +16,7 @@ from typing import Any
 
 from oslo_config import cfg
 
-from os_acc import bitstream_checksum as checksum
+from os_acc import bitstream_file
 from os_acc import bitstream_opts as options
 from os_acc import exception
 from os_acc.programming.bitstreams import download
@@ -55,9 +55,9 @@ class Source:
         value: str | None = self._image.get(name) or None
         return value
 
-    def checksum(self) -> checksum.Checksum:
+    def checksum(self) -> bitstream_file.Checksum:
         """:raises BitstreamError: if the image has no usable checksum"""
-        return checksum.Checksum.parse(
+        return bitstream_file.Checksum.parse(
             str(self._image.get('os_hash_algo')),
             str(self._image.get('os_hash_value')),
             self.label,

@@ -23,7 +23,7 @@ import urllib.request
 
 from oslo_config import cfg
 
-from os_acc import bitstream_checksum as checksum
+from os_acc import bitstream_file
 from os_acc import bitstream_opts as options
 from os_acc import exception
 from os_acc.programming.bitstreams import download
@@ -69,14 +69,14 @@ class Source:
         self._etag: str | None = None
         self._opener = _opener()
 
-    def checksum(self) -> checksum.Checksum:
+    def checksum(self) -> bitstream_file.Checksum:
         """Read the checksum from the URL, or from the file beside it.
 
         :raises BitstreamError: if there is none
         """
         if self._fragment:
             algorithm, _, value = self._fragment.partition('=')
-            return checksum.Checksum.parse(algorithm, value, self.label)
+            return bitstream_file.Checksum.parse(algorithm, value, self.label)
         beside = self._url._replace(path=self._url.path + SIDECAR)
         try:
             text = self._read(beside.geturl())
@@ -86,7 +86,7 @@ class Source:
                 f'file {SIDECAR} beside it ({exception.describe(err)})'
             ) from err
         value = (text.split() or [''])[0]
-        return checksum.Checksum.parse('sha256', value, self.label)
+        return bitstream_file.Checksum.parse('sha256', value, self.label)
 
     def _read(self, url: str) -> str:
         """Read a small file; try again when the connection was dropped."""

@@ -6,13 +6,20 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""Checksums of bitstreams: read, and verified."""
+"""The file of a bitstream: opened safely, and its checksums.
+
+The privileged half uses it too, so it lies below the package programming.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from collections.abc import Sequence
+import contextlib
 import hashlib
 import os
 import re
+import stat
 from typing import BinaryIO
 from typing import NamedTuple
 
@@ -95,3 +102,51 @@ def verify(file: BinaryIO, wanted: Checksum, bitstream: str, most: int) -> str:
             f'expected {wanted.value}',
         )
     return found['sha256']
+
+
+@contextlib.contextmanager
+def opened(
+    path: str, folders: Sequence[str], max_bytes: int
+) -> Iterator[tuple[str, BinaryIO]]:
+    """Open a bitstream that lies in one of the folders.
+
+    :param path: absolute
+    :param folders: the folders that are allowed; links are resolved
+    :param max_bytes: the largest size that is accepted
+    :returns: the real path, and the open file
+    :raises BitstreamError: it lies elsewhere, is not a regular file, or is
+        too large
+    """
+
+    def refused(reason: str) -> exception.BitstreamError:
+        return exception.BitstreamError(bitstream=path, reason=reason)
+
+    if not os.path.isabs(path) or '..' in path.split('/') or '\0' in path:
+        raise refused('expected an absolute path without ..')
+    real = os.path.realpath(path)
+    if not any(_is_below(real, os.path.realpath(each)) for each in folders):
+        link = '' if real == os.path.normpath(path) else f' (it is {real})'
+        raise refused(
+            f'it is{link} in none of [os_acc_bitstreams] allowed_folders: '
+            + (', '.join(folders) or '(none)')
+        )
+    try:
+        # O_NOFOLLOW: a link may have been put there since realpath();
+        # O_NONBLOCK: opening a pipe must not wait for its writer.
+        fd = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as err:
+        raise refused(err.strerror or str(err)) from err
+    with open(fd, 'rb') as file:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
+            raise refused('it is not a regular file')
+        if found.st_size > max_bytes:
+            raise refused(
+                f'it has {found.st_size} bytes, more than max_size, '
+                f'{max_bytes}'
+            )
+        yield real, file
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return path.startswith(folder.rstrip('/') + '/')
