@@ -349,7 +349,7 @@ def _copied(file: BinaryIO, name: str, digest: str) -> Iterator[str]:
                 'sha256'
             ]
             os.fchmod(copy.fileno(), stat.S_IRUSR)
-        if found != digest:
+        if sha256 != digest:
             raise exception.BitstreamError(
                 bitstream=name,
                 # The caller may not learn the checksum of any other file.

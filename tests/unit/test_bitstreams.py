@@ -120,7 +120,7 @@ def test_a_link_within(folder):
 
 def test_no_file(folder):
     os.mkfifo(folder / 'pipe')
-    assert 'it is no file' in refused(f'{folder}/pipe')
+    assert 'it is not a regular file' in refused(f'{folder}/pipe')
     assert 'No such file' in refused(f'{folder}/none')
 
 
@@ -149,7 +149,7 @@ def test_a_file_that_grows(folder, monkeypatch, beside):
             path.write_bytes(content)
             yield found
 
-    monkeypatch.setattr(local, 'opened', growing)
+    monkeypatch.setattr(bitstream_file, 'opened', growing)
     assert 'max_size' in refused(str(path))
 
 

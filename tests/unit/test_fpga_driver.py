@@ -692,7 +692,7 @@ def test_root_copies_no_more_than_it_may(tool, monkeypatch):
             pathlib.Path(path).write_bytes(content)
             yield found
 
-    monkeypatch.setattr(local, 'opened', growing)
+    monkeypatch.setattr(bitstream_file, 'opened', growing)
     digest = hashlib.sha256(content).hexdigest()
     with pytest.raises(exception.BitstreamError, match='max_size'):
         privileged.program(FPGA, '', path, digest, None, 5.0)

@@ -134,7 +134,7 @@ def _local(path: str) -> Iterator[Bitstream]:
             wanted = bitstream_file.Checksum.parse(
                 'sha256', (words or [''])[0], path
             )
-            digest = checksum.verify(file, wanted, path, most)
+            digest = bitstream_file.verify(file, wanted, path, most)
         else:
             # The folder belongs to the operator: no checksum is required.
             digest = bitstream_file.of_file(file, path, most)['sha256']

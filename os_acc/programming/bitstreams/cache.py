@@ -135,7 +135,7 @@ def _new(
     fill(part)
     part.flush()
     most = options.max_bytes(cfg.CONF)
-    digest = checksum.verify(part, wanted, bitstream, most)
+    digest = bitstream_file.verify(part, wanted, bitstream, most)
     _make_room(os.path.dirname(path), part, bitstream)
     os.fsync(part.fileno())
     os.rename(path + PART, path)
@@ -155,7 +155,7 @@ def _existing(
     try:
         if _is_there(file, path):
             most = options.max_bytes(cfg.CONF)
-            return file, checksum.verify(file, wanted, bitstream, most)
+            return file, bitstream_file.verify(file, wanted, bitstream, most)
     except exception.BitstreamError as err:
         LOG.error('The cached file is damaged, download it again: %s', err)
         os.unlink(path)
