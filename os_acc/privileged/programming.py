@@ -345,11 +345,9 @@ def _copied(file: BinaryIO, name: str, digest: str) -> Iterator[str]:
         path = os.path.join(folder, name)
         with open(path, 'xb') as copy:
             most = options.max_bytes(cfg.CONF)
-            found = bitstream_file.of_file(file, name, most, copy=copy)[
-                'sha256'
-            ]
+            found = bitstream_file.of_file(file, name, most, copy=copy)
             os.fchmod(copy.fileno(), stat.S_IRUSR)
-        if sha256 != digest:
+        if found['sha256'] != digest:
             raise exception.BitstreamError(
                 bitstream=name,
                 # The caller may not learn the checksum of any other file.
