@@ -6,14 +6,14 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""What the journal says of programmed devices: a row for each region."""
+"""The journal's records of programmed devices: one row for each region."""
 
 from __future__ import annotations
 
 import dataclasses
 import sqlite3
 
-# Key of VAN.driver_data: the region that a VAN's handle is of.
+# Key of VAN.driver_data: the region that the VAN's handle belongs to.
 REGION = 'region'
 
 PROGRAMMING = 'programming'
@@ -39,15 +39,17 @@ _COLUMNS = (
 class Program:
     """What was programmed into a device, or into a region of it.
 
-    :ivar device: its address
-    :ivar region: WHOLE for a device that takes one function at a time
-    :ivar function_id: None: not known
-    :ivar digest: SHA-256 of the bitstream, hex; None: there was no file
-    :ivar state: PROGRAMMING from before the act on, PROGRAMMED after it was
-        verified, ERROR where it failed or was cut short
-    :ivar boot_id: the boot of the host in which it was programmed
-    :ivar error: why, in state ERROR
-    :ivar updated_at: when, ISO 8601
+    :ivar device: address of the device
+    :ivar region: the region; WHOLE for a device that holds one function at a
+        time
+    :ivar function_id: the function; None if it is not known
+    :ivar digest: SHA-256 of the bitstream, hex; None if there was no file
+    :ivar state: PROGRAMMING from before the device is changed, PROGRAMMED
+        after the result was verified, ERROR if programming failed or was
+        interrupted
+    :ivar boot_id: the boot of the host in which the device was programmed
+    :ivar error: the reason for the state ERROR
+    :ivar updated_at: time of the last change, ISO 8601
     """
 
     device: str
@@ -61,25 +63,26 @@ class Program:
 
     @property
     def label(self) -> str:
-        """The device, for a person."""
+        """The name of the device or region in messages."""
         return label(self.device, self.region)
 
 
 def label(device: str, region: str) -> str:
-    """A device, or a region of one, for a person."""
-    return device if region == WHOLE else f'{device}, region {region},'
+    """Return the name of a device, or of a region of it, for messages."""
+    return device if region == WHOLE else f'region {region} of {device}'
 
 
 def lock_name(device: str, region: str) -> str:
-    """What to hold while it is programmed.
+    """Return the name of the lock to hold while programming.
 
-    Not the device itself: a handle of it can be claimed meanwhile.
+    It differs from the lock of the device, so that a VAN can claim a handle of
+    the device during the programming.
     """
     return f'{device}/function' + (f'-{region}' if region else '')
 
 
 def read(db: sqlite3.Connection, device: str | None) -> list[Program]:
-    """The rows of a device; None: of all."""
+    """Read the rows of a device; None: of all devices."""
     rows = db.execute(
         f'SELECT {", ".join(_COLUMNS)} FROM program'
         ' WHERE device = ? OR ? IS NULL ORDER BY device, region',
@@ -89,7 +92,7 @@ def read(db: sqlite3.Connection, device: str | None) -> list[Program]:
 
 
 def write(db: sqlite3.Connection, program: Program) -> None:
-    """Write a row in place of what there was."""
+    """Write a row, in place of an earlier one of the same region."""
     marks = ', '.join('?' * len(_COLUMNS))
     db.execute(
         f'INSERT OR REPLACE INTO program ({", ".join(_COLUMNS)})'
@@ -99,7 +102,7 @@ def write(db: sqlite3.Connection, program: Program) -> None:
 
 
 def forget(db: sqlite3.Connection, device: str, region: str) -> None:
-    """Drop a row: nothing is known of what is in there."""
+    """Delete a row. The content of the region is unknown from then on."""
     db.execute(
         'DELETE FROM program WHERE device = ? AND region = ?',
         (device, region),

@@ -7,7 +7,7 @@
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
 
-"""The journal's tables, and how an older file gets them."""
+"""The journal's tables, and the migration of older files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from os_acc.journal import database
 
 LOG = logging.getLogger(__name__)
 
-#: The fields of a VAN that stand in columns of their own, and only there.
+#: The fields of a VAN that have columns of their own. Only the columns have
+#: them; the VAN's JSON does not.
 VAN_COLUMNS = (
     'uuid',
     'instance_uuid',
@@ -30,8 +31,8 @@ VAN_COLUMNS = (
     'updated_at',
 )
 
-#: Takes the fields that stand in columns out of the VANs' JSON. A text that
-#: is no JSON stays as it is, and its row stays unreadable.
+#: Removes the fields that have columns from the VANs' JSON. A text that is not
+#: JSON stays as it is, and its row stays unreadable.
 STRIP = """
     UPDATE van SET van = json_remove(van, {}) WHERE json_valid(van)
 """.format(
@@ -43,7 +44,8 @@ STRIP = """
     )
 )
 
-#: Each brings the schema one version further; user_version counts them.
+#: Each migration raises the schema version by one. user_version in the file is
+#: the number of migrations that were run.
 MIGRATIONS = [
     """
     CREATE TABLE van (
@@ -88,7 +90,7 @@ def migrate(path: str, timeout: float, change: bool = True) -> None:
     """Bring the schema to the newest version, in one transaction.
 
     :param timeout: seconds to wait for another writer
-    :param change: False: only check that it is the newest
+    :param change: False: only check that the schema is the newest
     :raises JournalError: if a newer os-acc wrote the file, or if it needs a
         migration and change is False
     """
@@ -106,9 +108,9 @@ def migrate(path: str, timeout: float, change: bool = True) -> None:
         if not change:
             raise database.error(
                 path,
-                f'its schema has version {version}, this os-acc wants '
-                f'{newest}: the service that uses it migrates it when it '
-                'starts',
+                f'its schema has version {version}, this os-acc needs '
+                f'{newest}: the service that uses the journal migrates it '
+                'when the service starts',
             )
         database.until_free(
             path, timeout, lambda: db.execute('BEGIN IMMEDIATE')

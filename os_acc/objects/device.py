@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""What discovery reports."""
+"""The Device object, which discovery reports."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from oslo_versionedobjects import fields as ovo_fields
 from os_acc.objects import base
 from os_acc.objects import fields
 
-#: Nothing can be programmed into it.
+#: The device cannot be programmed.
 PROGRAMMING_NONE = 'none'
-#: One function at a time, for all of its handles.
+#: The device holds one function at a time, which all its handles share.
 PROGRAMMING_SINGLE = 'single'
-#: Each region has a function of its own.
+#: Each region of the device holds its own function.
 PROGRAMMING_DYNAMIC = 'dynamic'
 
 
@@ -35,7 +35,7 @@ class ProgrammingField(ovo_fields.AutoTypedField[str]):
 
 @base.VersionedObjectRegistry.register
 class Device(base.VersionedObject):
-    """An accelerator of this host, and how many handles it can give."""
+    """An accelerator of this host, and how many attach handles it has."""
 
     # Version 1.0: Initial version
     VERSION = '1.0'
@@ -43,7 +43,8 @@ class Device(base.VersionedObject):
     fields = {
         'address': fields.DeviceAddressField(),
         'driver': fields.NameField(),
-        # 4 hex digits; empty for a device that has none.
+        # vendor_id and product_id are 4 hex digits each; empty if the device
+        # has none.
         'vendor_id': ovo_fields.StringField(default=''),
         'product_id': ovo_fields.StringField(default=''),
         'resource_class': ovo_fields.StringField(default=''),

@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""What this host's plugins and drivers speak, for version negotiation."""
+"""The handle versions that this host's plugins and drivers support."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from os_acc.objects import base
 
 
 def _versions(name: str) -> list[str]:
-    """The versions of a handle class that are known here, highest first.
+    """Return the registered versions of a handle class, highest first.
 
-    :raises UnsupportedHandle: there is no such class
+    :raises UnsupportedHandle: if there is no such class
     """
     registry = base.VersionedObjectRegistry.obj_classes()
     if name not in registry:
@@ -31,7 +31,7 @@ def _versions(name: str) -> list[str]:
     versions = [cls.VERSION for cls in registry.get(name, [])]
     if not versions:
         raise exception.UnsupportedHandle(
-            taker='os-acc', handle=name, takes='(unknown class)'
+            taker='os-acc', handle=name, takes='registered handle classes only'
         )
     return versions
 
@@ -51,10 +51,12 @@ class HostHandleInfo(base.VersionedObject):
 
     @classmethod
     def of(cls, name: str) -> HostHandleInfo:
-        """What this os-acc speaks of a handle class: all versions so far.
+        """Describe the versions of a handle class that this os-acc supports.
+
+        They are all minor versions up to the registered one.
 
         :param name: such as 'PCIHandle'
-        :raises UnsupportedHandle: there is no such class
+        :raises UnsupportedHandle: if there is no such class
         """
         newest = _versions(name)[0]
         oldest = newest.partition('.')[0] + '.0'
@@ -63,10 +65,12 @@ class HostHandleInfo(base.VersionedObject):
         )
 
     def get_common_version(self) -> str:
-        """The highest version that both sides speak.
+        """Return the highest version that both sides support.
 
-        :raises UnsupportedHandle: there is no such handle class here
-        :raises UnsupportedHandleVersion: no version of it fits
+        One side is this object, the other side is this process.
+
+        :raises UnsupportedHandle: if this process has no such handle class
+        :raises UnsupportedHandleVersion: if there is no common version
         """
         name = self.handle_object_name
         versions = _versions(name)
@@ -92,7 +96,10 @@ class _SpeaksHandles:
         return any(i.handle_object_name == name for i in self.handle_info)
 
     def get_handle(self, name: str) -> HostHandleInfo:
-        """:raises UnsupportedHandle: it does not speak that handle class"""
+        """Return the supported versions of a handle class.
+
+        :raises UnsupportedHandle: if the handle class is not supported
+        """
         for info in self.handle_info:
             if info.handle_object_name == name:
                 return info
@@ -145,7 +152,7 @@ class HostDriverInfo(_SpeaksHandles, base.VersionedObject):
 
 @base.VersionedObjectRegistry.register
 class HostInfo(base.VersionedObject):
-    """The plugins and drivers of this host, and what failed to load."""
+    """The plugins and drivers of this host, and those that failed to load."""
 
     # Version 1.0: Initial version
     VERSION = '1.0'
@@ -155,7 +162,8 @@ class HostInfo(base.VersionedObject):
         'driver_info': ovo_fields.ListOfObjectsField(
             'HostDriverInfo', default=[]
         ),
-        # 'plugin NAME' or 'driver NAME': why it could not be loaded.
+        # By 'plugin NAME' or 'driver NAME': why it could not be loaded or
+        # described.
         'load_errors': ovo_fields.DictOfStringsField(default={}),
     }
 
@@ -163,26 +171,32 @@ class HostInfo(base.VersionedObject):
         return any(info.plugin_name == name for info in self.plugin_info)
 
     def get_plugin(self, name: str) -> HostPluginInfo:
-        """:raises NoMatchingPlugin: it is not loaded"""
+        """Return a plugin by its name.
+
+        :raises NoMatchingPlugin: if the plugin is not loaded
+        """
         for info in self.plugin_info:
             if info.plugin_name == name:
                 return info
-        raise exception.NoMatchingPlugin(plugin=name, reason='unknown')
+        raise exception.NoMatchingPlugin(plugin=name, reason='not loaded')
 
     def has_driver(self, name: str) -> bool:
         return any(info.driver_name == name for info in self.driver_info)
 
     def get_driver(self, name: str) -> HostDriverInfo:
-        """:raises NoMatchingDriver: it is not loaded"""
+        """Return a driver by its name.
+
+        :raises NoMatchingDriver: if the driver is not loaded
+        """
         for info in self.driver_info:
             if info.driver_name == name:
                 return info
         raise exception.NoMatchingDriver(
-            request='this host', reason=f'{name!r} is unknown'
+            request=f'driver name {name!r}', reason='not loaded'
         )
 
     def filter_handle_types(self, permitted: Collection[str]) -> None:
-        """Keep the plugins and drivers that speak a permitted handle class.
+        """Keep the plugins and drivers that support a permitted handle class.
 
         :param permitted: names of handle classes, such as PCIHandle
         """

@@ -22,7 +22,7 @@ from os_acc.objects import base
 from os_acc.objects import fields
 
 PREPARING = 'preparing'
-PREPARED = 'prepared'
+PREPARED = 'prepared'  # not used now; objects may still contain it
 PLUGGING = 'plugging'
 PLUGGED = 'plugged'
 UNPLUGGING = 'unplugging'
@@ -41,7 +41,7 @@ STATES = (
 
 
 class DateTime(ovo_fields.DateTime):
-    """A time as oslo's, read in less time if it is as os-acc writes it."""
+    """oslo's DateTime, but faster for times in the form os-acc writes."""
 
     def from_primitive(
         self, obj: Any, attr: str, value: Any
@@ -63,17 +63,18 @@ class VANStateField(ovo_fields.AutoTypedField[str]):
 
 @base.VersionedObjectRegistry.register
 class VAN(base.VersionedObject):
-    """Binds an accelerator's two halves, as a VIF does for a port.
+    """One accelerator that is attached to one instance.
 
-    os-acc makes and keeps it; a driver sets handle, device, function_id and
-    driver_data, a plugin sets guest_config.
+    It is for an accelerator what a VIF is for a network port. os-acc creates
+    and stores the VAN. The driver sets handle, device, function_id and
+    driver_data; the plugin sets guest_config.
     """
 
     # Version 1.0: Initial version
     VERSION = '1.0'
 
     fields = {
-        # The request's.
+        # The UUID of the request.
         'uuid': fields.UUIDField(),
         'instance_uuid': fields.UUIDField(),
         'driver': fields.NameField(),
@@ -82,12 +83,13 @@ class VAN(base.VersionedObject):
         'handle': ovo_fields.ObjectField(
             'AttachHandle', subclasses=True, nullable=True
         ),
-        # Address of the parent device: DriverBase.vans_on() finds it by that.
+        # Address of the parent device. DriverBase.vans_on() finds the VAN by
+        # this address.
         'device': fields.DeviceAddressField(nullable=True),
         'function_id': fields.NameField(nullable=True),
-        # What the guest's definition needs; its format is the plugin's.
+        # What the guest's definition needs. The format depends on the plugin.
         'guest_config': ovo_fields.StringField(nullable=True),
-        # What the driver needs to undo, and hints that a plugin may read.
+        # What the driver needs for the undo, and hints for the plugin.
         'driver_data': ovo_fields.DictOfStringsField(default={}),
         # The boot of the host in which the device was prepared.
         'boot_id': ovo_fields.StringField(),
@@ -104,26 +106,26 @@ class VAN(base.VersionedObject):
         save: Callable[[VAN], None] | None,
         report: Callable[[float | None, str | None], None] | None = None,
     ) -> None:
-        """Give it its journal, and who listens to progress. os-acc's own."""
+        """Set what save() and report_progress() call. Only os-acc uses it."""
         self._save = save
         self._report = report
 
     def save(self) -> None:
-        """Write it to the journal, durably, before this returns.
+        """Write the VAN to the journal. It is on the disk at the return.
 
-        A driver calls it after it has set what undo will need, and before it
-        touches the device.
+        A driver calls it after it has set what the undo will need, and before
+        it touches the device.
 
-        :raises DeviceBusy: another VAN has the same handle; this one is set
-            back to what was saved of it last
-        :raises JournalError: it cannot be written, or the VAN is not one that
-            os-acc is working on now (what get_vans() returns are copies)
+        :raises DeviceBusy: if another VAN has the same handle. The VAN gets
+            the values back that were saved last
+        :raises JournalError: if the journal cannot be written, or if os-acc
+            is not plugging or unplugging this VAN (get_vans() returns copies)
         """
         if self._save is None:
             raise exception.JournalError(
                 path='(none)',
-                reason=f'VAN {self.uuid} is a copy; only a driver or plugin '
-                'that is handed a VAN can save it',
+                reason=f'VAN {self.uuid} is a copy; only the driver or '
+                'plugin that os-acc calls with a VAN can save it',
             )
         self._save(self)
         self.obj_reset_changes()
@@ -131,9 +133,9 @@ class VAN(base.VersionedObject):
     def report_progress(
         self, fraction: float | None, message: str | None = None
     ) -> None:
-        """Tell the caller of plug how far the present step is.
+        """Report the progress of the current step to the caller of plug.
 
-        :param fraction: 0.0 to 1.0, None where unknown
+        :param fraction: 0.0 to 1.0; None if unknown
         :param message: what is being done, in a few words
         """
         if self._report is not None:

@@ -577,14 +577,14 @@ def test_a_van_cannot_touch_another_instances_row(opened):
     opened.add([new])
     opened.settle([old.van], {})
     assert opened.entries() == [new]
-    with pytest.raises(exception.JournalError, match='no longer there'):
+    with pytest.raises(exception.JournalError, match='it no longer has VAN'):
         opened.save(old.van)
     assert opened.entries() == [new]
 
 
 def test_save_of_a_vanished_row(opened):
     entry = make_entry()
-    with pytest.raises(exception.JournalError, match='no longer there'):
+    with pytest.raises(exception.JournalError, match='it no longer has VAN'):
         opened.save(entry.van)
     opened.add([entry])
     opened.settle([entry.van], {})
@@ -836,7 +836,7 @@ def test_what_is_programmed(state_path):
         made.forget_program('f1', 'a')
         assert made.programs() == [first, regions[1]]
     assert first.label == '0000:0a:00.0'
-    assert regions[1].label == 'f1, region b,'
+    assert regions[1].label == 'region b of f1'
 
 
 def test_a_journal_from_before_programming(state_path, monkeypatch):
@@ -1161,7 +1161,7 @@ def test_forget_an_unreadable_row(state_path):
         assert made.unreadable() == []
         assert made.entries() == [good]
         made.add([make_entry(claim='h0')])
-        with pytest.raises(exception.JournalError, match='is not there'):
+        with pytest.raises(exception.JournalError, match='it has no VAN'):
             made.forget(bad.van.uuid)
 
 
