@@ -50,9 +50,9 @@ def initialize(reset: bool = False, read_only: bool = False) -> None:
     :param read_only: True: for a process that only reads, such as a monitor.
         Nothing is recovered or created, and plug() and the other calls that
         change something raise ReadOnly
-    :raises InvalidRequest: an option is invalid
-    :raises JournalError: the journal cannot be opened, or its folder belongs
-        to another user; the error says what to do
+    :raises InvalidRequest: if an option is invalid
+    :raises JournalError: if the journal cannot be opened, or its folder
+        belongs to another user; the error says what to do
     """
     global _host
     with _initializing:
@@ -92,21 +92,22 @@ def plug(
     :param progress: called with os_acc.progress.Progress objects, from
         several threads but one at a time; its errors are only logged
     :returns: the VANs, in the order of the requests
-    :raises LibraryNotInitialized: initialize() was not called
-    :raises ReadOnly: initialize() was called with read_only=True
-    :raises InvalidRequest: a value is wrong, or an ARQ is bound to another
+    :raises LibraryNotInitialized: if initialize() was not called
+    :raises ReadOnly: if initialize() was called with read_only=True
+    :raises InvalidRequest: if a value is wrong, or an ARQ is bound to another
         host. This error and all others except PlugException are raised before
         anything is touched
-    :raises ARQNotBound: the state of an ARQ is not Bound
-    :raises NoMatchingDriver: no driver claims a request
-    :raises AmbiguousDriver: more than one driver claims a request
-    :raises NoMatchingPlugin: the host's plugin is not loaded
-    :raises UnsupportedHandle: the plugin does not take such a handle
-    :raises LiveNotSupported: the plugin cannot attach to a running guest
-    :raises HypervisorError: live is True and the plugin cannot attach now,
+    :raises ARQNotBound: if the state of an ARQ is not Bound
+    :raises NoMatchingDriver: if no driver claims a request
+    :raises AmbiguousDriver: if more than one driver claims a request
+    :raises NoMatchingPlugin: if the host's plugin is not loaded, or its
+        describe() fails
+    :raises UnsupportedHandle: if the plugin does not take such a handle
+    :raises LiveNotSupported: if the plugin cannot attach to a running guest
+    :raises HypervisorError: if live is True and the plugin cannot attach now,
         for example because a package is not installed
-    :raises PlugException: a step failed, and what this call did is undone.
-        Its cause is the first failure, its undo_errors are the failed undos
+    :raises PlugException: if a step failed; what this call did is undone. Its
+        cause is the first failure, its undo_errors are the failed undos
     """
     from os_acc.attach import plug as attach
 
@@ -135,9 +136,9 @@ def unplug(
     :param progress: as for plug
     :returns: the number of VANs that were released
     :raises LibraryNotInitialized, ReadOnly, InvalidRequest: as for plug
-    :raises UnplugException: some VANs could not be released. Its undo_errors
-        has a reason for each; a later unplug() or recover() tries again.
-        If undo_errors is empty, nothing was touched
+    :raises UnplugException: if some VANs could not be released. Its
+        undo_errors has a reason for each; a later unplug() or recover() tries
+        again. If undo_errors is empty, nothing was touched
     """
     from os_acc.attach import release
 
@@ -157,9 +158,9 @@ def get_vans(
     :param instance_info: an InstanceInfo or an instance's UUID; None: the
         VANs of all instances
     :returns: copies, in the order in which they were plugged
-    :raises LibraryNotInitialized: initialize() was not called
-    :raises InvalidRequest: instance_info is not one of these
-    :raises JournalError: the journal cannot be read
+    :raises LibraryNotInitialized: if initialize() was not called
+    :raises InvalidRequest: if instance_info is not one of these
+    :raises JournalError: if the journal cannot be read
     """
     from os_acc import discovery
 
@@ -169,8 +170,8 @@ def get_vans(
 def get_devices() -> list[objects.Device]:
     """List the devices that the drivers discover on this host.
 
-    :raises LibraryNotInitialized: initialize() was not called
-    :raises DiscoveryFailed: a driver failed; the error's devices are those
+    :raises LibraryNotInitialized: if initialize() was not called
+    :raises DiscoveryFailed: if a driver failed; the error's devices are those
         that the other drivers found
     """
     from os_acc import discovery
@@ -186,7 +187,7 @@ def host_info(
     :param permitted_handle_names: names of handle classes, such as
         'PCIHandle'. Only plugins and drivers that support one of them are
         returned; None: all
-    :raises LibraryNotInitialized: initialize() was not called
+    :raises LibraryNotInitialized: if initialize() was not called
     """
     from os_acc import discovery
 
@@ -201,9 +202,9 @@ def recover() -> objects.RecoveryReport:
     living thread or process is working on is left alone.
 
     :returns: what was done with each VAN
-    :raises LibraryNotInitialized: initialize() was not called
-    :raises ReadOnly: initialize() was called with read_only=True
-    :raises JournalError: the journal cannot be read
+    :raises LibraryNotInitialized: if initialize() was not called
+    :raises ReadOnly: if initialize() was called with read_only=True
+    :raises JournalError: if the journal cannot be read
     """
     from os_acc import recovery
 
@@ -231,12 +232,13 @@ def program_device(
     :returns: True if the device was programmed; False if it already held the
         bitstream
     :raises LibraryNotInitialized, ReadOnly: as for plug
-    :raises InvalidRequest: a value is wrong
-    :raises DeviceNotFound: no driver knows the device
-    :raises DeviceBusy: the device is in use; the error names the users
-    :raises BitstreamError: the bitstream is unavailable or does not match;
+    :raises InvalidRequest: if a value is wrong
+    :raises DeviceNotFound: if no driver knows the device
+    :raises DeviceBusy: if the device is in use; the error names the users
+    :raises BitstreamError: if the bitstream is unavailable or does not match;
         after this error and those before it, the device was not touched
-    :raises DeviceError, Timeout: programming failed; the device is in error
+    :raises DeviceError, Timeout: if programming failed; no instance gets the
+        device until it is programmed again
     """
     from os_acc import discovery
 

@@ -776,7 +776,7 @@ def test_a_van_that_was_plugged_for_another_handle(run):
     arguments = ('plug', INSTANCE, '--arqs', '-', '--driver', 'fake')
     line = run.fails(1, *arguments, stdin=answer)
     assert 'pci/0000:0c:00.1' in line
-    assert 'as it was plugged with' in line
+    assert 'the value with which it was plugged' in line
     assert run.vans() == dict.fromkeys(VANS, 'plugged')
 
 
