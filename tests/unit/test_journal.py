@@ -964,7 +964,7 @@ def test_looking_at_an_older_schema_changes_nothing(state_path, monkeypatch):
     fill(state_path)
     monkeypatch.setattr(schema, 'MIGRATIONS', [*schema.MIGRATIONS, FURTHER])
     with pytest.raises(
-        exception.JournalError, match=f'version {NOW}, .* wants {NOW + 1}'
+        exception.JournalError, match=f'version {NOW}, .* needs {NOW + 1}'
     ):
         journal.Journal(state_path, 1, read_only=True).entries()
     assert schema_version(state_path) == NOW
