@@ -25,7 +25,7 @@ from kernel import Kernel
 import pytest
 
 import os_acc
-from os_acc.devices import bus
+from os_acc.devices import pci_scan
 from os_acc.privileged import context
 
 ROUNDS = 10
@@ -130,7 +130,7 @@ def test_discovery(use, take_turns) -> None:
     assert own() == number - number // VFS
     there = {
         function.address: f'{function.vendor_id}:{function.product_id}'
-        for function in bus.functions()
+        for function in pci_scan.functions()
     }
     assert (
         there

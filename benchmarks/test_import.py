@@ -6,10 +6,11 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""The time of ``import os_acc``, beside ``import os_vif``.
+"""The time of ``import os_acc``, and of ``os-acc van list``.
 
-Each import is in a new process. What Python takes without any is in the
-group too, as "nothing".
+The peer of the import is ``import os_vif``. The peer of the command is the
+import of the two libraries that it cannot do without. Each is a new process.
+The time of a Python that imports nothing is in the group too, as "nothing".
 """
 
 from __future__ import annotations
@@ -24,10 +25,15 @@ from typing import Any
 import pytest
 
 ROUNDS = 25
+COMMAND_ROUNDS = 15
 STATEMENTS = {
     'os_acc': 'import os_acc',
     'os_vif': 'import os_vif',
     'nothing': 'pass',
+    'libraries': 'import cliff.app, oslo_versionedobjects.base',
+    # Each process runs in a folder where nothing was plugged.
+    'van_list': 'from os_acc.cli import app; '
+    'app.main(["--state-path", "none", "van", "list"])',
 }
 
 
@@ -53,8 +59,20 @@ def test_import(
     benchmark.extra_info |= _modules(tmp_path, name)
 
 
+@pytest.mark.benchmark(group='command')
+def test_command(
+    benchmark: Any, take_turns: Callable[..., None], tmp_path: pathlib.Path
+) -> None:
+    take_turns(
+        lambda: _run(tmp_path, 'van_list'),
+        lambda: _run(tmp_path, 'libraries'),
+        COMMAND_ROUNDS,
+    )
+    benchmark.extra_info |= _modules(tmp_path, 'van_list')
+
+
 def _run(folder: pathlib.Path, name: str, *options: str) -> str:
-    # All of them compiled, and what is in this folder not imported.
+    # Modules are compiled before they are timed; cwd has none to import.
     environ = {**os.environ, 'PYTHONPYCACHEPREFIX': str(folder)}
     environ.pop('PYTHONDONTWRITEBYTECODE', None)
     done = subprocess.run(
@@ -69,7 +87,7 @@ def _run(folder: pathlib.Path, name: str, *options: str) -> str:
 
 
 def _modules(folder: pathlib.Path, name: str) -> dict[str, Any]:
-    """How many modules it loads, and which take the longest by themselves."""
+    """How many modules it imports, and which of them take longest."""
     modules = []
     for line in _run(folder, name, '-X', 'importtime').splitlines():
         # import time: self [us] | cumulative | imported package

@@ -22,99 +22,101 @@ OPTS = [
     cfg.ListOpt(
         'allowed_folders',
         default=[],
-        help='Folders from which bitstreams may be taken by path or file '
-        'URL; what a symbolic link in them leads to must be in them too.',
+        help='Folders in which bitstreams named by a path or a file URL must '
+        'be. The target of a symbolic link must be in one of them too.',
     ),
     cfg.StrOpt(
         'cache_path',
         default='',
         sample_default='<state_path>/bitstreams',
-        help='Folder of what was downloaded; nobody else may read it.',
+        help='Folder of downloaded bitstreams. It must have mode 0700.',
     ),
     cfg.IntOpt(
         'cache_size',
         default=4096,
         min=1,
-        help='MiB that the cache may hold; what was not used for longest is '
-        'removed first.',
+        help='Size limit of the cache in MiB. The least recently used files '
+        'are removed first.',
     ),
     cfg.IntOpt(
         'max_size',
         default=1024,
         min=1,
-        help='MiB that one bitstream may have.',
+        help='Size limit of one bitstream in MiB.',
     ),
     cfg.BoolOpt(
         'allow_http',
         default=False,
-        help='Take bitstreams by http too. Everyone between here and there '
-        'can then change them, and their checksum file.',
+        help='Allow http URLs too. Anyone on the network path can then change '
+        'a bitstream and the checksum file beside it.',
     ),
     cfg.StrOpt(
         'cafile',
         default='',
-        help='File with the certificates to trust for https; empty: those '
+        help='File with the CA certificates to trust for https. Empty: those '
         'of the system.',
     ),
     cfg.IntOpt(
         'download_attempts',
         default=5,
         min=1,
-        help='How often a download is begun or resumed.',
+        help='How often a download is tried, the first attempt and resumed '
+        'ones together.',
     ),
     cfg.FloatOpt(
         'download_timeout',
         default=1800.0,
         min=0.1,
-        help='Seconds for a whole download.',
+        help='Time limit in seconds for a whole download.',
     ),
     cfg.FloatOpt(
         'stall_timeout',
         default=30.0,
         min=0.1,
-        help='Seconds without a byte after which a connection counts as '
+        help='Seconds without data after which a connection counts as '
         'dropped.',
     ),
     cfg.FloatOpt(
         'retry_interval',
         default=1.0,
         min=0,
-        help='Seconds before a dropped download is resumed; twice as long '
-        'each time.',
+        help='Seconds to wait before a dropped download is resumed. The wait '
+        'doubles with each attempt.',
     ),
     cfg.StrOpt(
         'cloud',
         default='',
-        help='Name of the cloud in clouds.yaml whose Glance has the images; '
-        'empty: as the environment says.',
+        help='Name of the cloud in clouds.yaml whose Glance has the images. '
+        'Empty: the one that the environment selects.',
     ),
     cfg.StrOpt(
         'function_property',
         default='accel:function_id',
-        help="The property of a bitstream's image that names its function.",
+        help='Property of a Glance image that names the function of the '
+        'bitstream.',
     ),
     cfg.StrOpt(
         'region_type_property',
         default='accel:region_type_id',
-        help="The property of a bitstream's image that names the type of "
-        'region it is for.',
+        help='Property of a Glance image that names the type of region that '
+        'the bitstream is for.',
     ),
 ]
 
 
 def cache_path(conf: cfg.ConfigOpts) -> str:
-    """The folder of the cache."""
+    """The path of the cache's folder."""
     chosen: str = conf[GROUP].cache_path
     return chosen or os.path.join(conf.os_acc.state_path, 'bitstreams')
 
 
 def max_bytes(conf: cfg.ConfigOpts) -> int:
-    """How large a bitstream may be."""
+    """The size limit of one bitstream, in bytes."""
     size: int = conf[GROUP].max_size
     return size * _MIB
 
 
 def cache_bytes(conf: cfg.ConfigOpts) -> int:
-    """How much the cache may hold."""
+    """The size limit of the cache, in bytes."""
     size: int = conf[GROUP].cache_size
     return size * _MIB

@@ -6,23 +6,103 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""What there is on this host: devices, drivers, plugins."""
+"""The devices that the drivers find, and what this host speaks."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from collections.abc import Iterator
+import dataclasses
 import logging
+import re
+from typing import Any
 
 from os_acc import driver as driver_base
 from os_acc import exception
 from os_acc import host as host_module
-from os_acc import log
 from os_acc import objects
 from os_acc import progress
 from os_acc.attach import plan
-from os_acc.attach import plan as validation
 
 LOG = logging.getLogger(__name__)
+
+_PCI_ID = re.compile(r'([0-9A-Fa-f]{4})?')
+
+
+@dataclasses.dataclass
+class Examined:
+    """What one driver reports.
+
+    :ivar devices: its devices that are as the contract says
+    :ivar faults: a sentence for each thing that is wrong
+    """
+
+    devices: list[objects.Device]
+    faults: list[str]
+
+
+def examine(driver: driver_base.DriverBase) -> Examined:
+    """Call get_devices() of one driver, and check what it returns.
+
+    Whatever the driver does becomes a fault: nothing is raised.
+    """
+    result = Examined([], [])
+    reported: list[Any] = []
+    try:
+        reported = list(driver.get_devices())
+    except Exception as err:
+        LOG.exception('Discovery by driver %r failed', driver.name)
+        if isinstance(err, exception.DiscoveryFailed):
+            reported = err.devices
+        result.faults.append(exception.describe(err))
+    for place, device in enumerate(reported):
+        faults = list(_faults(driver, device, place))
+        result.faults += faults
+        if not faults:
+            result.devices.append(device)
+    return result
+
+
+def _faults(
+    driver: driver_base.DriverBase, device: Any, place: int
+) -> Iterator[str]:
+    """What is wrong with a device: the device, the field and the value.
+
+    :param place: its index in the list of get_devices(), from 0
+    """
+    if not isinstance(device, objects.Device):
+        yield (
+            f'get_devices() gave a {type(device).__name__}, expected '
+            'objects.Device'
+        )
+        return
+    values: dict[str, Any] = {}
+    where = f'device {place} of get_devices()'
+    for field in objects.Device.fields:
+        try:
+            values[field] = getattr(device, field)
+        except Exception as err:
+            yield f'{where}: {field} is not set ({exception.describe(err)})'
+        if field == 'address' and field in values:
+            where = f'device {values[field]}'
+    for field in ('vendor_id', 'product_id'):
+        if field in values and not _PCI_ID.fullmatch(values[field]):
+            yield (
+                f'{where}: {field} is {values[field]!r}, expected 4 hex '
+                'digits, or none'
+            )
+    if values.get('driver', driver.name) != driver.name:
+        yield (
+            f'{where}: driver is {values["driver"]!r}, expected '
+            f'{driver.name!r}'
+        )
+    if {'handles_free', 'handles_total'} <= values.keys():
+        free, total = values['handles_free'], values['handles_total']
+        if free > total:
+            yield (
+                f'{where}: handles_free is {free}, expected at most '
+                f'handles_total, which is {total}'
+            )
 
 
 def devices(host: host_module.Host) -> list[objects.Device]:
@@ -31,25 +111,16 @@ def devices(host: host_module.Host) -> list[objects.Device]:
     catch_all: list[objects.Device] = []
     errors = []
     for name, driver in sorted(host.extensions.drivers.items()):
-        try:
-            devices = list(driver.get_devices())
-            for each in devices:
-                if not isinstance(each, objects.Device):
-                    raise TypeError(
-                        f'get_devices() gave a {type(each).__name__}, '
-                        'expected objects.Device'
-                    )
-        except Exception as err:
-            LOG.exception('Discovery by driver %r failed', name)
-            found.extend(getattr(err, 'devices', ()))
-            errors.append(f'driver {name!r}: {exception.describe(err)}')
-        else:
-            (catch_all if driver.generic else found).extend(devices)
-    # Each device once: a specific driver's claim goes first here too.
+        examined = examine(driver)
+        (catch_all if driver.generic else found).extend(examined.devices)
+        errors += [f'driver {name!r}: {fault}' for fault in examined.faults]
+    # Each device once: a specific driver's report goes before a generic one's.
     known = {device.address for device in found}
     found += [each for each in catch_all if each.address not in known]
     if errors:
-        # Not swallowed: a device that is missing in a report looks lost.
+        for error in errors:
+            LOG.error('Discovery: %s', error)
+        # A caller that is not told would take the missing devices for lost.
         raise exception.DiscoveryFailed(found, errors='; '.join(errors))
     return found
 
@@ -63,9 +134,10 @@ def program_device(
     callback: progress.Callback | None,
 ) -> bool:
     """See os_acc.program_device."""
+    # The fields of an object refuse an invalid address or function name.
     wanted = objects.Device(address=address, driver='any')
     if function_id is not None:
-        wanted.function_id = function_id  # raises where it is no name
+        wanted.function_id = function_id
     if bitstream is None and function_id is None:
         raise exception.InvalidRequest(
             subject='os_acc.program_device',
@@ -108,9 +180,9 @@ def program_device(
 
 
 def _driver_of(host: host_module.Host, address: str) -> driver_base.DriverBase:
-    """The driver that programs a device.
+    """The driver that reports a device.
 
-    :raises DeviceNotFound: none does
+    :raises DeviceNotFound: if no driver reports it
     """
     try:
         there = devices(host)
@@ -131,26 +203,53 @@ def info(
     described, errors = [], dict(host.extensions.errors)
     for name, plugin in sorted(host.extensions.plugins.items()):
         try:
-            described.append(validation.takes(plugin))
+            described.append(plan.takes(plugin))
         except exception.NoMatchingPlugin as err:
             errors[f'plugin {name}'] = err.kwargs['reason']
+    drivers = []
+    for name, driver in sorted(host.extensions.drivers.items()):
+        try:
+            drivers.append(_driver_info(driver))
+        except exception.InvalidRequest as err:
+            errors[f'driver {name}'] = str(err)
     made = objects.HostInfo(
-        plugin_info=described,
-        driver_info=[
-            objects.HostDriverInfo(
-                driver_name=name,
-                handle_info=[
-                    objects.HostHandleInfo.of(handle)
-                    for handle in driver.handle_types
-                ],
-            )
-            for name, driver in sorted(host.extensions.drivers.items())
-        ],
-        load_errors=errors,
+        plugin_info=described, driver_info=drivers, load_errors=errors
     )
     if permitted is not None:
         made.filter_handle_types(permitted)
     return made
+
+
+def _driver_info(driver: driver_base.DriverBase) -> objects.HostDriverInfo:
+    """What a driver says of itself in its handle_types.
+
+    :raises InvalidRequest: if handle_types is no tuple of handle classes
+    """
+    types: object = driver.handle_types
+    if not isinstance(types, tuple | list):
+        raise _wrong_types(driver, 'a tuple of names of handle classes')
+    described = []
+    for name in types:
+        try:
+            described.append(objects.HostHandleInfo.of(name))
+        except exception.UnsupportedHandle as err:
+            raise _wrong_types(
+                driver, f'names of handle classes; {name!r} is none'
+            ) from err
+    return objects.HostDriverInfo(
+        driver_name=driver.name, handle_info=described
+    )
+
+
+def _wrong_types(
+    driver: driver_base.DriverBase, expected: str
+) -> exception.InvalidRequest:
+    return exception.InvalidRequest(
+        subject=f'driver {driver.name!r}',
+        field='handle_types',
+        value=driver.handle_types,
+        expected=expected,
+    )
 
 
 def vans(
@@ -163,9 +262,5 @@ def vans(
     elif instance is not None:
         uuid = plan.van_uuid(
             instance, 'instance_info', 'an InstanceInfo or a UUID'
-        )
-    for row in host.journal.unreadable(uuid):
-        log.about(LOG, row.instance_uuid, row.van_uuid).warning(
-            'left out: it cannot be read: %s', row.reason
         )
     return host.journal.vans(uuid)

@@ -149,9 +149,7 @@ class DriverBase(extension.ExtensionBase, abc.ABC):
             LockHeld
         :raises Timeout: someone else held it for all of lock_timeout
         """
-        if self._locks is None:
-            raise exception.LibraryNotInitialized()
-        return self._locks.device(device, timeout)
+        return self._connected().device(device, timeout)
 
     def vans_on(self, device: str | None) -> objects.VANList:
         """What the journal holds on a device, in every state.
@@ -159,8 +157,7 @@ class DriverBase(extension.ExtensionBase, abc.ABC):
         :param device: its address, as the driver set it in ``van.device``;
             None: on every device, other drivers' too
         """
-        if self._locks is None:
-            raise exception.LibraryNotInitialized()
+        self._connected()
         if self._journal is None:
             return objects.VANList()
         return self._journal.vans_on(device)
@@ -175,8 +172,7 @@ class DriverBase(extension.ExtensionBase, abc.ABC):
         :param device: address of a parent device; None: every device, also
             those of other drivers
         """
-        if self._locks is None:
-            raise exception.LibraryNotInitialized()
+        self._connected()
         if self._journal is None:
             return []
         return self._journal.handles(device)
@@ -185,8 +181,7 @@ class DriverBase(extension.ExtensionBase, abc.ABC):
         self, instance_uuid: str
     ) -> list[objects.AcceleratorRequest]:
         """What an instance has, and what is being plugged for it now."""
-        if self._locks is None:
-            raise exception.LibraryNotInitialized()
+        self._connected()
         if self._journal is None:
             return []
         return self._journal.requests_of(instance_uuid)
@@ -205,3 +200,17 @@ class DriverBase(extension.ExtensionBase, abc.ABC):
         """
         self._journal = journal
         self._locks = locks
+
+    def _connected(self) -> locking.Locks:
+        """Return the locks, unless load() made this driver for no host.
+
+        :raises LibraryNotInitialized: if nobody has called connect()
+        """
+        if self._locks is None:
+            raise exception.LibraryNotInitialized(
+                f'Driver {self.name!r} is not connected to the journal and '
+                'the locks: load() only makes a driver. Use the driver that '
+                'os_acc.initialize() has loaded, through os_acc.plug() and '
+                "os_acc's other calls, or call connect() on this one"
+            )
+        return self._locks

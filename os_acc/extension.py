@@ -46,6 +46,8 @@ class ExtensionBase:
         """Register the options and make an instance.
 
         :param name: the name of the entry point
+        :raises cfg.DuplicateOptError: if the group has another option of the
+            same name
         """
         group = cfg.OptGroup(
             f'{opts.GROUP}_{name}', title=f'os-acc: options of {name}'
@@ -57,8 +59,8 @@ class ExtensionBase:
         return made
 
     def diagnose(self) -> Iterable[finding.Finding]:
-        """Say what on this host is good, and what is not: ``os-acc doctor``.
+        """Say what is in order on this host and what is not.
 
-        It only looks. Here: nothing to say.
+        ``os-acc doctor`` calls it. It only looks. The default finds nothing.
         """
         return ()

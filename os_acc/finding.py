@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""A finding: one thing that ``os-acc doctor`` looked at."""
+"""A finding: what ``os-acc doctor`` says about one thing."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ OK, WARNING, ERROR = 'ok', 'warning', 'error'
 class Finding:
     """What was found about one subject.
 
-    :ivar subject: such as 'IOMMU' or 'PCI function 0000:3b:00.0'
-    :ivar verdict: OK; WARNING: some requests will fail, or the operator
-        should know of it; ERROR: nothing of this kind can work
+    :ivar subject: what was looked at, such as 'IOMMU' or 'PCI function
+        0000:3b:00.0'
+    :ivar verdict: OK, WARNING (some requests will fail, or the operator
+        should know of it) or ERROR (nothing of this kind can work)
     :ivar text: what was found
-    :ivar advice: what to do about it; empty if nothing is to be done
+    :ivar advice: what to do about it; empty if there is nothing to do
     """
 
     subject: str

@@ -39,9 +39,9 @@ _T = TypeVar('_T', bound=extension.ExtensionBase)
 
 @dataclasses.dataclass(frozen=True)
 class Extensions:
-    """What is loaded.
+    """The drivers and plugins that are loaded.
 
-    :ivar errors: 'driver NAME' or 'plugin NAME', and why it is not loaded
+    :ivar errors: by 'driver NAME' or 'plugin NAME': why it is not loaded
     """
 
     drivers: dict[str, driver_base.DriverBase]
@@ -49,7 +49,10 @@ class Extensions:
     errors: dict[str, str]
 
     def driver(self, name: str) -> driver_base.DriverBase:
-        """:raises NoMatchingDriver: it is not loaded"""
+        """Return a driver by name.
+
+        :raises NoMatchingDriver: if it is not loaded
+        """
         if name not in self.drivers:
             raise exception.NoMatchingDriver(
                 request=f'driver name {name!r}',
@@ -58,7 +61,10 @@ class Extensions:
         return self.drivers[name]
 
     def plugin(self, name: str) -> plugin_base.PluginBase:
-        """:raises NoMatchingPlugin: it is not loaded"""
+        """Return a plugin by name.
+
+        :raises NoMatchingPlugin: if it is not loaded
+        """
         if name not in self.plugins:
             raise exception.NoMatchingPlugin(
                 plugin=name,
@@ -67,7 +73,7 @@ class Extensions:
         return self.plugins[name]
 
     def options(self) -> list[tuple[str, Sequence[cfg.Opt]]]:
-        """(group, options) of each."""
+        """The (group, options) of each driver and plugin."""
         return [
             (f'{opts.GROUP}_{name}', found.CONFIG_OPTS)
             for loaded in (self.drivers, self.plugins)
@@ -86,9 +92,10 @@ class Extensions:
         """Choose the driver of a request.
 
         :param preferred: the option ``[os_acc] drivers``
-        :raises NoMatchingDriver: none claims it, or the one it names is not
-            loaded, or one could not say
-        :raises AmbiguousDriver: several claim it, and preferred names none
+        :raises NoMatchingDriver: if no driver claims it, the driver that it
+            names is not loaded, or a driver's can_handle() failed
+        :raises AmbiguousDriver: if several drivers claim it, and preferred
+            names none of them
         """
         if request.driver is not None:
             return self.driver(request.driver)
@@ -117,7 +124,8 @@ def _claims(
     try:
         return candidate.can_handle(request)
     except Exception as err:
-        # Taken for a no, this could send a device to a less fitting driver.
+        # Counted as a no, this could leave the request to a driver that fits
+        # less well.
         raise exception.NoMatchingDriver(
             request=_describe(request),
             reason=f'driver {candidate.name!r} could not say whether it '
@@ -137,7 +145,7 @@ def _describe(request: objects.AcceleratorRequest) -> str:
 
 
 class _Manager(stevedore_extension.ExtensionManager[Any]):
-    """stevedore's, but nothing that one package does stops the others."""
+    """stevedore's manager, but one broken package never stops the others."""
 
     def _load_one_plugin(self, ep: Any, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -149,12 +157,12 @@ class _Manager(stevedore_extension.ExtensionManager[Any]):
 def load(
     namespace: str, base: type[_T]
 ) -> tuple[dict[str, _T], dict[str, str]]:
-    """Load all that a namespace's entry points name.
+    """Load all drivers, or all plugins, by their entry points.
 
-    One that fails is logged and left out; the others still load.
+    One that fails is logged and left out. The others still load.
 
     :param namespace: DRIVERS or PLUGINS
-    :param base: what each must be a subclass of
+    :param base: the class that each must be a subclass of
     :returns: the instances by name, and the errors by name
     """
     loaded: dict[str, _T] = {}
@@ -175,8 +183,8 @@ def load(
     for found in _Manager(namespace, on_load_failure_callback=on_failure):
         name = found.name
         if name in loaded or name in errors:
-            # Which of them drives the device must not depend on sys.path.
-            fail(name, 'two installed packages bring one of that name')
+            # The order of sys.path must not decide which one is used.
+            fail(name, 'two installed packages have one of this name')
         elif not (
             isinstance(found.plugin, type) and issubclass(found.plugin, base)
         ):
@@ -191,7 +199,7 @@ def load(
 
 def load_all() -> Extensions:
     """Load all drivers and plugins."""
-    # For mypy a type[T] can be called, so it takes no abstract class.
+    # mypy refuses an abstract class as a type[T], since it may be called.
     drivers, driver_errors = load(DRIVERS, driver_base.DriverBase)  # type: ignore[type-abstract]
     plugins, plugin_errors = load(PLUGINS, plugin_base.PluginBase)  # type: ignore[type-abstract]
     LOG.info(
@@ -205,12 +213,17 @@ def load_all() -> Extensions:
 
 
 class Importable(NamedTuple):
+    """A driver or plugin that can be imported."""
+
     name: str
     options: Sequence[cfg.Opt]
 
 
 def importable() -> list[Importable]:
-    """The drivers and plugins that can be imported, without loading them."""
+    """List the drivers and plugins that can be imported.
+
+    Their classes are imported, but no instance is made.
+    """
     return [
         Importable(found.name, found.plugin.CONFIG_OPTS)
         for namespace in (DRIVERS, PLUGINS)
@@ -221,10 +234,10 @@ def importable() -> list[Importable]:
 
 
 def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
-    """All options, for oslo-config-generator and the documentation.
+    """List all options, for oslo-config-generator and the documentation.
 
-    :returns: (group, options), with those of every driver and plugin that
-        can be imported
+    :returns: (group, options), also of every driver and plugin that can be
+        imported
     """
     result: list[tuple[str, list[cfg.Opt]]] = [
         (opts.GROUP, list(opts.OPTS)),

@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""The options of the group [os_acc], and all of them for oslo.config."""
+"""The options of the group [os_acc], and the check of all options."""
 
 from __future__ import annotations
 
@@ -27,63 +27,66 @@ OPTS = [
     cfg.StrOpt(
         'plugin',
         default='libvirt',
-        help='Name of the plugin that does the instance half on this host: '
-        'one of the entry points os_acc.plugins.',
+        help='Name of the plugin that attaches devices to the instances of '
+        'this host: one of the entry points os_acc.plugins.',
     ),
     cfg.ListOpt(
         'drivers',
         default=[],
         help='Names of drivers in order of preference, for requests that '
-        'more than one of them claims. Those not named come last.',
+        'more than one driver claims. Drivers that are not named come last.',
     ),
     cfg.StrOpt(
         'host',
         default='',
         sample_default='<host name>',
-        help="The name of this host, as Nova's option host has it. An ARQ "
-        'that is bound to another host is refused.',
+        help='Name of this host, as Nova and Cyborg have it. An ARQ that is '
+        'bound to another host is refused. If it is empty: the option host '
+        'of the group [DEFAULT], which nova-compute and the Cyborg agent '
+        'have, else the host name of the kernel.',
     ),
     cfg.StrOpt(
         'state_path',
         default='/var/lib/os-acc',
-        help='Folder of the journal. It must be on a local disk, and belong '
+        help='Folder of the journal. It must be on a local disk and belong '
         'to the user that the calling service runs as.',
     ),
     cfg.StrOpt(
         'lock_path',
         default='',
         sample_default='<state_path>/locks',
-        help='Folder of the lock files, the same for all services of the '
-        'host that use os-acc.',
+        help='Folder of the lock files. All services of the host that use '
+        'os-acc must use the same folder.',
     ),
     cfg.IntOpt(
         'max_workers',
         default=16,
         min=1,
         max=256,
-        help='How many accelerators of one instance are prepared at once.',
+        help='How many accelerators of one instance are prepared at the same '
+        'time.',
     ),
     cfg.FloatOpt(
         'lock_timeout',
         default=300.0,
         min=0,
-        help='Seconds to wait for another thread or process that works on '
-        'the same instance or device.',
+        help='Seconds to wait for another thread or process that is working '
+        'on the same instance or device.',
     ),
     cfg.FloatOpt(
         'journal_timeout',
         default=30.0,
         min=0.1,
-        help='Seconds to wait for another thread or process that writes to '
-        'the journal.',
+        help='Seconds to wait for another thread or process that is writing '
+        'to the journal.',
     ),
     cfg.MultiStrOpt(
         'device_spec',
         default=[],
         help='The devices that os-acc may touch, as JSON objects in the '
         "style of Nova's [pci] device_spec. May be given several times; the "
-        'first entry that names a device counts. Where it is not set, every '
-        'device that the host itself does not use may be asked for.',
+        'first entry that matches a device counts. If it is not set, every '
+        'device that the host itself does not use may be requested.',
     ),
     cfg.FloatOpt(
         'device_timeout',
@@ -96,37 +99,37 @@ OPTS = [
         'release_timeout',
         default=60.0,
         min=0,
-        help='Seconds for a guest to close the file of a device that it is '
-        'to give back.',
+        help='Seconds to wait until the guest has closed the file of a '
+        'device that is being released.',
     ),
     cfg.StrOpt(
         'cleaning_command',
         default='',
-        help='Command that cleans a device between two tenants, run as root '
-        'without a shell; {address} stands for the PCI address, or the UUID '
-        'of a mediated device. If it fails, the device is kept in state '
-        'error and not given out.',
+        help='Command that cleans a device between two tenants. It is run as '
+        'root without a shell; {address} stands for the PCI address, or the '
+        'UUID of a mediated device. If it fails, the VAN stays in state '
+        'error and no other instance gets the device.',
     ),
     cfg.FloatOpt(
         'cleaning_timeout',
         default=600.0,
         min=0.1,
-        help='Seconds for cleaning_command; then it is killed, with all '
-        'that it started.',
+        help='Seconds that cleaning_command may take. It is then killed, '
+        'with all processes that it started.',
     ),
     cfg.FloatOpt(
         'program_timeout',
         default=1800.0,
         min=0.1,
-        help='Seconds for a command that programs, clears or checks a '
-        'device; then it is killed, with all that it started. Whoever waits '
-        'for the same device waits as long.',
+        help='Seconds that a command that programs, clears or checks a '
+        'device may take. It is then killed, with all processes that it '
+        'started. Others who wait for the same device wait as long.',
     ),
     cfg.FloatOpt(
         'hook_timeout',
         default=30.0,
         min=0.1,
-        help='Seconds for each of the hooks os_acc.programmed.',
+        help='Seconds that each of the hooks os_acc.programmed may take.',
     ),
 ]
 
@@ -144,7 +147,9 @@ def register(conf: cfg.ConfigOpts) -> None:
 def faults(
     conf: cfg.ConfigOpts, groups: Iterable[tuple[str, Sequence[cfg.Opt]]] = ()
 ) -> list[str]:
-    """What is wrong with the values: oslo.config looks when one is read.
+    """Read every option, and tell which are invalid.
+
+    oslo.config checks a value only when it is read.
 
     :param groups: (group, options) of the drivers and plugins
     :returns: a line for each: group, option, file, what was expected
@@ -170,21 +175,24 @@ def faults(
 def check(
     conf: cfg.ConfigOpts, groups: Iterable[tuple[str, Sequence[cfg.Opt]]] = ()
 ) -> None:
-    """See that all values can be read.
+    """Refuse invalid options.
 
-    :raises InvalidRequest: those that cannot; see faults
+    :raises InvalidRequest: if an option is invalid; tells all of them
     """
     if found := faults(conf, groups):
         raise exception.InvalidRequest(f'configuration: {"; ".join(found)}')
 
 
-# What is relative would be another folder for each process. The value is what
-# an empty one stands for.
+# Options that name a folder. A relative path would be another folder for each
+# process. The value stands for an empty option: '' refuses it, '/' allows it.
 _FOLDERS = {(GROUP, 'state_path'): '', (GROUP, 'lock_path'): '/'}
 
 
 def _reason(err: Exception) -> str:
-    """oslo's text, 'Value for option N from LocationInfo(...) is not ...'."""
+    """Take file and reason from oslo.config's long text.
+
+    It is 'Value for option N from LocationInfo(...) is not valid: REASON'.
+    """
     text = str(err)
     place = re.search(r"detail='([^']+)'", text)
     where = f' in {place[1]}' if place else ''
@@ -198,6 +206,11 @@ def lock_path(conf: cfg.ConfigOpts) -> str:
 
 
 def host(conf: cfg.ConfigOpts) -> str:
-    """The name of this host: [os_acc] host, else as Nova takes it."""
+    """The name of this host, as Nova has it.
+
+    Nova's own option is [DEFAULT] host, with socket.gethostname() as its
+    default (nova/conf/netconf.py). Cyborg has the same option.
+    """
     chosen: str = conf.os_acc.host
-    return chosen or socket.gethostname()
+    # A process that does not know the option of the service has no conf.host.
+    return chosen or getattr(conf, 'host', None) or socket.gethostname()

@@ -21,27 +21,32 @@ if TYPE_CHECKING:
 
 
 class PluginBase(extension.ExtensionBase, abc.ABC):
-    """Takes an attach handle into an instance, and out again.
+    """Attaches attach handles to instances, and detaches them.
 
-    It knows no driver. A driver may leave hints in ``van.driver_data``:
+    A plugin knows no driver. But a driver may leave hints in
+    ``van.driver_data``:
 
-    - ``device_api``: the mdev type's (vfio-pci, vfio-ap, vfio-ccw; see the
-      kernel's Documentation/driver-api/vfio-mediated-device.rst);
-    - ``guest_address``: the PCI address that the guest shall see it at.
+    - ``device_api``: the device API of the mdev type (vfio-pci, vfio-ap,
+      vfio-ccw; see the kernel's
+      Documentation/driver-api/vfio-mediated-device.rst);
+    - ``guest_address``: the PCI address at which the guest sees the device.
     """
 
-    #: False: plug and unplug with live=True are refused before anything is
+    #: False: os-acc refuses plug and unplug with live=True before anything is
     #: touched.
     supports_live: ClassVar[bool] = True
 
     @abc.abstractmethod
     def describe(self) -> objects.HostPluginInfo:
-        """Say which handle classes, in which versions, the plugin takes."""
+        """Say which attach handle classes and versions the plugin takes."""
 
     def check_live(self) -> None:
-        """Called before a live plug or unplug touches anything. Here: nothing.
+        """Check that a live plug or unplug is possible at all.
 
-        :raises Exception: it cannot be, such as for want of a package
+        os-acc calls it before anything is touched. The default does nothing.
+
+        :raises Exception: if it is impossible, for example because a package
+            is missing
         """
 
     @abc.abstractmethod
@@ -53,11 +58,13 @@ class PluginBase(extension.ExtensionBase, abc.ABC):
     ) -> None:
         """Do the instance half.
 
-        :param van: its handle is prepared; set ``van.guest_config`` for the
-            guest's definition, or leave it None where there is nothing to add
-        :param live: also attach it to the running guest; what is attached
-            already is a success
-        :raises Exception: any is a failure, and leads to unplug
+        :param van: its handle is prepared. The plugin sets
+            ``van.guest_config`` for the guest's definition, or leaves it
+            None if there is nothing to add
+        :param live: also attach the device to the running guest. A device
+            that is already attached is a success
+        :raises Exception: any exception is a failure; os-acc then calls
+            unplug()
         """
 
     @abc.abstractmethod
@@ -69,11 +76,12 @@ class PluginBase(extension.ExtensionBase, abc.ABC):
     ) -> None:
         """Undo the instance half.
 
-        Succeeds on what was only half plugged, or is gone already.
+        Succeeds if the VAN was only half plugged, or is already unplugged.
 
-        :param live: detach it from the running guest, and return only when
-            the guest has let go; a guest that does not run has. When a crash
-            is recovered from, what the interrupted call was given
-        :raises Exception: any means that the guest may still hold it: the
-            device half is then left as it is
+        :param live: detach the device from the running guest, and return only
+            when the guest has released it. A guest that does not run has
+            released it. After a crash, this is the value that the interrupted
+            call had
+        :raises Exception: any exception means that the guest may still hold
+            the device. os-acc then leaves the device half as it is
         """

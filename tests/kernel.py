@@ -24,7 +24,7 @@ import shutil
 from typing import Any
 import uuid
 
-from os_acc.devices import holders
+from os_acc.devices import libvirt_domains
 from os_acc.devices import sysfs
 from os_acc.devices import waiting
 from os_acc.privileged import context
@@ -105,7 +105,9 @@ class Kernel:
             patch.setattr(sysfs, name.upper(), str(self.root / name))
         patch.setattr(sysfs, 'LIB_MODULES', str(self.root / 'modules'))
         patch.setattr(sysfs, 'write', self.write)
-        patch.setattr(holders, 'LIBVIRT_STATE', str(self.root / 'libvirt'))
+        patch.setattr(
+            libvirt_domains, 'STATE_FOLDER', str(self.root / 'libvirt')
+        )
         # No events come from files.
         patch.setattr(waiting, '_monitor', lambda subsystem: None)
         context.pctxt.set_client_mode(False)

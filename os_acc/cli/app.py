@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""The os-acc command: options that all sub-commands share, and main()."""
+"""The os-acc command: main(), and the options that all sub-commands share."""
 
 from __future__ import annotations
 
@@ -21,10 +21,25 @@ import warnings
 from cliff import app
 from cliff import commandmanager
 from oslo_config import cfg
+from stevedore import named
 
 import os_acc
 
 INTERRUPTED = 130
+
+
+class Commands(commandmanager.CommandManager):
+    """Finds the sub-commands by their entry points.
+
+    cliff's own imports every command at the start. This one imports only the
+    command that is run, which is most of the time of a short command.
+    """
+
+    def load_commands(self, namespace: str) -> None:
+        self.group_list.append(namespace)
+        found = named.NamedExtensionManager[Any](namespace, names=[])
+        for point in found.list_entry_points():
+            self.commands[point.name.replace('_', ' ')] = point
 
 
 class OSAccApp(app.App):
@@ -34,14 +49,14 @@ class OSAccApp(app.App):
         super().__init__(
             description=self.__doc__ or '',
             version='0.1.0',
-            command_manager=commandmanager.CommandManager('os_acc.cli'),
+            command_manager=Commands('os_acc.cli'),
             deferred_help=True,
         )
 
     def build_option_parser(
         self, *args: Any, **kwargs: Any
     ) -> argparse.ArgumentParser:
-        # Else --state of a sub-command would be taken for --state-path.
+        # With abbreviations, a sub-command's --state would be --state-path.
         kwargs['argparse_kwargs'] = {'allow_abbrev': False}
         parser = super().build_option_parser(*args, **kwargs)
         parser.add_argument(
@@ -49,29 +64,33 @@ class OSAccApp(app.App):
             action='append',
             default=[],
             metavar='FILE',
-            help='oslo.config file, such as /etc/nova/nova.conf; may be '
-            'repeated (default: os-acc.conf in the usual places)',
+            help='a configuration file of oslo.config, such as '
+            '/etc/nova/nova.conf; may be repeated (default: os-acc.conf in '
+            "oslo.config's usual places)",
         )
         parser.add_argument(
             '--state-path',
             metavar='FOLDER',
-            help='folder of the journal (default: [os_acc] state_path)',
+            help='the folder of the journal (default: [os_acc] state_path)',
         )
         return parser
 
     def configure_logging(self) -> None:
         super().configure_logging()
         if self.options.verbose_level <= 1 and not self.options.debug:
-            # The error that a command ends with says it all, in one line.
+            # A command that fails prints its error in one line. The log would
+            # only repeat it.
             for name in ('os_acc', 'oslo.privsep', 'stevedore'):
                 logging.getLogger(name).setLevel(logging.CRITICAL + 1)
 
     def interact(self) -> None:
-        """No command given: cliff would open a shell of its own."""
+        """Print the help if no command is given; cliff would open a shell."""
         self.run_subcommand(['help'])
         raise SystemExit(2)
 
     def initialize_app(self, argv: list[str]) -> None:
+        # The services register this option; the command reads their files.
+        os_acc.CONF.register_opt(cfg.StrOpt('host'))
         arguments = []
         for path in self.options.config_file:
             arguments += ['--config-file', path]
@@ -91,16 +110,17 @@ class OSAccApp(app.App):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command.
 
-    :param argv: its arguments; None: those of the process
-    :returns: 0 done; 1 failed; 2 wrong arguments or input; 3 recover left
-        something undone; 130 interrupted
+    :param argv: the arguments; None: those of the process
+    :returns: the exit code: 0 done; 1 failed; 2 wrong arguments or input;
+        3 recover left something undone; 130 interrupted
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not sys.warnoptions:
-        # What a library deprecates is not for the operator's screen.
+        # An operator can do nothing about deprecated calls in libraries.
         warnings.simplefilter('ignore')
     try:
         return OSAccApp().run(arguments)
     except KeyboardInterrupt:
-        # As a shell has it. What a command does itself, cliff sees to.
+        # 128 + SIGINT, as in a shell. This is Ctrl-C before or after the
+        # command itself: cliff handles Ctrl-C inside a command.
         return INTERRUPTED

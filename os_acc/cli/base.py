@@ -6,12 +6,11 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""What the sub-commands share: errors in one line, exit codes, access."""
+"""What the sub-commands share: one-line errors, exit codes, the host."""
 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from typing import Any
 
@@ -21,14 +20,17 @@ from oslo_config import cfg
 
 import os_acc
 from os_acc import exception
-from os_acc import host as host_module
-from os_acc import journal
+from os_acc import host
+from os_acc import journal as journal_module
 from os_acc import loader
 from os_acc import objects
 
 FAILED = 1
 WRONG_INPUT = 2
 UNFINISHED = 3
+
+#: In place of a VAN's state: this os-acc cannot read the VAN's row.
+UNREADABLE = 'unreadable'
 
 _WRONG_INPUT = (
     cfg.Error,
@@ -53,7 +55,15 @@ VAN_COLUMNS = (
 
 
 class Command(command.Command):
-    """A command whose errors are one line, and an exit code."""
+    """A command that turns an error into one line and an exit code."""
+
+    def get_epilog(self) -> str:
+        """Add nothing to the help.
+
+        cliff's own reads the metadata of every installed package, to name the
+        package of the command. That takes longer than a short command.
+        """
+        return ''
 
     def run(self, parsed_args: argparse.Namespace) -> int:
         try:
@@ -68,60 +78,30 @@ class Command(command.Command):
             return WRONG_INPUT if wrong else FAILED
 
 
-def check_owner() -> None:
-    """For commands that change: only as the user of the state path.
+def look(extensions: loader.Extensions | None = None) -> host.Host:
+    """Open the host for looking: nothing is created, recovered or moved.
 
-    :raises JournalError: it is another user's. What this one would make
-        there, the service could not write
+    :param extensions: the drivers and plugins; None: load them all
     """
-    path = os_acc.CONF.os_acc.state_path
-    if not os.path.exists(path):
-        return
-    owner = os.stat(path).st_uid
-    if owner != os.geteuid():
-        raise exception.JournalError(
-            path=path,
-            reason=f'it belongs to user id {owner}; run the command as that '
-            f'user: sudo -u "#{owner}" os-acc ...',
+    if extensions is None:
+        extensions = loader.load_all()
+    return host.Host(os_acc.CONF, extensions, read_only=True)
+
+
+def tell_if_empty(journal: journal_module.Journal) -> None:
+    """Say on standard error if there is no journal yet."""
+    if not journal.exists():
+        print(
+            f'There is no journal {journal.path}: nothing was plugged there',
+            file=sys.stderr,
         )
-
-
-def initialize() -> None:
-    """os_acc.initialize(), if this user may."""
-    check_owner()
-    os_acc.initialize()
-
-
-def open_journal() -> journal.Journal | None:
-    """The journal for looking only: nothing is made, recovered or moved.
-
-    :returns: it; None, said on standard error, where there is none yet
-    """
-    conf = os_acc.CONF.os_acc
-    try:
-        return journal.Journal(
-            conf.state_path, conf.journal_timeout, read_only=True
-        )
-    except exception.JournalMissing as err:
-        print(f'{err}: nothing was plugged there', file=sys.stderr)
-        return None
-
-
-def host(
-    opened: journal.Journal | None, loaded: loader.Extensions | None = None
-) -> host_module.Host:
-    """The host, for looking only.
-
-    :param opened: what open_journal() returned
-    :param loaded: the drivers and plugins, if they are loaded already
-    """
-    return host_module.Host(os_acc.CONF, loaded or loader.load_all(), opened)
 
 
 class Nullable(columns.FormattableColumn[Any]):
-    """A value that may be missing: nothing in a table, null in JSON.
+    """A value that may be missing.
 
-    A list has a line for each.
+    In a table a missing value is an empty cell, in JSON it is null. A list
+    has one line for each item in a table.
     """
 
     def human_readable(self) -> str:

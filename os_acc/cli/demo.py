@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""os-acc demo: the whole way, on devices that are not there."""
+"""os-acc demo: plug, rollback and unplug on fake devices."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _WANTED = (
 class Demo(base.Command):
     """Plug, fail, roll back and unplug, on fake devices.
 
-    Uses a temporary journal and the real libvirt plugin; changes nothing on
+    Uses a temporary journal and the real libvirt plugin. Changes nothing on
     this host.
     """
 
@@ -91,7 +91,7 @@ class Demo(base.Command):
     def _plug(self, instance: objects.InstanceInfo) -> None:
         requests = self._requests()
         self._say(
-            f'\n== plug: three accelerators for {instance.name}, at once'
+            f'\n== plug: three accelerators for {instance.name} in one call'
         )
         names = self._name(requests)
         vans = os_acc.plug(instance, requests, progress=self._teller(names))
@@ -99,19 +99,19 @@ class Demo(base.Command):
             self._say(f'\n   {names[van.uuid]}, for the domain of libvirt:\n')
             for line in (van.guest_config or '').splitlines():
                 self._say(f'      {line}')
-        self._say('\n== plug again: the same VANs, and no device is touched')
+        self._say('\n== plug again: the same VANs, no device is touched')
         again = os_acc.plug(instance, requests, progress=self._teller(names))
         self._say(f'   the same {len(again)} VANs: {again == vans}')
 
     def _fail(self) -> None:
         instance, requests = self._instance('web-2'), self._requests()
-        # The same function as web-1's: the FPGA has that in already.
+        # The FPGA already holds this function: web-1 uses it.
         os_acc.CONF.set_override(
             'fail', [f'postplug@{requests[1].uuid}'], 'os_acc_fake'
         )
         self._say(
             f'\n== plug for {instance.name}: the second fails when all three '
-            'are in'
+            'are plugged'
         )
         names = self._name(requests)
         try:
@@ -143,7 +143,7 @@ class Demo(base.Command):
     def _teller(
         self, names: dict[str, str]
     ) -> Callable[[progress.Progress], None]:
-        """Prints each step when it ends; a bar while it is long."""
+        """Prints each step when it ends, and a bar while a step is long."""
         start = time.monotonic()
         bar = cli_progress.Bar(self.app.stdout)
 

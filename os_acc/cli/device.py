@@ -19,8 +19,10 @@ from cliff import lister
 from cliff import show
 
 from os_acc import discovery
+from os_acc import driver as driver_base
 from os_acc import exception
 from os_acc import host as host_module
+from os_acc import journal as journal_module
 from os_acc import objects
 from os_acc.cli import base
 
@@ -45,10 +47,13 @@ class DeviceList(base.Command, lister.Lister):
     def take_action(
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Iterable[Any]]:
+        host = base.look()
+        self._tell_unreadable(host.journal)
+        base.tell_if_empty(host.journal)
         try:
-            devices = discovery.devices(base.host(base.open_journal()))
+            devices = discovery.devices(host)
         except exception.DiscoveryFailed as err:
-            # What the other drivers found is still worth a look.
+            # List what was found, then fail: see produce_output().
             devices, self.failed = err.devices, err
         names = [
             name.replace('_', ' ').capitalize() for name in _DEVICE_COLUMNS
@@ -63,6 +68,15 @@ class DeviceList(base.Command, lister.Lister):
 
     failed: exception.DiscoveryFailed | None = None
 
+    def _tell_unreadable(self, journal: journal_module.Journal) -> None:
+        """Warn of the VANs that no driver can know of."""
+        for row in journal.unreadable():
+            self.app.stderr.write(
+                f'VAN {row.van_uuid} of instance {row.instance_uuid} is '
+                f'unreadable: {row.reason} (handle {row.handle}, device '
+                f'{row.device})\n'
+            )
+
     def produce_output(self, *args: Any) -> int:
         result: int = super().produce_output(*args)
         if self.failed is not None:
@@ -71,15 +85,15 @@ class DeviceList(base.Command, lister.Lister):
 
 
 class DeviceShow(base.Command, show.ShowOne):
-    """Show all that is known of a device, and whether it can be given out."""
+    """Show all that is known of a device, and whether it can be plugged."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument(
             'address',
             metavar='ADDRESS',
-            help='as device list gives it; or of a VF, a mediated device '
-            '(its UUID), or any other PCI function',
+            help='an address that device list shows, the address of any PCI '
+            'function, or the UUID of a mediated device',
         )
         return parser
 
@@ -87,7 +101,7 @@ class DeviceShow(base.Command, show.ShowOne):
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Sequence[Any]]:
         wanted = parsed_args.address.lower()
-        host = base.host(base.open_journal())
+        host = base.look()
         told: dict[str, Any] = {}
         for device in _devices_at(host, wanted):
             told |= {
@@ -95,8 +109,15 @@ class DeviceShow(base.Command, show.ShowOne):
                 for name in _DEVICE_COLUMNS
             }
         for _, driver in sorted(host.extensions.drivers.items()):
-            for name, value in (driver.show_device(wanted) or {}).items():
+            for name, value in self._shown_by(driver, wanted).items():
                 told.setdefault(name, value)
+        unreadable = [
+            f'{row.van_uuid} of instance {row.instance_uuid}: {row.reason}'
+            for row in host.journal.unreadable()
+            if wanted in (row.device, (row.handle or '').rpartition('/')[2])
+        ]
+        if unreadable:
+            told['unreadable VANs'] = unreadable
         if not told:
             raise exception.DeviceNotFound(
                 wanted=parsed_args.address,
@@ -106,6 +127,18 @@ class DeviceShow(base.Command, show.ShowOne):
             [name.capitalize() for name in told],
             [base.Nullable(value) for value in told.values()],
         )
+
+    def _shown_by(
+        self, driver: driver_base.DriverBase, address: str
+    ) -> dict[str, Any]:
+        """What a driver tells of a device; a driver that fails is named."""
+        try:
+            return dict(driver.show_device(address) or {})
+        except Exception as err:
+            self.app.stderr.write(
+                f'driver {driver.name!r}: {exception.describe(err)}\n'
+            )
+            return {}
 
 
 def _devices_at(host: host_module.Host, address: str) -> list[objects.Device]:

@@ -19,15 +19,18 @@ from typing import Any
 from cliff import lister
 
 import os_acc
-from os_acc import exception
+from os_acc import doctor
 from os_acc import finding
 from os_acc import loader
 from os_acc.cli import base
-from os_acc.doctor import doctor as diagnosis
+from os_acc.doctor import configuration
 
 
 class Doctor(base.Command, lister.Lister):
-    """Look at this host: nothing is changed. Exit code 1 after an error."""
+    """Find what is wrong on this host; exit code 1 if there is an error.
+
+    It changes nothing.
+    """
 
     sick = False
 
@@ -36,22 +39,17 @@ class Doctor(base.Command, lister.Lister):
         parser.add_argument(
             '--problems',
             action='store_true',
-            help='leave out what is as it should be',
+            help='leave out what is in order',
         )
         return parser
 
     def take_action(
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Iterable[Any]]:
-        owner = None
-        try:
-            base.check_owner()
-        except exception.JournalError as err:
-            owner = str(err)
-        loaded = loader.load_all()
-        found = list(diagnosis.configuration(os_acc.CONF, loaded))
+        extensions = loader.load_all()
+        found = list(configuration.findings(os_acc.CONF, extensions))
         if not found:
-            found = list(_look(loaded, owner))
+            found = list(doctor.findings(base.look(extensions)))
         self.sick = any(each.verdict == finding.ERROR for each in found)
         return ('Subject', 'Verdict', 'Finding', 'What to do'), [
             dataclasses.astuple(each)
@@ -61,20 +59,3 @@ class Doctor(base.Command, lister.Lister):
 
     def run(self, parsed_args: argparse.Namespace) -> int:
         return super().run(parsed_args) or (base.FAILED if self.sick else 0)
-
-
-def _look(
-    loaded: loader.Extensions, owner: str | None
-) -> Iterable[finding.Finding]:
-    journal, damage = None, None
-    try:
-        journal = base.open_journal()
-    except exception.JournalError as err:
-        damage = str(err)
-    return diagnosis.host(
-        os_acc.CONF,
-        base.host(journal, loaded).extensions,
-        journal,
-        owner,
-        damage,
-    )

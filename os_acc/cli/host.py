@@ -23,12 +23,13 @@ from os_acc.cli import base
 
 
 class HostShow(base.Command, lister.Lister):
-    """Show drivers and plugins, what they speak, and what did not load."""
+    """Show drivers and plugins, their handle types, and what failed."""
 
     def take_action(
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Iterable[Any]]:
-        info = discovery.info(base.host(None), None)
+        host = base.look()
+        info = discovery.info(host, None)
         chosen = os_acc.CONF.os_acc.plugin
         rows: list[tuple[Any, ...]] = [
             ('driver', driver.driver_name, _handles(driver), 'loaded')
@@ -42,7 +43,9 @@ class HostShow(base.Command, lister.Lister):
                 ('plugin', plugin.plugin_name, _handles(plugin), status)
             )
         for name, error in sorted(info.load_errors.items()):
-            rows.append((*name.split(' ', 1), '', f'not loaded: {error}'))
+            loaded = name not in host.extensions.errors
+            status = f'{"faulty" if loaded else "not loaded"}: {error}'
+            rows.append((*name.split(' ', 1), '', status))
         return ('Kind', 'Name', 'Handles', 'Status'), rows
 
 

@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""os-acc plug, unplug: an instance's accelerators, by hand."""
+"""os-acc plug, unplug: the accelerators of one instance."""
 
 from __future__ import annotations
 
@@ -31,26 +31,28 @@ class Plug(base.Command, lister.Lister):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
-        parser.add_argument('instance', metavar='INSTANCE', help='its UUID')
+        parser.add_argument(
+            'instance', metavar='INSTANCE', help='UUID of the instance'
+        )
         parser.add_argument(
             '--arqs',
             metavar='FILE',
             required=True,
-            help="the instance's bound ARQs as JSON, as Cyborg's API gives "
-            'them; - reads standard input',
+            help="file with the instance's bound ARQs, the JSON that Cyborg's "
+            'API returns; - reads standard input',
         )
         parser.add_argument(
             '--live',
             action='store_true',
-            help='attach them to the running guest too',
+            help='also attach them to the running guest',
         )
         parser.add_argument(
-            '--driver', metavar='NAME', help='use this driver for all of them'
+            '--driver', metavar='NAME', help='use this driver for all ARQs'
         )
-        parser.add_argument('--name', help="the instance's name")
-        parser.add_argument('--project-id', help="the instance's project")
+        parser.add_argument('--name', help='name of the instance')
+        parser.add_argument('--project-id', help='project of the instance')
         parser.add_argument(
-            '--hypervisor-id', help="the hypervisor's id of the instance"
+            '--hypervisor-id', help='id of the instance in the hypervisor'
         )
         return parser
 
@@ -71,7 +73,7 @@ class Plug(base.Command, lister.Lister):
             project_id=project_id,
             hypervisor_id=parsed_args.hypervisor_id,
         )
-        base.initialize()
+        os_acc.initialize()
         vans = os_acc.plug(
             info,
             requests,
@@ -86,22 +88,24 @@ class Plug(base.Command, lister.Lister):
 
 
 class Unplug(base.Command):
-    """Unplug the accelerators of an instance: all, or those named."""
+    """Unplug all accelerators of an instance, or those of --van."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
-        parser.add_argument('instance', metavar='INSTANCE', help='its UUID')
+        parser.add_argument(
+            'instance', metavar='INSTANCE', help='UUID of the instance'
+        )
         parser.add_argument(
             '--van',
             metavar='UUID',
             action='append',
-            help='only this VAN; may be repeated',
+            help='unplug only this VAN; may be repeated',
         )
         parser.add_argument(
             '--live',
             action='store_true',
-            help='detach them from the running guest, and wait until it has '
-            'let go',
+            help='also detach them from the running guest, and wait until '
+            'the guest has released them',
         )
         return parser
 
@@ -109,15 +113,10 @@ class Unplug(base.Command):
         info = objects.InstanceInfo(
             uuid=parsed_args.instance, name=parsed_args.instance, project_id=''
         )
-        requests = None
-        if parsed_args.van is not None:
-            requests = [
-                objects.AcceleratorRequest(uuid=van) for van in parsed_args.van
-            ]
-        base.initialize()
+        os_acc.initialize()
         count = os_acc.unplug(
             info,
-            requests,
+            parsed_args.van,
             live=parsed_args.live,
             progress=progress.Bar(sys.stderr),
         )
@@ -125,7 +124,10 @@ class Unplug(base.Command):
 
 
 def _read(path: str) -> list[dict[str, Any]]:
-    """The ARQs of a file: Cyborg's whole answer, or its list."""
+    """Read the ARQs of a file: Cyborg's whole answer, or the list in it.
+
+    :raises InvalidRequest: if the file has no such JSON
+    """
     try:
         if path == '-':
             content = json.load(sys.stdin)

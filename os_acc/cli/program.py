@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""os-acc device program: put a function into a device, ahead of its use."""
+"""os-acc device program: program a function before it is requested."""
 
 from __future__ import annotations
 
@@ -19,29 +19,35 @@ from os_acc.cli import progress
 
 
 class DeviceProgram(base.Command):
-    """Put a function into a device; what is in already stays as it is."""
+    """Program a function into a device, unless it holds it already."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         parser.add_argument(
-            'address', metavar='ADDRESS', help='as device list gives it'
+            'address',
+            metavar='ADDRESS',
+            help='the address that device list shows',
         )
         parser.add_argument(
             '--bitstream',
             metavar='WHAT',
-            help='a path or https URL, or the UUID of an image; without it, '
-            'the image whose properties name the function',
+            help='path, https URL or image UUID of the bitstream; without '
+            'it, the image whose properties name the function',
         )
         parser.add_argument(
-            '--function', metavar='ID', help='the function that it has'
+            '--function',
+            metavar='ID',
+            help='the function in the bitstream',
         )
         parser.add_argument(
-            '--region', metavar='NAME', help='which, of a dynamic device'
+            '--region',
+            metavar='NAME',
+            help='the region, if the device has several',
         )
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        base.initialize()
+        os_acc.initialize()
         done = os_acc.program_device(
             parsed_args.address.lower(),
             parsed_args.bitstream,
@@ -49,4 +55,4 @@ class DeviceProgram(base.Command):
             parsed_args.region,
             progress.Bar(sys.stderr),
         )
-        print('programmed' if done else 'was in already')
+        print('programmed' if done else 'already programmed')

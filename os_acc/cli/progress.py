@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""Progress on a terminal: a bar for what is long."""
+"""A progress bar on a terminal, for steps that take long."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _WIDTH = 30
 
 
 class Bar:
-    """Draws a bar for a step that says how far it is; else nothing.
+    """Draws a bar for each step that reports a fraction.
 
-    :param stream: where to; nothing is drawn unless it is a terminal
+    :param stream: where to draw; nothing is drawn unless it is a terminal
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -40,7 +40,7 @@ class Bar:
 
 
 def draw(event: progress.Progress) -> str:
-    """One line: bar, percentage, VAN or device, and what is being done."""
+    """One line: bar, percentage, VAN or device, and the step's message."""
     fraction = min(max(event.fraction or 0.0, 0.0), 1.0)
     full = round(fraction * _WIDTH)
     bar = '#' * full + '.' * (_WIDTH - full)

@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""os-acc recover: finish or undo what a crash or a reboot left."""
+"""os-acc recover: finish or undo what a crash or a reboot left behind."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from cliff import lister
 import os_acc
 from os_acc import host
 from os_acc import recovery
-from os_acc.attach import attacher
 from os_acc.cli import base
 from os_acc.journal import file as journal_file
 
@@ -35,29 +34,31 @@ class Recover(base.Command, lister.Lister):
         parser.add_argument(
             '--rebuild',
             action='store_true',
-            help='first start a new journal in place of one that was set '
-            'aside as damaged, with what can be read from it',
+            help='first start a new journal, with all that can be read from '
+            'the damaged one that was set aside',
         )
         return parser
 
     def take_action(
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Iterable[Any]]:
-        base.check_owner()
         if parsed_args.rebuild:
+            host.check_owner(os_acc.CONF)
             conf = os_acc.CONF.os_acc
-            done = journal_file.rebuild(conf.state_path, conf.journal_timeout)
-            self.app.stderr.write(
-                f'New journal: {done.vans} VANs could be read and taken over, '
-                f'and {done.programs} records of programmed devices; '
-                f'{done.lost} clashed with others. Plug each instance again '
-                'to take up what is missing.\n'
+            rebuilt = journal_file.rebuild(
+                conf.state_path, conf.journal_timeout
             )
-        # Not os_acc.initialize(), which recovers too, but says nothing.
-        report = recovery.recover(
-            attacher.Attacher(host.Host.open(os_acc.CONF))
+            self.app.stderr.write(
+                f'New journal: {rebuilt.vans} VANs and the records of '
+                f'{rebuilt.programs} programmed regions were read and kept, '
+                f'{rebuilt.lost} rows clashed with others and were dropped. '
+                'Plug each instance again to add the VANs that are missing.\n'
+            )
+        # os_acc.initialize() recovers too, but does not return a report.
+        report = recovery.recover(host.Host.open(os_acc.CONF))
+        self.unfinished = bool(
+            report.failed or report.unreadable or report.errors
         )
-        self.unfinished = bool(report.failed or report.unreadable)
         rows: list[tuple[Any, ...]] = [
             (van.uuid, van.instance_uuid, result, van.error)
             for result, vans in (
@@ -73,6 +74,9 @@ class Recover(base.Command, lister.Lister):
         rows += [
             (None, uuid, 'cannot be read', err)
             for uuid, err in report.unreadable.items()
+        ]
+        rows += [
+            (None, uuid, 'failed', err) for uuid, err in report.errors.items()
         ]
         return ('VAN', 'Instance', 'Result', 'Error'), rows
 

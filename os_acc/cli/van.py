@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""os-acc van list, van show: what the journal holds."""
+"""os-acc van list, van show: the VANs in the journal."""
 
 from __future__ import annotations
 
@@ -20,9 +20,12 @@ from cliff import show
 
 from os_acc import exception
 from os_acc import journal
+from os_acc import loader
 from os_acc import objects
 from os_acc.cli import base
 from os_acc.objects import van as states
+
+_NONE = loader.Extensions({}, {}, {})
 
 
 class VANList(base.Command, lister.Lister):
@@ -30,9 +33,13 @@ class VANList(base.Command, lister.Lister):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
-        parser.add_argument('--instance', metavar='UUID', help='of this one')
         parser.add_argument(
-            '--state', choices=states.STATES, help='in this state'
+            '--instance', metavar='UUID', help='only VANs of this instance'
+        )
+        parser.add_argument(
+            '--state',
+            choices=(*states.STATES, base.UNREADABLE),
+            help='only VANs in this state',
         )
         return parser
 
@@ -41,30 +48,39 @@ class VANList(base.Command, lister.Lister):
     ) -> tuple[tuple[str, ...], Iterable[Any]]:
         instance = parsed_args.instance
         if instance is not None:
-            # One that is misspelt is refused: it would have no VANs, for sure.
+            # A misspelt UUID is an error. Else it would have no VANs.
             instance = objects.InstanceInfo(uuid=instance).uuid
+        entries, unreadable = _read(instance)
         rows = [
-            base.van_row(entry.van)
-            for entry in _entries(instance)
-            if parsed_args.state in (None, entry.van.state)
+            *(base.van_row(entry.van) for entry in entries),
+            *(_unreadable_row(row) for row in unreadable),
         ]
-        return base.VAN_COLUMNS, rows
+        state = base.VAN_COLUMNS.index('State')
+        return base.VAN_COLUMNS, [
+            row for row in rows if parsed_args.state in (None, row[state])
+        ]
 
 
 class VANShow(base.Command, show.ShowOne):
-    """Show all of one VAN."""
+    """Show all fields of one VAN."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
-        parser.add_argument('van', metavar='VAN', help='its UUID')
+        parser.add_argument('van', metavar='VAN', help='UUID of the VAN')
         return parser
 
     def take_action(
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Iterable[Any]]:
-        for entry in _entries():
-            if entry.van.uuid == parsed_args.van.lower():
+        wanted = parsed_args.van.lower()
+        entries, unreadable = _read()
+        for entry in entries:
+            if entry.van.uuid == wanted:
                 fields = _fields(entry)
+                return [n for n, _ in fields], [v for _, v in fields]
+        for row in unreadable:
+            if row.van_uuid == wanted:
+                fields = _unreadable_fields(row)
                 return [n for n, _ in fields], [v for _, v in fields]
         raise exception.InvalidRequest(
             subject='van show',
@@ -74,14 +90,54 @@ class VANShow(base.Command, show.ShowOne):
         )
 
 
-def _entries(instance: str | None = None) -> list[journal.Entry]:
-    opened = base.open_journal()
-    if opened is None:
-        return []
+def _read(
+    instance: str | None = None,
+) -> tuple[list[journal.Entry], list[journal.UnreadableRow]]:
+    """The rows of an instance, or all: those that can be read, and the rest.
+
+    No driver is loaded unless a row needs it: the package of a driver may
+    bring the class of an attach handle.
+    """
+    read = _read_with(_NONE, instance)
+    return _read_with(loader.load_all(), instance) if read[1] else read
+
+
+def _read_with(
+    extensions: loader.Extensions, instance: str | None
+) -> tuple[list[journal.Entry], list[journal.UnreadableRow]]:
+    read = base.look(extensions).journal
     try:
-        return opened.entries(instance)
+        found = read.entries(instance), read.unreadable(instance)
+        base.tell_if_empty(read)
+        return found
     finally:
-        opened.close()
+        read.close()
+
+
+def _unreadable_row(row: journal.UnreadableRow) -> tuple[Any, ...]:
+    """The values of base.VAN_COLUMNS."""
+    return (
+        row.van_uuid,
+        row.instance_uuid,
+        base.UNREADABLE,
+        base.Nullable(None),
+        base.Nullable(None),
+        base.Nullable(row.handle),
+        base.Nullable(row.device),
+        base.Nullable(row.reason),
+    )
+
+
+def _unreadable_fields(row: journal.UnreadableRow) -> list[tuple[str, Any]]:
+    return [
+        ('uuid', row.van_uuid),
+        ('instance_uuid', row.instance_uuid),
+        ('state', base.UNREADABLE),
+        ('state_in_journal', row.state),
+        ('error', row.reason),
+        ('device', row.device),
+        ('handle', row.handle),
+    ]
 
 
 def _fields(entry: journal.Entry) -> list[tuple[str, Any]]:

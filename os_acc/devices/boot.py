@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""Which boot of the host this is."""
+"""The identity of the current boot of the host."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from os_acc.devices import sysfs
 
 
 def boot_id() -> str:
-    """The UUID of this boot of the host.
+    """The UUID of the current boot of the host.
 
-    A new random UUID at each boot: drivers/char/random.c, proc(5).
+    The kernel makes a new random one at each boot: drivers/char/random.c,
+    proc(5).
 
-    :raises OSError: this is no Linux, or /proc is not mounted
+    :raises OSError: if this is not Linux, or /proc is not mounted
     """
     path = os.path.join(sysfs.PROC, 'sys/kernel/random/boot_id')
     with open(path, encoding='ascii') as file:

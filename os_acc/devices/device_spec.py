@@ -6,10 +6,10 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""The option device_spec: which of the host's devices os-acc may touch.
+"""The option device_spec: which devices of the host os-acc may touch.
 
-Written as Nova's ``[pci] device_spec``: JSON objects, each naming devices
-and saying what they are for.
+Its syntax is that of Nova's ``[pci] device_spec``: JSON objects, each of which
+names devices and says how they are offered.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from os_acc.devices import reset
 BIND_OS_ACC, BIND_LIBVIRT, BIND_NONE = 'os-acc', 'libvirt', 'none'
 BINDS = (BIND_OS_ACC, BIND_LIBVIRT, BIND_NONE)
 
-#: What a command may have in braces; the first five are the device's own.
+#: Placeholders of commands, in braces; the first five are about the device.
 PLACEHOLDERS = (
     'address',
     'domain',
@@ -55,19 +55,19 @@ class Spec:
     """One entry of the option.
 
     :ivar address: a glob over PCI addresses, or over names of mdev parents
-    :ivar bind: who binds a function to VFIO; None: the driver's option says
-    :ivar num_vfs: how many VFs a PF is to have while some are given out
-    :ivar reset: as linux.reset.MODES; None: the driver's option says
+    :ivar bind: who binds a function to VFIO; None: as the driver's option
+    :ivar num_vfs: how many VFs os-acc makes of a PF; None: none
+    :ivar reset: one of reset.MODES; None: as the driver's option
     :ivar mdev_types: the mdev types that may be made; empty: all
-    :ivar vgpu_type: the vGPU type, id or name, that its VFs get
-    :ivar programming: single or dynamic, as objects.Device has it
+    :ivar vgpu_type: the vGPU type, by id or name, that its VFs get
+    :ivar programming: single or dynamic, as in objects.Device
     :ivar program: the command that programs it, see privileged.programming
-    :ivar check: the command that tells whether a function is in
-    :ivar clear: the command that takes the function out
-    :ivar function_file: a glob below its folder in sysfs: the file that has
-        the id of the function that is in
-    :ivar persistent: it keeps its function when the host is rebooted
-    :ivar region_type: what its images must be for
+    :ivar check: the command that checks whether a function is inside
+    :ivar clear: the command that removes the function
+    :ivar function_file: a glob below the device's folder in sysfs, for the
+        file that contains the id of the function inside
+    :ivar persistent: whether it keeps its function over a reboot of the host
+    :ivar region_type: the region type that its images must be made for
     """
 
     address: str = '*'
@@ -89,7 +89,7 @@ class Spec:
     region_type: str | None = None
 
     def matches(self, function: pci.Function) -> bool:
-        """Whether it names a function; a PF's VFs are named with it."""
+        """Whether it names a function, or the PF of a VF."""
         if self._is(function):
             return True
         parent = function.physfn
@@ -109,14 +109,14 @@ _ANY = Spec()
 
 @dataclasses.dataclass(frozen=True)
 class Specs:
-    """All entries. The first that names a device counts."""
+    """All entries. The first one that names a device counts."""
 
     entries: tuple[Spec, ...] = ()
 
     def find(self, function: pci.Function) -> Spec | None:
         """The entry for a function.
 
-        :returns: None: the option is set, and does not name it
+        :returns: None if the option is set and does not name it
         """
         if not self.entries:
             return _ANY
@@ -144,12 +144,12 @@ class Specs:
     def check(self, function: pci.Function) -> Spec:
         """The entry for a function.
 
-        :raises DeviceNotFound: the option is set, and does not name it
+        :raises DeviceNotFound: if the option is set and does not name it
         """
         return _named(self.find(function), f'PCI function {function.address}')
 
     def check_parent(self, name: str) -> Spec:
-        """The entry for a parent of mdevs. As check()."""
+        """The entry for a parent of mdevs. See check()."""
         if pci.is_address(name):
             pci.get(name)
         return _named(self.find_parent(name), f'mdev parent {name}')
@@ -159,16 +159,16 @@ def _named(spec: Spec | None, device: str) -> Spec:
     if spec is None:
         raise exception.DeviceNotFound(
             wanted=device,
-            reason='[os_acc] device_spec does not name it, so that os-acc '
-            'does not touch it',
+            reason='[os_acc] device_spec does not name it, so os-acc does not '
+            'touch it',
         )
     return spec
 
 
 def load(conf: cfg.ConfigOpts) -> Specs:
-    """What ``[os_acc] device_spec`` says.
+    """Read ``[os_acc] device_spec``.
 
-    :raises InvalidRequest: it is malformed; names the key and the value
+    :raises InvalidRequest: if it is malformed; names the key and the value
     """
     return _parse(tuple(conf.os_acc.device_spec))
 
@@ -203,7 +203,7 @@ def _glob(key: str, value: Any) -> str:
     text = _text(key, value)
     if ':' not in text:
         return text
-    # Nova takes it without the domain too.
+    # Nova accepts an address without the domain, too.
     text = text.lower().lstrip(':')
     return text if text.count(':') > 1 else f'*:{text}'
 
@@ -224,7 +224,7 @@ def _id(key: str, value: Any) -> str | None:
 
 
 def _name(key: str, value: Any, standard: Any) -> str:
-    """A resource class or trait: our own, or one that Placement knows."""
+    """A resource class or trait: a custom or a standard one."""
     text = _text(key, value).upper()
     if not _CUSTOM.fullmatch(text) and text not in standard():
         _refuse(
@@ -248,7 +248,7 @@ def _traits(key: str, value: Any) -> tuple[str, ...]:
 
 
 def _texts(key: str, value: Any) -> tuple[str, ...]:
-    """A list, or, as Nova has it, a text with commas."""
+    """A list, or, as in Nova, a text with commas."""
     items = value.split(',') if isinstance(value, str) else value
     if not isinstance(items, list):
         _refuse(key, value, 'a list, or a text with commas')
@@ -256,7 +256,7 @@ def _texts(key: str, value: Any) -> tuple[str, ...]:
 
 
 def _command(key: str, value: Any) -> tuple[str, ...]:
-    """A list of arguments, or a text to be split as a shell would."""
+    """A list of arguments, or a text that is split as a shell would."""
     try:
         words = value if isinstance(value, list) else shlex.split(value)
     except (AttributeError, TypeError, ValueError):
@@ -314,7 +314,7 @@ def _one_of(*choices: str) -> Any:
     return read
 
 
-# bind comes before managed, which says less.
+# bind comes before managed, so that it wins if both are given.
 _READERS: dict[str, tuple[str, Any]] = {
     'address': ('address', _glob),
     'vendor_id': ('vendor_id', _id),

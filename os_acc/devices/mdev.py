@@ -6,7 +6,10 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""Mediated devices: types, creation, removal. drivers/vfio/mdev."""
+"""Mediated devices: their types, making and removing them.
+
+See drivers/vfio/mdev in the kernel.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +29,11 @@ LOG = logging.getLogger(__name__)
 # A PCI address, or a name such as mtty, matrix, 0.0.0033.
 _NAME = re.compile(r'[A-Za-z0-9_][A-Za-z0-9_.:+@=-]{0,254}')
 
-#: What drivers answer where no more can be made.
+#: What drivers answer if no more devices can be made.
 EXHAUSTED = (errno.EUSERS, errno.ENOSPC)
 
 _REASONS = {
-    errno.EINVAL: 'the kernel does not take that UUID',
+    errno.EINVAL: 'the kernel does not accept that UUID',
     errno.ENODEV: 'the parent device is going away',
 }
 
@@ -39,8 +42,8 @@ _REASONS = {
 class Type:
     """An mdev type of a parent.
 
-    :ivar available: how many more can be made; advisory, since the types of
-        a parent share its capacity
+    :ivar available: how many more can be made; only a hint, because the types
+        of a parent share its capacity
     """
 
     parent: str
@@ -52,7 +55,7 @@ class Type:
 
 @dataclasses.dataclass(frozen=True)
 class Mdev:
-    """A mediated device that is there."""
+    """A mediated device."""
 
     uuid: str
     parent: str
@@ -60,7 +63,10 @@ class Mdev:
 
 
 def check_name(value: str, field: str) -> str:
-    """:raises InvalidRequest: it is no name of a device or type"""
+    """Check the name of a device or type.
+
+    :raises InvalidRequest: if it cannot be one
+    """
     if not _NAME.fullmatch(value) or '..' in value:
         raise exception.InvalidRequest(
             subject='mediated device',
@@ -72,9 +78,9 @@ def check_name(value: str, field: str) -> str:
 
 
 def folder(uuid: str) -> str:
-    """The folder of a mediated device.
+    """The folder of a mediated device in sysfs.
 
-    :raises InvalidRequest: it is no UUID
+    :raises InvalidRequest: if the UUID is malformed
     """
     try:
         parsed = str(uuid_module.UUID(uuid))
@@ -101,7 +107,7 @@ def parents() -> list[str]:
 
 
 def types(parent: str) -> list[Type]:
-    """The types that a parent can make; empty where it is none."""
+    """The types that a parent can make; empty if it is no parent."""
     return [_type(parent, name) for name in sysfs.names(_types(parent))]
 
 
@@ -121,7 +127,7 @@ def _type(parent: str, name: str) -> Type:
 
 
 def _number(path: str) -> int:
-    # A type that cannot be had now may answer with an error.
+    # The driver may answer with an error if the type is unavailable now.
     try:
         return sysfs.read_int(path) or 0
     except (OSError, ValueError):
@@ -129,13 +135,13 @@ def _number(path: str) -> int:
 
 
 def devices() -> list[Mdev]:
-    """All that there are on this host."""
+    """All mediated devices of this host."""
     found = map(find, sysfs.names(f'{sysfs.SYS}/bus/mdev/devices'))
     return [device for device in found if device is not None]
 
 
 def find(uuid: str) -> Mdev | None:
-    """Look for a mediated device of this host."""
+    """Find a mediated device of this host; None if there is no such one."""
     path = folder(uuid)
     kind = sysfs.link(f'{path}/mdev_type')
     if kind is None:
@@ -145,19 +151,22 @@ def find(uuid: str) -> Mdev | None:
 
 
 def check_same(there: Mdev, wanted: Mdev) -> None:
-    """:raises DeviceBusy: a UUID names a device of another kind already"""
+    """Check that a device is of the wanted type and parent.
+
+    :raises DeviceBusy: if it is not
+    """
     if there != wanted:
         raise exception.DeviceBusy(
             device=f'mdev UUID {wanted.uuid}',
-            holder=f'an mdev of type {there.type} on {there.parent}, where '
-            f'{wanted.type} on {wanted.parent} is wanted,',
+            reason=f'it belongs to an mdev of type {there.type} on '
+            f'{there.parent}, but {wanted.type} on {wanted.parent} is wanted',
         )
 
 
 def check_type(parent: str, kind: str) -> None:
-    """See that a parent has a type.
+    """Check that a parent has a type.
 
-    :raises DeviceNotFound: no such parent, or it has no such type
+    :raises DeviceNotFound: if there is no such parent, or it lacks the type
     """
     found = sysfs.names(_types(parent))
     if kind not in found:
@@ -176,19 +185,19 @@ def type_of(parent: str, kind: str) -> Type:
 
 
 def exhausted(wanted: Mdev) -> exception.DeviceBusy:
-    """The error where no more of a type can be made."""
+    """The error if no more devices of a type can be made."""
     return exception.DeviceBusy(
         device=f'mdev type {wanted.type} on {wanted.parent}',
-        holder='no capacity is left for this type: others',
+        reason='no capacity is left for this type',
     )
 
 
 def create(wanted: Mdev, seconds: float) -> None:
-    """Make a mediated device. One that is there already is success.
+    """Make a mediated device. Succeeds if it exists already.
 
-    :raises DeviceBusy: no capacity is left, or the UUID is another's
-    :raises DeviceError: the kernel, or the parent's driver, would not
-    :raises Timeout: it did not come
+    :raises DeviceBusy: if no capacity is left, or the UUID is another device's
+    :raises DeviceError: if the kernel or the parent's driver refuses
+    :raises Timeout: if it does not appear in time
     """
     check_name(wanted.type, 'type')
     path = f'{_types(wanted.parent)}/{wanted.type}/create'
@@ -212,11 +221,11 @@ def create(wanted: Mdev, seconds: float) -> None:
 
 
 def remove(uuid: str, seconds: float) -> None:
-    """Remove a mediated device. One that is gone is success.
+    """Remove a mediated device. Succeeds if it is gone already.
 
-    :raises DeviceBusy: a guest has it
-    :raises DeviceError: the parent's driver would not
-    :raises Timeout: it is still there
+    :raises DeviceBusy: if a guest has it open
+    :raises DeviceError: if the parent's driver refuses
+    :raises Timeout: if it still exists at the end
     """
     path = folder(uuid)
 
@@ -226,14 +235,14 @@ def remove(uuid: str, seconds: float) -> None:
         except OSError as err:
             if err.errno == errno.EBUSY:
                 raise exception.DeviceBusy(
-                    device=f'mdev {uuid}', holder='a guest'
+                    device=f'mdev {uuid}', reason='a guest has it open'
                 ) from err
-            # EAGAIN: it is still being made.
+            # EAGAIN: its creation has not ended yet.
             if err.errno not in (errno.EAGAIN, errno.ENODEV, errno.ENOENT):
                 raise exception.DeviceError(
                     device=f'mdev {uuid}', reason=f'remove: {err.strerror}'
                 ) from err
-        # The file goes before the device has gone.
+        # The file vanishes before the removal has ended.
         return not os.path.lexists(path)
 
     waiting.until(gone, seconds, f'mdev {uuid} to be removed', 'mdev')

@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""Kernel modules: which there are for VFIO, and loading one."""
+"""Kernel modules: the VFIO drivers, and loading a module."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _NAME = re.compile(r'[A-Za-z0-9][A-Za-z0-9_-]{0,63}')
 
 
 def vfio_driver(modalias: str) -> str:
-    """The VFIO driver for a function: a variant made for it, or vfio-pci.
+    """The VFIO driver for a function: a variant for its kind, or vfio-pci.
 
-    Variant drivers say what they are for by aliases ``vfio_pci:...`` where
-    others have ``pci:...`` (drivers/vfio/pci/Kconfig, PCI_DRIVER_OVERRIDE_
-    DEVICE_VFIO in include/linux/pci.h). As libvirt does, the one with the
-    fewest wildcards wins; one that takes everything is vfio-pci itself.
+    A variant driver has aliases ``vfio_pci:...`` in place of ``pci:...`` for
+    the functions that it supports (PCI_DRIVER_OVERRIDE_DEVICE_VFIO in
+    include/linux/pci.h). The alias with the fewest wildcards wins, as in
+    libvirt. The alias of vfio-pci itself matches every function.
 
     :param modalias: the function's, ``pci:v...``
     """
@@ -59,7 +59,7 @@ def is_name(text: str) -> bool:
 
 
 def same(name: str, other: str) -> bool:
-    """Whether two names are one module's: '-' and '_' are the same."""
+    """Whether two names mean one module: '-' and '_' are equal."""
     return name.replace('-', '_') == other.replace('-', '_')
 
 
@@ -85,7 +85,7 @@ def _parse(path: str, _changed: int) -> Sequence[tuple[str, str]]:
 
 
 def loaded_driver(module: str) -> str | None:
-    """The name under which a module's PCI driver is there, or None."""
+    """The name of a module's PCI driver as the kernel spells it, if loaded."""
     for name in (module, module.replace('_', '-'), module.replace('-', '_')):
         if os.path.isdir(pci.driver_folder(name)):
             return name
@@ -95,7 +95,7 @@ def loaded_driver(module: str) -> str | None:
 def is_installed(module: str) -> bool:
     """Whether this kernel has a module, as a file or built in.
 
-    By modules.dep and modules.builtin, depmod(8).
+    Reads modules.dep and modules.builtin, see depmod(8).
     """
     folder = os.path.join(sysfs.LIB_MODULES, os.uname().release)
     for name in ('modules.dep', 'modules.builtin'):
@@ -112,13 +112,13 @@ def is_installed(module: str) -> bool:
 
 
 def load_driver(module: str, seconds: float) -> str:
-    """See that a PCI driver is there; load its module if it is not.
+    """Load the module of a PCI driver, unless the driver is there already.
 
     Needs CAP_SYS_MODULE.
 
     :returns: the driver's name as the kernel spells it
-    :raises DeviceError: it is not to be had
-    :raises Timeout: modprobe did not end
+    :raises DeviceError: if the driver is unavailable
+    :raises Timeout: if modprobe does not end in time
     """
     if not is_name(module):
         raise exception.InvalidRequest(
@@ -133,13 +133,13 @@ def load_driver(module: str, seconds: float) -> str:
     if (name := loaded_driver(module)) is None:
         raise exception.DeviceError(
             device=f'kernel module {module}',
-            reason='it is loaded, and brings no PCI driver of its name',
+            reason='it is loaded, but has no PCI driver of its name',
         )
     return name
 
 
 def load(module: str, seconds: float) -> None:
-    """modprobe(8)."""
+    """Load a module with modprobe(8)."""
     path = f'{os.environ.get("PATH", "")}:/usr/sbin:/sbin'
     try:
         subprocess.run(

@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""PCI functions, as /sys/bus/pci shows them. Needs no privilege."""
+"""PCI functions as /sys/bus/pci shows them. Needs no privilege."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MODALIAS = re.compile(
     'bc([0-9A-F]{2})sc([0-9A-F]{2})i([0-9A-F]{2})'
 )
 
-NO_OVERRIDE = '(null)'  # what driver_override reads when it is unset
+NO_OVERRIDE = '(null)'  # what an unset driver_override reads as
 
 # Folders that any function may have: drivers/base/power/sysfs.c,
 # drivers/pci/pcie/aspm.c, kernel/irq/msi.c
@@ -45,9 +45,9 @@ def is_address(text: str) -> bool:
 
 
 def folder(address: str) -> str:
-    """The folder of a function.
+    """The folder of a function in sysfs.
 
-    :raises InvalidRequest: the address is none
+    :raises InvalidRequest: if the address is malformed
     """
     if not is_address(address):
         raise exception.InvalidRequest(
@@ -64,19 +64,19 @@ def driver_folder(driver: str) -> str:
 
 
 def addresses() -> list[str]:
-    """Of every function of this host, sorted."""
+    """The addresses of all functions of this host, sorted."""
     return sysfs.names(f'{sysfs.SYS}/bus/pci/devices')
 
 
 @dataclasses.dataclass(slots=True)
 class Function:
-    """A PCI function as it was found.
+    """A PCI function as it was when it was read.
 
     :ivar vendor_id: 4 hex digits, as product_id
     :ivar pci_class: 24 bits: base class, sub-class, programming interface
-    :ivar driver: what it is bound to
+    :ivar driver: the driver that it is bound to
     :ivar entries: the names in its folder
-    :ivar pf: the address of a VF's PF, where it is known without a look
+    :ivar pf: the address of a VF's PF, if known without reading the link
     """
 
     address: str
@@ -123,19 +123,19 @@ class Function:
 
     @property
     def parent(self) -> str:
-        """The address of the device that it is a part of."""
+        """The address of the PF for a VF, else its own."""
         return self.physfn or self.address
 
     @property
     def parts(self) -> list[str]:
-        """What a driver made of it, by the names of their folders."""
+        """The names of the folders of what a driver made of it."""
         return [
             name for name in sysfs.folders(self.path) if name not in _OF_ANY
         ]
 
     @property
     def vf_addresses(self) -> list[str]:
-        """Of the VFs that a PF has now, in the order of their numbers."""
+        """The addresses of a PF's VFs, in the order of their numbers."""
         links = [e for e in self.entries if e.startswith('virtfn')]
         links.sort(key=lambda name: int(name.removeprefix('virtfn')))
         found = (sysfs.link(f'{self.path}/{name}') for name in links)
@@ -143,26 +143,26 @@ class Function:
 
     @property
     def iommu_group(self) -> str | None:
-        """The number of its IOMMU group; None: it is behind no IOMMU."""
+        """The number of its IOMMU group; None if it is behind no IOMMU."""
         return sysfs.link(f'{self.path}/iommu_group')
 
     @property
     def numa_node(self) -> int | None:
-        """None: the firmware does not say (the kernel shows -1)."""
+        """Its NUMA node; None if the firmware does not say (shown as -1)."""
         node = sysfs.read_int(f'{self.path}/numa_node')
         return None if node is None or node < 0 else node
 
     @property
     def driver_override(self) -> str | None:
-        """May block: see vfio.look()."""
+        """Reading it may block: see vfio.read_binding()."""
         text = sysfs.read(f'{self.path}/driver_override')
         return None if text in (None, '', NO_OVERRIDE) else text
 
 
 def get(address: str) -> Function:
-    """Look at a function.
+    """Read a function.
 
-    :raises DeviceNotFound: there is none at the address
+    :raises DeviceNotFound: if there is none at the address
     """
     found = find(address)
     if found is None:
@@ -173,9 +173,9 @@ def get(address: str) -> Function:
 
 
 def find(address: str) -> Function | None:
-    """Look at a function; None where there is none, or it is going away.
+    """Read a function; None if there is none, or it is going away.
 
-    :raises DeviceError: it is there, and cannot be read
+    :raises DeviceError: if it is there but cannot be read
     """
     path = folder(address)
     try:
@@ -184,16 +184,16 @@ def find(address: str) -> Function | None:
         return None
     text = sysfs.read(f'{path}/modalias')
     if not text:
-        # "Gone" is what ends an undo: be sure of it.
+        # An undo ends if the function is gone, so make sure that it is.
         if os.path.exists(f'{path}/modalias'):
             raise exception.DeviceError(
                 device=f'PCI function {address}',
                 reason='its modalias cannot be read',
             )
         return None
-    # One read for all of the ids: modalias_show() in drivers/pci/pci-sysfs.c.
-    # Not uevent: to read it may wait for the device's lock, for as long as an
-    # unbind of it is blocked (seen on Debian's Linux 6.1).
+    # modalias has all ids in one file: modalias_show() in
+    # drivers/pci/pci-sysfs.c. Reading uevent instead may wait for the device's
+    # lock as long as an unbind of it is blocked (seen on Debian's Linux 6.1).
     match = _MODALIAS.match(text)
     if match is None:
         raise exception.DeviceError(
@@ -212,10 +212,10 @@ def find(address: str) -> Function | None:
 
 
 def driver_of(address: str) -> str | None:
-    """The driver that a function is bound to now."""
+    """The driver that a function is bound to now; None if to none."""
     return sysfs.link(f'{folder(address)}/driver')
 
 
 def group_members(group: str) -> list[str]:
-    """Of an IOMMU group: addresses, or names where it is no PCI."""
+    """The members of an IOMMU group: addresses, or names of other devices."""
     return sysfs.names(f'{sysfs.SYS}/kernel/iommu_groups/{group}/devices')

@@ -23,10 +23,10 @@ MODES = (AUTO, NONE, REQUIRED)
 
 
 def can(function: pci.Function) -> bool:
-    """Whether the kernel has a way to reset a function by itself.
+    """Whether the kernel has a way to reset this one function.
 
-    Its file ``reset`` is there only then; ``reset_method`` (Linux 5.15) is
-    empty where an operator has switched all of them off.
+    Only then does it show the file ``reset``. ``reset_method`` (Linux 5.15) is
+    empty if an operator has disabled all methods.
     """
     if 'reset' not in function.entries:
         return False
@@ -36,7 +36,7 @@ def can(function: pci.Function) -> bool:
 
 
 def is_alone(function: pci.Function) -> bool:
-    """Whether no other function shares its bus: a bus reset hits all."""
+    """Whether a function is the only one on its bus: a bus reset hits all."""
     bus = function.address.rsplit(':', 1)[0] + ':'
     return all(
         address == function.address or not address.startswith(bus)
@@ -47,10 +47,11 @@ def is_alone(function: pci.Function) -> bool:
 def reset(address: str, mode: str, vfio: bool) -> None:
     """Reset a function that nobody uses.
 
-    :param mode: auto: where it can be; required: or fail; none: do nothing
-    :param vfio: it is bound to VFIO, which resets it by itself when a guest
-        opens and closes it
-    :raises CleaningFailed: it must be reset, and was not
+    :param mode: AUTO resets where the kernel can and VFIO does not do so
+        itself; REQUIRED resets or fails; NONE does nothing
+    :param vfio: whether it is bound to VFIO, which resets a function itself
+        when a guest opens and closes it
+    :raises CleaningFailed: if it had to be reset and was not
     """
     if mode == NONE or (mode == AUTO and vfio):
         return
@@ -59,7 +60,7 @@ def reset(address: str, mode: str, vfio: bool) -> None:
     possible = can(function)
     if possible and methods == ['bus'] and not is_alone(function):
         possible = False
-    reason = 'it has no reset of its own'
+    reason = 'the kernel has no reset for this function alone'
     if possible:
         try:
             sysfs.write(f'{function.path}/reset', '1')

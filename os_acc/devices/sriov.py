@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""SR-IOV: the VFs of a PF. See drivers/pci/iov.c."""
+"""SR-IOV: making and removing the VFs of a PF. See drivers/pci/iov.c."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from os_acc.devices import pci
 from os_acc.devices import sysfs
 from os_acc.devices import waiting
 
-# As in an address: by the lower 8 bits of the routing id.
+# Slot and function as in an address, by the lower 8 bits of the routing id.
 _DEVFN = tuple(f'{devfn >> 3:02x}.{devfn & 7}' for devfn in range(256))
 
 _REASONS = {
@@ -29,22 +29,22 @@ _REASONS = {
 
 
 def total(pf: str) -> int:
-    """How many VFs a PF can have; 0 where it is none."""
+    """How many VFs a function can have; 0 if it is no PF."""
     return sysfs.read_int(f'{pci.folder(pf)}/sriov_totalvfs') or 0
 
 
 def count(pf: str) -> int:
-    """How many VFs it has.
+    """How many VFs a PF has.
 
-    By their links: to read sriov_numvfs waits for the device's lock, for as
-    long as an unbind of it is blocked (drivers/pci/iov.c).
+    Counts their links, because reading sriov_numvfs waits for the device's
+    lock as long as an unbind of it is blocked (drivers/pci/iov.c).
     """
     names = sysfs.names(pci.folder(pf))
     return sum(name.startswith('virtfn') for name in names)
 
 
 def autoprobe(pf: str) -> str | None:
-    """sriov_drivers_autoprobe: '0' or '1'; None: before Linux 4.12."""
+    """sriov_drivers_autoprobe: '0' or '1'; None before Linux 4.12."""
     return sysfs.read(f'{pci.folder(pf)}/sriov_drivers_autoprobe')
 
 
@@ -55,15 +55,19 @@ def vf_product_id(pf: str) -> str | None:
 
 
 def future_addresses(pf: str, number: int) -> list[str]:
-    """Where the VFs of a PF will be, if so many are made.
+    """The addresses that the VFs of a PF will have.
 
-    From the first one's offset to the PF and the stride between them, in
-    routing ids: PCIe Base Specification, 9.3.3.9 and 9.3.3.10.
+    Computed in routing ids from the first VF's offset to the PF and the stride
+    between VFs: PCIe Base Specification, 9.3.3.9 and 9.3.3.10.
+
+    :param number: how many VFs are to be made
+    :returns: empty if the PF cannot have so many, or the kernel does not tell
+        offset and stride
     """
     path = pci.folder(pf)
     offset = sysfs.read_int(f'{path}/sriov_offset')
     stride = sysfs.read_int(f'{path}/sriov_stride')
-    # 0: not told while there are no VFs. The PF itself is none of them.
+    # Some devices show 0 as long as they have no VFs.
     if not offset or (number > 1 and not stride) or number > total(pf):
         return []
     stride = stride or 1
@@ -78,14 +82,14 @@ def future_addresses(pf: str, number: int) -> list[str]:
 
 
 def create(pf: str, number: int, seconds: float) -> None:
-    """Create VFs where there are none: all of them, or none.
+    """Make the VFs of a PF that has none: all of them, or none.
 
-    The host's drivers are kept from them; sriov_drivers_autoprobe stays 0.
+    Sets sriov_drivers_autoprobe to 0: no driver of the host binds them.
 
     :param number: how many
-    :param seconds: to wait for them and their IOMMU groups
-    :raises DeviceError: the kernel, or the PF's driver, would not
-    :raises Timeout: they did not come
+    :param seconds: how long to wait for them and their IOMMU groups
+    :raises DeviceError: if the kernel or the PF's driver refuses
+    :raises Timeout: if they do not appear in time
     """
     if count(pf) == number:
         return
@@ -94,11 +98,11 @@ def create(pf: str, number: int, seconds: float) -> None:
     _write(pf, 'sriov_numvfs', str(number))
     got = sysfs.read_int(f'{pci.folder(pf)}/sriov_numvfs') or 0
     if got != number:
-        # Some drivers enable fewer, with no more than a line in the log.
+        # Some drivers make fewer and only log a warning.
         _write(pf, 'sriov_numvfs', '0')
         raise exception.DeviceError(
             device=f'PF {pf}',
-            reason=f'its driver made {got} VFs where {number} were asked for',
+            reason=f'its driver made {got} VFs instead of {number}',
         )
     waiting.until(
         lambda: _complete(pf, number), seconds, f'{number} VFs of {pf}', 'pci'
@@ -106,10 +110,11 @@ def create(pf: str, number: int, seconds: float) -> None:
 
 
 def remove(pf: str, autoprobe_before: str | None) -> None:
-    """Remove all VFs. None of them may be in use: the caller sees to that.
+    """Remove all VFs of a PF. The caller has checked that nobody uses them.
 
-    :param autoprobe_before: what sriov_drivers_autoprobe was; None: leave it
-    :raises DeviceError: the kernel would not
+    :param autoprobe_before: the value of sriov_drivers_autoprobe to restore;
+        None to leave it as it is
+    :raises DeviceError: if the kernel refuses
     """
     if count(pf):
         _write(pf, 'sriov_numvfs', '0')

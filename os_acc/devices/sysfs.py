@@ -6,28 +6,32 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""The kernel's files: reading, and the one place where they are written."""
+"""Reading and writing the files of sysfs and procfs.
+
+All writes of os-acc go through write().
+"""
 
 from __future__ import annotations
 
 import errno
 import os
 
-# Where the kernel shows itself. All paths are built upon these.
+# All paths are built upon these.
 SYS = '/sys'
 PROC = '/proc'
 DEV = '/dev'
 LIB_MODULES = '/lib/modules'
 
-# A device that goes away while its files are read.
+# What the kernel answers if a device goes away while its files are read.
 _GONE = (errno.ENOENT, errno.ENODEV, errno.ENXIO, errno.ENOTDIR)
 
 
 def read(path: str) -> str | None:
-    """Read a file, without white space around it.
+    """Read a file.
 
-    :returns: its text; None where it, or its device, is not there
-    :raises OSError: it cannot be read for another reason
+    :returns: its text without surrounding white space; None if the file or its
+        device is not there
+    :raises OSError: if it cannot be read for another reason
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -48,7 +52,7 @@ def read(path: str) -> str | None:
 
 
 def read_int(path: str) -> int | None:
-    """Read a number, as read()."""
+    """Read a number. See read()."""
     text = read(path)
     return int(text, 0) if text else None
 
@@ -60,9 +64,9 @@ def link(path: str) -> str | None:
 
 
 def target(path: str) -> str | None:
-    """What a link points to; None: there is no link.
+    """What a link points to; None if there is no link.
 
-    :raises OSError: it cannot be read for another reason
+    :raises OSError: if it cannot be read for another reason
     """
     try:
         return os.readlink(path)
@@ -73,9 +77,9 @@ def target(path: str) -> str | None:
 
 
 def place(path: str) -> str:
-    """Where something of sysfs is in the tree of devices.
+    """The folder of a device in the tree of devices, /sys/devices.
 
-    :param path: a link, whose target has no further links, or a folder
+    :param path: a link whose target has no further links, or a folder
     """
     there = target(path)
     if there is None:
@@ -84,10 +88,10 @@ def place(path: str) -> str:
 
 
 def names(path: str) -> list[str]:
-    """What is in a folder, sorted; empty where there is none.
+    """The names in a folder, sorted; empty if there is no such folder.
 
-    :raises OSError: it cannot be read for another reason: what cannot be
-        seen must not count as unused
+    :raises OSError: if it cannot be read for another reason, since a device
+        that cannot be looked at must not count as unused
     """
     try:
         return sorted(os.listdir(path))
@@ -98,7 +102,7 @@ def names(path: str) -> list[str]:
 
 
 def folders(path: str) -> list[str]:
-    """The folders in a folder, links to others not; empty where there is none.
+    """The folders in a folder, without links; empty if it does not exist.
 
     :raises OSError: as names()
     """
@@ -116,7 +120,7 @@ def folders(path: str) -> list[str]:
 
 
 def write(path: str, text: str) -> None:
-    """Write to a file that is there, in one call.
+    """Write to an existing file, in one system call.
 
     :raises OSError: what the kernel answered
     """

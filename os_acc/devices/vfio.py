@@ -6,9 +6,10 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""Binding a PCI function to VFIO, and giving it back to its driver.
+"""Binding a PCI function to VFIO, and binding it to its driver again.
 
-Never by new_id: it captures other functions of the same id.
+This never writes to new_id, which would also bind other functions with the
+same ids.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ import os
 
 from os_acc import exception
 from os_acc.devices import modules
+from os_acc.devices import operation_lock
 from os_acc.devices import pci
 from os_acc.devices import sysfs
-from os_acc.devices import turns
 from os_acc.devices import waiting
 
 LOG = logging.getLogger(__name__)
@@ -32,8 +33,8 @@ LOG = logging.getLogger(__name__)
 class Binding:
     """How a function is bound.
 
-    :ivar driver: None: to none
-    :ivar override: the text of driver_override; None: it is unset
+    :ivar driver: None if it is bound to none
+    :ivar override: the text of driver_override; None if it is unset
     """
 
     driver: str | None
@@ -41,21 +42,21 @@ class Binding:
 
     @classmethod
     def of(cls, function: pci.Function) -> Binding:
-        """For who has its turn on the function already; else look()."""
+        """For a caller that holds the operation lock; else read_binding()."""
         return cls(function.driver, function.driver_override)
 
 
-def look(function: pci.Function, seconds: float) -> Binding:
-    """How a function is bound now.
+def read_binding(function: pci.Function, seconds: float) -> Binding:
+    """Read how a function is bound now.
 
-    To read driver_override waits for the device's lock, for as long as an
-    unbind of it is blocked (driver_override_show, drivers/pci/pci-sysfs.c).
+    Reading driver_override waits for the device's lock as long as an unbind of
+    it is blocked (driver_override_show() in drivers/pci/pci-sysfs.c).
 
-    :raises Timeout: it is
+    :raises Timeout: if it cannot be read in time
     """
 
     def act() -> Binding:
-        with turns.on(function.path, seconds / 2):
+        with operation_lock.held(function.path, seconds / 2):
             return Binding.of(function)
 
     what = f'PCI function {function.address} to say what it is bound to'
@@ -63,7 +64,7 @@ def look(function: pci.Function, seconds: float) -> Binding:
 
 
 def is_bound(function: pci.Function) -> bool:
-    """Whether vfio-pci or a variant of it has a function."""
+    """Whether a function is bound to vfio-pci or a variant of it."""
     return function.driver is not None and modules.is_vfio_driver(
         function.driver
     )
@@ -75,16 +76,19 @@ def group_of(address: str) -> str | None:
 
 
 def node(group: str) -> str:
-    """The file by which a guest has the functions of an IOMMU group."""
+    """The file that a guest opens for the functions of an IOMMU group."""
     return f'{sysfs.DEV}/vfio/{group}'
 
 
 def nodes(path: str) -> list[str]:
-    """The VFIO files of a device, by its folder in sysfs: those there are.
+    """The existing VFIO files of a device.
 
-    The group's, which VFIO has once it has one of the group's devices (of
-    another name without an IOMMU: drivers/vfio/group.c), and from Linux 6.6
-    on the device's own where it has one (Documentation/driver-api/vfio.rst).
+    The file of its IOMMU group exists once a device of the group is bound to
+    VFIO; without an IOMMU it has another name (drivers/vfio/group.c). From
+    Linux 6.6 on a device can have a file of its own, too
+    (Documentation/driver-api/vfio.rst).
+
+    :param path: the device's folder in sysfs
     """
     group = sysfs.link(f'{path}/iommu_group')
     there = f'{sysfs.SYS}/class/vfio'
@@ -96,12 +100,13 @@ def nodes(path: str) -> list[str]:
 
 
 def bind(address: str, driver: str, seconds: float) -> None:
-    """Take a function from its driver, and give it to a VFIO driver.
+    """Unbind a function from its driver, and bind it to a VFIO driver.
 
-    :param driver: vfio-pci or a variant, loaded
-    :param seconds: for the driver, and for the file under /dev/vfio
-    :raises DeviceError: the kernel refused
-    :raises Timeout: the driver did not take it, or no file came
+    :param driver: vfio-pci or a variant of it, which is loaded
+    :param seconds: how long to wait for the driver and, again, for the file
+        below /dev/vfio
+    :raises DeviceError: if the kernel refuses
+    :raises Timeout: if the driver does not bind it, or no file appears
     """
     now = Binding.of(pci.get(address))
     if now.driver != driver:
@@ -127,11 +132,10 @@ def bind(address: str, driver: str, seconds: float) -> None:
 
 
 def restore(address: str, to: Binding, seconds: float) -> None:
-    """Give a function back to what had it before.
+    """Bind a function as it was bound before.
 
-    :param to: how it was bound
-    :raises DeviceError: the kernel refused
-    :raises Timeout: its driver did not take it again
+    :raises DeviceError: if the kernel refuses
+    :raises Timeout: if its driver does not bind it again
     """
     now = Binding.of(pci.get(address))
     if now.override != to.override:
@@ -142,7 +146,7 @@ def restore(address: str, to: Binding, seconds: float) -> None:
         _unbind(address, now.driver)
     if to.driver is None:
         return
-    # Not drivers_probe: that could give it to another driver.
+    # drivers_probe could bind it to another driver.
     _write(address, f'{pci.driver_folder(to.driver)}/bind', address)
     waiting.until(
         lambda: pci.driver_of(address) == to.driver,
@@ -153,8 +157,8 @@ def restore(address: str, to: Binding, seconds: float) -> None:
 
 
 def _override(address: str, driver: str | None) -> None:
-    # An empty write leaves it as it is: driver_set_override() in
-    # drivers/base/driver.c takes a new line for "none".
+    # A line feed clears it, an empty write does not: driver_set_override() in
+    # drivers/base/driver.c.
     text = '\n' if driver is None else driver
     _write(address, f'{pci.folder(address)}/driver_override', text)
 
@@ -163,7 +167,7 @@ def _unbind(address: str, driver: str) -> None:
     try:
         sysfs.write(f'{pci.driver_folder(driver)}/unbind', address)
     except OSError as err:
-        # ENODEV: it is not that driver's any more.
+        # ENODEV: it is not bound to that driver any more.
         if err.errno != errno.ENODEV or pci.driver_of(address) == driver:
             raise _error(address, f'unbind from {driver}', err) from err
 

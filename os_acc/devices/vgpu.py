@@ -6,9 +6,9 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""NVIDIA's vendor-specific VFIO vGPUs: a type is set on an SR-IOV VF.
+"""NVIDIA's vendor-specific VFIO vGPUs: a vGPU type is set on an SR-IOV VF.
 
-The vGPU software 17 and later, on kernels of 6.8 and later, has no mdevs:
+NVIDIA vGPU software from version 17 on makes no mdevs on Linux 6.8 and later:
 "Creating an NVIDIA vGPU on a Linux with KVM hypervisor that uses a
 vendor-specific VFIO framework" in its user guide.
 """
@@ -25,25 +25,25 @@ from os_acc.devices import waiting
 
 NONE = 0
 
-# Seen as '558 : NAME' and as 'NAME 558'.
+# Drivers write a line as '558 : NAME' or as 'NAME 558'.
 _ID_FIRST = re.compile(r'(\d+)\s*:\s*(\S.*)')
 _ID_LAST = re.compile(r'(\S.*?)\s+(\d+)')
 
 
 def is_vgpu_function(address: str) -> bool:
-    """Whether a function's driver makes vGPUs of it in this way."""
+    """Whether a vGPU type can be set on a function."""
     return current(address) is not None
 
 
 def current(address: str) -> int | None:
-    """The id of a VF's vGPU type; 0: it has none; None: it cannot."""
+    """The id of a VF's vGPU type; NONE if unset; None if it has no vGPUs."""
     return sysfs.read_int(f'{pci.folder(address)}/nvidia/current_vgpu_type')
 
 
 def creatable(address: str) -> dict[int, str]:
     """The types that a VF can have now, name by id.
 
-    A VF's siblings change it: what they have leaves less.
+    The types of the other VFs of its PF leave less to choose from.
     """
     path = f'{pci.folder(address)}/nvidia/creatable_vgpu_types'
     found: dict[int, str] = {}
@@ -56,28 +56,30 @@ def creatable(address: str) -> dict[int, str]:
     return found
 
 
-def find_type(address: str, wanted: str) -> int:
-    """The id of a type that a VF can have now.
+def find_type(address: str, wanted: str) -> int | None:
+    """The id of a type that a VF can have now; None if it cannot have it.
 
-    :param wanted: its id, or its name
-    :raises DeviceNotFound: it cannot have it
+    :param wanted: the id of the type, or its name
     """
-    there = creatable(address)
-    for number, name in there.items():
+    for number, name in creatable(address).items():
         if wanted in (str(number), name):
             return number
-    text = ', '.join(f'{n} ({name})' for n, name in there.items())
-    raise exception.DeviceNotFound(
-        wanted=f'vGPU type {wanted} on VF {address}',
-        reason=f'it can have: {text or "none"}',
-    )
+    return None
+
+
+def types_text(address: str) -> str:
+    """The types that a VF can have now, for a message."""
+    types = creatable(address).items()
+    return ', '.join(f'{n} ({name})' for n, name in types) or 'none'
 
 
 def set_type(address: str, number: int, seconds: float) -> None:
-    """Set a VF's vGPU type, or take it away (0).
+    """Set a VF's vGPU type.
 
-    :raises DeviceError: the driver refused it
-    :raises Timeout: it is still refused while a guest goes down
+    :param number: the id of the type; NONE to clear it
+    :raises DeviceError: if the driver refuses it
+    :raises Timeout: if the driver still refuses to clear it while a guest
+        shuts down
     """
 
     def done() -> bool:
@@ -88,7 +90,7 @@ def set_type(address: str, number: int, seconds: float) -> None:
                 f'{pci.folder(address)}/nvidia/current_vgpu_type', str(number)
             )
         except OSError as err:
-            # EPERM comes while a guest is just going down.
+            # The driver answers EPERM while a guest shuts down.
             if err.errno != errno.EPERM or number != NONE:
                 raise exception.DeviceError(
                     device=f'VF {address}',
@@ -96,10 +98,10 @@ def set_type(address: str, number: int, seconds: float) -> None:
                 ) from err
             return False
         if current(address) != number:
-            # A bad id is taken without a word, and reads back as 0.
+            # The driver accepts a bad id without an error; it reads back as 0.
             raise exception.DeviceError(
                 device=f'VF {address}',
-                reason=f'its driver did not take vGPU type {number}',
+                reason=f'its driver did not accept vGPU type {number}',
             )
         return True
 

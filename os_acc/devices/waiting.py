@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""Waiting for the kernel: by its events, never without a deadline."""
+"""Waiting for the kernel: always with a deadline, woken by its events."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from os_acc import exception
 
 LOG = logging.getLogger(__name__)
 
-# Looked at again after so many seconds even without an event: not all that
-# changes sends one, and a container may not get any.
+# Seconds after which a condition is checked again without an event. Not every
+# change sends an event, and a container may not receive any.
 _POLL = 0.02
 
 _T = TypeVar('_T')
@@ -37,20 +37,20 @@ def until(
 ) -> _T:
     """Wait until a check returns something true.
 
-    :param check: cheap; called often
-    :param seconds: how long at most
-    :param what: for the error: what was waited for
-    :param subsystem: wake up by the kernel's events of it ('pci', 'mdev');
-        they come without udevd too. None: only look again and again
+    :param check: cheap, since it is called often
+    :param seconds: the longest wait
+    :param what: what is waited for, for the error
+    :param subsystem: whose kernel events wake the wait, such as 'pci' or
+        'mdev'; they arrive without udevd too. None: only poll
     :returns: what the check returned
-    :raises Timeout: it never did
+    :raises Timeout: if the check did not become true in time
     """
     if found := check():
         return found
     deadline = time.monotonic() + seconds
     monitor = _monitor(subsystem) if subsystem else None
     pause = _POLL
-    # The event may have come before there was a monitor.
+    # Check again: the event may have come before the monitor started.
     while not (found := check()):
         left = deadline - time.monotonic()
         if left <= 0:
@@ -64,7 +64,7 @@ def until(
 
 
 def _monitor(subsystem: str) -> Any:
-    """A pyudev.Monitor of the kernel's events, or None where none can be."""
+    """Start a pyudev.Monitor of kernel events; None if that is impossible."""
     try:
         import pyudev
 
@@ -72,7 +72,7 @@ def _monitor(subsystem: str) -> Any:
         monitor.filter_by(subsystem)
         monitor.start()
     except (ImportError, OSError, ValueError) as err:
-        LOG.debug('no kernel events of %s: %s', subsystem, err)
+        LOG.debug('No kernel events of %s: %s', subsystem, err)
         return None
     return monitor
 
@@ -80,11 +80,13 @@ def _monitor(subsystem: str) -> Any:
 def at_most(act: Callable[[], _T], seconds: float, what: str) -> _T:
     """Do what may block in the kernel for ever, such as an unbind.
 
-    It cannot be stopped, only left: it may still come to its end later, and
-    until then holds what it locked.
+    The act runs in a thread of its own. It cannot be stopped: after a timeout
+    it goes on, and keeps what it has locked until it ends.
 
-    :param what: for the error: what it was that blocked
-    :raises Timeout: it is still at it
+    :param seconds: how long to wait for it
+    :param what: what is waited for, for the error
+    :returns: what the act returned
+    :raises Timeout: if it has not ended in time
     """
     result: list[_T] = []
     failure: list[BaseException] = []
@@ -102,7 +104,7 @@ def at_most(act: Callable[[], _T], seconds: float, what: str) -> _T:
         raise exception.Timeout(what=what, seconds=seconds)
     if failure:
         with contextlib.ExitStack() as stack:
-            # No cycle of the traceback with this frame.
+            # Avoids a reference cycle of the traceback with this frame.
             stack.callback(failure.clear)
             raise failure[0]
     return result[0]

@@ -6,14 +6,15 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""FPGAs that their vendor's command programs: PCI functions with functions.
+"""FPGAs on the PCI bus that a command of their vendor programs.
 
-Which devices, and by which command, is said by ``[os_acc] device_spec``. How
-a PCI function is claimed, bound and given back is the driver pci's.
+``[os_acc] device_spec`` names the devices and their commands. PCI functions
+are claimed, bound and given back as by the driver pci: see drivers.pci.claim.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Iterator
 import functools
 import glob
@@ -22,41 +23,43 @@ from typing import Any
 
 from oslo_config import cfg
 
+from os_acc import driver
 from os_acc import exception
 from os_acc import finding
 from os_acc import objects
+from os_acc import programming
 from os_acc import progress
 from os_acc.devices import device_spec
 from os_acc.devices import pci
 from os_acc.devices import sriov
 from os_acc.devices import sysfs
 from os_acc.devices import waiting
-from os_acc.drivers.pci import driver as pci_driver
+from os_acc.drivers.pci import claim
 from os_acc.drivers.pci import listing as pci_listing
-from os_acc.journal import programs
+from os_acc.drivers.pci import report as pci_report
 from os_acc.objects import device as device_objects
+from os_acc.objects import function_id as function_ids
 from os_acc.programming import bitstreams
-from os_acc.programming import rule as programming
 
 CONF = cfg.CONF
 
 KEEP, CLEAR = 'keep', 'clear'
 
 OPTS = (
-    *pci_driver.OPTS,
+    *claim.OPTS,
     cfg.StrOpt(
         'at_unplug',
         default=KEEP,
         choices=(KEEP, CLEAR),
-        help='What becomes of a function when the last who uses it has gone: '
-        "it stays in for the next, or the device_spec's clear command takes "
-        'it out.',
+        help='What happens to a function when its last user has left: keep '
+        'leaves it in the device for the next user, clear removes it with '
+        "the device_spec's clear command.",
     ),
 )
 
 
 class _Programmable(device_spec.Specs):
-    """Those entries of device_spec that have a program command."""
+    """The entries of device_spec that have a program command."""
 
     def find(self, function: pci.Function) -> device_spec.Spec | None:
         spec = super().find(function)
@@ -73,10 +76,16 @@ class _Programmable(device_spec.Specs):
         return spec
 
 
-class FPGADriver(pci_driver.PCIDriver):
+class FPGADriver(driver.DriverBase):
+    """Programs PCI functions before they are given to instances."""
+
     programs = True
     CONFIG_OPTS = OPTS
-    generic = False
+    handle_types = ('PCIHandle',)
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self._claims = claim.Claims(self, self._specs)
 
     def can_handle(self, request: objects.AcceleratorRequest) -> bool:
         specs = [s for s in self._specs().entries if s.program]
@@ -86,7 +95,7 @@ class FPGADriver(pci_driver.PCIDriver):
             function = pci.find(request.handle.address)
             if function is not None:
                 return self._specs().find(function) is not None
-            return self._future_pf(request.handle.address) is not None
+            return self._claims.pf_of(request.handle.address) is not None
         wanted = request.resource_class
         if request.handle is not None or wanted is None:
             return False
@@ -96,7 +105,7 @@ class FPGADriver(pci_driver.PCIDriver):
         )
 
     def _resource_classes(self) -> Iterator[str | None]:
-        """As get_devices() reports them."""
+        """The resource classes that get_devices() reports."""
         for function, spec in pci_listing.listed(self._specs()):
             vf = True if _vfs(function, spec) else None
             yield pci_listing.kind_of(function, spec, vf).resource_class
@@ -104,12 +113,12 @@ class FPGADriver(pci_driver.PCIDriver):
     def get_devices(self) -> list[objects.Device]:
         if not any(spec.program for spec in self._specs().entries):
             return []
-        found = super().get_devices()
+        found = self._claims.get_devices()
         for device in found:
             spec = self._specs().check(pci.get(device.address))
             device.programming = spec.programming
             device.function_id = programming.common_function(
-                self, self._slots(device.address, spec)
+                self._slots(device.address, spec)
             )
         return found
 
@@ -120,12 +129,12 @@ class FPGADriver(pci_driver.PCIDriver):
         spec = self._specs().check(function)
         slots = self._slots(function.parent, spec)
         return {
-            **(super().show_device(address) or {}),
-            **programming.show(self, slots, spec.programming),
+            **(pci_report.show(self, address, self._specs()) or {}),
+            **programming.show(slots, spec.programming),
         }
 
     def diagnose(self) -> Iterator[finding.Finding]:
-        """That of its PCI functions is told by the driver pci."""
+        """Check the commands and programs; the driver pci does the rest."""
         for number, spec in enumerate(self._specs().entries, 1):
             for key in ('program', 'check', 'clear'):
                 command = getattr(spec, key)
@@ -143,7 +152,7 @@ class FPGADriver(pci_driver.PCIDriver):
         subject = f'FPGA {device.address}'
         spec = self._specs().check(pci.get(device.address))
         for slot in self._slots(device.address, spec):
-            if (why := programming.broken(self, slot)) is not None:
+            if (why := slot.broken()) is not None:
                 return finding.Finding(
                     subject,
                     finding.WARNING,
@@ -161,22 +170,10 @@ class FPGADriver(pci_driver.PCIDriver):
         instance_info: objects.InstanceInfo,
     ) -> None:
         programming.undecide(van)
-        super().prepareVAN(van, request, instance_info)
-
-    def _claim(self, van: objects.VAN, wanted: objects.PCIHandle) -> None:
-        # A claim that another was before with has set it back.
-        programming.undecide(van)
-        super()._claim(van, wanted)
-
-    def _bind(self, van: objects.VAN) -> None:
-        """What is programmed is programmed before a guest's driver has it."""
-        (request,) = (
-            each
-            for each in self.requests_of(van.instance_uuid)
-            if each.uuid == van.uuid
-        )
+        self._claims.claim(van, request, self._order(request))
+        # The device is programmed before it is bound for the guest.
         self._give_function(van, request)
-        super()._bind(van)
+        self._claims.bind(van)
 
     def _give_function(
         self, van: objects.VAN, request: objects.AcceleratorRequest
@@ -189,12 +186,11 @@ class FPGADriver(pci_driver.PCIDriver):
         van.driver_data = {**van.driver_data, programming.REGION: region}
         van.save()
         slot = self._slot(van.device, spec, region)
-        # Whoever names the function means it, whatever the file is.
-        function_id, bitstream = programming.asked(self, van, slot, request)
-        if bitstream is None or function_id is not None:
-            wanted = programming.Wanted(function_id)
-            if programming.take(self, van, slot, wanted):
-                return
+        # If the request names the function, any bitstream with it will do.
+        function_id, bitstream = slot.asked(van, request)
+        by_file = bitstream is not None and function_id is None
+        if not by_file and slot.take(van, programming.Wanted(function_id)):
+            return
         self._program(
             slot, spec, bitstream, function_id, van.report_progress, van
         )
@@ -232,7 +228,7 @@ class FPGADriver(pci_driver.PCIDriver):
                 )
                 _check_seen(slot, wanted.function_id)
 
-            return programming.program(self, slot, wanted, check, act, van)
+            return slot.program(wanted, check, act, van)
 
     def program_device(
         self,
@@ -245,16 +241,16 @@ class FPGADriver(pci_driver.PCIDriver):
         function = pci.get(address)
         spec = self._specs().check(function)
         regions = _regions(function, spec)
-        if (region or programs.WHOLE) not in regions:
+        if (region or programming.WHOLE) not in regions:
             raise exception.InvalidRequest(
                 subject=f'PCI function {address}',
                 field='region',
                 value=region,
-                expected='none: it is programmed as a whole'
-                if regions == [programs.WHOLE]
+                expected='no region: the device is programmed as a whole'
+                if regions == [programming.WHOLE]
                 else f'one of {", ".join(regions)}',
             )
-        slot = self._slot(address, spec, region or programs.WHOLE)
+        slot = self._slot(address, spec, region or programming.WHOLE)
         return self._program(slot, spec, bitstream, function_id, report, None)
 
     def unprepareVAN(
@@ -262,13 +258,13 @@ class FPGADriver(pci_driver.PCIDriver):
     ) -> None:
         from os_acc.privileged import programming as privileged
 
-        super().unprepareVAN(van, instance_info)
+        self._claims.give_back(van)
         if programming.REGION not in van.driver_data or van.device is None:
             return
         function = pci.find(van.device)
         spec = self._specs().find(function) if function is not None else None
         if function is None or spec is None:
-            return  # the card is gone, or no longer ours to program
+            return  # the card is gone, or device_spec changed
         region = van.driver_data[programming.REGION]
         act = functools.partial(
             privileged.clear,
@@ -278,28 +274,28 @@ class FPGADriver(pci_driver.PCIDriver):
         )
         slot = self._slot(function.address, spec, region)
         clears = self.config.at_unplug == CLEAR
-        programming.clear(self, slot, act if clears else None, van)
+        slot.clear(act if clears else None, van)
 
-    def _candidates(
+    def _order(
         self, request: objects.AcceleratorRequest
-    ) -> Iterator[str]:
-        """What has the function goes first, what is in the way last."""
+    ) -> Callable[[str], int]:
+        """Prefer devices with the function; devices in use come last."""
         wanted = programming.Wanted(request.function_id)
-        # What the file has is not known yet: it may have to be programmed.
+        # The function of the file is unknown: prefer an unused device.
         by_file = wanted.function_id is None and request.bitstream is not None
 
         def rank(address: str) -> int:
             function = pci.find(address)
-            name = function.parent if function else self._future_pf(address)
+            name = function.parent if function else self._claims.pf_of(address)
             parent = pci.get(name or address)
             spec = self._specs().check(parent)
             region = _region_of(parent, spec, address)
             slot = self._slot(parent.address, spec, region)
             if by_file:
-                return 2 if programming.users(self, slot) else 1
-            return programming.rank(self, slot, wanted)
+                return 2 if slot.users() else 1
+            return slot.rank(wanted)
 
-        yield from sorted(super()._candidates(request), key=rank)
+        return rank
 
     @staticmethod
     def _specs() -> device_spec.Specs:
@@ -313,66 +309,69 @@ class FPGADriver(pci_driver.PCIDriver):
             for region in _regions(pci.get(address), spec)
         ]
 
-    @staticmethod
     def _slot(
-        address: str, spec: device_spec.Spec, region: str
+        self, address: str, spec: device_spec.Spec, region: str
     ) -> programming.Slot:
         look = None
-        if spec.function_file is not None and region == programs.WHOLE:
+        if spec.function_file is not None and region == programming.WHOLE:
             look = functools.partial(
                 _function_in, f'{pci.folder(address)}/{spec.function_file}'
             )
-        return programming.Slot(address, region, spec.persistent, look)
+        return programming.Slot(self, address, region, spec.persistent, look)
 
 
 def _regions(parent: pci.Function, spec: device_spec.Spec) -> list[str]:
-    """The regions of a device, each programmed by itself."""
+    """The regions of a device that are programmed separately."""
     if spec.programming == device_objects.PROGRAMMING_SINGLE:
-        return [programs.WHOLE]
+        return [programming.WHOLE]
     return [str(number) for number in range(len(_vfs(parent, spec)) or 1)]
 
 
 def _region_of(
     parent: pci.Function, spec: device_spec.Spec, address: str
 ) -> str:
-    """The region that a function gives access to: VF 0 has region 0."""
+    """The region that a function gives access to: VF n to region n."""
     if spec.programming == device_objects.PROGRAMMING_SINGLE:
-        return programs.WHOLE
+        return programming.WHOLE
     if address == parent.address:
         return '0'
     return str(_vfs(parent, spec).index(address))
 
 
 def _vfs(parent: pci.Function, spec: device_spec.Spec) -> list[str]:
-    """The VFs that it has, or would get, in the order of their numbers."""
+    """The VFs of a PF, or those that it will have, by number."""
     found = parent.vf_addresses
     if not parent.is_pf or spec.num_vfs is None:
         return found
-    # They may be in the making just now.
+    # Another process may be creating them now.
     future = sriov.future_addresses(parent.address, spec.num_vfs)
     return max(found, future, key=len)
 
 
 def _check_seen(slot: programming.Slot, function_id: str | None) -> None:
-    """Look whether the kernel sees the function that was programmed."""
+    """Check that the kernel sees the function that was programmed."""
     if slot.look is None or function_id is None:
         return
-    # Its port may appear only after the command has ended.
+    # The function's port may appear after the command has ended.
     seen = waiting.until(
         slot.look,
         CONF.os_acc.device_timeout,
-        f'function {function_id} to be seen in {slot.label} after it was '
-        'programmed',
+        f'the kernel to show function {function_id} in {slot.label} after '
+        'programming',
     )
-    if programming.spelling(seen) != programming.spelling(function_id):
+    if not function_ids.same(seen, function_id):
         raise exception.DeviceError(
             device=slot.label,
-            reason=f'it was programmed with {function_id}, and has {seen}',
+            reason=f'it was programmed with {function_id}, but has {seen}',
         )
 
 
 def _function_in(pattern: str) -> str | None:
-    """Read the id of the function that the kernel sees in a device."""
+    """Read the id of the function that the kernel sees in a device.
+
+    :param pattern: a glob for the file that has it
+    :returns: '' for none; None if there is not exactly one such file
+    """
     paths = glob.glob(pattern)
     if len(paths) != 1:
         return None

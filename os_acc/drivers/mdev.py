@@ -6,12 +6,11 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""Mediated devices: made by type with the UUID given, and removed."""
+"""The driver mdev: mediated devices, made by type with a given UUID."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from collections.abc import Mapping
 import logging
 import os
 from typing import Any
@@ -24,12 +23,13 @@ from os_acc import exception
 from os_acc import finding
 from os_acc import log
 from os_acc import objects
+from os_acc.devices import availability
 from os_acc.devices import device_spec
 from os_acc.devices import mdev
 from os_acc.devices import pci
 from os_acc.devices import sysfs
 from os_acc.devices import waiting
-from os_acc.drivers import admission
+from os_acc.drivers import allocation
 from os_acc.drivers.pci import listing as pci_listing
 
 LOG = logging.getLogger(__name__)
@@ -42,12 +42,12 @@ OPTS = (
         'owner',
         default=OS_ACC,
         choices=(OS_ACC, EXTERNAL),
-        help='Who makes and removes mediated devices: os-acc, or external: '
-        'Nova or Cyborg, and os-acc only looks that they are there.',
+        help='Who makes and removes mediated devices: os-acc; or external, '
+        'that is Nova or Cyborg, and os-acc only checks that they exist.',
     ),
 )
 
-# Key of VAN.driver_data: it is about to be made for this VAN, or is made.
+# Key of VAN.driver_data: os-acc makes, or has made, the device for this VAN.
 MADE = 'made'
 
 PREFIX = 'CUSTOM_MDEV_'
@@ -70,22 +70,21 @@ class MdevDriver(driver.DriverBase):
         )
 
     def get_devices(self) -> list[objects.Device]:
-        made, taken = mdev.devices(), self._taken()
+        made, holders = mdev.devices(), allocation.holders(self)
         return [
-            self._device(parent, spec, types, made, taken)
+            self._device(parent, spec, types, made, holders)
             for parent, spec, types in self._parents()
         ]
 
     def show_device(self, address: str) -> dict[str, Any] | None:
-        """Of a parent, or by the UUID of a mediated device."""
-        made = mdev.devices()
+        """Show a parent by its name, or a mediated device by its UUID."""
+        made, holders = mdev.devices(), allocation.holders(self)
         found = next((each for each in made if each.uuid == address), None)
-        taken = self._taken()
         if found is not None:
             return {
                 'address': address,
                 'driver': self.name,
-                'status': taken.get(address, 'no VAN has it'),
+                'status': _status(address, holders),
                 'parent': found.parent,
                 'mdev type': found.type,
                 'iommu group': sysfs.link(
@@ -93,7 +92,7 @@ class MdevDriver(driver.DriverBase):
                 ),
             }
         if address not in mdev.parents() or pci.is_address(address):
-            # The driver of PCI functions tells all of those.
+            # The driver pci shows PCI functions, parents included.
             return None
         return {
             'address': address,
@@ -103,39 +102,30 @@ class MdevDriver(driver.DriverBase):
                 for each in mdev.types(address)
             ],
             'mediated devices': [
-                f'{each.uuid} ({each.type}): '
-                + taken.get(each.uuid, 'no VAN has it')
+                f'{each.uuid} ({each.type}): {_status(each.uuid, holders)}'
                 for each in made
                 if each.parent == address
             ],
         }
 
     def diagnose(self) -> Iterator[finding.Finding]:
-        taken, made = self._taken(), mdev.devices()
+        holders, made = allocation.holders(self), mdev.devices()
         for parent, _, types in self._parents():
             text = ', '.join(f'{t.name}: {t.available} more' for t in types)
             yield finding.Finding(f'mdev parent {parent}', 'ok', text)
             for each in made:
-                if each.parent != parent or each.uuid in taken:
+                if each.parent != parent or holders.of_mdev(each.uuid):
                     continue
                 yield finding.Finding(
                     f'mdev {each.uuid}',
                     finding.OK
                     if self.config.owner == EXTERNAL
                     else finding.WARNING,
-                    f'it is there ({each.type} on {parent}), and no VAN has '
-                    'it: os-acc did not make it, and does not remove it',
-                    'find who made it (Nova, Cyborg, mdevctl); if nobody '
+                    f'it exists ({each.type} on {parent}), but no VAN has it: '
+                    'os-acc did not make it and does not remove it',
+                    'find out who made it (Nova, Cyborg, mdevctl); if nobody '
                     f'needs it, mdevctl stop -u {each.uuid}',
                 )
-
-    def _taken(self) -> dict[str, str]:
-        """The UUIDs of those that VANs have, and in words who has each."""
-        return {
-            van.handle.uuid: f'VAN {van.uuid} of instance {van.instance_uuid}'
-            for van in self.vans_on(None)
-            if isinstance(van.handle, objects.MdevHandle)
-        }
 
     def _device(
         self,
@@ -143,13 +133,22 @@ class MdevDriver(driver.DriverBase):
         spec: device_spec.Spec,
         types: list[mdev.Type],
         made: list[mdev.Mdev],
-        taken: Mapping[str, str],
+        holders: availability.Holders,
     ) -> objects.Device:
         function = pci.find(parent) if pci.is_address(parent) else None
-        # The types share the capacity: the one that most can be made of.
+        # The types share the capacity of the parent: count the type of which
+        # most can be made.
         available = max(each.available for each in types)
         there = [each for each in made if each.parent == parent]
-        unused = sum(each.uuid not in taken for each in there)
+        unused = sum(holders.of_mdev(each.uuid) is None for each in there)
+        if any(
+            availability.whole_obstacles(
+                parent, parent, availability.ANYONE, holders
+            )
+        ):
+            free = 0
+        else:
+            free = available + unused
         kinds = [self._class(spec, function, each) for each in types]
         return objects.Device(
             address=parent,
@@ -160,7 +159,7 @@ class MdevDriver(driver.DriverBase):
             traits=[*spec.traits, *(type_trait(each.name) for each in types)],
             numa_node=function.numa_node if function else None,
             handles_total=available + len(there),
-            handles_free=available + unused,
+            handles_free=free,
         )
 
     def _parents(
@@ -195,7 +194,8 @@ class MdevDriver(driver.DriverBase):
     ) -> None:
         wanted = van.handle or request.handle
         if van.handle is not None and isinstance(wanted, objects.MdevHandle):
-            # After a reboot: its parent may come when its service starts.
+            # After a reboot the parent may appear only once a service of its
+            # vendor has started.
             path = mdev.parent_folder(wanted.parent)
             waiting.until(
                 lambda: os.path.isdir(path),
@@ -215,9 +215,9 @@ class MdevDriver(driver.DriverBase):
         self._make(van, wanted)
 
     def _make(self, van: objects.VAN, handle: objects.MdevHandle) -> None:
-        """Take a mediated device; make it where it is not there."""
+        """Take a mediated device, and make it if it does not exist."""
         with self.lock(handle.parent):
-            admission.check_not_whole(
+            allocation.check_not_whole(
                 self, van, handle.parent, f'mdev parent {handle.parent}'
             )
             wanted = mdev_of(handle)
@@ -225,7 +225,7 @@ class MdevDriver(driver.DriverBase):
             if not _allows(spec, wanted.type):
                 raise exception.DeviceNotFound(
                     wanted=f'mdev type {wanted.type} on {wanted.parent}',
-                    reason='[os_acc] device_spec has the types '
+                    reason='[os_acc] device_spec allows the types '
                     + ', '.join(spec.mdev_types),
                 )
             there = mdev.find(wanted.uuid)
@@ -233,8 +233,8 @@ class MdevDriver(driver.DriverBase):
                 there = waiting.until(
                     lambda: mdev.find(wanted.uuid),
                     CONF.os_acc.device_timeout,
-                    f'mdev {wanted.uuid}, which with owner = external Nova or '
-                    'Cyborg makes',
+                    f'mdev {wanted.uuid}, which Nova or Cyborg makes with '
+                    'owner = external',
                     'mdev',
                 )
             if there is not None:
@@ -266,7 +266,7 @@ class MdevDriver(driver.DriverBase):
     def _choose(
         self, van: objects.VAN, request: objects.AcceleratorRequest
     ) -> None:
-        """Make one on the first parent that can. Its UUID is the VAN's."""
+        """Make a device on the first parent that can, with the VAN's UUID."""
         reasons = []
         for parent, spec, types in self._parents():
             function = pci.find(parent) if pci.is_address(parent) else None
@@ -290,13 +290,13 @@ class MdevDriver(driver.DriverBase):
                     )
                     return
                 except exception.DeviceBusy as err:
-                    # Another was faster. The row must not keep the handle.
+                    # Another VAN was faster: the row must not keep the handle.
                     reasons.append(str(err))
                     van.handle, van.device = None, None
                     van.driver_data = {}
                     van.save()
-        raise admission.none_left(
-            request, reasons, 'no parent here has such a type'
+        raise allocation.none_left(
+            request, reasons, 'no parent on this host has such a type'
         )
 
     def unprepareVAN(
@@ -310,31 +310,40 @@ class MdevDriver(driver.DriverBase):
         return device_spec.load(CONF)
 
 
+def _status(uuid: str, holders: availability.Holders) -> str:
+    holder = holders.of_mdev(uuid)
+    if holder is None:
+        return 'no VAN has it'
+    return f'VAN {holder.van_uuid} of instance {holder.instance_uuid}'
+
+
 def mdev_of(handle: objects.MdevHandle) -> mdev.Mdev:
     return mdev.Mdev(handle.uuid, handle.parent, handle.type)
 
 
 def check_free(van: objects.VAN, there: mdev.Mdev, wanted: mdev.Mdev) -> None:
-    """See that a VAN can have a mediated device that is there already.
+    """Check that a VAN can take a mediated device that exists already.
 
-    :raises DeviceBusy: the UUID names another device, or a guest has it
+    :raises DeviceBusy: if the UUID names a device of another type or parent,
+        or a guest has it
     """
     mdev.check_same(there, wanted)
-    from os_acc.privileged import holding
+    from os_acc.privileged import device_users
 
-    admission.check_holders(
-        f'mdev {wanted.uuid}', holding.of_mdev(wanted.uuid, van.instance_uuid)
+    allocation.check_open(
+        f'mdev {wanted.uuid}',
+        device_users.of_mdev(wanted.uuid, van.instance_uuid),
     )
 
 
 def release(van: objects.VAN, handle: objects.MdevHandle) -> None:
-    """Remove a mediated device, if it was made for the VAN that has it.
+    """Release the mediated device of a VAN; remove it if os-acc made it.
 
-    :raises DeviceBusy: a guest has it
+    :raises DeviceBusy: if a guest still has it open
     """
     wanted = mdev_of(handle)
     if mdev.find(wanted.uuid) not in (None, wanted):
-        # Another's by now.
+        # The UUID is another device's by now.
         return
     from os_acc.privileged import mdev as privileged
 
@@ -342,7 +351,7 @@ def release(van: objects.VAN, handle: objects.MdevHandle) -> None:
     if MADE not in van.driver_data:
         privileged.released(wanted.uuid, conf.release_timeout)
         return
-    # Also where it is not there: it may be under way.
+    # Called even if it does not exist: its creation may still be under way.
     privileged.remove(
         wanted.uuid,
         wanted.parent,
@@ -360,5 +369,5 @@ def _allows(spec: device_spec.Spec, kind: str) -> bool:
 
 
 def type_trait(kind: str) -> str:
-    """The trait, or the resource class, of an mdev type."""
+    """The trait of an mdev type, which is also its resource class."""
     return pci_listing.custom(f'MDEV_{kind}')

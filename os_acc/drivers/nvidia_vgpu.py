@@ -6,15 +6,16 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""NVIDIA vGPUs on SR-IOV VFs, where there are no mdevs any more.
+"""The driver nvidia_vgpu: NVIDIA vGPUs on SR-IOV VFs, without mdevs.
 
-The VF stays on NVIDIA's own driver: the guest's definition must never ask
-libvirt to bind it (managed='no'), which would take the node down.
+The VF stays bound to NVIDIA's own driver. The guest's definition therefore
+has managed='no': if libvirt bound the VF to VFIO, the node would crash.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+import dataclasses
 import logging
 from typing import Any
 
@@ -26,17 +27,18 @@ from os_acc import exception
 from os_acc import finding
 from os_acc import log
 from os_acc import objects
+from os_acc.devices import availability
 from os_acc.devices import device_spec
 from os_acc.devices import pci
 from os_acc.devices import sysfs
 from os_acc.devices import vgpu
-from os_acc.drivers import admission
+from os_acc.drivers import allocation
 from os_acc.drivers.pci import listing as pci_listing
 
 LOG = logging.getLogger(__name__)
 CONF = cfg.CONF
 
-# Key of VAN.driver_data: the id of the type that is about to be set, or is.
+# Key of VAN.driver_data: the id of the vGPU type, saved before it is set.
 TYPE = 'vgpu_type'
 
 
@@ -54,18 +56,23 @@ class NvidiaVGPUDriver(driver.DriverBase):
         )
 
     def get_devices(self) -> list[objects.Device]:
+        holders = allocation.holders(self)
         by_pf: dict[str, list[pci.Function]] = {}
         specs: dict[str, device_spec.Spec] = {}
         for function, spec in self._functions():
             by_pf.setdefault(function.parent, []).append(function)
             specs[function.parent] = spec
         return [
-            self._device(pci.get(pf), specs[pf], vfs)
+            self._device(pci.get(pf), specs[pf], vfs, holders)
             for pf, vfs in by_pf.items()
         ]
 
     def _device(
-        self, pf: pci.Function, spec: device_spec.Spec, vfs: list[pci.Function]
+        self,
+        pf: pci.Function,
+        spec: device_spec.Spec,
+        vfs: list[pci.Function],
+        holders: availability.Holders,
     ) -> objects.Device:
         return objects.Device(
             address=pf.address,
@@ -77,7 +84,12 @@ class NvidiaVGPUDriver(driver.DriverBase):
             numa_node=pf.numa_node,
             handles_total=len(vfs),
             handles_free=sum(
-                self._is_free(vf.address, spec.vgpu_type) for vf in vfs
+                not any(
+                    availability.vgpu_obstacles(
+                        vf, spec, availability.ANYONE, holders
+                    )
+                )
+                for vf in vfs
             ),
         )
 
@@ -85,13 +97,6 @@ class NvidiaVGPUDriver(driver.DriverBase):
     def _traits(spec: device_spec.Spec) -> list[str]:
         kind = pci_listing.custom(f'VGPU_{spec.vgpu_type}')
         return [*spec.traits, *([kind] if spec.vgpu_type else [])]
-
-    @staticmethod
-    def _is_free(address: str, wanted: str | None) -> bool:
-        if vgpu.current(address) != vgpu.NONE:
-            return False
-        there = vgpu.creatable(address)
-        return wanted is None or wanted in (*map(str, there), *there.values())
 
     @staticmethod
     def _functions() -> Iterator[tuple[pci.Function, device_spec.Spec]]:
@@ -106,7 +111,7 @@ class NvidiaVGPUDriver(driver.DriverBase):
                     yield function, spec
 
     def show_device(self, address: str) -> dict[str, Any] | None:
-        """What is to be told beside what there is of any PCI function."""
+        """Show what the VF has beside what the driver pci shows."""
         if not pci.is_address(address) or not vgpu.is_vgpu_function(address):
             return None
         return {
@@ -120,14 +125,16 @@ class NvidiaVGPUDriver(driver.DriverBase):
     def diagnose(self) -> Iterator[finding.Finding]:
         for function, spec in self._functions():
             address, wanted = function.address, spec.vgpu_type
-            if vgpu.current(address) or self._is_free(address, wanted):
+            if wanted is None or vgpu.current(address):
+                continue
+            if vgpu.find_type(address, wanted) is not None:
                 continue
             yield finding.Finding(
                 f'VF {address}',
                 finding.WARNING,
                 f'it cannot have a vGPU of type {wanted} now',
-                'what its siblings have leaves too little, or the type is '
-                f'wrong: os-acc device show {address}',
+                'the vGPUs of the other VFs leave too little capacity, or the '
+                f'type is wrong: see os-acc device show {address}',
             )
 
     def prepareVAN(
@@ -137,7 +144,7 @@ class NvidiaVGPUDriver(driver.DriverBase):
         instance_info: objects.InstanceInfo,
     ) -> None:
         if van.handle is not None:
-            self._set(van)
+            self._set_again(van)
             return
         if request.handle is None:
             self._choose(van, request)
@@ -153,15 +160,9 @@ class NvidiaVGPUDriver(driver.DriverBase):
     def _claim(self, van: objects.VAN, handle: objects.PCIHandle) -> None:
         function = pci.get(handle.address)
         spec = device_spec.load(CONF).check(function)
-        if spec.vgpu_type is None:
-            raise exception.DeviceNotFound(
-                wanted=f'a vGPU on VF {handle.address}',
-                reason='[os_acc] device_spec has no vgpu_type for it',
-            )
-        # What one VF has changes what its siblings can have.
+        # The type of one VF changes which types the other VFs can have.
         with self.lock(function.parent):
-            self._check_free(van, handle.address)
-            number = vgpu.find_type(handle.address, spec.vgpu_type)
+            number = self._check_available(van, function, spec)
             van.driver_data = {TYPE: str(number)}
             van.device = function.parent
             van.handle = objects.PCIHandle(
@@ -172,34 +173,57 @@ class NvidiaVGPUDriver(driver.DriverBase):
             van.save()
             self._privileged_set(van, number)
 
-    def _check_free(self, van: objects.VAN, address: str) -> None:
-        from os_acc.privileged import holding
+    def _check_available(
+        self,
+        van: objects.VAN,
+        function: pci.Function,
+        spec: device_spec.Spec,
+    ) -> int:
+        """Check that a VAN can have a vGPU on a VF.
 
-        now = vgpu.current(address)
-        if now is None:
-            raise exception.DeviceNotFound(
-                wanted=f'a vGPU on VF {address}',
-                reason='its driver has no nvidia/current_vgpu_type; is '
-                'sriov-manage run, and the vGPU manager installed?',
+        :returns: the id of the vGPU type that device_spec sets for it
+        """
+        from os_acc.privileged import device_users
+
+        allocation.check(
+            availability.vgpu_obstacles(
+                function,
+                spec,
+                allocation.taker_of(self, van),
+                allocation.holders(self),
             )
-        holders = holding.of_function(address, van.instance_uuid, False)
-        if now != vgpu.NONE:
-            holders.append(f'somebody who set vGPU type {now} on it')
-        admission.check_holders(f'VF {address}', holders)
+        )
+        address = function.address
+        allocation.check_open(
+            f'VF {address}',
+            device_users.of_function(address, van.instance_uuid, False),
+        )
+        number = vgpu.find_type(address, spec.vgpu_type or '')
+        if number is None:  # it was there a moment ago
+            raise exception.DeviceBusy(
+                device=f'VF {address}',
+                reason=f'it cannot have vGPU type {spec.vgpu_type} any more',
+            )
+        return number
 
-    def _set(self, van: objects.VAN) -> None:
-        """After a reboot: the same type on the same VF."""
-        address = admission.address_of(van)
+    def _set_again(self, van: objects.VAN) -> None:
+        """Set the same type on the same VF again after a reboot."""
+        address = allocation.address_of(van)
         with self.lock(van.device or address):
             number = int(van.driver_data[TYPE])
             if vgpu.current(address) != number:
-                self._check_free(van, address)
+                function = pci.get(address)
+                spec = dataclasses.replace(
+                    device_spec.load(CONF).check(function),
+                    vgpu_type=str(number),
+                )
+                self._check_available(van, function, spec)
                 self._privileged_set(van, number)
 
     def _privileged_set(self, van: objects.VAN, number: int) -> None:
         from os_acc.privileged import mdev as privileged
 
-        address = admission.address_of(van)
+        address = allocation.address_of(van)
         privileged.set_vgpu_type(address, number, CONF.os_acc.device_timeout)
         log.about(LOG, van.instance_uuid, van.uuid).info(
             'VF %s has vGPU type %d', address, number
@@ -220,7 +244,9 @@ class NvidiaVGPUDriver(driver.DriverBase):
                 return
             except (exception.DeviceBusy, exception.DeviceNotFound) as err:
                 reasons.append(str(err))
-        raise admission.none_left(request, reasons, 'no such VF here')
+        raise allocation.none_left(
+            request, reasons, 'no such VF is on this host'
+        )
 
     def unprepareVAN(
         self, van: objects.VAN, instance_info: objects.InstanceInfo
@@ -229,11 +255,11 @@ class NvidiaVGPUDriver(driver.DriverBase):
             return
         from os_acc.privileged import mdev as privileged
 
-        conf, address = CONF.os_acc, admission.address_of(van)
+        conf, address = CONF.os_acc, allocation.address_of(van)
         if pci.find(address) is None:
             return
-        # Also where it has none yet: what is under way comes to its end.
-        privileged.take_vgpu_type_away(
+        # Called even if the VF has no type: setting it may be under way.
+        privileged.clear_vgpu_type(
             address,
             int(van.driver_data[TYPE]),
             conf.release_timeout,

@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable
 import dataclasses
 import json
+import logging
 import sqlite3
 from typing import Any
 from typing import TypeVar
@@ -29,9 +30,12 @@ from oslo_utils import timeutils
 from oslo_versionedobjects import exception as ovo_exception
 
 from os_acc import exception
+from os_acc import log
 from os_acc import objects
 from os_acc.journal import database
 from os_acc.journal import schema
+
+LOG = logging.getLogger(__name__)
 
 _R = TypeVar('_R')
 
@@ -171,13 +175,16 @@ def to_holder(row: sqlite3.Row) -> Holder:
 def readable(
     rows: list[sqlite3.Row], decode: Callable[[sqlite3.Row], _R]
 ) -> list[_R]:
-    """Read the rows that can be read, and leave out the others."""
+    """Read those rows that can be read, and log the others."""
     found = []
     for row in rows:
         try:
             found.append(decode(row))
-        except _UNREADABLE:
-            continue
+        except _UNREADABLE as err:
+            log.about(LOG, row['instance_uuid'], row['uuid']).warning(
+                'the row in the journal cannot be read and is left out: %s',
+                exception.describe(err),
+            )
     return found
 
 

@@ -223,7 +223,8 @@ def rebuild(state_path: str, timeout: float) -> Rebuilt:
                     lost += 1
                     LOG.error('A row of %s is lost: %s', damaged[-1], err)
             # The damaged file may have had an older schema.
-            db.execute(schema.STRIP)
+            for statement in schema.STRIP.split(';'):
+                db.execute(statement)
             db.execute('COMMIT')
 
     with forking.in_use(path):

@@ -6,12 +6,14 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""The journal's records of programmed devices: one row for each region."""
+"""Records of programmed devices: a row for each region."""
 
 from __future__ import annotations
 
 import dataclasses
 import sqlite3
+
+from os_acc.journal import database
 
 # Key of VAN.driver_data: the region that the VAN's handle belongs to.
 REGION = 'region'
@@ -40,15 +42,14 @@ class Program:
     """What was programmed into a device, or into a region of it.
 
     :ivar device: address of the device
-    :ivar region: the region; WHOLE for a device that holds one function at a
-        time
-    :ivar function_id: the function; None if it is not known
-    :ivar digest: SHA-256 of the bitstream, hex; None if there was no file
-    :ivar state: PROGRAMMING from before the device is changed, PROGRAMMED
-        after the result was verified, ERROR if programming failed or was
-        interrupted
-    :ivar boot_id: the boot of the host in which the device was programmed
-    :ivar error: the reason for the state ERROR
+    :ivar region: WHOLE for a device that takes one function at a time
+    :ivar function_id: the function; None: unknown
+    :ivar digest: SHA-256 of the bitstream, hex; None: there was no file
+    :ivar state: PROGRAMMING is written before the device is touched,
+        PROGRAMMED after the function was verified, ERROR if programming
+        failed or was interrupted
+    :ivar boot_id: the boot of the host in which it was programmed
+    :ivar error: the reason for state ERROR
     :ivar updated_at: time of the last change, ISO 8601
     """
 
@@ -63,27 +64,28 @@ class Program:
 
     @property
     def label(self) -> str:
-        """The name of the device or region in messages."""
+        """The device and region, as a person reads it."""
         return label(self.device, self.region)
 
 
 def label(device: str, region: str) -> str:
-    """Return the name of a device, or of a region of it, for messages."""
+    """Name a device, or a region of one, as a person reads it."""
     return device if region == WHOLE else f'region {region} of {device}'
 
 
 def lock_name(device: str, region: str) -> str:
-    """Return the name of the lock to hold while programming.
+    """Return the name of the lock to hold while a region is programmed.
 
-    It differs from the lock of the device, so that a VAN can claim a handle of
-    the device during the programming.
+    It is not the device's own lock, so that handles of the device can be
+    claimed meanwhile.
     """
     return f'{device}/function' + (f'-{region}' if region else '')
 
 
 def read(db: sqlite3.Connection, device: str | None) -> list[Program]:
-    """Read the rows of a device; None: of all devices."""
-    rows = db.execute(
+    """Read the records of a device; None: of all."""
+    rows = database.execute(
+        db,
         f'SELECT {", ".join(_COLUMNS)} FROM program'
         ' WHERE device = ? OR ? IS NULL ORDER BY device, region',
         (device, device),
@@ -92,9 +94,10 @@ def read(db: sqlite3.Connection, device: str | None) -> list[Program]:
 
 
 def write(db: sqlite3.Connection, program: Program) -> None:
-    """Write a row, in place of an earlier one of the same region."""
+    """Write a record in place of the previous one."""
     marks = ', '.join('?' * len(_COLUMNS))
-    db.execute(
+    database.execute(
+        db,
         f'INSERT OR REPLACE INTO program ({", ".join(_COLUMNS)})'
         f' VALUES ({marks})',
         dataclasses.astuple(program),
@@ -102,8 +105,9 @@ def write(db: sqlite3.Connection, program: Program) -> None:
 
 
 def forget(db: sqlite3.Connection, device: str, region: str) -> None:
-    """Delete a row. The content of the region is unknown from then on."""
-    db.execute(
+    """Delete a record: it is unknown what the region holds."""
+    database.execute(
+        db,
         'DELETE FROM program WHERE device = ? AND region = ?',
         (device, region),
     )

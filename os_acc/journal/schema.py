@@ -31,17 +31,36 @@ VAN_COLUMNS = (
     'updated_at',
 )
 
-#: Removes the fields that have columns from the VANs' JSON. A text that is not
-#: JSON stays as it is, and its row stays unreadable.
-STRIP = """
-    UPDATE van SET van = json_remove(van, {}) WHERE json_valid(van)
-""".format(
-    ', '.join(
-        [
-            *(f'\'$."versioned_object.data".{name}\'' for name in VAN_COLUMNS),
-            '\'$."versioned_object.changes"\'',
-        ]
+_HANDLE = '$."versioned_object.data".handle'
+_CHANGES = '"versioned_object.changes"'
+
+
+def _remove(column: str, *paths: str) -> str:
+    """Return the SQL that takes values out of a column's JSON.
+
+    A text that is no JSON stays as it is, and its row stays unreadable.
+    """
+    named = ', '.join(
+        f"'{path}'"
+        for path in (f'$.{_CHANGES}', f'{_HANDLE}.{_CHANGES}', *paths)
     )
+    return (
+        f'UPDATE van SET {column} = json_remove({column}, {named})'
+        f' WHERE json_valid({column});'
+    )
+
+
+#: Removes from the JSON the fields that have columns, and the lists of changed
+#: fields.
+STRIP = '\n'.join(
+    [
+        _remove(
+            'van',
+            *(f'$."versioned_object.data".{name}' for name in VAN_COLUMNS),
+        ),
+        _remove('request'),
+        _remove('instance'),
+    ]
 )
 
 #: Each migration raises the schema version by one. user_version in the file is

@@ -115,8 +115,12 @@ class VersionedObject(ovo_base.VersionedObject):
             if name not in data:
                 continue
             value = data[name]
-            if value is not None or not field.nullable:
-                value = field.from_primitive(made, name, value)
+            if value is not None:
+                # The field's type, which the field itself would only call.
+                kind = getattr(field, 'AUTO_TYPE', field)
+                value = kind.from_primitive(made, name, value)
+                value = kind.coerce(made, name, value)
+            elif not field.nullable:
                 value = field.coerce(made, name, value)
             values[f'_obj_{name}'] = value
         changes = primitive.get(cls._obj_primitive_key('changes'), ())

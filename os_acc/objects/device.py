@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""The Device object, which discovery reports."""
+"""A device that discovery reports."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from os_acc.objects import fields
 
 #: The device cannot be programmed.
 PROGRAMMING_NONE = 'none'
-#: The device holds one function at a time, which all its handles share.
+#: It holds one function at a time, for all of its handles.
 PROGRAMMING_SINGLE = 'single'
 #: Each region of the device holds its own function.
 PROGRAMMING_DYNAMIC = 'dynamic'
@@ -43,8 +43,7 @@ class Device(base.VersionedObject):
     fields = {
         'address': fields.DeviceAddressField(),
         'driver': fields.NameField(),
-        # vendor_id and product_id are 4 hex digits each; empty if the device
-        # has none.
+        # 4 hex digits; empty if the device has none.
         'vendor_id': ovo_fields.StringField(default=''),
         'product_id': ovo_fields.StringField(default=''),
         'resource_class': ovo_fields.StringField(default=''),

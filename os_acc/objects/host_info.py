@@ -6,7 +6,10 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""The handle versions that this host's plugins and drivers support."""
+"""The handle versions of this host's plugins and drivers.
+
+A caller uses them to agree on a version.
+"""
 
 from __future__ import annotations
 
@@ -21,24 +24,39 @@ from os_acc.objects import base
 
 
 def _versions(name: str) -> list[str]:
-    """Return the registered versions of a handle class, highest first.
+    """The known versions of a handle class, the highest first.
 
-    :raises UnsupportedHandle: if there is no such class
+    :raises UnsupportedHandle: if no attach handle class has this name
     """
     registry = base.VersionedObjectRegistry.obj_classes()
-    if name not in registry:
-        objects.register_all()
-    versions = [cls.VERSION for cls in registry.get(name, [])]
+    objects.register_all()
+    versions = [
+        cls.VERSION
+        for cls in (registry.get(name, []) if isinstance(name, str) else [])
+        if issubclass(cls, objects.AttachHandle)
+    ]
     if not versions:
         raise exception.UnsupportedHandle(
-            taker='os-acc', handle=name, takes='registered handle classes only'
+            taker='os-acc',
+            handle=name,
+            takes=', '.join(sorted(_handle_classes())),
         )
     return versions
 
 
+def _handle_classes() -> list[str]:
+    registry = base.VersionedObjectRegistry.obj_classes()
+    return [
+        name
+        for name, classes in registry.items()
+        if issubclass(classes[0], objects.AttachHandle)
+        and classes[0] is not objects.AttachHandle
+    ]
+
+
 @base.VersionedObjectRegistry.register
 class HostHandleInfo(base.VersionedObject):
-    """An attach handle class and the versions of it that are understood."""
+    """An attach handle class, and its versions from lowest to highest."""
 
     # Version 1.0: Initial version
     VERSION = '1.0'
@@ -51,12 +69,10 @@ class HostHandleInfo(base.VersionedObject):
 
     @classmethod
     def of(cls, name: str) -> HostHandleInfo:
-        """Describe the versions of a handle class that this os-acc supports.
+        """All versions of a handle class that this os-acc knows.
 
-        They are all minor versions up to the registered one.
-
-        :param name: such as 'PCIHandle'
-        :raises UnsupportedHandle: if there is no such class
+        :param name: the name of the class, such as 'PCIHandle'
+        :raises UnsupportedHandle: if no attach handle class has this name
         """
         newest = _versions(name)[0]
         oldest = newest.partition('.')[0] + '.0'
@@ -65,12 +81,11 @@ class HostHandleInfo(base.VersionedObject):
         )
 
     def get_common_version(self) -> str:
-        """Return the highest version that both sides support.
+        """The highest version that both sides know.
 
-        One side is this object, the other side is this process.
-
-        :raises UnsupportedHandle: if this process has no such handle class
-        :raises UnsupportedHandleVersion: if there is no common version
+        :raises UnsupportedHandle: if this os-acc has no such handle class
+        :raises UnsupportedHandleVersion: if both know the class, but no
+            common version
         """
         name = self.handle_object_name
         versions = _versions(name)
@@ -88,7 +103,7 @@ class HostHandleInfo(base.VersionedObject):
 
 
 class _SpeaksHandles:
-    """What HostPluginInfo and HostDriverInfo have in common."""
+    """The common part of HostPluginInfo and HostDriverInfo."""
 
     handle_info: list[HostHandleInfo]
 
@@ -96,9 +111,9 @@ class _SpeaksHandles:
         return any(i.handle_object_name == name for i in self.handle_info)
 
     def get_handle(self, name: str) -> HostHandleInfo:
-        """Return the supported versions of a handle class.
+        """Return the versions of a handle class.
 
-        :raises UnsupportedHandle: if the handle class is not supported
+        :raises UnsupportedHandle: if it does not know that class
         """
         for info in self.handle_info:
             if info.handle_object_name == name:
@@ -120,7 +135,7 @@ class _SpeaksHandles:
 
 @base.VersionedObjectRegistry.register
 class HostPluginInfo(_SpeaksHandles, base.VersionedObject):
-    """A plugin and the handles that it takes."""
+    """A plugin and the attach handles that it takes."""
 
     # Version 1.0: Initial version
     VERSION = '1.0'
@@ -136,7 +151,7 @@ class HostPluginInfo(_SpeaksHandles, base.VersionedObject):
 
 @base.VersionedObjectRegistry.register
 class HostDriverInfo(_SpeaksHandles, base.VersionedObject):
-    """A driver and the handles that it makes."""
+    """A driver and the attach handles that it makes."""
 
     # Version 1.0: Initial version
     VERSION = '1.0'
@@ -152,7 +167,7 @@ class HostDriverInfo(_SpeaksHandles, base.VersionedObject):
 
 @base.VersionedObjectRegistry.register
 class HostInfo(base.VersionedObject):
-    """The plugins and drivers of this host, and those that failed to load."""
+    """The plugins and drivers of this host, and those that failed."""
 
     # Version 1.0: Initial version
     VERSION = '1.0'
@@ -162,8 +177,8 @@ class HostInfo(base.VersionedObject):
         'driver_info': ovo_fields.ListOfObjectsField(
             'HostDriverInfo', default=[]
         ),
-        # By 'plugin NAME' or 'driver NAME': why it could not be loaded or
-        # described.
+        # By 'plugin NAME' or 'driver NAME': why it does not load, or what is
+        # wrong with what it says of itself.
         'load_errors': ovo_fields.DictOfStringsField(default={}),
     }
 
@@ -171,9 +186,9 @@ class HostInfo(base.VersionedObject):
         return any(info.plugin_name == name for info in self.plugin_info)
 
     def get_plugin(self, name: str) -> HostPluginInfo:
-        """Return a plugin by its name.
+        """Return a plugin by name.
 
-        :raises NoMatchingPlugin: if the plugin is not loaded
+        :raises NoMatchingPlugin: if it is not loaded
         """
         for info in self.plugin_info:
             if info.plugin_name == name:
@@ -184,9 +199,9 @@ class HostInfo(base.VersionedObject):
         return any(info.driver_name == name for info in self.driver_info)
 
     def get_driver(self, name: str) -> HostDriverInfo:
-        """Return a driver by its name.
+        """Return a driver by name.
 
-        :raises NoMatchingDriver: if the driver is not loaded
+        :raises NoMatchingDriver: if it is not loaded
         """
         for info in self.driver_info:
             if info.driver_name == name:
@@ -196,7 +211,7 @@ class HostInfo(base.VersionedObject):
         )
 
     def filter_handle_types(self, permitted: Collection[str]) -> None:
-        """Keep the plugins and drivers that support a permitted handle class.
+        """Keep the plugins and drivers that have a permitted handle class.
 
         :param permitted: names of handle classes, such as PCIHandle
         """

@@ -63,11 +63,10 @@ class VANStateField(ovo_fields.AutoTypedField[str]):
 
 @base.VersionedObjectRegistry.register
 class VAN(base.VersionedObject):
-    """One accelerator that is attached to one instance.
+    """One accelerator attached to one instance, as a VIF is for a port.
 
-    It is for an accelerator what a VIF is for a network port. os-acc creates
-    and stores the VAN. The driver sets handle, device, function_id and
-    driver_data; the plugin sets guest_config.
+    os-acc creates and stores it. A driver sets handle, device, function_id
+    and driver_data; a plugin sets guest_config.
     """
 
     # Version 1.0: Initial version
@@ -87,7 +86,7 @@ class VAN(base.VersionedObject):
         # this address.
         'device': fields.DeviceAddressField(nullable=True),
         'function_id': fields.NameField(nullable=True),
-        # What the guest's definition needs. The format depends on the plugin.
+        # For the guest's definition, in the plugin's own format.
         'guest_config': ovo_fields.StringField(nullable=True),
         # What the driver needs for the undo, and hints for the plugin.
         'driver_data': ovo_fields.DictOfStringsField(default={}),
@@ -106,20 +105,20 @@ class VAN(base.VersionedObject):
         save: Callable[[VAN], None] | None,
         report: Callable[[float | None, str | None], None] | None = None,
     ) -> None:
-        """Set what save() and report_progress() call. Only os-acc uses it."""
+        """Set what save() and report_progress() call. Only os-acc calls it."""
         self._save = save
         self._report = report
 
     def save(self) -> None:
         """Write the VAN to the journal. It is on the disk at the return.
 
-        A driver calls it after it has set what the undo will need, and before
-        it touches the device.
+        A driver calls it after it has set what the undo will need, and
+        before it touches the device.
 
-        :raises DeviceBusy: if another VAN has the same handle. The VAN gets
-            the values back that were saved last
-        :raises JournalError: if the journal cannot be written, or if os-acc
-            is not plugging or unplugging this VAN (get_vans() returns copies)
+        :raises DeviceBusy: if another VAN has the same handle; this VAN is
+            then set back to what was saved of it last
+        :raises JournalError: if it cannot be written, or if os-acc is not
+            working on this VAN now (get_vans() returns copies)
         """
         if self._save is None:
             raise exception.JournalError(
@@ -135,7 +134,7 @@ class VAN(base.VersionedObject):
     ) -> None:
         """Report the progress of the current step to the caller of plug.
 
-        :param fraction: 0.0 to 1.0; None if unknown
+        :param fraction: 0.0 to 1.0; None: unknown
         :param message: what is being done, in a few words
         """
         if self._report is not None:

@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""Arguments, checked again where they are used as root."""
+"""Checks of the arguments of privileged calls, made again as root."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ _LONGEST = 24 * 3600.0
 
 
 def function(address: str) -> pci.Function:
-    """A PCI function that os-acc may touch on this host.
+    """Find a PCI function that os-acc may touch.
 
-    :raises InvalidRequest, DeviceNotFound: it may not, or is not there
+    :raises InvalidRequest: if the address is malformed
+    :raises DeviceNotFound: if it is not there, or device_spec does not name it
     """
     if not isinstance(address, str):
         refuse('address', address, 'a PCI address')
@@ -37,7 +38,7 @@ def function(address: str) -> pci.Function:
 
 
 def parent(name: str) -> str:
-    """A parent of mediated devices that os-acc may touch."""
+    """Check the name of a parent of mediated devices. See function()."""
     if not isinstance(name, str):
         refuse('parent', name, 'the name of a device')
     mdev.check_name(name, 'parent')

@@ -19,27 +19,27 @@ import subprocess
 from oslo_config import cfg
 
 from os_acc import exception
+from os_acc.devices import operation_lock
 from os_acc.devices import pci
 from os_acc.devices import reset
-from os_acc.devices import turns
 from os_acc.devices import vfio
 from os_acc.devices import waiting
 from os_acc.privileged import arguments
 
-_TAIL = 300
-_DEATH = 5.0  # seconds
+_TAIL = 300  # characters of a command's output that an error quotes
+_DEATH = 5.0  # seconds that a killed command may take to end
 
 
 def clean(
-    function: pci.Function, mode: str, seconds: float, turn: int
+    function: pci.Function, mode: str, seconds: float, lock: int
 ) -> None:
     """Reset a function, then run the operator's command on it.
 
-    The command is the daemon's own option: no caller can name another.
+    The command is an option of the privileged daemon: no caller can choose it.
 
-    :param turn: the caller's on the function
-    :raises CleaningFailed: either of them failed
-    :raises Timeout: the reset did not end
+    :param lock: the operation lock that the caller holds on the function
+    :raises CleaningFailed: if the reset or the command failed
+    :raises Timeout: if the reset did not end
     """
     if mode not in reset.MODES:
         arguments.refuse('reset', mode, f'one of {", ".join(reset.MODES)}')
@@ -49,15 +49,15 @@ def clean(
         reset.reset(function.address, mode, vfio_bound)
 
     what = f'a reset of {function.address}'
-    waiting.at_most(turns.keep(turn, act), seconds, what)
+    waiting.at_most(operation_lock.kept_until(lock, act), seconds, what)
     run_command(function.address)
 
 
 def run_command(address: str) -> None:
     """Run ``[os_acc] cleaning_command`` for a device.
 
-    :param address: takes the place of ``{address}``
-    :raises CleaningFailed: it failed, or did not end in time
+    :param address: replaces ``{address}`` in the command
+    :raises CleaningFailed: if the command failed or did not end in time
     """
     template = cfg.CONF.os_acc.cleaning_command
     if not template:
@@ -85,17 +85,17 @@ def run_command(address: str) -> None:
     try:
         output, _ = process.communicate(timeout=limit)
     except subprocess.TimeoutExpired as err:
-        # With all that it started.
+        # Kill all that the command started, too.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         try:
             process.communicate(timeout=_DEATH)
         except subprocess.TimeoutExpired:
-            # One in the kernel's hands, or one that left the group.
+            # It is blocked in the kernel, or a child left the process group.
             assert process.stdout is not None
             process.stdout.close()
             raise failed(
-                f'not done after {limit:g} s; killed, and it does not end'
+                f'not done after {limit:g} s, killed, but it does not end'
             ) from err
         raise failed(f'not done after {limit:g} s, killed') from err
     if process.returncode:

@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""The daemon that acts as root, and how it is called."""
+"""The privileged daemon of oslo.privsep, and how its functions are called."""
 
 from __future__ import annotations
 
@@ -26,21 +26,22 @@ from oslo_privsep import daemon
 from oslo_privsep import priv_context
 
 from os_acc import exception
-from os_acc.devices import holders
+from os_acc.devices import open_files
 
 SECTION = 'os_acc_privileged'
 
-# The files of sysfs are root's: writing to them takes the user id alone.
-# What takes more is to see which files other users' processes have open.
+# To write to sysfs, the user id of root is enough. To see which files other
+# users' processes have open takes capabilities.
 CAPABILITIES = (
     capabilities.CAP_SYS_PTRACE,  # to read the links in /proc/PID/fd
     capabilities.CAP_DAC_READ_SEARCH,  # to look into /proc/PID/fd
 )
 
-# Acts wait for guests and for the kernel: more at once than there are CPUs.
+# Calls mostly wait for guests and for the kernel, so there are more threads
+# than CPUs.
 _THREADS = 32
 
-# Errors that are no device's.
+# Errors that mean that the host has run out of something.
 _OF_THE_HOST = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOLCK)
 
 _P = ParamSpec('_P')
@@ -49,8 +50,10 @@ _T = TypeVar('_T')
 
 class _Context(priv_context.PrivContext):
     def helper_command(self, sockpath: str) -> list[str]:
-        """As oslo.privsep's, but never asks at a terminal for a password,
-        and finds a helper that is not on root's PATH.
+        """Make the command that starts the daemon.
+
+        It never asks for a password at a terminal, and finds a helper that is
+        not on root's PATH.
         """
         command: list[str] = super().helper_command(sockpath)
         if self.conf.helper_command:
@@ -74,10 +77,12 @@ cfg.CONF.set_default('thread_pool_size', _THREADS, group=SECTION)
 
 
 def entry(func: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Make a function one that runs in the daemon.
+    """Make a function run in the daemon.
 
-    Its arguments and result are what msgpack takes. It raises what the
-    function raises; and PrivilegeError where the daemon is not to be had.
+    msgpack carries its arguments and its result.
+
+    :returns: a function that raises what the function raises, and
+        PrivilegeError if the daemon is unavailable
     """
     remote = pctxt.entrypoint(func)
 
@@ -98,24 +103,24 @@ def entry(func: Callable[_P, _T]) -> Callable[_P, _T]:
                 raise exception.PrivilegeError(
                     reason=f'the privsep daemon: {exception.describe(err)}'
                 ) from err
-            # In the daemon: it does serve, and the device is gone, or odd.
+            # The daemon works: the device has gone or does not work.
             raise exception.DeviceError(
                 device=str(args[0]) if args else func.__name__,
                 reason=exception.describe(err),
             ) from err
         return result
 
-    # What the daemon knows an entry point by.
+    # oslo.privsep recognizes an entry point by these attributes.
     call.__dict__.update(remote.__dict__)
     return call
 
 
 @entry
 def whoami() -> tuple[int, list[str]]:
-    """Who the daemon is: for ``os-acc doctor``.
+    """Describe the daemon, for ``os-acc doctor``.
 
-    :returns: its user id, and what it lacks: the names of capabilities, and
-        the sight of the host's processes
+    :returns: its user id, and what it lacks: names of capabilities, or the
+        PID namespace of the host
     """
     effective = 0
     with open('/proc/self/status', encoding='ascii') as file:
@@ -125,7 +130,7 @@ def whoami() -> tuple[int, list[str]]:
     missing = [each for each in CAPABILITIES if not effective >> each & 1]
     names = [capabilities.CAPS_BYVALUE.get(e, str(e)) for e in missing]
     try:
-        holders.check_all_seen()
+        open_files.check_all_seen()
     except exception.PrivilegeError:
         names.append("the host's PID namespace")
     return os.geteuid(), names
@@ -135,7 +140,7 @@ def _unavailable(err: Exception) -> exception.PrivilegeError:
     how = pctxt.conf.helper_command or 'sudo -n privsep-helper'
     name = how.split()[0]
     if shutil.which(name) is None:
-        reason = f'there is no command {name!r} on the PATH'
+        reason = f'no command {name!r} is on the PATH'
     else:
         reason = exception.describe(err)
     return exception.PrivilegeError(

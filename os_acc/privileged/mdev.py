@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""Mediated devices and vGPUs, as root."""
+"""Making and removing mediated devices and vGPUs, as root."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ import os
 
 from os_acc import exception
 from os_acc.devices import mdev
-from os_acc.devices import turns
+from os_acc.devices import operation_lock
 from os_acc.devices import vgpu
 from os_acc.devices import waiting
 from os_acc.privileged import arguments
 from os_acc.privileged import cleaning
 from os_acc.privileged import context
-from os_acc.privileged import holding
+from os_acc.privileged import device_users
 
 
 @context.entry
 def create(uuid: str, parent: str, kind: str, seconds: float) -> None:
-    """Make a mediated device. See linux.mdev.create."""
+    """Make a mediated device. See devices.mdev.create()."""
     arguments.parent(parent)
     wanted = mdev.Mdev(uuid=uuid, parent=parent, type=kind)
     mdev.check_type(parent, kind)
     seconds = arguments.seconds(seconds)
 
     def act() -> None:
-        with turns.on(mdev.parent_folder(parent), seconds / 2):
+        with operation_lock.held(mdev.parent_folder(parent), seconds / 2):
             mdev.create(wanted, seconds)
 
     waiting.at_most(act, seconds, f'mdev {uuid} to be made')
@@ -42,66 +42,72 @@ def create(uuid: str, parent: str, kind: str, seconds: float) -> None:
 def remove(
     uuid: str, parent: str, kind: str, release_seconds: float, seconds: float
 ) -> None:
-    """Remove a mediated device that its guest has let go of.
+    """Remove a mediated device that its guest has closed.
 
-    :raises DeviceBusy: a guest has it, or it is another one
+    :param release_seconds: how long the guest may take to close it
+    :raises DeviceBusy: if a guest still has it open, or the UUID is another
+        device's
     """
     seconds = arguments.seconds(seconds)
     mdev.check_name(parent, 'parent')
     path, folder = mdev.parent_folder(parent), mdev.folder(uuid)
     if not os.path.isdir(path):
-        # Gone, with all that it had.
+        # The parent is gone, and its mediated devices with it.
         return
     arguments.parent(parent)
-    with turns.on(path, seconds / 2):
-        # What is being made has come to its end now.
+    with operation_lock.held(path, seconds / 2):
+        # With the lock held, no creation is under way.
         there = mdev.find(uuid)
     if there is None:
         return
     mdev.check_same(there, mdev.Mdev(uuid=uuid, parent=parent, type=kind))
-    with turns.on(folder, seconds / 2) as turn:
-        holding.wait(folder, f'mdev {uuid}', release_seconds)
+    with operation_lock.held(folder, seconds / 2) as lock:
+        device_users.wait_until_closed(folder, f'mdev {uuid}', release_seconds)
         cleaning.run_command(uuid)
 
         def act() -> None:
-            with turns.on(path, seconds / 2):
+            with operation_lock.held(path, seconds / 2):
                 mdev.remove(uuid, seconds)
 
         waiting.at_most(
-            turns.keep(turn, act), seconds, f'mdev {uuid} to be removed'
+            operation_lock.kept_until(lock, act),
+            seconds,
+            f'mdev {uuid} to be removed',
         )
 
 
 @context.entry
 def released(uuid: str, release_seconds: float) -> None:
-    """Wait until a mediated device's guest has let go of it; clean it.
+    """Wait until a mediated device's guest has closed it, then clean it.
 
-    :raises DeviceBusy: it has it still
+    :raises DeviceBusy: if the guest still has it open
     """
     there = mdev.find(uuid)
     if there is None:
         return
     arguments.parent(there.parent)
-    with turns.on(mdev.folder(uuid), release_seconds):
-        holding.wait(mdev.folder(uuid), f'mdev {uuid}', release_seconds)
+    with operation_lock.held(mdev.folder(uuid), release_seconds):
+        device_users.wait_until_closed(
+            mdev.folder(uuid), f'mdev {uuid}', release_seconds
+        )
         cleaning.run_command(uuid)
 
 
 @context.entry
 def set_vgpu_type(address: str, number: int, seconds: float) -> None:
-    """Give a VF a vGPU type.
+    """Set the vGPU type of a VF.
 
-    :raises DeviceBusy: it has one
+    :raises DeviceBusy: if the VF has another type
     """
     function = arguments.function(address)
     arguments.whole(number, 'number', 2**31, least=1)
     seconds = arguments.seconds(seconds)
 
     def act() -> None:
-        with turns.on(function.path, seconds / 2):
+        with operation_lock.held(function.path, seconds / 2):
             if (now := vgpu.current(address)) not in (vgpu.NONE, number):
                 raise exception.DeviceBusy(
-                    device=f'VF {address}', holder=f'one of vGPU type {now}'
+                    device=f'VF {address}', reason=f'it has vGPU type {now}'
                 )
             vgpu.set_type(address, number, seconds)
 
@@ -109,26 +115,31 @@ def set_vgpu_type(address: str, number: int, seconds: float) -> None:
 
 
 @context.entry
-def take_vgpu_type_away(
+def clear_vgpu_type(
     address: str, number: int, release_seconds: float, seconds: float
 ) -> None:
-    """Take its vGPU type from a VF, once its guest has let go of it.
+    """Clear the vGPU type of a VF, once its guest has closed the VF.
 
-    :param number: the type that it was given; with another, it is another's
-    :raises DeviceBusy: a guest has it
+    :param number: the type that it was given. If the VF has another type, it
+        belongs to somebody else and is left alone
+    :raises DeviceBusy: if a guest still has it open
     """
     function = arguments.function(address)
     arguments.whole(number, 'number', 2**31, least=1)
     seconds = arguments.seconds(seconds)
-    with turns.on(function.path, seconds / 2) as turn:
+    with operation_lock.held(function.path, seconds / 2) as lock:
         if vgpu.current(address) != number:
             return
-        holding.wait(function.path, f'VF {address}', release_seconds)
+        device_users.wait_until_closed(
+            function.path, f'VF {address}', release_seconds
+        )
         cleaning.run_command(address)
 
         def act() -> None:
             vgpu.set_type(address, vgpu.NONE, seconds)
 
         waiting.at_most(
-            turns.keep(turn, act), seconds, f'the vGPU type of VF {address}'
+            operation_lock.kept_until(lock, act),
+            seconds,
+            f'the vGPU type of VF {address}',
         )

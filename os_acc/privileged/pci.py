@@ -6,25 +6,27 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""PCI functions and VFs, as root."""
+"""Taking, cleaning and giving back PCI functions and VFs, as root."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from oslo_config import cfg
+
 from os_acc import exception
-from os_acc.devices import holders
-from os_acc.devices import in_use
+from os_acc.devices import availability
+from os_acc.devices import device_spec
 from os_acc.devices import modules
+from os_acc.devices import operation_lock
 from os_acc.devices import pci
 from os_acc.devices import sriov
-from os_acc.devices import turns
 from os_acc.devices import vfio
 from os_acc.devices import waiting
 from os_acc.privileged import arguments
 from os_acc.privileged import cleaning
 from os_acc.privileged import context
-from os_acc.privileged import holding
+from os_acc.privileged import device_users
 
 
 @context.entry
@@ -34,10 +36,12 @@ def take(
     """Bind a function that nobody uses to a VFIO driver.
 
     :param driver: the VFIO driver's module
-    :param siblings: addresses that go to the same guest
-    :param seconds: for all of it
+    :param siblings: addresses of the functions that go to the same guest
+    :param seconds: for the whole operation
     :returns: the driver's name as the kernel spells it
-    :raises DeviceInUseByHost, DeviceBusy, DeviceError, Timeout: as they say
+    :raises DeviceInUseByHost, DeviceBusy: if it is used
+    :raises DeviceError: if it can go to no guest, or the kernel refuses
+    :raises Timeout: if it does not end in time
     """
     function = arguments.function(address)
     allowed = arguments.addresses(siblings)
@@ -48,8 +52,8 @@ def take(
         )
 
     def act() -> str:
-        with turns.on(function.path, seconds / 2):
-            _check_unused(address, allowed)
+        with operation_lock.held(function.path, seconds / 2):
+            _check_available(address, allowed)
             name = modules.load_driver(driver, seconds)
             vfio.bind(address, name, seconds)
             return name
@@ -59,19 +63,20 @@ def take(
     )
 
 
-def _check_unused(address: str, siblings: Sequence[str]) -> None:
-    """Look once more, with nothing between the look and the act."""
+def _check_available(address: str, siblings: Sequence[str]) -> None:
+    """Check again, under the lock, that a function can be taken.
+
+    The journal is not known here. The caller's driver has asked it.
+    """
     function = pci.get(address)
-    if function.is_pf and (number := sriov.count(address)):
-        raise exception.DeviceBusy(
-            device=f'PF {address}', holder=f'its {number} VFs'
-        )
-    _check_host(function)
-    for member, reason in in_use.in_group(function):
-        if isinstance(member, str) or member.address not in siblings:
-            raise exception.DeviceInUseByHost(
-                device=f'PCI function {address}', by=reason
-            )
+    for obstacle in availability.obstacles(
+        function,
+        device_spec.load(cfg.CONF).find(function),
+        device_spec.BIND_OS_ACC,
+        availability.Taker(functions=frozenset(siblings)),
+        as_root=True,
+    ):
+        raise obstacle.error()
 
 
 @context.entry
@@ -82,26 +87,32 @@ def clean(
     release_seconds: float,
     seconds: float,
 ) -> None:
-    """Clean a function that its guest has let go of; it stays as bound.
+    """Clean a function that its guest has closed. It stays bound as it is.
 
     :param ids: vendor:product, as it was taken
     :param reset_mode: one of reset.MODES
-    :param release_seconds: how long the guest may take to let go
+    :param release_seconds: how long the guest may take to close it
     :param seconds: for the reset
-    :raises DeviceBusy: a guest still has it
-    :raises DeviceInUseByHost: the host uses it by now: what a reset would do
-        to that, nobody wants
-    :raises CleaningFailed: it is not clean
+    :raises DeviceBusy: if a guest still has it open
+    :raises DeviceInUseByHost: if the host uses it by now: a reset would harm
+        the host
+    :raises CleaningFailed: if it is not clean
     """
     function = arguments.function(address)
     seconds = arguments.seconds(seconds)
-    # From the first look to the last act: if the caller dies, this goes on.
-    with turns.on(function.path, seconds / 2) as turn:
+    # The lock is held from the first check to the end of the cleaning, even
+    # if the caller dies meanwhile.
+    with operation_lock.held(function.path, seconds / 2) as lock:
         function = _same(address, ids)
-        holding.wait(function.path, f'PCI function {address}', release_seconds)
+        device_users.wait_until_closed(
+            function.path, f'PCI function {address}', release_seconds
+        )
         if not vfio.is_bound(function):
-            _check_host(function)
-        cleaning.clean(function, reset_mode, seconds, turn)
+            for obstacle in availability.host_obstacles(
+                function, as_root=True
+            ):
+                raise obstacle.error()
+        cleaning.clean(function, reset_mode, seconds, lock)
 
 
 @context.entry
@@ -112,48 +123,50 @@ def give_back(
     override: str | None,
     seconds: float,
 ) -> None:
-    """Give a function back to what had it, once it is clean.
+    """Bind a function to its earlier driver again, once it is clean.
 
     :param ids: vendor:product, as it was taken
-    :param driver: what had it before; None: nothing
-    :param override: its driver_override before; None: unset
-    :param seconds: for all of it
-    :raises DeviceBusy: a guest has it
-    :raises DeviceError, Timeout: its driver did not take it again
+    :param driver: the driver it had before; None if it had none
+    :param override: its driver_override before; None if it was unset
+    :param seconds: for the whole operation
+    :raises DeviceBusy: if a guest has it open, or somebody else has bound it
+    :raises DeviceError, Timeout: if its driver did not take it again
     """
     function = arguments.function(address)
     to = vfio.Binding(driver, override)
     _check_names(to)
     seconds = arguments.seconds(seconds)
+    device = f'PCI function {address}'
 
     def act() -> None:
-        with turns.on(function.path, seconds / 2):
+        with operation_lock.held(function.path, seconds / 2):
             now = _same(address, ids)
             foreign = now.driver not in (None, to.driver)
             if foreign and not vfio.is_bound(now):
                 raise exception.DeviceBusy(
-                    device=f'PCI function {address}',
-                    holder=f'driver {now.driver}',
+                    device=device, reason=f'it is bound to driver {now.driver}'
                 )
             if now.driver != to.driver:
-                holding.wait(now.path, f'PCI function {address}', 0)
+                device_users.wait_until_closed(now.path, device, 0)
             if to.driver and modules.loaded_driver(to.driver) is None:
                 raise exception.DeviceError(
-                    device=f'PCI function {address}',
-                    reason=f'driver {to.driver}, which had it, is not '
-                    'loaded any more: load it',
+                    device=device,
+                    reason=f'its earlier driver {to.driver} is not loaded '
+                    'any more: load it',
                 )
             vfio.restore(address, to, seconds)
 
     waiting.at_most(
-        act, seconds, f'PCI function {address} to go back to {driver}'
+        act,
+        seconds,
+        f'PCI function {address} to be given back to {driver or "no driver"}',
     )
 
 
 def _same(address: str, ids: str) -> pci.Function:
-    """Look again, with the turn on it.
+    """Read a function again, under the lock.
 
-    :raises DeviceNotFound: another device is there
+    :raises DeviceNotFound: if another device is at the address
     """
     function = pci.get(address)
     if function.ids != ids:
@@ -162,18 +175,6 @@ def _same(address: str, ids: str) -> pci.Function:
             reason=f'{function.ids} is at that address now',
         )
     return function
-
-
-def _check_host(function: pci.Function) -> None:
-    """:raises DeviceInUseByHost: it uses it"""
-    snapshot = in_use.Snapshot.read()
-    use = in_use.by_host(function, snapshot)
-    for holder in holders.by_kernel(snapshot.below(function.path)):
-        use = use or holder
-    if use is not None:
-        raise exception.DeviceInUseByHost(
-            device=f'PCI function {function.address}', by=use
-        )
 
 
 def _check_names(binding: vfio.Binding) -> None:
@@ -187,8 +188,9 @@ def _check_names(binding: vfio.Binding) -> None:
 
 @context.entry
 def create_vfs(pf: str, number: int, seconds: float) -> None:
-    """Create the VFs of a PF that has none: all of them, or none.
+    """Make the VFs of a PF that has none: all of them, or none.
 
+    :raises DeviceBusy: if the PF has VFs already
     :raises DeviceError, Timeout: as sriov.create
     """
     function = arguments.function(pf)
@@ -196,10 +198,10 @@ def create_vfs(pf: str, number: int, seconds: float) -> None:
     seconds = arguments.seconds(seconds)
 
     def act() -> None:
-        with turns.on(function.path, seconds / 2):
+        with operation_lock.held(function.path, seconds / 2):
             if there := sriov.count(pf):
                 raise exception.DeviceBusy(
-                    device=f'PF {pf}', holder=f'its {there} VFs'
+                    device=f'PF {pf}', reason=f'it has {there} VFs'
                 )
             sriov.create(pf, number, seconds)
 
@@ -210,11 +212,11 @@ def create_vfs(pf: str, number: int, seconds: float) -> None:
 def remove_vfs(
     pf: str, autoprobe_before: str | None, seconds: float
 ) -> list[str]:
-    """Remove the VFs of a PF, if nobody uses one of them.
+    """Remove the VFs of a PF, if nobody uses any of them.
 
     :param autoprobe_before: '0', '1' or None, see sriov.remove
-    :returns: who uses them; empty: they are removed
-    :raises DeviceError, Timeout: they cannot be removed
+    :returns: who uses them; empty if they are removed
+    :raises DeviceError, Timeout: if they cannot be removed
     """
     function = arguments.function(pf)
     seconds = arguments.seconds(seconds)
@@ -222,25 +224,10 @@ def remove_vfs(
         arguments.refuse('autoprobe_before', autoprobe_before, "'0' or '1'")
 
     def act() -> list[str]:
-        with turns.on(function.path, seconds / 2):
-            users = _vf_users(pci.get(pf))
+        with operation_lock.held(function.path, seconds / 2):
+            users = availability.vf_users(pci.get(pf))
             if not users:
                 sriov.remove(pf, autoprobe_before)
             return users
 
     return waiting.at_most(act, seconds, f'the VFs of PF {pf} to be removed')
-
-
-def _vf_users(pf: pci.Function) -> list[str]:
-    snapshot = in_use.Snapshot.read()
-    found = []
-    for address in pf.vf_addresses:
-        vf = pci.find(address)
-        if vf is None:
-            continue
-        if (use := in_use.by_host(vf, snapshot)) is not None:
-            found.append(f'VF {address}: {use}')
-        elif vf.driver is not None:
-            # Ours have none, once they are given back: somebody bound it.
-            found.append(f'VF {address}: it is bound to {vf.driver}')
-    return found

@@ -6,10 +6,10 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""Programming a device by its vendor's command, as root.
+"""Programming a device with a command of its vendor, as root.
 
-The commands are the daemon's own configuration, ``[os_acc] device_spec``: a
-caller names the device, the file and the function, and nothing else.
+The commands come from the daemon's own ``[os_acc] device_spec``. A caller only
+names the device, the region, the file and the function.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from os_acc import bitstream_local as local
 from os_acc import bitstream_opts as options
 from os_acc import exception
 from os_acc.devices import device_spec
-from os_acc.devices import holders
+from os_acc.devices import open_files
 from os_acc.devices import pci
 from os_acc.devices import sriov
 from os_acc.devices import vfio
 from os_acc.objects import device as device_objects
+from os_acc.objects import function_id as function_ids
 from os_acc.privileged import arguments
 from os_acc.privileged import context
-from os_acc.programming import rule as programming
 
 _TAIL = 300
-# For the kernel to end what was killed; what does not end is left alone.
+# Seconds for a killed process to end; after that it is left alone.
 _GRACE = 5.0
 _NAME = re.compile(r'[A-Za-z0-9_][A-Za-z0-9_.:+@=-]{0,254}')
 _REGION = re.compile(r'0|[1-9][0-9]{0,4}')
@@ -55,13 +55,14 @@ _WORD = re.compile(r'[\w.-]+')
 
 @context.entry
 def check(address: str, region: str, path: str) -> None:
-    """See that programming could begin.
+    """Check that programming can begin.
 
     :param region: of a dynamic device; else ''
     :param path: the bitstream
-    :raises DeviceBusy: a guest has it, or an earlier act on it has not ended
-    :raises BitstreamError: the file is not where one may be
-    :raises DeviceError: its command is not there
+    :raises DeviceBusy: if a guest has the device open, or an earlier command
+        for it has not ended
+    :raises BitstreamError: if the file is in none of the allowed folders
+    :raises DeviceError: if the command does not exist
     """
     function, spec = _device(address, region)
     command = spec.program
@@ -83,12 +84,13 @@ def program(
     function_id: str | None,
     seconds: float,
 ) -> None:
-    """Program a device, and see that its function is in.
+    """Program a device, and check that its function is inside.
 
     :param digest: the file's SHA-256
-    :param function_id: what must be in afterwards; None: whatever the file has
+    :param function_id: the function that must be inside afterwards; None if
+        it is unknown
     :param seconds: for each of the two commands
-    :raises DeviceError: a command failed, or did not end in time
+    :raises DeviceError: if a command fails or does not end in time
     """
     function, spec = _device(address, region)
     seconds = arguments.seconds(seconds)
@@ -107,9 +109,9 @@ def program(
 
 @context.entry
 def clear(address: str, region: str, seconds: float) -> None:
-    """Take the function out of a device.
+    """Remove the function from a device.
 
-    :raises DeviceBusy, DeviceError: as program
+    :raises DeviceBusy, DeviceError: as program()
     """
     function, spec = _device(address, region)
     seconds = arguments.seconds(seconds)
@@ -126,19 +128,20 @@ def run(
     seconds: float,
     held: Sequence[int],
 ) -> str:
-    """Run a command; at its deadline it and all that it started is killed.
+    """Run a command; at its deadline kill it and its children.
 
-    :param held: the files that keep others off: the command has them too, so
-        that they do as long as it lives, whatever becomes of this process
-    :returns: what it said
-    :raises DeviceError: it failed
+    :param held: the locked files of the device. The command inherits them, so
+        that the device stays locked as long as the command runs, even if this
+        process ends
+    :returns: the command's output
+    :raises DeviceError: if it fails
     """
     if not template:
         raise exception.DeviceError(
             device=address, reason='device_spec has no command for that'
         )
     command = [_filled(word, values) for word in template]
-    # A file, as a pipe may be held open by what got away.
+    # A file, since a child that survives could keep a pipe open.
     with tempfile.TemporaryFile() as output:
         try:
             process = subprocess.Popen(
@@ -184,18 +187,22 @@ def _verify(
     seconds: float,
     held: Sequence[int],
 ) -> None:
-    """What names the function judges by its exit code; else what it says."""
+    """Check that a function is inside, with the check command.
+
+    A command that is given {function_id} answers by its exit code. Otherwise
+    its output must contain the function's id.
+    """
     text = run(address, template, values, seconds, held)
     if any('{function_id}' in word for word in template):
         return
-    # Whole words: aes is not in where aes256 is.
+    # Compare whole words: aes256 in the output does not mean aes.
     words = {*_WORD.findall(text), *text.split()}
-    found = {programming.spelling(word.strip('.,;-')) for word in words}
-    if programming.spelling(values['function_id']) not in found:
+    found = {function_ids.canonical(word.strip('.,;-')) for word in words}
+    if function_ids.canonical(values['function_id']) not in found:
         raise _failed(
             address,
             template,
-            f'function {values["function_id"]} is not in: {text[-_TAIL:]}',
+            f'function {values["function_id"]} is not inside: {text[-_TAIL:]}',
         )
 
 
@@ -204,7 +211,7 @@ def _device(
 ) -> tuple[pci.Function, device_spec.Spec]:
     function = arguments.function(address)
     if function.is_vf:
-        # Its PF is what is held, and looked at.
+        # The lock and the checks are those of its PF.
         arguments.refuse('address', address, 'a device, not a VF of one')
     spec = device_spec.load(cfg.CONF).check(function)
     if not spec.program:
@@ -255,7 +262,7 @@ def _filled(word: str, values: Mapping[str, str]) -> str:
 
 
 def _vf_of(function: pci.Function, region: str) -> pci.Function | None:
-    """The VF that a region is of; None: there is none, or no region."""
+    """The VF that gives access to a region; None if there is none."""
     vfs = function.vf_addresses
     if region and int(region) < len(vfs):
         return pci.get(vfs[int(region)])
@@ -264,13 +271,13 @@ def _vf_of(function: pci.Function, region: str) -> pci.Function | None:
 
 @contextlib.contextmanager
 def _turn(function: pci.Function, region: str) -> Iterator[list[int]]:
-    """Hold a device, flock(2), by files to be handed on to the command.
+    """Lock a device with flock(2) on files that the command inherits.
 
-    Regions are programmed beside each other, but not beside the whole. Not
-    the folder, see linux.turns: while a device is programmed, which can take
-    long, others may look at it.
+    Regions can be programmed at the same time, but not while the whole device
+    is programmed. This is not the lock of devices.operation_lock: programming
+    can take long, and other operations on the device need not wait for it.
 
-    :raises DeviceBusy: an earlier command for it has not ended
+    :raises DeviceBusy: if an earlier command for the device has not ended
     """
     vf = _vf_of(function, region)
     deadline = time.monotonic() + cfg.CONF.os_acc.device_timeout
@@ -297,19 +304,19 @@ def _lock(fd: int, how: int, deadline: float, address: str) -> None:
             if time.monotonic() >= deadline:
                 raise exception.DeviceBusy(
                     device=address,
-                    holder='an earlier command that has not ended',
+                    reason='an earlier command for it has not ended',
                 ) from err
             time.sleep(0.05)
 
 
 def _check_unused(function: pci.Function, region: str) -> None:
-    """See that no guest has it open, with nothing between look and act."""
+    """Check again, under the lock, that no guest has the device open."""
     vf = _vf_of(function, region)
     parts = [vf] if vf else [function, *map(pci.get, function.vf_addresses)]
     files = [node for each in parts for node in vfio.nodes(each.path)]
-    if files and (found := holders.of_files(files)):
+    if files and (found := open_files.users_of(files)):
         raise exception.DeviceBusy(
-            device=function.address, holder='; '.join(found) + ','
+            device=function.address, reason='; '.join(found)
         )
 
 
@@ -320,7 +327,7 @@ def _bitstream(path: str) -> Iterator[tuple[str, BinaryIO]]:
     conf = cfg.CONF
     folders = list(conf[options.GROUP].allowed_folders)
     cache = options.cache_path(conf).rstrip('/')
-    # The caller's own user can put a link there, to any folder.
+    # The unprivileged user could put a link there that leads to any folder.
     if not os.path.islink(cache):
         folders.append(cache)
     with local.opened(path, folders, options.max_bytes(conf)) as found:
@@ -329,7 +336,9 @@ def _bitstream(path: str) -> Iterator[tuple[str, BinaryIO]]:
 
 @contextlib.contextmanager
 def _copied(file: BinaryIO, name: str, digest: str) -> Iterator[str]:
-    """A copy for root alone: what is verified is what is programmed."""
+    """Make a copy that only root can read, so that nobody can change the file
+    between its verification and the programming.
+    """
     folder = tempfile.mkdtemp(prefix='os-acc-')
     try:
         path = os.path.join(folder, name)
@@ -340,7 +349,7 @@ def _copied(file: BinaryIO, name: str, digest: str) -> Iterator[str]:
         if found != digest:
             raise exception.BitstreamError(
                 bitstream=name,
-                # What it is instead is for root alone.
+                # The caller may not learn the checksum of any other file.
                 reason=f'it was changed: its sha256 is not {digest}',
             )
         yield path

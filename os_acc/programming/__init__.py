@@ -6,4 +6,28 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""Programming of devices: what is inside a device, and who may change it."""
+"""Programming of devices: what is inside a device, and who may change it.
+
+This package exports what a driver needs. Its modules are: contents and slots
+(the state of a device or region, and the rule for changing it), uses (what a
+VAN's driver_data says about its use of a device), hooks (entry points that
+are called after programming) and bitstreams (files to program).
+"""
+
+from os_acc.journal.programs import REGION
+from os_acc.journal.programs import WHOLE
+from os_acc.programming.contents import Wanted
+from os_acc.programming.contents import common_function
+from os_acc.programming.contents import show
+from os_acc.programming.slots import Slot
+from os_acc.programming.uses import undecide
+
+__all__ = [
+    'REGION',
+    'WHOLE',
+    'Slot',
+    'Wanted',
+    'common_function',
+    'show',
+    'undecide',
+]

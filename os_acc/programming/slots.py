@@ -6,191 +6,279 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""What is in a device that is programmed, and who uses it: it only looks.
+"""The rule of programming: who may use and who may change a slot.
 
-The rule of os_acc.programming is decided on what is found here.
+A device that takes one function at a time provides that function through all
+of its handles. It cannot be programmed with another function while one of the
+handles is in use. Each region of a dynamic device follows the same rule on
+its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Iterator
+import contextlib
 import dataclasses
+import logging
 from typing import Any
 
-from os_acc import driver
+from oslo_config import cfg
+from oslo_utils import timeutils
+
+from os_acc import exception
+from os_acc import journal as journal_module
+from os_acc import log
 from os_acc import objects
 from os_acc.devices import boot
 from os_acc.journal import programs
+from os_acc.objects import function_id as function_ids
+from os_acc.programming import contents
+from os_acc.programming import hooks
+from os_acc.programming import uses
 
-# Keys of VAN.driver_data.
-UNDECIDED = 'function_undecided'  # it has a handle, and uses nothing
-REGION = programs.REGION
-
-# Values of UNDECIDED: it never did; or it has let go.
-NEVER, LEFT = 'never', 'left'
-
-
-@dataclasses.dataclass(frozen=True)
-class Slot:
-    """What is programmed at a time: a device, or a region of one.
-
-    :ivar persistent: it keeps its function when the host is rebooted
-    :ivar look: asks the hardware for its function: '' for none; None where
-        it cannot tell. Without it the journal is believed
-    """
-
-    device: str
-    region: str = programs.WHOLE
-    persistent: bool = False
-    look: Callable[[], str | None] | None = None
-
-    @property
-    def label(self) -> str:
-        return programs.label(self.device, self.region)
-
-    @property
-    def lock_name(self) -> str:
-        return programs.lock_name(self.device, self.region)
+LOG = logging.getLogger(__name__)
+CONF = cfg.CONF
 
 
 @dataclasses.dataclass(frozen=True)
-class Wanted:
-    """What shall be in.
+class Slot(contents.Contents):
+    """A device that is programmed as a whole, or one region of a device.
 
-    :ivar digest: SHA-256 of the bitstream; None: any with the function
+    A driver that prepares a VAN calls take(). If that returns False, the
+    driver calls program(). The journal records what a slot contains; program()
+    and clear() write the record before they change the device.
     """
 
-    function_id: str | None = None
-    digest: str | None = None
+    def take(self, van: objects.VAN, wanted: contents.Wanted) -> bool:
+        """Let a VAN use what the slot contains, if that is what it wants.
 
-    def is_in(self, there: Wanted, exact: bool) -> bool:
-        """:param exact: the bitstream must be the same too"""
-        if self.function_id is None:
-            return self.digest in (None, there.digest)
-        same = spelling(self.function_id) == spelling(there.function_id)
-        return same and (not exact or self.digest in (None, there.digest))
+        The VAN must be saved with its handle, and with UNDECIDED and REGION
+        in its driver_data.
+
+        :param wanted: empty: whatever the slot contains
+        :returns: False: the slot must be programmed, and nobody uses it now
+        :raises DeviceBusy: if others use the slot with another function
+        :raises DeviceError: if nothing is wanted and the slot is broken
+        """
+        with self._held():
+            return self._take(van, self._completed(wanted), exact=False)
+
+    def program(
+        self,
+        wanted: contents.Wanted,
+        check: Callable[[], None],
+        act: Callable[[], None],
+        van: objects.VAN | None = None,
+    ) -> bool:
+        """Put a function into the slot, unless it is there by now.
+
+        :param check: raises if act could not even start; changes nothing
+        :param act: programs the device and verifies the result
+        :param van: the VAN that needs it. None: the administrator asks, and
+            means this very bitstream, not only its function
+        :returns: whether the slot was programmed
+        :raises DeviceBusy: if others use the slot with another function
+        """
+        with self._held():
+            known = self._completed(wanted)
+            if self._take(van, known, exact=van is None):
+                return False
+            check()
+            done = self._program(wanted, known, act, van)
+        _logger(van).info(
+            '%s is programmed with function %s, bitstream %s',
+            self.label,
+            done.function_id,
+            done.digest,
+        )
+        hooks.call(self.device, done.function_id)
+        return True
+
+    def clear(self, act: Callable[[], None] | None, van: objects.VAN) -> None:
+        """End the use of the slot by a VAN.
+
+        :param act: removes the function when its last user has left; None:
+            the function stays
+        """
+        with self._held():
+            if act is None or van.driver_data.get(uses.UNDECIDED) == (
+                uses.NEVER
+            ):
+                return
+            # Saved first: of two VANs that leave at the same time, neither
+            # counts the other as a user.
+            uses.leave(van)
+            record = self.record()
+            if record is None or self.users(excluding=van.uuid):
+                return
+            before = contents.Wanted(record.function_id, record.digest)
+            self._save(before, programs.PROGRAMMING)
+            try:
+                # See _program(): a VAN saved concurrently is found here.
+                if self.users(excluding=van.uuid):
+                    self._restore(record)
+                    return
+                act()
+            except BaseException as err:
+                text = f'it was not cleared: {exception.describe(err)}'
+                self._save(before, programs.ERROR, text)
+                raise
+            self._journal.forget_program(self.device, self.region)
+        _logger(van).info('%s is cleared', self.label)
+        hooks.call(self.device, None)
+
+    def _take(
+        self, van: objects.VAN | None, wanted: contents.Wanted, exact: bool
+    ) -> bool:
+        """Do what take() does. The lock is held.
+
+        :param wanted: as _completed() returns it
+        """
+        nothing = wanted == contents.Wanted()
+        why = self.broken()
+        if nothing and why is not None:
+            raise exception.DeviceError(
+                device=self.label, reason=f'{why}. Program it again'
+            )
+        inside = self.inside()
+        if nothing or (why is None and wanted.matches(inside, exact)):
+            if van is not None:
+                uses.decide(van, inside.function_id)
+            return True
+        if users := self._in_the_way(wanted, van):
+            raise self._busy(users, inside.function_id)
+        return False
+
+    def _program(
+        self,
+        wanted: contents.Wanted,
+        known: contents.Wanted,
+        act: Callable[[], None],
+        van: objects.VAN | None,
+    ) -> contents.Wanted:
+        """Program the slot. The lock is held, and check() has passed.
+
+        :param known: wanted, as _completed() returns it
+        :returns: what the slot contains now
+        """
+        by_file = wanted.function_id is None
+        if self.broken() is None:
+            wanted = known
+        if van is not None:
+            uses.decide(van, wanted.function_id)
+        before = self.record()
+        self._save(wanted, programs.PROGRAMMING)
+        try:
+            # A VAN saved concurrently either sees this PROGRAMMING row or is
+            # found by _in_the_way().
+            users = self._in_the_way(known, van)
+            if users:
+                self._restore(before)
+            else:
+                act()
+                if by_file and self.look is not None:
+                    # The bitstream decided the function: record which one.
+                    seen = self.look() or wanted.function_id
+                    wanted = contents.Wanted(seen, wanted.digest)
+                    if van is not None:
+                        uses.decide(van, seen)
+        except BaseException as err:
+            text = exception.describe(err)
+            self._save(wanted, programs.ERROR, text)
+            _undecide(van)
+            raise
+        if users:
+            _undecide(van)
+            raise self._busy(users)
+        self._save(wanted, programs.PROGRAMMED)
+        return wanted
+
+    def _in_the_way(
+        self, wanted: contents.Wanted, van: objects.VAN | None
+    ) -> list[objects.VAN]:
+        """List the users who would lose what they use.
+
+        A user from before a reboot of the host that wants the same function
+        is not in the way: the reboot took the function from all of its users,
+        and one programming gives it back to all of them.
+
+        :param wanted: as _completed() returns it
+        """
+        now = boot.boot_id()
+        return [
+            user
+            for user in self.users(
+                excluding=van.uuid if van is not None else None
+            )
+            if user.boot_id == now
+            or not function_ids.same(user.function_id, wanted.function_id)
+        ]
+
+    def _completed(self, wanted: contents.Wanted) -> contents.Wanted:
+        """Add the function that the same bitstream had when it was inside."""
+        record = self.record()
+        if (
+            wanted.function_id is None
+            and wanted.digest is not None
+            and record is not None
+            and record.digest == wanted.digest
+        ):
+            return contents.Wanted(record.function_id, wanted.digest)
+        return wanted
+
+    def _busy(
+        self, users: list[objects.VAN], function_id: str | None = None
+    ) -> exception.DeviceBusy:
+        names = ', '.join(map(uses.describe, users))
+        state = f'programmed with {function_id} and ' if function_id else ''
+        return exception.DeviceBusy(
+            device=self.label, reason=f'it is {state}used by {names}'
+        )
+
+    @contextlib.contextmanager
+    def _held(self) -> Iterator[None]:
+        # Another caller may be programming the function that this one wants:
+        # wait for as long as that may take.
+        timeout = max(CONF.os_acc.lock_timeout, CONF.os_acc.program_timeout)
+        with self.driver.lock(self.lock_name, timeout):
+            yield
+
+    @property
+    def _journal(self) -> journal_module.Journal:
+        if self.driver.journal is None:
+            raise exception.LibraryNotInitialized()
+        return self.driver.journal
+
+    def _save(
+        self, content: contents.Wanted, state: str, error: str | None = None
+    ) -> None:
+        self._journal.save_program(
+            programs.Program(
+                device=self.device,
+                region=self.region,
+                function_id=content.function_id,
+                digest=content.digest,
+                state=state,
+                boot_id=boot.boot_id(),
+                error=error,
+                updated_at=timeutils.utcnow().isoformat(),
+            )
+        )
+
+    def _restore(self, record: programs.Program | None) -> None:
+        """Put back the record that was there before PROGRAMMING."""
+        if record is not None:
+            self._journal.save_program(record)
+        else:
+            self._journal.forget_program(self.device, self.region)
 
 
-def spelling(function_id: str | None) -> str:
-    """One spelling of a function's id: tools differ in case and hyphens."""
-    return (function_id or '').lower().replace('-', '')
+def _undecide(van: objects.VAN | None) -> None:
+    if van is not None:
+        uses.undecide(van)
+        van.save()
 
 
-def record_of(by: driver.DriverBase, slot: Slot) -> programs.Program | None:
-    """What the journal says of a slot."""
-    if by.journal is None:
-        return None
-    for record in by.journal.programs(slot.device):
-        if record.region == slot.region:
-            return record
-    return None
-
-
-def users(
-    by: driver.DriverBase, slot: Slot, but: str | None = None
-) -> list[objects.VAN]:
-    """The VANs that use what is in a slot.
-
-    :param but: without this one
-    """
-    return [
-        van
-        for van in by.vans_on(slot.device)
-        if van.uuid != but
-        and UNDECIDED not in van.driver_data
-        # Another driver's VAN may use any region.
-        and van.driver_data.get(REGION, slot.region) == slot.region
-    ]
-
-
-def inside(by: driver.DriverBase, slot: Slot) -> Wanted:
-    """What is in a slot, as far as it is known and sound."""
-    record = record_of(by, slot)
-    if record is not None and record.state != programs.PROGRAMMED:
-        return Wanted()
-    known = Wanted()
-    if record is not None:
-        known = Wanted(record.function_id, record.digest)
-    seen = slot.look() if slot.look is not None else None
-    if seen is not None:
-        if spelling(seen) == spelling(known.function_id):
-            return known if seen else Wanted()
-        return Wanted(seen or None)
-    if record is None or (
-        record.boot_id != boot.boot_id() and not slot.persistent
-    ):
-        return Wanted()
-    return known
-
-
-def common_function(
-    by: driver.DriverBase, slots: Sequence[Slot]
-) -> str | None:
-    """The function that is in a device, if all its regions have the same."""
-    found = {inside(by, slot).function_id for slot in slots} - {None}
-    return found.pop() if len(found) == 1 else None
-
-
-def rank(by: driver.DriverBase, slot: Slot, wanted: Wanted) -> int:
-    """How well a slot suits: 0: it is in; 1: it is free; 2: neither."""
-    nothing = wanted == Wanted()
-    if nothing and broken(by, slot) is not None:
-        return 2
-    if nothing or wanted.is_in(inside(by, slot), exact=False):
-        return 0
-    return 2 if users(by, slot) else 1
-
-
-def broken(by: driver.DriverBase, slot: Slot) -> str | None:
-    """Why what is in a slot must not be used; None: it may be."""
-    record = record_of(by, slot)
-    if record is None or record.state == programs.PROGRAMMED:
-        return None
-    if record.state == programs.PROGRAMMING:
-        return 'its programming was begun and has not ended'
-    return f'its programming failed: {record.error}'
-
-
-def show(
-    by: driver.DriverBase, slots: Sequence[Slot], programming: str
-) -> dict[str, Any]:
-    """What an operator is told, see DriverBase.show_device."""
-    if programming == objects.device.PROGRAMMING_DYNAMIC:
-        lines = {slot.region: _show(by, slot) for slot in slots}
-        return {
-            'programming': programming,
-            'regions': [
-                f'{region}: '
-                + ', '.join(
-                    f'{name} {"; ".join(text) if name == "users" else text}'
-                    for name, text in line.items()
-                )
-                for region, line in lines.items()
-            ],
-        }
-    (slot,) = slots
-    return {'programming': programming, **_show(by, slot)}
-
-
-def _show(by: driver.DriverBase, slot: Slot) -> dict[str, Any]:
-    record, using = record_of(by, slot), users(by, slot)
-    return {
-        'function': inside(by, slot).function_id,
-        'bitstream': record.digest if record else None,
-        'state': broken(by, slot) or 'sound',
-        'users': [describe(van) for van in using],
-        'can be programmed now': 'no: it is in use'
-        if using
-        else 'no: it is being programmed, or that was cut short; see recover'
-        if record is not None and record.state == programs.PROGRAMMING
-        else 'yes',
-    }
-
-
-def describe(van: objects.VAN) -> str:
-    """A user of a slot, for a person."""
-    text = f'instance {van.instance_uuid} (VAN {van.uuid})'
-    if van.function_id is not None:
-        text += f' with {van.function_id}'
-    return text
+def _logger(van: objects.VAN | None) -> Any:
+    return log.about(LOG, van.instance_uuid, van.uuid) if van else LOG

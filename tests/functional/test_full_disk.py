@@ -15,6 +15,7 @@ is in its first state, or the journal says that there is something to undo.
 import errno
 import itertools
 import os
+import sqlite3
 import subprocess
 import uuid
 
@@ -68,6 +69,11 @@ class Host:
         conf.set_override('state_path', str(disk.path / 'state'), 'os_acc')
         conf.set_override('plugin', 'noop', 'os_acc')
         os_acc.initialize(reset=True)
+        # Another process looks, too. Else os-acc's connection, which it
+        # closes after an error, would be the last one: then sqlite deletes
+        # its write-ahead log, and there is space again.
+        self.other = sqlite3.connect(disk.path / 'state' / 'journal.db')
+        self.other.execute('SELECT * FROM van').fetchall()
         conf.set_override('hardware_path', str(hardware), 'os_acc_fake')
         conf.set_override('devices', ['dev0:pci:8:single'], 'os_acc_fake')
         self.instance = objects.InstanceInfo(
@@ -120,7 +126,9 @@ class Host:
 def host(tmp_path):
     disk = Disk(tmp_path / 'disk')
     try:
-        yield Host(disk, tmp_path / 'hardware')
+        made = Host(disk, tmp_path / 'hardware')
+        yield made
+        made.other.close()
     finally:
         if os_acc._host is not None:
             os_acc._host.close()
@@ -172,7 +180,7 @@ def test_full_before_the_first_journal(tmp_path, host):
     host.disk.fill()
     with pytest.raises(exception.JournalError) as caught:
         os_acc.initialize(reset=True)
-    assert 'cannot make it' in str(caught.value)
+    assert 'cannot create it' in str(caught.value)
     assert not [
         name
         for _, _, names in os.walk(host.disk.path / 'other')
@@ -273,6 +281,21 @@ def test_full_while_unplugging(host, monkeypatch, kind, step, at, before):
     host.nothing_is_forgotten()
     assert set(host.states()) == host.uuids(host.requests)
     assert 'plugged' not in host.states().values()
+    host.works()
+
+
+def test_alone_it_makes_space_by_its_own_log(host, monkeypatch):
+    """The rollback is written although the disk was full."""
+    host.other.close()
+    os_acc.initialize(reset=True)
+    host.plug()
+    host.unplug()
+    fill_when(host, monkeypatch, 'plugin', 'plug', at=2)
+    with pytest.raises(exception.PlugException) as caught:
+        host.plug()
+    is_about_the_journal(caught.value)
+    assert host.in_use() == set()
+    host.nothing_is_forgotten()
     host.works()
 
 

@@ -176,7 +176,7 @@ def test_the_helper_is_killed_in_the_middle(host):
     thread.join()
     assert isinstance(errors[0], exception.DeviceError)
     assert 'was killed by signal 9' in str(errors[0])
-    # With the tool that it had started.
+    # The tool that it had started was killed too.
     assert all(cyborg_host.gone(pid) for pid in pids)
     host.behave('work')
     host.plug(wanted)
@@ -186,12 +186,12 @@ PLUG = """
 import json, sys
 import os_acc
 from os_acc import objects
-from os_acc.devices import holders, sysfs
+from os_acc.devices import libvirt_domains, sysfs
 from os_acc.privileged import context
 root, config, instance, uuid, address, image, afu = sys.argv[1:]
 for name in ('sys', 'proc', 'dev'):
     setattr(sysfs, name.upper(), f'{root}/host/{name}')
-holders.LIBVIRT_STATE = f'{root}/host/libvirt'
+libvirt_domains.STATE_FOLDER = f'{root}/host/libvirt'
 context.pctxt.set_client_mode(False)
 os_acc.CONF([], project='os-acc', default_config_files=[config])
 os_acc.initialize()
@@ -233,7 +233,7 @@ def test_os_acc_is_killed_in_the_middle(host):
 
 
 def test_intel_elsewhere_than_in_domain_0(host):
-    """Its tool is not told the domain: it would program another device."""
+    """Its tool does not get the domain and would program another device."""
     host.enable('intel_fpga_driver')
     assert {INTEL, FAR} == set(host.devices())
     wanted = request(objects.PCIHandle(address=FAR), bitstream=host.image(AFU))
@@ -260,7 +260,7 @@ def test_xilinx(host):
         )
     )
     assert [van.device for van in vans] == [XILINX, XILINX]
-    # Cyborg gives it the address with a colon before the function.
+    # Cyborg writes the address with a colon before the function.
     assert host.arguments() == [
         *('program', '--device', '0000:3b:00:0', '--base', '--image'),
         image,
@@ -294,7 +294,7 @@ def test_gpu(host):
 
 
 def test_gpu_refused_by_cyborgs_function(host):
-    """As by a kernel: an error of the write in the helper."""
+    """The write fails in the helper, as when the kernel refuses it."""
     host.enable('nvidia_gpu_driver')
     folder = host.kernel.sys / f'class/mdev_bus/{GPU}/mdev_supported_types'
     (folder / VGPU / 'create').unlink()

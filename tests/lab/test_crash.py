@@ -152,26 +152,26 @@ def test_killed_at_every_step(tmp_path, snapshot, report):
 
 def test_a_blocked_unbind_ends_at_its_deadline(configured, snapshot):
     """The kernel waits for the guest for ever; os-acc does not."""
-    from os_acc.privileged import holding
+    from os_acc.privileged import device_users
 
     before = snapshot()
     configured.set_override('device_timeout', 1.0, 'os_acc')
     instance = use.instance()
     os_acc.plug(instance, [use.pci_request(lab_devices.PLAIN)])
     guest = use.Guest(lab_devices.PLAIN)
-    look = holding.wait
+    wait = device_users.wait_until_closed
     try:
-        # The guest comes just after the look for it.
-        holding.wait = lambda *args: None
+        # The guest opens it just after the check.
+        device_users.wait_until_closed = lambda *args: None
         with pytest.raises(exception.UnplugException) as caught:
             os_acc.unplug(instance)
     finally:
-        holding.wait = look
+        device_users.wait_until_closed = wait
     assert isinstance(caught.value.__cause__, exception.Timeout)
     (van,) = os_acc.get_vans(instance)
     assert van.state == 'error'
     assert 'Waited 1 s' in van.error
-    # What comes next finds the act still under way, and says so.
+    # What comes next finds the operation still under way, and says so.
     with pytest.raises(exception.UnplugException):
         os_acc.unplug(instance)
     guest.end()

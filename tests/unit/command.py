@@ -29,6 +29,13 @@ class Result:
         return json.loads(self.out)
 
 
+class Terminal(io.TextIOWrapper):
+    """Standard input that somebody sits at."""
+
+    def isatty(self):
+        return True
+
+
 class Command:
     """The os-acc command with a state path, each time as a new process."""
 
@@ -37,7 +44,7 @@ class Command:
         self._capsys = capsys
         self._monkeypatch = monkeypatch
 
-    def __call__(self, *arguments, stdin=''):
+    def __call__(self, *arguments, stdin='', terminal=False):
         root = logging.getLogger()
         loggers = [
             root,
@@ -48,7 +55,8 @@ class Command:
         self._capsys.readouterr()
         with self._monkeypatch.context() as patch:
             patch.setattr(os_acc, '_host', None)
-            file = io.TextIOWrapper(io.BytesIO(stdin.encode()))
+            made = Terminal if terminal else io.TextIOWrapper
+            file = made(io.BytesIO(stdin.encode()))
             patch.setattr(sys, 'stdin', file)
             try:
                 code = app.main([*self.general, *map(str, arguments)])

@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""A host with a stand-in for Cyborg. The helper process is the real one."""
+"""A host with a stand-in for Cyborg, and the real helper process."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ F1, F2 = 'aaaa1111', 'bbbb2222'
 
 
 def slot(address: str, **more: str) -> dict[str, str]:
-    """The parts of an address, as Cyborg spells them."""
+    """The parts of a PCI address in the form of Cyborg."""
     domain, bus, rest = address.split(':')
     device, function = rest.split('.')
     parts = {'domain': domain, 'bus': bus, 'device': device}
@@ -53,7 +53,7 @@ def device(by: str, address: str, *handles: Any, **more: Any) -> dict:
 
 
 class Host:
-    """What Cyborg's drivers find and do, and what they were asked."""
+    """Controls the stand-in and reads the calls that it received."""
 
     def __init__(self, folder: pathlib.Path, kernel: Any) -> None:
         self.folder = folder
@@ -73,7 +73,7 @@ class Host:
         return [json.loads(line) for line in lines]
 
     def hanging(self) -> list[int]:
-        """The helper that hangs, and its child."""
+        """The process ids of the hanging helper and of its child."""
         text = cyborg_host.wait_for(self.folder / 'child')
         return [int(pid) for pid in text.split()]
 
@@ -165,7 +165,7 @@ def plug(*requests: Any) -> tuple[objects.InstanceInfo, list]:
 
 
 def cause(*requests: Any) -> Exception:
-    """Why a plug fails, and is undone."""
+    """Check that plug fails and is undone; returns the cause."""
     before = {van.uuid for van in os_acc.get_vans()}
     with pytest.raises(exception.PlugException) as caught:
         plug(*requests)
@@ -189,7 +189,7 @@ def pids(here: Host) -> set[int]:
 
 
 def helpers() -> set[int]:
-    """The helpers of this process, zombies not among them."""
+    """The helpers of this process, without zombies."""
     found = set()
     for folder in pathlib.Path('/proc').glob('[0-9]*'):
         try:
@@ -197,6 +197,6 @@ def helpers() -> set[int]:
             command = (folder / 'cmdline').read_text()
         except OSError:
             continue
-        if int(stat[1]) == os.getpid() and 'cyborg_helper' in command:
+        if int(stat[1]) == os.getpid() and 'cyborg/helper' in command:
             found.add(int(folder.name))
     return found

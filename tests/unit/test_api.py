@@ -77,7 +77,7 @@ def test_get_devices(host):
     'given, why',
     [
         (None, "TypeError: 'NoneType' object is not iterable"),
-        (['dev1'], 'TypeError: get_devices() gave a str, expected objects.D'),
+        (['dev1'], 'get_devices() gave a str, expected objects.Device'),
     ],
 )
 def test_get_devices_names_the_driver_that_gives_something_else(

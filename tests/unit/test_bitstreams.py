@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""Bitstreams: where they come from, and that nothing unproven is used."""
+"""Bitstreams from all sources; nothing unverified is used."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def cache(clean, tmp_path):
 
 
 def fetch(reference, *args, **kwargs):
-    """Fetch it.
+    """Fetch a bitstream.
 
     :returns: its content
     """
@@ -69,7 +69,7 @@ def fetch(reference, *args, **kwargs):
 
 
 def refused(reference, *args, cause=exception.BitstreamError):
-    """:returns: why"""
+    """:returns: the error that fetching fails with"""
     with pytest.raises(cause) as caught:
         fetch(reference, *args)
     return str(caught.value)
@@ -257,7 +257,7 @@ def test_too_large(server, cache, announced):
     if announced:
         assert 'max_size' in refused(url)
     else:
-        # More than announced is not even read.
+        # The server announced less: the rest is not read.
         server.declared['/a'] = 1 << 20
         assert 'expected' in refused(url)
     assert list(cache.iterdir()) == []
@@ -352,7 +352,7 @@ def test_a_download_that_takes_too_long(server):
 
 @pytest.mark.parametrize('path', ['/a', '/a.sha256'])
 def test_a_server_that_trickles(server, path):
-    """Each byte comes in time, all of them do not."""
+    """Each byte comes within stall_timeout, the whole file too late."""
     url = server.put('/a', CONTENT)
     option('download_timeout', 0.3)
     server.trickles = {path}

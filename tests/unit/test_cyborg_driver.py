@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""The driver cyborg: what it finds, and what it claims."""
+"""The driver cyborg: discovery, and which requests it claims."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_what_it_claims(here):
     assert driver().can_handle(devices.wanted('FPGA', 'CUSTOM_ACME'))
     assert not driver().can_handle(devices.wanted('FPGA', 'CUSTOM_MORE'))
     assert not driver().can_handle(devices.wanted('PGPU'))
-    # The generic driver has what Cyborg's drivers do not know.
+    # The driver pci claims what Cyborg's drivers do not know.
     _, (van,) = plug(devices.pci(OTHER))
     assert van.driver == 'cyborg'
     _, (van,) = plug(devices.pci(devices.GPU))
@@ -116,9 +116,9 @@ def test_a_driver_of_cyborgs_that_fails(here):
         os_acc.get_devices()
     assert 'plain: RuntimeError: the device is broken' in str(caught.value)
     assert {FPGA, OTHER} <= {d.address for d in caught.value.devices}
-    # Not its device: it can be told.
+    # Another driver of Cyborg reports this device.
     assert driver().can_handle(vf(0))
-    # It could be its device.
+    # The failed driver might have a device for this request.
     with pytest.raises(exception.NoMatchingDriver, match='broken'):
         plug(gpu())
 
@@ -186,7 +186,7 @@ def test_a_function_in_use_is_refused(here):
 
 
 def test_a_nic_that_is_the_hosts_again_is_let_go(here):
-    """libvirt gives it back, and its interface comes up at once."""
+    """libvirt returns it to the host, whose interface comes up at once."""
     here.find(device('plain', devices.NIC, ['PCI', slot(devices.NIC)]))
     wanted = devices.pci(devices.NIC, managed=True)
     wanted.driver = 'cyborg'
@@ -238,5 +238,5 @@ def test_addresses_in_any_spelling(parts, padded):
     assert errors == {}
     assert read.address == '%04x:%02x:%02x.%x' % parts
     assert read.has(objects.PCIHandle(address=read.address))
-    # program() gets it as Cyborg has spelled it.
+    # program() gets the parts as Cyborg wrote them.
     assert read.controlpath_id['cpid_info'] == info

@@ -57,7 +57,7 @@ def test_mdev_that_is_there(here):
     instance, _ = plug(wanted)
     assert here.calls() == []
     os_acc.unplug(instance)
-    # Who made it removes it.
+    # os-acc did not create it, and does not remove it.
     assert uuid in here.kernel.snapshot()
     here.kernel.write(str(here.kernel.mdev / uuid / 'remove'), '1')
     create = types / 'mdev_supported_types/acme-2/create'

@@ -41,7 +41,7 @@ def test_one_process_serves_all_calls(here, caplog):
     (pid,) = pids(here)
     found()
     assert pids(here) == {pid}
-    assert caplog.text.count('runs in a process of its own') == 1
+    assert caplog.text.count('runs in a separate process') == 1
 
 
 def test_a_process_that_died_in_between(here):

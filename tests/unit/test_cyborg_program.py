@@ -78,7 +78,7 @@ def test_a_function_that_is_in(here):
 
 
 def test_a_function_that_is_not_in_takes_a_bitstream(here):
-    """It is looked for in Glance, which is not there."""
+    """os-acc looks for it in Glance, which is unavailable here."""
     err = cause(vf(0, function_id=F1))
     assert isinstance(err, exception.BitstreamError)
     assert F1 in str(err)
@@ -109,7 +109,7 @@ def test_no_secret_in_an_error(here):
 @pytest.mark.parametrize('told', ['false', 'die'])
 @pytest.mark.parametrize('by', ['cyborg', 'pci'])
 def test_what_failed_to_program_is_kept(here, told, by):
-    """No driver gives it out, until it is programmed again."""
+    """No driver gives it out until it is programmed again."""
     here.tell('program', told)
     cause(vf(0, bitstream=here.image(), function_id=F1))
     here.tell('program', '')
@@ -191,7 +191,7 @@ def test_others_go_on_while_one_hangs(here):
     thread.join()
     assert 'was killed by signal 9' in str(errors[0])
     assert all(cyborg_host.gone(pid) for pid in hanging)
-    # One is kept.
+    # One helper is kept.
     assert len(pids(here)) == 1
 
 

@@ -170,7 +170,7 @@ def test_an_old_daemon_that_still_cleans_has_its_turn(here, monkeypatch):
     while first:
         time.sleep(0.01)
     os_acc.CONF.set_override('device_timeout', 0.2, 'os_acc')
-    with pytest.raises(exception.UnplugException, match='earlier act'):
+    with pytest.raises(exception.UnplugException, match='earlier operation'):
         os_acc.unplug(instance)
     go_on.set()
     old.join()

@@ -19,9 +19,9 @@ import pytest
 
 import os_acc
 from os_acc import exception
-from os_acc.devices import bus
 from os_acc.devices import device_spec
 from os_acc.devices import pci
+from os_acc.devices import pci_scan
 
 
 @pytest.fixture
@@ -34,7 +34,9 @@ def named(*entries) -> set[str]:
     """The functions that a device_spec names."""
     devices.spec(*entries)
     specs = device_spec.load(os_acc.CONF)
-    return {f.address for f in bus.functions() if specs.find(f) is not None}
+    return {
+        f.address for f in pci_scan.functions() if specs.find(f) is not None
+    }
 
 
 @pytest.mark.parametrize(

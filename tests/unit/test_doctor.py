@@ -76,7 +76,7 @@ def test_a_host_that_is_well(here, findings):
     gpu = one(found, f'PCI function {devices.GPU}')
     assert gpu == ('ok', '10de:1eb8: free', '')
     disk = one(found, f'PCI function {devices.SHARED}')
-    assert 'IOMMU group 50 has 0000:06:00.1 in it too' in disk[1]
+    assert 'IOMMU group 50 also contains 0000:06:00.1' in disk[1]
     assert one(found, 'mdev parent mtty')[1].startswith('mtty-1: 24 more')
 
 
@@ -346,15 +346,26 @@ def test_an_option_that_cannot_be_read(findings):
     verdict, text, advice = one(found, 'configuration')
     assert verdict == 'error'
     assert text.startswith("[os_acc] lock_path: it is 'here', expected")
-    assert advice == 'mend this first: nothing else was looked at'
+    assert advice == 'fix this first: nothing else was looked at'
+
+
+def test_an_option_that_is_no_number(run, tmp_path):
+    """Without this option nothing could be opened at all."""
+    path = tmp_path / 'os-acc.conf'
+    path.write_text('[os_acc]\njournal_timeout = soon\n')
+    code, rows = run('--config-file', path, 'doctor')
+    assert code == 1
+    (row,) = rows
+    assert (row['Subject'], row['Verdict']) == ('configuration', 'error')
+    assert row['Finding'].startswith(f'[os_acc] journal_timeout in {path}: ')
 
 
 def test_a_preferred_driver_that_is_not_there(findings):
     os_acc.CONF.set_override('drivers', ['pci', 'gpu'], 'os_acc')
     verdict, text, advice = one(findings(), 'driver gpu')
     assert verdict == 'warning'
-    assert text.startswith('[os_acc] drivers names it, and it is not loaded')
-    assert advice == 'install it, or mend the name'
+    assert text.startswith('[os_acc] drivers names it, but it is not loaded')
+    assert advice == 'install it, or correct the name'
 
 
 def test_a_damaged_journal_hides_nothing_else(findings, kernel):
@@ -375,8 +386,8 @@ def test_a_state_path_that_cannot_be_made(findings, run, tmp_path):
     path = run.command.state_path = f'{tmp_path}/file/state'
     verdict, text, advice = one(findings(code=1), f'state path {path}')
     assert verdict == 'error'
-    assert f'none can be made: {tmp_path}/file is no folder' in text
-    assert advice.startswith('make the folder')
+    assert f'none can be created: {tmp_path}/file is no folder' in text
+    assert advice.startswith('create the folder')
 
 
 def test_a_state_path_that_may_not_be_written(

@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""The fake driver, by os_acc's own calls: what tests and CI rely on."""
+"""The driver fake, through the calls of os_acc."""
 
 import dataclasses
 import json
@@ -27,7 +27,7 @@ DATA = pathlib.Path(__file__).parent.parent / 'data'
 
 
 class Host:
-    """os_acc with the fake driver alone, and the plugin that does nothing."""
+    """os_acc with only the driver fake and the plugin noop."""
 
     def __init__(self, tmp_path, monkeypatch):
         load_all = loader.load_all
@@ -62,16 +62,16 @@ class Host:
         )
 
     def plug(self, count=1, instance=None, progress=None, **values):
-        """Plug for an instance of its own.
+        """Plug for a new instance, unless one is given.
 
-        :returns: it, and its VANs
+        :returns: the instance and its VANs
         """
         instance = instance or self.instance()
         requests = [self.request(**values) for _ in range(count)]
         return instance, os_acc.plug(instance, requests, progress=progress)
 
     def fails(self, cause, **kwargs):
-        """Plug, and nothing is left of it.
+        """Check that plug fails and leaves nothing behind.
 
         :returns: the cause
         """
@@ -88,7 +88,7 @@ class Host:
         return self.hardware.in_use() if self.path.exists() else {}
 
     def programmed(self, device):
-        """How often it was."""
+        """How often a device was programmed."""
         path = self.path / f'device-{device}'
         return json.loads(path.read_text())['programmed']
 
@@ -104,6 +104,8 @@ def fake(clean, tmp_path, monkeypatch):
 def arqs(name):
     answer = json.loads((DATA / f'bound-arqs-{name}.json').read_text())
     requests = objects.AcceleratorRequest.from_arqs(answer['arqs'])
+    # They are bound to the host on which they were recorded.
+    os_acc.CONF.set_override('host', requests[0].hostname, 'os_acc')
     return requests, objects.InstanceInfo(
         uuid=requests[0].instance_uuid, name='guest', project_id='project'
     )
@@ -179,7 +181,7 @@ def test_handles_of_each_type(fake, kind, cls):
     assert set(fake.in_use()) == {van.handle.identity for van in vans}
     assert os_acc.unplug(instance) == 20
     assert fake.in_use() == {}
-    # The same handles again, in a new process too.
+    # A new process gives out the same handles.
     os_acc.initialize(reset=True)
     _, again = fake.plug(20)
     assert {v.handle.identity for v in again} == {
@@ -208,7 +210,7 @@ def test_a_function_needs_a_device_that_can_be_programmed(fake):
     fake.set('devices', ['plain:pci:4', 'fpga:pci:1:single'])
     _, (van,) = fake.plug(function_id='aes')
     assert (van.device, van.function_id) == ('fpga', 'aes')
-    # What needs no function goes wherever there is room.
+    # A request without a function goes to any device with a free handle.
     _, (other,) = fake.plug()
     assert (other.device, other.function_id) == ('plain', None)
 
@@ -223,7 +225,7 @@ def test_no_handle_is_left(fake):
 def test_no_handle_is_left_of_a_resource_class(fake):
     fake.set('devices', ['a:test:2', 'b:pci:1'])
     kwargs = {'resource_class': 'CUSTOM_FAKE_PCI'}
-    # The first of the two is given back.
+    # The first of the two handles is released again.
     fake.fails(exception.DeviceNotFound, count=2, **kwargs)
     instance, _ = fake.plug(**kwargs)
     fake.fails(exception.DeviceNotFound, **kwargs)
@@ -257,7 +259,7 @@ def test_many_at_once_get_a_handle_each(fake):
 
 
 def test_a_handle_that_another_van_has_is_seen(fake):
-    """The hardware's own word, whatever the journal says."""
+    """The hardware refuses it, although the journal does not know."""
     handle = objects.TestHandle(name='h')
     stranger = str(uuid.uuid4())
     fake.hardware.take(handle.identity, stranger, str(uuid.uuid4()))
@@ -445,7 +447,7 @@ def test_a_device_is_programmed_for_its_first_user(fpga):
     assert fpga.hardware.function_of('fpga') == 'aes'
     assert fpga.programmed('fpga') == 1
     os_acc.unplug(instance)
-    # It keeps its function, for the next who wants it.
+    # The device keeps its function for the next user.
     assert fpga.hardware.function_of('fpga') == 'aes'
 
 
@@ -471,7 +473,9 @@ def test_plug_again_does_not_program_again(fpga):
 def test_another_function_while_it_is_in_use(fpga):
     holders = [fpga.plug(function_id='aes')[0] for _ in range(2)]
     reason = fpga.fails(exception.DeviceBusy, function_id='sha')
-    assert 'fpga, programmed with aes, is busy' in str(reason)
+    assert 'fpga is busy: it is programmed with aes and used by instance' in (
+        str(reason)
+    )
     for holder in holders:
         assert f'instance {holder.uuid}' in str(reason)
     assert fpga.hardware.function_of('fpga') == 'aes'

@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""The driver fpga: vendors' commands that behave, and that do not."""
+"""The driver fpga, with vendors' commands that work and that fail."""
 
 from __future__ import annotations
 
@@ -29,9 +29,8 @@ import os_acc
 from os_acc import bitstream_local as local
 from os_acc import exception
 from os_acc import objects
-from os_acc.devices import turns
+from os_acc.devices import operation_lock
 from os_acc.privileged import programming as privileged
-from os_acc.programming import rule as programming
 
 FPGA, VFS = vendor_module.FPGA, vendor_module.VFS
 
@@ -81,6 +80,23 @@ def cause(*requests):
     return caught.value.__cause__
 
 
+def plug_before_the_record(monkeypatch, wanted):
+    """Plug a request right before the first record of a program is saved.
+
+    :returns: the VANs, once they are plugged
+    """
+    journal = os_acc._get().journal
+    save, plugged = journal.save_program, []
+
+    def save_program(program):
+        if not plugged:
+            plugged.extend(os_acc.plug(devices.instance(), [wanted]))
+        save(program)
+
+    monkeypatch.setattr(journal, 'save_program', save_program)
+    return plugged
+
+
 # --- which requests
 
 
@@ -102,7 +118,7 @@ def test_it_takes_what_its_commands_program(kernel, tool):
 
 
 def test_it_takes_what_it_reports(kernel, tool):
-    """By a resource class that no device_spec names."""
+    """The resource class is the default one, not one of device_spec."""
     address = '0000:0b:00.0'
     kernel.add_function(address, '1d0f:f010', 0x120000, 'dfl-pci', totalvfs=4)
     spec = json.loads(os_acc.CONF.os_acc.device_spec[0])
@@ -114,7 +130,7 @@ def test_it_takes_what_it_reports(kernel, tool):
     (found,) = (d for d in os_acc.get_devices() if d.address == address)
     assert found.driver == 'fpga'
     assert found.resource_class == 'CUSTOM_PCI_1D0F_F010'
-    # Not given out by pci, which does not look at its state.
+    # The driver pci, which would ignore its state, does not get it.
     reason = cause(devices.wanted(found.resource_class))
     assert 'its programming failed' in str(reason)
 
@@ -183,7 +199,7 @@ def test_the_arguments_of_vendors(tool, template, arguments):
     assert call[:-1] == arguments
     file = pathlib.Path(call[-1])
     assert file.name == 'aes.gbs'
-    assert not file.exists()  # root's own copy, gone by now
+    assert not file.exists()  # the copy of root was removed
 
 
 def test_a_command_that_fails(tool):
@@ -197,7 +213,7 @@ def test_a_command_that_lies(tool):
     program(tool, 'sha')
     tool.mode('lie')
     reason = failure(tool)
-    assert 'function aes is not in: function: sha' in reason
+    assert 'function aes is not inside: function: sha' in reason
     assert record().state == 'error'
     tool.mode('ok')
     assert program(tool) is True
@@ -208,7 +224,7 @@ def test_a_command_that_hangs(tool):
     os_acc.CONF.set_override('program_timeout', 0.3, 'os_acc')
     tool.mode('hang')
     assert 'not done after 0.3 s, killed' in failure(tool)
-    # With all that it started.
+    # Its children were killed too.
     group = int((tool.folder / 'pid').read_text())
     with pytest.raises(ProcessLookupError):
         for _ in range(100):
@@ -220,7 +236,7 @@ def test_a_command_that_hangs(tool):
 
 
 def test_a_command_that_got_away_keeps_the_next_one_off(tool):
-    """It has left its process group, and is not done with the device."""
+    """A child has left the process group and still uses the device."""
     os_acc.CONF.set_override('device_timeout', 0.2, 'os_acc')
     os_acc.CONF.set_override('program_timeout', 0.5, 'os_acc')
     away = tool.folder / 'away'
@@ -234,7 +250,7 @@ def test_a_command_that_got_away_keeps_the_next_one_off(tool):
     assert 'killed' in failure(tool)
     tool.configure('single')
     reason = failure(tool, exception.DeviceBusy)
-    assert 'an earlier command that has not ended' in reason
+    assert 'an earlier command for it has not ended' in reason
     assert tool.calls() == []
     os.kill(int((tool.folder / 'pid').read_text()), 9)
     for _ in range(100):
@@ -260,7 +276,7 @@ def test_a_command_that_is_not_there(tool):
     tool.configure('single', program='/nowhere/program {file}')
     reason = failure(tool)
     assert reason.endswith('/nowhere/program: there is no such command')
-    # It was not touched, and is not in error.
+    # The device was not touched, and is not in error.
     assert os_acc._get().journal.programs() == []
 
 
@@ -279,7 +295,7 @@ def test_a_function_that_the_kernel_tells(kernel, tool):
     tool.configure('single', function_file=glob)
     function = 'D8424DC4-A4A3-C413-F89E-433683F9040B'
     (path / 'afu_id').write_text(f'{function.lower().replace("-", "")}\n')
-    # It is in already, whoever put it there.
+    # The device has the function already, so nothing is programmed.
     os_acc.plug(devices.instance(), [request(tool, function)])
     assert tool.calls() == []
     os_acc.unplug(
@@ -287,7 +303,7 @@ def test_a_function_that_the_kernel_tells(kernel, tool):
             uuid=os_acc.get_vans()[0].instance_uuid, name='', project_id=''
         )
     )
-    assert 'and has d8424' in failure(tool)
+    assert 'but has d8424' in failure(tool)
     assert record().state == 'error'
 
 
@@ -312,7 +328,7 @@ def test_a_lie_that_the_kernel_does_not_confirm(tool, port, text):
         port.write_text(text)
     tool.mode('lie')
     reason = failure(tool, exception.Timeout)
-    assert 'function aes to be seen' in reason
+    assert 'the kernel to show function aes' in reason
     assert record().state == 'error'
 
 
@@ -367,14 +383,14 @@ def test_regions_in_parallel(tool):
 
 
 def test_others_may_look_while_it_is_programmed(kernel, tool):
-    """A claim of a handle that another has just got goes on to the next."""
+    """The lock of the VF is free while its region is programmed."""
     tool.configure('dynamic')
     path = f'{kernel.pci}/devices/{VFS[0]}'
     held = []
     original = privileged.run
 
     def run(*args):
-        with turns.on(path, 0):
+        with operation_lock.held(path, 0):
             held.append(path)
         return original(*args)
 
@@ -390,7 +406,7 @@ def test_a_region_is_that_of_its_vf(tool):
     assert tool.function('2') == 'aes'
 
 
-def test_who_has_it_open(kernel, tool):
+def test_a_process_that_has_a_vf_open(kernel, tool):
     holder = kernel.hold(kernel.node(VFS[1]))
     (kernel.root / 'dev/vfio').mkdir(exist_ok=True)
     pathlib.Path(kernel.node(VFS[1])).touch()
@@ -427,20 +443,13 @@ def test_the_function_is_cleared_with_its_last_user(tool):
     assert len(tool.calls()) == 2
 
 
-def test_who_came_just_before_keeps_the_function(tool, monkeypatch):
-    """Between the look for users and the record."""
+def test_a_van_saved_concurrently_keeps_the_function(tool, monkeypatch):
+    """A VAN is saved between the search for users and the record."""
     os_acc.CONF.set_override('at_unplug', 'clear', 'os_acc_fpga')
     instance, wanted = devices.instance(), devices.pci(VFS[1])
     os_acc.plug(instance, [request(tool)])
     wanted.driver = 'pci'
-    write, plugged = programming._write, []
-
-    def first(*args):
-        if not plugged:
-            plugged.extend(os_acc.plug(devices.instance(), [wanted]))
-        write(*args)
-
-    monkeypatch.setattr(programming, '_write', first)
+    plugged = plug_before_the_record(monkeypatch, wanted)
     assert os_acc.unplug(instance) == 1
     assert len(plugged) == 1
     assert tool.calls('cleared') == []
@@ -505,7 +514,7 @@ def test_a_bitstream_whose_function_the_kernel_tells(kernel, tool, port):
         (van,) = os_acc.plug(devices.instance(), [by_file(tool)])
         assert van.function_id == 'aes'
     assert len(tool.calls()) == 1
-    # They are put back beside each other, too.
+    # After a reboot both are restored with one programming.
     kernel.boot()
     port.write_text('')
     tool.mode('fail')
@@ -540,7 +549,7 @@ def test_a_newer_bitstream_of_a_function(tool):
     program(tool)
     path = tool.bitstreams / 'aes.gbs'
     path.write_text('aes version 2')
-    # Who asks for the function has it; the administrator means the file.
+    # A request means the function; the administrator means the file.
     instance = devices.instance()
     wanted = request(tool, 'aes')
     path.write_text('aes version 2')
@@ -671,7 +680,7 @@ def test_root_does_not_follow_a_cache_that_is_a_link(tool, tmp_path):
 
 
 def test_root_copies_no_more_than_it_may(tool, monkeypatch):
-    """It grows after its size was looked at."""
+    """The file grows after its size was checked."""
     os_acc.CONF.set_override('max_size', 1, 'os_acc_bitstreams')
     path = tool.bitstream('aes')
     content = b'x' * ((1 << 20) + 1)
@@ -778,7 +787,7 @@ def test_unplug_where_device_spec_has_changed(kernel, tool):
 
 
 def test_a_driver_that_does_not_program(kernel, tool):
-    """It must not give out a device without the function."""
+    """The driver pci must not give out a device without the function."""
     devices.furnish(kernel)
     devices.spec({'address': '*'})
     for field in ('function_id', 'bitstream'):
@@ -818,18 +827,11 @@ def test_no_driver_gives_it_out_while_it_is_programmed(tool, monkeypatch):
     assert record().state == 'programmed'
 
 
-def test_who_came_just_before_stops_the_programming(tool, monkeypatch):
-    """Between the look for users and the record."""
-    write, wanted = programming._write, devices.pci(VFS[1])
+def test_a_van_saved_concurrently_stops_the_programming(tool, monkeypatch):
+    """A VAN is saved between the search for users and the record."""
+    wanted = devices.pci(VFS[1])
     wanted.driver = 'pci'
-    plugged = []
-
-    def first(*args):
-        if not plugged:
-            plugged.extend(os_acc.plug(devices.instance(), [wanted]))
-        write(*args)
-
-    monkeypatch.setattr(programming, '_write', first)
+    plugged = plug_before_the_record(monkeypatch, wanted)
     failure(tool, exception.DeviceBusy)
     assert len(plugged) == 1
     assert os_acc._host.journal.programs() == []

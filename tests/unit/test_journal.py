@@ -867,12 +867,13 @@ def test_state_error_and_time_are_stored_once(state_path):
 
 def test_a_journal_of_the_second_schema(state_path):
     """It had all of a VAN in its JSON, and part of that in columns too."""
-    entries = fill(state_path, 3, device='dev0', handle=None)
+    entries = fill(state_path, 3, device='dev0')
     path = os.path.join(state_path, 'journal.db')
 
     def older(entry):
         van = entry.van.obj_clone()
         van.state, van.error = 'preparing', 'an old one, by the JSON'
+        van.handle = entry.van.handle = test_handle(entry.van.uuid)
         return json.dumps(van.obj_to_primitive())
 
     with raw(path) as db:

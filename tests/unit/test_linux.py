@@ -23,13 +23,14 @@ import pytest
 
 import os_acc
 from os_acc import exception
-from os_acc.devices import holders
+from os_acc.devices import libvirt_domains
 from os_acc.devices import modules
+from os_acc.devices import open_files
+from os_acc.devices import operation_lock
 from os_acc.devices import pci
 from os_acc.devices import reset
 from os_acc.devices import sriov
 from os_acc.devices import sysfs
-from os_acc.devices import turns
 from os_acc.devices import vfio
 from os_acc.devices import waiting
 from os_acc.privileged import context
@@ -129,7 +130,7 @@ def test_an_override_that_cannot_be_told(here, monkeypatch):
         pci.Function, 'driver_override', property(lambda _: go_on.wait(30))
     )
     with pytest.raises(exception.Timeout, match='what it is bound to'):
-        vfio.look(pci.get(devices.GPU), 0.1)
+        vfio.read_binding(pci.get(devices.GPU), 0.1)
     go_on.set()
 
 
@@ -223,9 +224,9 @@ def test_a_device_under_another_name(here):
     (here.root / f'proc/{pid}/root').symlink_to('/')
     (here.root / f'proc/{pid}/fd/7').unlink()
     (here.root / f'proc/{pid}/fd/7').symlink_to('/dev/fd0')
-    assert holders.of_files(['/dev/fd0'])
+    assert open_files.users_of(['/dev/fd0'])
     other = here.hold('/dev/null')
-    assert not any(str(other) in text for text in holders.of_files(['/x']))
+    assert not any(str(other) in text for text in open_files.users_of(['/x']))
 
 
 def test_processes_that_are_not_ours_to_see(here, monkeypatch):
@@ -239,14 +240,14 @@ def test_processes_that_are_not_ours_to_see(here, monkeypatch):
 
     monkeypatch.setattr(os, 'listdir', fail)
     with pytest.raises(exception.PrivilegeError, match='CAP_SYS_PTRACE'):
-        holders.of_files(['/dev/vfio/1'])
+        open_files.users_of(['/dev/vfio/1'])
 
 
 def test_a_domain_that_cannot_be_read(here):
     here.write_file('libvirt/broken.xml', '<domstatus')
     here.write_file('libvirt/other.txt', '')
     here.write_file('libvirt/empty.xml', '<domstatus/>')
-    assert holders.by_libvirt(devices.GPU, None, '') == []
+    assert libvirt_domains.users_of(devices.GPU, None, '') == []
 
 
 # --- waiting
@@ -279,21 +280,21 @@ def test_what_fails_in_time_fails_as_it_is():
         waiting.at_most(fail, 5.0, 'x')
 
 
-def test_a_turn_is_one_at_a_time(tmp_path):
-    with turns.on(str(tmp_path), 1.0) as turn:
+def test_one_operation_at_a_time(tmp_path):
+    with operation_lock.held(str(tmp_path), 1.0) as lock:
         go_on = threading.Event()
-        act = turns.keep(turn, lambda: go_on.wait(30))
+        act = operation_lock.kept_until(lock, lambda: go_on.wait(30))
         thread = threading.Thread(target=act)
         thread.start()
-    with pytest.raises(exception.Timeout, match='earlier act'):
-        with turns.on(str(tmp_path), 0.05):
+    with pytest.raises(exception.Timeout, match='earlier operation'):
+        with operation_lock.held(str(tmp_path), 0.05):
             pass
     go_on.set()
     thread.join()
-    with turns.on(str(tmp_path), 1.0):
+    with operation_lock.held(str(tmp_path), 1.0):
         pass
     with pytest.raises(exception.DeviceNotFound):
-        with turns.on(str(tmp_path / 'missing'), 1.0):
+        with operation_lock.held(str(tmp_path / 'missing'), 1.0):
             pass
 
 

@@ -48,7 +48,7 @@ HASHES = {
     'InstanceInfo': '1.1-8181037853cf1670b93879a8b03ff74e',
     'MdevHandle': '1.0-e5c9994de54ebe4ff7bad3cf71e6b66f',
     'PCIHandle': '1.0-ef77f65f317b86a6fd07ccc632cdfc07',
-    'RecoveryReport': '1.0-c4c42b3fe3fa16eb442464e2041d1e38',
+    'RecoveryReport': '1.1-bd7296c930708fe27f1cedf47d93d7df',
     'TestHandle': '1.0-c5e17173ff82956c17df877a86e36edb',
     'VAN': '1.0-fbc30c1275283d817d96293bd2550a23',
     'VANList': '1.0-15ecf022a68ddbb8c2a6739cfc9f8f5e',
@@ -73,7 +73,7 @@ FIELDS = {
     'InstanceInfo': 'hypervisor_id image_id name project_id uuid',
     'MdevHandle': 'parent type uuid',
     'PCIHandle': 'address managed physical_network',
-    'RecoveryReport': 'busy failed released restored unreadable',
+    'RecoveryReport': 'busy errors failed released restored unreadable',
     'TestHandle': 'name',
     'VAN': (
         'boot_id created_at device driver driver_data error function_id '
@@ -781,6 +781,44 @@ class TestCompatibility:
         assert handle == objects.PCIHandle(address='0c:00.1')
         assert handle.VERSION == '1.0'
         assert objects.VAN.obj_from_primitive(van_primitive).handle == handle
+
+    def test_a_newer_version_is_written_back(self, pci_1_1, registry):
+        """What an older os-acc reads and saves loses nothing."""
+        newer = pci_1_1(address='0c:00.1', zone='z')
+        van = objects.VAN(uuid=UUID, handle=newer)
+        written = van.obj_to_primitive()
+        registry['PCIHandle'] = [objects.PCIHandle]
+        read = objects.VAN.obj_from_primitive(written)
+        read.handle.managed = True
+        again = read.obj_clone().obj_to_primitive()
+        assert read.obj_to_primitive() == again
+        registry['PCIHandle'] = [pci_1_1]
+        handle = objects.VAN.obj_from_primitive(again).handle
+        assert handle == pci_1_1(address='0c:00.1', managed=True, zone='z')
+        assert handle.VERSION == '1.1'
+        # What it is asked for in its own version, is in that version.
+        data = read.handle.obj_to_primitive('1.0')
+        assert data['versioned_object.version'] == '1.0'
+        assert 'zone' not in data['versioned_object.data']
+
+    def test_two_clones_share_nothing_of_it(self, pci_1_1, registry):
+        primitive = pci_1_1(address='0c:00.1').obj_to_primitive()
+        primitive['versioned_object.data']['zone'] = {'a': ['b']}
+        registry['PCIHandle'] = [objects.PCIHandle]
+        read = objects.PCIHandle.obj_from_primitive(primitive)
+        clone = read.obj_clone()
+        data = clone.obj_to_primitive()['versioned_object.data']
+        data['zone']['a'].append('c')
+        for each in (read, clone):
+            data = each.obj_to_primitive()['versioned_object.data']
+            assert data['zone'] == {'a': ['b']}
+
+    def test_an_unknown_field_of_its_own_version_is_dropped(self):
+        primitive = objects.PCIHandle(address='0c:00.1').obj_to_primitive()
+        primitive['versioned_object.data']['zone'] = 'z'
+        read = objects.PCIHandle.obj_from_primitive(primitive)
+        data = read.obj_to_primitive()['versioned_object.data']
+        assert 'zone' not in data
 
     def test_of_another_major_version(self, pci_1_1):
         primitive = pci_1_1(address='0c:00.1').obj_to_primitive()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import io
 
+import command
 from oslo_config import cfg
 from oslo_config import generator
 import pytest
@@ -55,6 +56,28 @@ def test_lock_path(conf):
     assert opts.lock_path(conf) == '/srv/acc/locks'
     conf.set_override('lock_path', '/run/lock/acc', 'os_acc')
     assert opts.lock_path(conf) == '/run/lock/acc'
+
+
+def test_host(conf, monkeypatch):
+    monkeypatch.setattr('socket.gethostname', lambda: 'kernel-name')
+    assert conf.os_acc.host == ''
+    assert opts.host(conf) == 'kernel-name'
+    # nova-compute and the Cyborg agent have this option.
+    conf.register_opt(cfg.StrOpt('host'))
+    assert opts.host(conf) == 'kernel-name'
+    conf.set_override('host', 'compute-7')
+    assert opts.host(conf) == 'compute-7'
+    conf.set_override('host', 'compute-8', 'os_acc')
+    assert opts.host(conf) == 'compute-8'
+
+
+def test_host_of_the_command(clean, tmp_path, capsys, monkeypatch):
+    """The command reads Nova's option in Nova's file."""
+    run = command.Command(tmp_path / 'none', capsys, monkeypatch)
+    file = tmp_path / 'nova.conf'
+    file.write_text('[DEFAULT]\nhost = compute-7\n', encoding='utf-8')
+    assert run('--config-file', file, 'van', 'list').code == 0
+    assert opts.host(cfg.CONF) == 'compute-7'
 
 
 @pytest.mark.parametrize(
@@ -106,6 +129,7 @@ def test_sample_file():
     assert '[os_acc]\n' in text
     assert '#state_path = /var/lib/os-acc\n' in text
     assert '#lock_path = <state_path>/locks\n' in text
+    assert '#host = <host name>\n' in text
     assert '[os_acc_libvirt]\n' in text
     assert '#guest_addresses =\n' in text
 

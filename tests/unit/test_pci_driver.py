@@ -384,7 +384,7 @@ def test_a_write_that_blocks_ends_at_its_deadline(here):
     with pytest.raises(exception.PlugException) as caught:
         os_acc.plug(instance, [devices.pci(devices.DISK)])
     assert isinstance(caught.value.__cause__, exception.Timeout)
-    assert 'earlier act' in str(caught.value.undo_errors[0])
+    assert 'earlier operation' in str(caught.value.undo_errors[0])
     (van,) = os_acc.get_vans(instance)
     assert van.state == 'error'
     go_on.set()

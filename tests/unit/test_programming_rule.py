@@ -6,15 +6,16 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""Who may program a device when: on fake devices, and by a real command.
+"""The rule of programming, on fake devices and with a real command.
 
-The number of times that it was really programmed is counted by the hardware.
+The hardware counts how often a device was really programmed.
 """
 
 from __future__ import annotations
 
 from concurrent import futures
 import contextlib
+from importlib import metadata
 import logging
 import time
 import uuid
@@ -25,9 +26,10 @@ import vendor as vendor_module
 import os_acc
 from os_acc import exception
 from os_acc import objects
+from os_acc import programming
 from os_acc.devices import boot
 from os_acc.drivers.fake import hardware as fake_hardware
-from os_acc.programming import rule as programming
+from os_acc.programming import hooks as hooks_module
 
 SINGLE, DYNAMIC = 'single', 'dynamic'
 
@@ -55,25 +57,25 @@ class Rig:
         )
 
     def plug(self, *functions):
-        """Plug for an instance of its own.
+        """Plug for a new instance.
 
-        :returns: it
+        :returns: the instance
         """
         made = make_instance()
         os_acc.plug(made, [self.request(each) for each in functions])
         return made
 
     def fails(self, *functions):
-        """:returns: why"""
+        """:returns: the error that plug fails with"""
         with pytest.raises(exception.PlugException) as caught:
             self.plug(*functions)
         assert caught.value.undo_errors == []
         return caught.value.__cause__
 
     def at_once(self, *functions):
-        """Plug for instances of their own at the same time.
+        """Plug each function for a new instance, all at the same time.
 
-        :returns: for each the instance, or why it failed
+        :returns: for each function the instance, or the error
         """
 
         def one(function):
@@ -195,7 +197,7 @@ def dynamic(make):
 # --- single or dynamic x same or other x free or in use x how many
 
 
-def test_its_first_user(rig, kind):
+def test_the_first_user_has_it_programmed(rig, kind):
     instance = rig.plug('aes')
     assert rig.count() == 1
     region = '' if kind == SINGLE else '0'
@@ -291,7 +293,7 @@ def test_other_functions_at_once_on_a_dynamic_device(dynamic):
     ]
 
 
-def test_who_asks_for_none_has_what_is_in_and_holds_it(single):
+def test_a_request_without_a_function_shares_and_occupies_the_device(single):
     single.program('aes')
     instance = single.plug(None)
     assert [van.function_id for van in os_acc.get_vans()] == ['aes']
@@ -304,7 +306,7 @@ def test_who_asks_for_none_has_what_is_in_and_holds_it(single):
 # --- the administrator
 
 
-def test_ahead_of_its_use(single):
+def test_program_ahead_of_use(single):
     assert single.program('aes') is True
     assert single.program('aes') is False
     single.plug('aes')
@@ -314,7 +316,7 @@ def test_ahead_of_its_use(single):
     assert single.count() == 1
 
 
-def test_a_region_ahead_of_its_use(dynamic):
+def test_program_a_region_ahead_of_use(dynamic):
     assert dynamic.program('sha', region='2') is True
     assert dynamic.program('sha', region='2') is False
     dynamic.plug('sha')
@@ -324,7 +326,7 @@ def test_a_region_ahead_of_its_use(dynamic):
     assert dynamic.program('aes', region='0') is True
 
 
-def test_regions_that_are_not_there(make):
+def test_regions_that_do_not_exist(make):
     rig = make(SINGLE)
     with pytest.raises(exception.InvalidRequest, match='region'):
         rig.program('aes', region='0')
@@ -338,7 +340,7 @@ def test_a_dynamic_device_is_not_programmed_as_a_whole(dynamic, region):
     assert dynamic.count() == 0
 
 
-def test_what_is_asked_is_checked(single):
+def test_arguments_are_checked(single):
     for address, bitstream, function, error in (
         ('nowhere', None, 'aes', exception.DeviceNotFound),
         ('../..', None, 'aes', exception.InvalidRequest),
@@ -374,7 +376,7 @@ def test_a_device_whose_programming_failed(single):
     assert 'busy' not in str(single.fails('aes'))
     ((state, function),) = single.records().values()
     assert (state, function) == ('error', 'aes')
-    # Nobody gets it as it is.
+    # A request without a function fails.
     reason = single.fails(None)
     assert isinstance(reason, exception.DeviceError)
     assert 'Program it again' in str(reason)
@@ -393,7 +395,7 @@ def test_a_failure_leaves_the_other_regions_alone(dynamic):
         '0': ('programmed', 'aes'),
         '1': ('error', 'sha'),
     }
-    # One that is sound is preferred.
+    # A region that is not in error is preferred.
     instance = dynamic.plug(None)
     (van,) = os_acc.get_vans(instance)
     assert van.driver_data['region'] == '2'
@@ -412,10 +414,12 @@ def test_after_a_reboot_it_is_programmed_again(single, monkeypatch):
 
 
 @pytest.mark.parametrize('by_plug', [False, True])
-def test_who_asked_for_none_shares_after_a_reboot(
+def test_a_van_without_a_function_shares_after_a_reboot(
     single, monkeypatch, by_plug
 ):
-    """He was first, and must not keep the other's function out."""
+    """The VAN without a function is restored first and must not block the
+    function of the other one.
+    """
     single.program('aes')
     first, wanted = make_instance(), single.request(None)
     os_acc.plug(first, [wanted])
@@ -432,7 +436,9 @@ def test_who_asked_for_none_shares_after_a_reboot(
     assert single.count() == (3 if isinstance(single, FakeRig) else 2)
 
 
-def test_who_asked_for_none_gets_none_back_alone(single, monkeypatch):
+def test_a_van_without_a_function_alone_gets_none_after_a_reboot(
+    single, monkeypatch
+):
     single.program('aes')
     single.plug(None)
     monkeypatch.setattr(boot, 'boot_id', lambda: 'another')
@@ -441,8 +447,8 @@ def test_who_asked_for_none_gets_none_back_alone(single, monkeypatch):
     assert single.count() == 1
 
 
-def test_cut_short_in_another_process(single):
-    """As a process leaves it that is killed: see the functional tests."""
+def test_interrupted_in_another_process(single):
+    """The journal as a killed process leaves it; see tests/functional."""
     single.program('aes')
     journal = os_acc._get().journal
     (record,) = journal.programs(single.address)
@@ -451,8 +457,8 @@ def test_cut_short_in_another_process(single):
     )
     assert isinstance(single.fails(None), exception.DeviceError)
     driver = os_acc._get().extensions.drivers[single.driver]
-    # Somebody is at it: left.
-    with driver.lock(programming.Slot(single.address).lock_name):
+    # Another process is programming it: recover() leaves it alone.
+    with driver.lock(programming.Slot(driver, single.address).lock_name):
         os_acc.recover()
         assert single.records() == {'': ('programming', 'aes')}
     os_acc.recover()
@@ -461,7 +467,7 @@ def test_cut_short_in_another_process(single):
     assert single.count() == 2
 
 
-# --- what is told
+# --- show_device
 
 
 def test_show(single):
@@ -507,14 +513,14 @@ def hooks(monkeypatch):
     found = []
 
     def entry_points(group):
-        assert group == programming.HOOKS
+        assert group == hooks_module.GROUP
         return found
 
-    monkeypatch.setattr(programming.metadata, 'entry_points', entry_points)
+    monkeypatch.setattr(metadata, 'entry_points', entry_points)
     return found
 
 
-def test_a_hook_is_told(single, hooks):
+def test_a_hook_is_called(single, hooks):
     told = []
     hooks.append(Hook(lambda *args: told.append(args)))
     single.program('aes')

@@ -6,4 +6,4 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""The driver cyborg: devices that OpenStack Cyborg's drivers find."""
+"""The driver cyborg: devices that OpenStack Cyborg's drivers discover."""

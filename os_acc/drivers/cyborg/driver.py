@@ -6,9 +6,9 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""OpenStack Cyborg's drivers for the device half.
+"""The driver that uses OpenStack Cyborg's drivers for the device half.
 
-They run in a process of their own: see os_acc.cyborg_helper.
+Cyborg's drivers run in a separate process, see os_acc.drivers.cyborg.helper.
 """
 
 from __future__ import annotations
@@ -24,18 +24,17 @@ from os_acc import driver
 from os_acc import exception
 from os_acc import finding
 from os_acc import objects
+from os_acc import programming
 from os_acc.devices import device_spec
 from os_acc.devices import pci
 from os_acc.devices import reset
-from os_acc.drivers import admission
+from os_acc.drivers import allocation
 from os_acc.drivers import mdev
 from os_acc.drivers.cyborg import listing as cyborg_listing
 from os_acc.drivers.cyborg import mdev as cyborg_mdev
 from os_acc.drivers.cyborg import program as cyborg_program
 from os_acc.drivers.cyborg import source as cyborg_source
-from os_acc.drivers.pci import driver as pci_driver
-from os_acc.journal import programs
-from os_acc.programming import rule as programming
+from os_acc.drivers.pci import release as pci_release
 
 CONF = cfg.CONF
 
@@ -43,54 +42,59 @@ OPTS = (
     cfg.ListOpt(
         'enabled_drivers',
         default=[],
-        help="Names of Cyborg's drivers to use, of the entry points "
-        'cyborg.accelerator.driver, such as intel_fpga_driver. None: os-acc '
-        'uses none of them, and starts no process for them.',
+        help="Names of Cyborg's drivers to use: entry points of the group "
+        'cyborg.accelerator.driver, such as intel_fpga_driver. If the list '
+        'is empty, os-acc uses none of them and starts no process.',
     ),
     cfg.StrOpt(
         'python',
         default='',
         sample_default='<the one that os-acc runs in>',
-        help='Python interpreter of the environment in which Cyborg is '
-        'installed.',
+        help='Path of the Python interpreter of the environment in which '
+        'Cyborg is installed.',
     ),
     cfg.ListOpt(
         'config_files',
         default=[],
         help="Cyborg's configuration files, such as "
-        '/etc/cyborg/cyborg.conf, for the drivers that have options there.',
+        '/etc/cyborg/cyborg.conf. Some of its drivers have options there.',
     ),
     cfg.FloatOpt(
         'timeout',
         default=60.0,
         min=0.1,
-        help="Seconds for Cyborg's drivers to find their devices, or to make "
-        'a mediated device; then they are killed, with all that they started.',
+        help="Time limit in seconds for Cyborg's drivers to discover their "
+        'devices or to create a mediated device. At the limit they are '
+        'killed, with all processes that they have started.',
     ),
     cfg.FloatOpt(
         'program_timeout',
         default=1800.0,
         min=0.1,
-        help='The same for programming a device.',
+        help="Time limit in seconds for Cyborg's drivers to program a device. "
+        'At the limit they are killed, as for timeout.',
     ),
     cfg.FloatOpt(
         'discovery_interval',
         default=60.0,
         min=0,
-        help="Seconds for which what Cyborg's drivers have found is good "
-        'enough to tell whether a request is for them.',
+        help="Seconds for which the devices that Cyborg's drivers discovered "
+        'are remembered, to decide whether a request is for one of them.',
     ),
     cfg.StrOpt(
         'reset',
         default=reset.AUTO,
         choices=reset.MODES,
-        help='Reset of a PCI function between two instances: auto, where it '
-        'can be reset; required; or none.',
+        help='Reset of a PCI function between two instances: auto resets it '
+        'if that is possible, required fails if it is not, none does not '
+        'reset.',
     ),
 )
 
 
 class CyborgDriver(driver.DriverBase):
+    """Gives out devices of Cyborg's drivers, with the checks of os-acc."""
+
     CONFIG_OPTS = OPTS
     programs = True
     handle_types = ('PCIHandle', 'MdevHandle', 'TestHandle')
@@ -147,8 +151,9 @@ class CyborgDriver(driver.DriverBase):
                     subject,
                     finding.ERROR,
                     errors[name],
-                    f'mend it, or take it out of {group} enabled_drivers: '
-                    'what could be for it is refused',
+                    f'fix it, or remove it from enabled_drivers in {group}; '
+                    'until then, requests that its devices might serve are '
+                    'refused',
                 )
                 continue
             places = [each.address for each in found if each.by == name]
@@ -182,30 +187,31 @@ class CyborgDriver(driver.DriverBase):
     def unprepareVAN(
         self, van: objects.VAN, instance_info: objects.InstanceInfo
     ) -> None:
-        """Needs none of Cyborg's drivers."""
+        """Undo the device half. This needs none of Cyborg's drivers."""
         if isinstance(van.handle, objects.MdevHandle):
-            # Not by Cyborg: its own way does not wait for the guest.
+            # Cyborg's own function does not wait until the guest is gone.
             mdev.release(van, van.handle)
         elif (
             isinstance(van.handle, objects.PCIHandle)
-            and pci_driver.RESET in van.driver_data
+            and pci_release.RESET in van.driver_data
             and (function := pci.find(van.handle.address)) is not None
         ):
-            pci_driver.clean(van, function)
+            pci_release.clean(van, function)
 
     def program(
         self, address: str, image_path: str, function_id: str | None
     ) -> None:
-        """Program a device, and see as well as can be that it is done.
+        """Program a device, and check the result as far as it can be seen.
 
         Nobody may use the device, and the caller holds its lock.
 
         :param address: of the device, as get_devices() gives it
-        :param image_path: a file of this host
-        :param function_id: what will be in it then; None: it is not known
-        :raises DeviceNotFound: none of Cyborg's drivers has that device
-        :raises DeviceError: it is not programmed as it should be
-        :raises Timeout: it took longer than program_timeout
+        :param image_path: the path of the bitstream on this host
+        :param function_id: the bitstream's function; None: unknown
+        :raises DeviceNotFound: if none of Cyborg's drivers has the device
+        :raises DeviceError: if the programming failed, or the device reports
+            another function afterwards
+        :raises Timeout: if it took longer than program_timeout
         """
         cyborg_program.program(self._source, address, image_path, function_id)
 
@@ -216,16 +222,16 @@ class CyborgDriver(driver.DriverBase):
         found: cyborg_listing.Found,
         handle: objects.AttachHandle,
     ) -> None:
-        """Make a handle good for a VAN. The device's lock is held."""
+        """Claim and prepare a handle for a VAN. The device's lock is held."""
         wants_function = request.function_id or request.bitstream
         if wants_function:
             cyborg_program.check_programmable(found)
         if found.programmable:
-            programming.undecide(van, programs.WHOLE)
+            programming.undecide(van, programming.WHOLE)
         with contextlib.ExitStack() as stack:
             if isinstance(handle, objects.PCIHandle):
                 stack.enter_context(self._admitted(van, handle))
-                # As Cyborg's drivers leave it, libvirt binds it.
+                # Cyborg's drivers bind no VFIO driver; libvirt does that.
                 handle = objects.PCIHandle(
                     address=handle.address,
                     managed=True,
@@ -246,26 +252,26 @@ class CyborgDriver(driver.DriverBase):
     def _admitted(
         self, van: objects.VAN, handle: objects.PCIHandle
     ) -> Iterator[None]:
-        """See that a PCI function may go to a guest; hold its group."""
+        """Check that a guest may have a PCI function; lock its IOMMU group."""
         function = pci.get(handle.address)
         spec = device_spec.load(CONF).check(function)
-        with admission.group_lock(self, function):
-            admission.check_function(
-                self, van, function, device_spec.BIND_LIBVIRT, new=False
+        with allocation.group_lock(self, function):
+            allocation.check_function(
+                self, van, function, spec, device_spec.BIND_LIBVIRT, new=False
             )
             van.driver_data = {
                 **van.driver_data,
-                pci_driver.IDS: function.ids,
-                pci_driver.RESET: spec.reset or self.config.reset,
+                pci_release.IDS: function.ids,
+                pci_release.RESET: spec.reset or self.config.reset,
             }
             yield
 
     def _choose(
         self, van: objects.VAN, request: objects.AcceleratorRequest
     ) -> None:
-        """Take the first free handle of a device that serves a request.
+        """Take the first free handle of a device that fits a request.
 
-        One that has the function already goes before the others.
+        Devices that already have the function come first.
         """
         wanted, reasons = request.function_id, []
         fits = self._source.find(lambda found: found.serves(request))
@@ -281,7 +287,7 @@ class CyborgDriver(driver.DriverBase):
                         exception.DeviceInUseByHost,
                     ) as err:
                         reasons.append(str(err))
-                        # Another device may serve: this is none of its.
+                        # Undo the claim, then try the next handle.
                         van.handle = van.device = van.function_id = None
                         van.driver_data = {}
                         van.save()
@@ -291,7 +297,7 @@ class CyborgDriver(driver.DriverBase):
             or (
                 "all handles of Cyborg's devices are taken"
                 if fits
-                else f"Cyborg's drivers have no {admission.selector(request)}"
+                else f"Cyborg's drivers have no {allocation.selector(request)}"
             ),
         )
 
@@ -310,7 +316,7 @@ class CyborgDriver(driver.DriverBase):
         return free
 
     def _taken(self) -> tuple[frozenset[str], collections.Counter[str]]:
-        """The handles that VANs have; the number of mdevs by parent."""
+        """List the handles that VANs have, and count the mdevs by parent."""
         handles = [van.handle for van in self.vans_on(None) if van.handle]
         mdevs = collections.Counter(
             handle.parent

@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""What Cyborg's drivers find, in os-acc's terms."""
+"""The devices that Cyborg's drivers discover, in os-acc's terms."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ from typing import NoReturn
 from os_acc import exception
 from os_acc import objects
 from os_acc.devices import pci
+from os_acc.objects import device as device_objects
+from os_acc.objects import function_id as function_ids
 
 # Cyborg's attach handle types, cyborg/common/constants.py.
 PCI, MDEV, TEST_PCI = 'PCI', 'MDEV', 'TEST_PCI'
 
-# Cyborg's drivers tell the function that is in an FPGA by a trait,
+# Cyborg's drivers report the function of an FPGA as a trait,
 # CUSTOM_FPGA_FUNCTION_ID_<VENDOR>_<ID>.
 _FUNCTION_TRAIT = 'CUSTOM_FPGA_FUNCTION_ID_'
 
@@ -33,15 +35,15 @@ _KEYS = ('domain', 'bus', 'device', 'function')
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """A device of Cyborg's.
+    """A device that one of Cyborg's drivers discovered.
 
-    :ivar address: of its control path: what is programmed, and the parent of
-        its mediated devices
+    :ivar address: the PCI function of its control path: the one that is
+        programmed, and the parent of its mediated devices
     :ivar by: the name of Cyborg's driver
-    :ivar controlpath_id: as program() takes it
-    :ivar handles: PCIHandle and TestHandle
-    :ivar mdevs: how many mediated devices of a type it can have
-    :ivar functions: ids of the functions that it tells to have
+    :ivar controlpath_id: the argument for the driver's program()
+    :ivar programmable: whether the driver can program it
+    :ivar handles: its PCIHandles and TestHandles
+    :ivar mdevs: how many mediated devices of each type it can have
     """
 
     address: str
@@ -57,6 +59,7 @@ class Found:
 
     @property
     def functions(self) -> tuple[str, ...]:
+        """The ids of the functions that the device reports."""
         return tuple(
             trait.removeprefix(_FUNCTION_TRAIT).partition('_')[2].lower()
             for trait in self.traits
@@ -64,21 +67,23 @@ class Found:
         )
 
     def has_function(self, function_id: str) -> bool:
-        """Whether it tells that a function is in it."""
-        return _plain(function_id) in map(_plain, self.functions)
+        """Whether the device reports this function."""
+        return any(
+            function_ids.same(function_id, each) for each in self.functions
+        )
 
     def has(self, handle: objects.AttachHandle) -> bool:
-        """Whether a handle is one of its own."""
+        """Whether a handle belongs to this device."""
         if isinstance(handle, objects.MdevHandle):
             return handle.parent == self.address and handle.type in self.mdevs
         return handle.identity in {each.identity for each in self.handles}
 
     def serves(self, request: objects.AcceleratorRequest) -> bool:
-        """Whether it is what a selector asks for."""
+        """Whether the device fits a request without a handle."""
         wants_function = request.function_id or request.bitstream
         traits = set(request.traits)
         if wants_function:
-            # It comes with the program.
+            # Programming brings the function, and so its trait.
             traits = {t for t in traits if not t.startswith(_FUNCTION_TRAIT)}
         return (
             request.resource_class in (None, self.resource_class)
@@ -89,15 +94,17 @@ class Found:
     def report(
         self, driver: str, taken: frozenset[str], mdevs_taken: int
     ) -> objects.Device:
-        """The device as get_devices() tells it.
+        """Describe the device for get_devices().
 
+        :param driver: the name of os-acc's driver
         :param taken: identities of the handles that VANs have
         :param mdevs_taken: how many of its mediated devices VANs have
         """
         is_pci = pci.is_address(self.address)
         function = pci.find(self.address) if is_pci else None
         free = sum(each.identity not in taken for each in self.handles)
-        # The types share the capacity: the one that most can be made of.
+        # The types share the capacity of the parent: count the type of which
+        # the most devices fit.
         mdevs = max(self.mdevs.values(), default=0)
         return objects.Device(
             address=self.address,
@@ -109,16 +116,18 @@ class Found:
             numa_node=function.numa_node if function else None,
             handles_total=len(self.handles) + mdevs,
             handles_free=free + max(mdevs - mdevs_taken, 0),
-            programming='single' if self.programmable else 'none',
+            programming=device_objects.PROGRAMMING_SINGLE
+            if self.programmable
+            else device_objects.PROGRAMMING_NONE,
             function_id=next(iter(self.functions), None),
         )
 
 
 def read(answer: Mapping[str, Any]) -> tuple[list[Found], dict[str, str]]:
-    """Take what the helper's discover() has answered.
+    """Read the answer of the helper's discover().
 
-    :returns: the devices; and by the names of those of Cyborg's drivers that
-        did not tell all of theirs, why not
+    :returns: the devices; and the errors of those of Cyborg's drivers whose
+        devices are not all in it, by the drivers' names
     """
     found, errors = [], dict(answer['errors'])
     for each in answer['devices']:
@@ -143,7 +152,7 @@ def _read(device: dict[str, Any]) -> Found:
         for key, value in deployable['attributes']
     ]
     classes = [value for key, value in attributes if key == 'rc']
-    # Each of a device's deployables tells the same ones again.
+    # Every deployable of a device repeats the same traits.
     traits = dict.fromkeys(
         value for key, value in attributes if key.startswith('trait')
     )
@@ -208,7 +217,7 @@ def _json(by: str, field: str, text: Any) -> dict[str, Any]:
 
 
 def _address(by: str, field: str, info: Mapping[str, Any]) -> str:
-    """A PCI address from its parts, in hex without a prefix."""
+    """Make a PCI address from its parts, hex numbers without a prefix."""
     try:
         parts = tuple(int(info[key], 16) for key in _KEYS)
         made = objects.PCIHandle(address='%04x:%02x:%02x.%x' % parts)
@@ -219,17 +228,12 @@ def _address(by: str, field: str, info: Mapping[str, Any]) -> str:
 
 
 def _id(value: Any) -> str:
-    """A vendor's or product's id, '0xABCD' or 'abcd', as 4 hex digits."""
+    """Read a PCI id, '0xABCD' or 'abcd'; returns 4 hex digits or ''."""
     try:
         number = int(str(value), 16)
     except ValueError:
         return ''
     return f'{number:04x}' if 0 <= number <= 0xFFFF else ''
-
-
-def _plain(function_id: str) -> str:
-    # A UUID, with hyphens in a device profile, without them in a trait.
-    return function_id.replace('-', '').lower()
 
 
 def _refuse(by: str, field: str, value: Any, expected: str) -> NoReturn:

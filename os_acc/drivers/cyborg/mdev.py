@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""Mediated devices made by Cyborg, with the checks that it lacks."""
+"""Mediated devices that Cyborg creates, with checks that Cyborg lacks."""
 
 from __future__ import annotations
 
@@ -30,12 +30,15 @@ CONF = cfg.CONF
 
 
 def check(van: objects.VAN, handle: objects.MdevHandle) -> None:
-    """See that a mediated device can be had; note whether it is to be made.
+    """Check that a VAN can get a mediated device.
 
-    :raises DeviceNotFound: the parent or the type is not there, or not among
-        the devices that os-acc may touch
-    :raises DeviceBusy: no capacity is left, or the UUID names another
-        device, or a guest has it
+    If it does not exist yet, the VAN's driver_data notes that os-acc has to
+    remove it later. The caller saves the VAN.
+
+    :raises DeviceNotFound: if the parent or the type does not exist, or
+        device_spec does not name the parent
+    :raises DeviceBusy: if no capacity is left, the UUID names a device of
+        another type, or a guest has it
     """
     wanted = mdev_driver.mdev_of(handle)
     device_spec.load(CONF).check_parent(wanted.parent)
@@ -54,12 +57,12 @@ def make(
     handle: objects.MdevHandle,
     create: Callable[[objects.MdevHandle], None],
 ) -> None:
-    """Have a mediated device made, where it is not there.
+    """Have a mediated device created, unless it exists.
 
-    :param create: has Cyborg make it; raises CallFailed
+    :param create: asks Cyborg to create it; raises CallFailed
     :raises DeviceBusy: as check()
-    :raises DeviceError: it would not
-    :raises Timeout: it did not come
+    :raises DeviceError: if Cyborg could not create it
+    :raises Timeout: if it did not appear within device_timeout
     """
     wanted = mdev_driver.mdev_of(handle)
     if mdev.find(wanted.uuid) is not None:
@@ -78,12 +81,12 @@ def make(
     there = waiting.until(
         lambda: mdev.find(wanted.uuid),
         CONF.os_acc.device_timeout,
-        f'mdev {wanted.uuid}, which Cyborg has made',
+        f'mdev {wanted.uuid}, which Cyborg created',
         'mdev',
     )
     mdev.check_same(there, wanted)
     log.about(LOG, van.instance_uuid, van.uuid).info(
-        'mdev %s of type %s made on %s by Cyborg',
+        'Cyborg created mdev %s of type %s on %s',
         wanted.uuid,
         wanted.type,
         wanted.parent,

@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""Calls to the process in which Cyborg's drivers run."""
+"""Starts, calls and ends the process in which Cyborg's drivers run."""
 
 from __future__ import annotations
 
@@ -26,21 +26,22 @@ from typing import Any
 from typing import NamedTuple
 import weakref
 
-from os_acc import cyborg_helper
 from os_acc import exception
+from os_acc.drivers.cyborg import helper as cyborg_helper
 
 LOG = logging.getLogger(__name__)
 
-# Nobody's answer is near to it: what never ends must not fill the memory.
+# Bytes of one answer. Real answers are far shorter; the limit keeps an endless
+# one from filling the memory.
 _LONGEST = 16 * 2**20
-# For what is killed to be gone, and what has nothing to do to answer.
+# Seconds for a killed process to end, and for an idle one to answer a ping.
 _END_SECONDS = 5.0
 
 
 class CallFailed(exception.HelperError):
-    """What was called has raised, in the helper.
+    """A method that was called in the helper process raised an error.
 
-    :ivar errno: of an OSError, else None
+    :ivar errno: the number of an OSError, else None
     """
 
     def __init__(self, errno: int | None = None, **kwargs: Any) -> None:
@@ -51,8 +52,8 @@ class CallFailed(exception.HelperError):
 class Deadline(NamedTuple):
     """When to stop waiting.
 
-    :ivar seconds: how long it was from the beginning
-    :ivar at: on time.monotonic()
+    :ivar seconds: the whole time limit, for messages
+    :ivar at: the end of it, on time.monotonic()
     """
 
     seconds: float
@@ -60,15 +61,15 @@ class Deadline(NamedTuple):
 
     @property
     def left(self) -> float:
-        """Seconds; never 0, which a socket takes for no waiting at all."""
+        """Seconds left; never 0, which makes a socket non-blocking."""
         return max(self.at - time.monotonic(), 0.001)
 
 
 class Process:
-    """One helper: the leader of a process group, and a socket to it.
+    """One helper process: the leader of a process group, and a socket to it.
 
-    :param python: the interpreter
-    :raises HelperError: it does not start
+    :param python: the path of the Python interpreter
+    :raises HelperError: if it does not start
     """
 
     def __init__(self, python: str) -> None:
@@ -100,14 +101,14 @@ class Process:
         ).start()
         self._received = bytearray()
         self._owner = os.getpid()
-        #: Ends it. Called too when nobody refers to it any more.
+        #: Kills the process. Also called when this object is collected.
         self.end = weakref.finalize(
             self, _end, self._process, self._socket, self._owner
         )
 
     @property
     def usable(self) -> bool:
-        """It lives, and is not that of the process that this was forked of."""
+        """Whether it runs and is ours; after a fork it is the parent's."""
         return (
             self.end.alive
             and self._owner == os.getpid()
@@ -115,7 +116,7 @@ class Process:
         )
 
     def answers(self) -> bool:
-        """Whether it is ready for a call: it may have died unnoticed."""
+        """Whether it answers a ping now; it may have died unnoticed."""
         until = Deadline(_END_SECONDS, time.monotonic() + _END_SECONDS)
         with contextlib.suppress(exception.HelperError, exception.Timeout):
             return self.usable and bool(self.call('ping', {}, until, 'answer'))
@@ -128,16 +129,17 @@ class Process:
         deadline: Deadline,
         what: str,
     ) -> Any:
-        """Call a method of cyborg_helper.__main__.Drivers.
+        """Call a method of helper.__main__.Drivers.
 
-        After any error but CallFailed it is not usable any more.
+        After any error except CallFailed the process is no longer usable.
 
-        :param what: for the error: what is to be done
-        :returns: its result
-        :raises CallFailed: it raised
-        :raises HelperError: Cyborg or a driver of it cannot be loaded, or
-            the process died
-        :raises Timeout: killed at the deadline, with all that it started
+        :param what: what the method does, for error messages: an infinitive
+        :returns: the method's result
+        :raises CallFailed: if the method raised an error
+        :raises HelperError: if Cyborg or one of its drivers cannot be loaded,
+            or the process died
+        :raises Timeout: at the deadline; the process is killed then, with all
+            processes that it has started
         """
         try:
             text = json.dumps({'method': method, 'params': params})
@@ -145,7 +147,7 @@ class Process:
             self._socket.sendall(text.encode() + b'\n')
             answer = json.loads(self._line(deadline))
         except BaseException as err:
-            # A late answer would be taken for that of the next call.
+            # Kill it: its late answer would be read as that of the next call.
             died = self._end_and_say()
             if isinstance(err, TimeoutError):
                 raise exception.Timeout(
@@ -154,7 +156,7 @@ class Process:
                 ) from err
             if isinstance(err, OSError | EOFError | ValueError):
                 raise self._error(
-                    f'its process {died} when it was to {what}'
+                    f'its process {died} while it had to {what}'
                 ) from err
             raise
         if error := answer.get('error'):
@@ -182,8 +184,8 @@ class Process:
         return line
 
     def _end_and_say(self) -> str:
-        """End it; say how it had ended by itself, if it had."""
-        # The socket closes a moment before the process is gone.
+        """Kill it; say how it had ended before, if it had."""
+        # The socket of a dying process closes a moment before it ends.
         for _ in range(10):
             if (how := _exit_of(self._process)) is not None:
                 break
@@ -196,14 +198,14 @@ class Process:
 
 
 class Helpers:
-    """Starts helpers when they are needed, one for each call at a time.
+    """Starts helper processes as they are needed, one for each running call.
 
-    So a call that is killed takes no other with it. One is kept for the
-    calls to come.
+    A call that is killed therefore ends no other call. One idle process is
+    kept for the next call.
 
-    :param python: the interpreter; empty: this process's own
+    :param python: path of the interpreter; empty: that of this process
     :param drivers: names of Cyborg's drivers
-    :param config_files: Cyborg's
+    :param config_files: Cyborg's configuration files
     """
 
     def __init__(
@@ -220,9 +222,9 @@ class Helpers:
     def call(
         self, method: str, seconds: float, what: str, **params: Any
     ) -> Any:
-        """As Process.call, with the start of a helper where there is none.
+        """Do what Process.call does; start a process if none is idle.
 
-        :param seconds: for all of it
+        :param seconds: time limit for the start and the call together
         """
         deadline = Deadline(seconds, time.monotonic() + seconds)
         with self._helper(deadline) as helper:
@@ -252,7 +254,7 @@ class Helpers:
         except BaseException:
             helper.end()
             raise
-        LOG.info('Cyborg %s runs in a process of its own', version)
+        LOG.info('Cyborg %s runs in a separate process', version)
         return helper
 
 
@@ -263,10 +265,10 @@ def _log_lines(reader: int, pid: int) -> None:
 
 
 def _exit_of(process: subprocess.Popen[bytes]) -> str | None:
-    """How a process has ended; None: it has not.
+    """Say how a process has ended; None: it runs.
 
-    It is not reaped: its number must not become another's before its group
-    is killed.
+    The process is not reaped: its number must not be reused for another
+    process before its group is killed.
     """
     flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
     try:
@@ -283,14 +285,14 @@ def _exit_of(process: subprocess.Popen[bytes]) -> str | None:
 def _end(
     process: subprocess.Popen[bytes], channel: socket.socket, owner: int
 ) -> None:
-    """End a helper, and all that it has started."""
+    """Kill a helper process and all processes that it has started."""
     channel.close()
     if owner != os.getpid():
-        # A fork's copy: the helper is still the other's.
+        # A forked child has a copy: the helper belongs to its parent.
         return
-    # What it started may outlive it: the group is there as long as one is.
+    # Its children may outlive it: the group exists until the last has ended.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
-    # What is blocked in the kernel does not end: it is left.
+    # A process that is blocked in the kernel does not end: leave it.
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(_END_SECONDS)

@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""Programming by Cyborg's drivers, of what takes one function at a time."""
+"""Programming by Cyborg's drivers, of devices with one function at a time."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from oslo_config import cfg
 from os_acc import driver
 from os_acc import exception
 from os_acc import objects
+from os_acc import programming
 from os_acc.devices import device_spec
 from os_acc.devices import pci
 from os_acc.drivers.cyborg import listing as cyborg_listing
 from os_acc.drivers.cyborg import source as cyborg_source
 from os_acc.programming import bitstreams
-from os_acc.programming import rule as programming
 
 LOG = logging.getLogger(__name__)
 CONF = cfg.CONF
 
-# The one of Cyborg's drivers whose tool is not told the PCI domain.
+# This driver of Cyborg does not pass the PCI domain to its tool, fpgaconf.
 _NO_DOMAIN = 'intel_fpga_driver'
 
 
@@ -37,10 +37,7 @@ def program(
     image_path: str,
     function_id: str | None,
 ) -> None:
-    """Program a device, and see as well as can be that it is done.
-
-    See CyborgDriver.program.
-    """
+    """Program a device and check the result. See CyborgDriver.program."""
     found = source.at(address)
     check_programmable(found)
     device_spec.load(CONF).check(pci.get(address))
@@ -61,7 +58,7 @@ def program(
         raise exception.DeviceError(
             device=address,
             reason=f"program() of Cyborg's {found.by} with {image_path} "
-            'returned False: it failed',
+            'returned False, which means that it failed',
         )
     _verify(source, found, function_id)
 
@@ -71,45 +68,50 @@ def _verify(
     before: cyborg_listing.Found,
     function_id: str | None,
 ) -> None:
-    """Look at a device after it was programmed."""
+    """Discover a device again after it was programmed, and check it.
+
+    :raises DeviceError: if it is gone or reports another function
+    """
     there, errors = source.discover()
     for now in there:
         if (now.address, now.by) == (before.address, before.by):
             break
     else:
-        reason = errors.get(before.by, 'it does not find it any more')
+        reason = errors.get(before.by, 'it is gone')
         raise exception.DeviceError(
             device=before.address,
-            reason=f"after it was programmed, Cyborg's {before.by} "
-            f'cannot tell of it: {reason}',
+            reason=f"Cyborg's {before.by} does not find it any more after "
+            f'programming: {reason}',
         )
     if function_id is None or now.has_function(function_id):
         return
     if now.functions:
         raise exception.DeviceError(
             device=now.address,
-            reason=f'it was programmed with {function_id}, and has '
+            reason=f'it was programmed with {function_id}, but has '
             + ', '.join(now.functions),
         )
     LOG.info(
-        "%s: Cyborg's %s says that it is programmed with %s, and does not "
-        'tell what is in it',
+        "%s: Cyborg's %s reports that it programmed function %s, but does "
+        'not report which function the device has',
         now.address,
         now.by,
         function_id,
     )
 
 
-def slot_of(source: cyborg_source.Source, address: str) -> programming.Slot:
-    """A device as what is programmed: always the whole of it."""
+def slot_of(
+    by: driver.DriverBase, source: cyborg_source.Source, address: str
+) -> programming.Slot:
+    """Make the slot of a device; it is always programmed as a whole."""
 
     def look() -> str | None:
-        # What was found before this one waited for the lock may not be so.
+        # The device may have changed while the caller waited for the lock.
         source.forget()
         functions = source.at(address).functions
         return functions[0] if functions else None
 
-    return programming.Slot(device=address, look=look)
+    return programming.Slot(by, address, look=look)
 
 
 def put_function(
@@ -119,17 +121,16 @@ def put_function(
     request: objects.AcceleratorRequest,
     address: str,
 ) -> None:
-    """Have a function in a device for a VAN. The device's lock is held.
+    """Put the function of a request into a device. The caller has its lock.
 
-    :raises DeviceBusy: others have the device with something else in it
-    :raises DeviceError: its programming failed
+    :raises DeviceBusy: if others use the device with another function
+    :raises DeviceError: if the programming failed
     """
-    slot = slot_of(source, address)
+    slot = slot_of(by, source, address)
     function_id, bitstream = request.function_id, request.bitstream
-    if bitstream is None or function_id is not None:
-        wanted = programming.Wanted(function_id)
-        if programming.take(by, van, slot, wanted):
-            return
+    by_file = bitstream is not None and function_id is None
+    if not by_file and slot.take(van, programming.Wanted(function_id)):
+        return
     with bitstreams.fetched(
         bitstream, function_id, None, van.report_progress
     ) as file:
@@ -141,18 +142,18 @@ def put_function(
             van.report_progress(None, f'programming {address}')
             program(source, address, file.path, wanted.function_id)
 
-        programming.program(by, slot, wanted, lambda: None, act, van)
+        slot.program(wanted, lambda: None, act, van)
 
 
 def check_programmable(found: cyborg_listing.Found) -> None:
-    """:raises DeviceError: Cyborg's driver cannot program it"""
+    """:raises DeviceError: if Cyborg's driver cannot program the device"""
     reason = None
     if not found.programmable:
         reason = f"Cyborg's {found.by} cannot program it"
     elif found.by == _NO_DOMAIN and not found.address.startswith('0000:'):
         reason = (
-            f"Cyborg's {found.by} does not tell fpgaconf the PCI domain: it "
-            'could program the device with that address in domain 0000'
+            f"Cyborg's {found.by} does not pass the PCI domain to fpgaconf, "
+            'which could program the device with this address in domain 0000'
         )
     if reason is not None:
         raise exception.DeviceError(device=found.address, reason=reason)

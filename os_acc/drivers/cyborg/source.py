@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""Cyborg's drivers: what they have found, and calls to them."""
+"""Calls to Cyborg's drivers, and the devices that they discovered last."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from os_acc.drivers.cyborg import process as cyborg_process
 
 
 class Source:
-    """Asks Cyborg's drivers, and remembers for a while what they found.
+    """Calls Cyborg's drivers and keeps what they found for a while.
 
     :param config: the values of the driver's options
     """
@@ -31,7 +31,7 @@ class Source:
         self.config = config
         self._helpers: cyborg_process.Helpers | None = None
         self._start_lock = threading.Lock()
-        # Good until then, on time.monotonic().
+        # When it expires, on time.monotonic(), and the devices.
         self._last: tuple[float, list[cyborg_listing.Found]] | None = None
 
     def find(
@@ -39,11 +39,12 @@ class Source:
         matches: Callable[[cyborg_listing.Found], bool],
         fresh: bool = False,
     ) -> list[cyborg_listing.Found]:
-        """The devices that match.
+        """List the devices that match.
 
-        :param fresh: not what was found up to discovery_interval ago
-        :raises DiscoveryFailed: none does, and a driver could not tell of
-            its own; taken for a no, a device could go to a less fitting one
+        :param fresh: discover now, do not use what was found earlier
+        :raises DiscoveryFailed: if no device matches and one of Cyborg's
+            drivers failed: its devices might have matched, and the request
+            must not go to a driver that fits less well
         """
         last = self._last
         errors: dict[str, str] = {}
@@ -62,28 +63,34 @@ class Source:
     def get(
         self, matches: Callable[[cyborg_listing.Found], bool], wanted: str
     ) -> cyborg_listing.Found:
-        """The device that matches.
+        """Give the first device that matches.
 
-        :param wanted: for the error
-        :raises DeviceNotFound: there is none
+        :param wanted: what is looked for, for the error message
+        :raises DeviceNotFound: if there is none
+        :raises DiscoveryFailed: as find()
         """
         for fresh in (False, True):
             for found in self.find(matches, fresh):
                 return found
         names = ', '.join(self.config.enabled_drivers) or 'none is enabled'
         raise exception.DeviceNotFound(
-            wanted=wanted, reason=f"none of Cyborg's drivers has it: {names}"
+            wanted=wanted, reason=f"none of Cyborg's drivers has it ({names})"
         )
 
     def at(self, address: str) -> cyborg_listing.Found:
-        """The device with that address. As get()."""
+        """Give the device with an address; raises as get()."""
         return self.get(lambda found: found.address == address, address)
 
     def forget(self) -> None:
-        """What was found is not so any more."""
+        """Forget the devices: they may have changed."""
         self._last = None
 
     def discover(self) -> tuple[list[cyborg_listing.Found], dict[str, str]]:
+        """Have Cyborg's drivers discover their devices now.
+
+        :returns: the devices, and the errors of the drivers that failed
+        :raises HelperError, Timeout: if the helper process fails
+        """
         return cyborg_listing.read(
             self.call(
                 'discover', self.config.timeout, 'discover their devices'
@@ -91,10 +98,15 @@ class Source:
         )
 
     def create_mdev(self, handle: objects.MdevHandle) -> None:
+        """Have Cyborg create a mediated device.
+
+        :raises CallFailed: if Cyborg could not; it has the errno
+        :raises HelperError, Timeout: if the helper process fails
+        """
         self.call(
             'create_mdev',
             self.config.timeout,
-            f'make mdev {handle.uuid}',
+            f'create mdev {handle.uuid}',
             parent=handle.parent,
             kind=handle.type,
             uuid=handle.uuid,
@@ -103,6 +115,7 @@ class Source:
     def call(
         self, method: str, seconds: float, what: str, **params: Any
     ) -> Any:
+        """Call a method of the helper process, see process.Helpers.call."""
         with self._start_lock:
             if self._helpers is None:
                 self._helpers = cyborg_process.Helpers(
@@ -114,6 +127,7 @@ class Source:
 
 
 def joined(errors: dict[str, str]) -> str:
+    """Join the errors of Cyborg's drivers to one text."""
     return '; '.join(
         f"Cyborg's {name}: {text}" for name, text in sorted(errors.items())
     )

@@ -6,10 +6,11 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""A driver for devices that are not there: for tests, demos and CI.
+"""The driver for devices that do not exist, for tests, demos and CI.
 
-It takes TEST_PCI ARQs and requests that name it, with any handle, and for
-those without one makes a handle of any type.
+It claims requests with a TestHandle (Cyborg's TEST_PCI). A request that names
+this driver may have a handle of any type, or none: then the driver chooses a
+handle of one of its devices.
 """
 
 from __future__ import annotations
@@ -23,47 +24,51 @@ from oslo_config import cfg
 from os_acc import driver
 from os_acc import exception
 from os_acc import objects
+from os_acc import programming
 from os_acc import progress
 from os_acc.drivers.fake import hardware as fake_hardware
 from os_acc.programming import bitstreams
-from os_acc.programming import rule as programming
 
 OPTS = (
     cfg.ListOpt(
         'devices',
         default=['fake0:test:16'],
-        help='The devices: NAME:TYPE:HANDLES[:PROGRAMMING], TYPE being test, '
-        'pci, mdev or drc, PROGRAMMING none, single or dynamic. The resource '
-        'class of a device is CUSTOM_FAKE_<TYPE>.',
+        help='The devices, each as NAME:TYPE:HANDLES[:PROGRAMMING]. TYPE is '
+        'test, pci, mdev or drc; HANDLES is their number, at most 256; '
+        'PROGRAMMING is none, single or dynamic. The resource class of a '
+        'device is CUSTOM_FAKE_<TYPE>.',
     ),
     cfg.BoolOpt(
         'discover',
         default=False,
-        help='Report the devices in get_devices(). Off, as a host with real '
-        'devices must not offer fake ones.',
+        help='Report the devices in get_devices(). Off by default: a host '
+        'with real devices must not offer fake ones.',
     ),
     cfg.StrOpt(
         'hardware_path',
         default='',
         sample_default='<state_path>/fake-hardware',
-        help='Folder that serves as the hardware: a file for each handle in '
-        'use, and for each programmed device.',
+        help='Folder that stands for the hardware. It has a file for each '
+        'handle in use and for each programmed device.',
     ),
     cfg.DictOpt(
         'delays',
         default={},
-        help='Seconds that a step takes: prepareVAN:0.2,program:3. Steps are '
-        'prepareVAN, postplug, unprepareVAN, get_devices and program.',
+        help='Seconds that each step takes, such as '
+        'prepareVAN:0.2,program:3. The steps are prepareVAN, postplug, '
+        'unprepareVAN, get_devices and program.',
     ),
     cfg.ListOpt(
         'fail',
         default=[],
-        help='Steps that fail: STEP, or STEP@VAN for one VAN only.',
+        help='Steps that fail: STEP for all VANs, STEP@UUID for one VAN.',
     ),
 )
 
 
 class FakeDriver(driver.DriverBase):
+    """Gives out handles of fake devices and programs them."""
+
     CONFIG_OPTS = OPTS
     programs = True
     handle_types = ('TestHandle', 'PCIHandle', 'MdevHandle', 'DRCHandle')
@@ -97,8 +102,7 @@ class FakeDriver(driver.DriverBase):
             ),
             programming=device.programming,
             function_id=programming.common_function(
-                self,
-                [self._slot(device.name, each) for each in device.regions],
+                [self._slot(device.name, each) for each in device.regions]
             ),
         )
 
@@ -116,9 +120,8 @@ class FakeDriver(driver.DriverBase):
         if programming.REGION not in van.driver_data:
             return
         slot = self._slot(van.device, van.driver_data[programming.REGION])
-        function_id, bitstream = programming.asked(self, van, slot, request)
-        wanted = programming.Wanted(function_id)
-        if not programming.take(self, van, slot, wanted):
+        function_id, bitstream = slot.asked(van, request)
+        if not slot.take(van, programming.Wanted(function_id)):
             self._program(slot, bitstream, function_id, van, None)
 
     def program_device(
@@ -134,21 +137,21 @@ class FakeDriver(driver.DriverBase):
             return super().program_device(
                 address, bitstream, function_id, region, report
             )
-        if (region or '') not in device.regions:
+        if (region or programming.WHOLE) not in device.regions:
             raise exception.InvalidRequest(
                 subject=f'fake device {address}',
                 field='region',
                 value=region,
                 expected=f'one of {", ".join(map(repr, device.regions))}',
             )
-        slot = self._slot(address, region or '')
+        slot = self._slot(address, region or programming.WHOLE)
         return self._program(slot, bitstream, function_id, None, report)
 
     def show_device(self, address: str) -> dict[str, Any] | None:
         for device in self._devices():
             if device.name == address and device.programming != 'none':
                 slots = [self._slot(address, r) for r in device.regions]
-                return programming.show(self, slots, device.programming)
+                return programming.show(slots, device.programming)
         return None
 
     def postplug(
@@ -164,14 +167,14 @@ class FakeDriver(driver.DriverBase):
             self._hardware().give_back(van.handle.identity, van.uuid)
         if programming.REGION in van.driver_data and van.device is not None:
             slot = self._slot(van.device, van.driver_data[programming.REGION])
-            programming.clear(self, slot, None, van)
+            slot.clear(None, van)
 
     def _choose(
         self, van: objects.VAN, request: objects.AcceleratorRequest
     ) -> None:
-        """Set the request's handle, or a free one of a device that fits."""
+        """Claim the request's handle, or a free handle of a fitting device."""
         if request.handle is not None:
-            # Whose it is cannot be known: a device of its own.
+            # No device of ours has this handle: invent one for it.
             device = f'fake:{request.handle.identity}'.replace('/', ':')
             region = '' if request.function_id is not None else None
             self._claim(van, device, region, request.handle)
@@ -188,7 +191,7 @@ class FakeDriver(driver.DriverBase):
             device, region = place
             if region is None:
                 return 0
-            return programming.rank(self, self._slot(device, region), wanted)
+            return self._slot(device, region).rank(wanted)
 
         choices = [choice for each in fits for choice in each.choices]
         places = dict.fromkeys((c.device, c.region) for c in choices)
@@ -200,7 +203,8 @@ class FakeDriver(driver.DriverBase):
                         choice[:2] == (device, region)
                         and choice.handle.identity not in taken
                     ):
-                        # Under the lock: the next one sees it as taken.
+                        # Saved under the lock: the next caller sees the
+                        # handle as taken.
                         self._claim(van, *choice)
                         return
         raise exception.DeviceNotFound(
@@ -244,19 +248,19 @@ class FakeDriver(driver.DriverBase):
             def act() -> None:
                 self._step('program', van, tell)
                 self._hardware().program(
-                    _hardware_name(slot), function_id or f'sha256-{digest}'
+                    _hardware_name(slot.device, slot.region),
+                    function_id or f'sha256-{digest}',
                 )
 
-            return programming.program(
-                self, slot, wanted, lambda: None, act, van
-            )
+            return slot.program(wanted, lambda: None, act, van)
 
     def _slot(self, device: str, region: str) -> programming.Slot:
-        def look() -> str:
-            return self._hardware().function_of(_hardware_name(slot)) or ''
+        name = _hardware_name(device, region)
 
-        slot = programming.Slot(device, region, look=look)
-        return slot
+        def look() -> str:
+            return self._hardware().function_of(name) or ''
+
+        return programming.Slot(self, device, region, look=look)
 
     def _step(
         self,
@@ -264,7 +268,7 @@ class FakeDriver(driver.DriverBase):
         van: objects.VAN | None = None,
         report: progress.Report | None = None,
     ) -> None:
-        """Take as long as the step shall take, and fail if it shall."""
+        """Take the time and fail as the options say for this step."""
         seconds = float(self.config.delays.get(step, 0))
         parts = 20 if report is not None else 1
         for part in range(parts):
@@ -293,5 +297,5 @@ class FakeDriver(driver.DriverBase):
         return fake_hardware.Hardware(self.config.hardware_path)
 
 
-def _hardware_name(slot: programming.Slot) -> str:
-    return f'{slot.device}.{slot.region}' if slot.region else slot.device
+def _hardware_name(device: str, region: str) -> str:
+    return f'{device}.{region}' if region else device

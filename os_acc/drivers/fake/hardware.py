@@ -6,12 +6,12 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""The hardware of the fake driver: a folder.
+"""The hardware of the driver fake: a folder of files.
 
-A handle in use is a file, made only if there is none, with the VAN that has
-it: two users of one handle are seen from the outside, whatever the journal
-says. A programmed device is a file with its function, and how often it was
-programmed.
+Each handle in use has a file that names the VAN that uses it. The file is
+created exclusively, so that two users of one handle are detected even if the
+journal is wrong. Each programmed device has a file with its function and the
+number of times that it was programmed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ _DEVICE = re.compile(
     r'(?P<name>\w[\w.-]*):(?P<kind>test|pci|mdev|drc):(?P<count>[0-9]{1,3})'
     r'(:(?P<programming>none|single|dynamic))?'
 )
-# No host has such a PCI domain or mdev: a fake handle is never a real one.
+# No host has this PCI domain or such an mdev: a fake handle never names a
+# real device.
 _DOMAIN = 'ffff'
 _NAMESPACE = uuid.UUID('4a1c8d6e-9b0f-5b57-8d0e-0a5ac0fa4e00')
 
@@ -43,8 +44,8 @@ _NAMESPACE = uuid.UUID('4a1c8d6e-9b0f-5b57-8d0e-0a5ac0fa4e00')
 class Choice(NamedTuple):
     """A handle of a device.
 
-    :ivar region: that it is of; '' where the device is programmed as a
-        whole, None where nothing can be
+    :ivar region: the region that it belongs to; '' if the device is
+        programmed as a whole, None if it cannot be programmed
     """
 
     device: str
@@ -65,8 +66,8 @@ class FakeDevice:
     def parse(cls, text: str, number: int) -> FakeDevice:
         """Read NAME:TYPE:HANDLES[:PROGRAMMING].
 
-        :param number: its place among the devices: its PCI bus
-        :raises InvalidRequest: it is written otherwise
+        :param number: the device's index in the option; its PCI bus number
+        :raises InvalidRequest: if the text has another form
         """
         match = _DEVICE.fullmatch(text)
         if match is None or int(match['count']) > 256:
@@ -87,7 +88,7 @@ class FakeDevice:
 
     @property
     def choices(self) -> list[Choice]:
-        """Its handles, with the region of each."""
+        """The device's handles, with the region of each."""
         regions = {'none': None, 'single': ''}
         return [
             Choice(
@@ -98,7 +99,7 @@ class FakeDevice:
 
     @property
     def regions(self) -> list[str]:
-        """What is programmed by itself: '' for the whole device."""
+        """The regions that are programmed separately; '': the whole device."""
         found = dict.fromkeys(each.region for each in self.choices)
         return [region for region in found if region is not None]
 
@@ -126,9 +127,9 @@ def _handle(
 
 
 class Hardware:
-    """The folder. Safe from many threads and processes.
+    """The folder. Many threads and processes may use it at once.
 
-    :param path: it; empty: beside the journal
+    :param path: of the folder; empty: fake-hardware in state_path
     """
 
     def __init__(self, path: str) -> None:
@@ -137,13 +138,13 @@ class Hardware:
         )
 
     def take(self, handle: str, van_uuid: str, instance_uuid: str) -> None:
-        """Put a handle to use; again by the same VAN changes nothing.
+        """Start the use of a handle. Does nothing if the VAN has it already.
 
-        :raises DeviceBusy: another VAN has it
+        :raises DeviceBusy: if another VAN has it
         """
         mine = {'van': van_uuid, 'instance': instance_uuid}
         os.makedirs(self.path, exist_ok=True)
-        # Written aside and linked: never seen half written.
+        # Written under another name, then linked: nobody reads half a file.
         path = self._file('handle', handle)
         new = f'{path}.new-{van_uuid}'
         with open(new, 'w', encoding='utf-8') as file:
@@ -160,14 +161,14 @@ class Hardware:
             os.unlink(new)
 
     def give_back(self, handle: str, van_uuid: str) -> None:
-        """End the use of a handle by a VAN, if it is that VAN's."""
+        """End the use of a handle, if this VAN has it."""
         path = self._file('handle', handle)
         if self._read(path).get('van') == van_uuid:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
 
     def in_use(self) -> dict[str, dict[str, str]]:
-        """The handles in use, and by which VAN and instance."""
+        """The handles in use: identity -> {'van': UUID, 'instance': UUID}."""
         return {
             urllib.parse.unquote(name.removeprefix('handle-')): self._read(
                 os.path.join(self.path, name)
@@ -177,21 +178,21 @@ class Hardware:
         }
 
     def function_of(self, device: str) -> str | None:
-        """The function that is in a device."""
+        """The function that a device contains; None: none."""
         function: str | None = self._read(self._file('device', device)).get(
             'function'
         )
         return function
 
     def times(self, device: str) -> int:
-        """How often a device, or a region of one, was programmed."""
+        """How often a device, or a region of it, was programmed."""
         count: int = self._read(self._file('device', device)).get(
             'programmed', 0
         )
         return count
 
     def program(self, device: str, function_id: str) -> None:
-        """Put a function in, and count that. The caller holds the device."""
+        """Put a function in and count that. The caller holds a lock."""
         os.makedirs(self.path, exist_ok=True)
         path = self._file('device', device)
         count = self._read(path).get('programmed', 0)

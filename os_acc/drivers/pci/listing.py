@@ -6,30 +6,32 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""Which PCI functions can be given out, and what they are called."""
+"""Which PCI functions are offered, and what they are called in Placement."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from collections.abc import Iterator
+from collections.abc import Sequence
 import dataclasses
 import re
 
 import os_resource_classes as resource_classes
 
 from os_acc import objects
-from os_acc.devices import bus
+from os_acc.devices import availability
 from os_acc.devices import device_spec
-from os_acc.devices import in_use
+from os_acc.devices import host_use
 from os_acc.devices import pci
+from os_acc.devices import pci_scan
 from os_acc.devices import sriov
 
-# Base classes of functions that a guest may want: storage, network, display,
-# co-processors, encryption, signal processing, processing accelerators, and
-# those of no class. PCI Code and ID Assignment Specification, chapter 1.
+# Base classes of functions that a guest can have a use for: storage, network,
+# display, co-processors, encryption, signal processing, processing
+# accelerators, and functions without a class. PCI Code and ID Assignment
+# Specification, chapter 1.
 _CLASSES = frozenset({0x00, 0x01, 0x02, 0x03, 0x0B, 0x10, 0x11, 0x12, 0xFF})
 
-# Makers of FPGAs whose functions have no class that says so.
+# Vendors and products of FPGAs: no PCI class says that a function is one.
 _FPGA = re.compile('10ee:.*|1172:.*|8086:(09c4|09c5|0b2b|0b2c|0b30|0b31|bcce)')
 
 PREFIX = 'CUSTOM_PCI_'
@@ -37,7 +39,7 @@ PREFIX = 'CUSTOM_PCI_'
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """What a request may select a function by."""
+    """The names in Placement that a request can select a function by."""
 
     resource_class: str
     traits: tuple[str, ...]
@@ -53,7 +55,8 @@ def kind_of(
 ) -> Kind:
     """Name a function as Placement does.
 
-    :param vf: name it as a VF of it would be named; None: as it is
+    :param vf: True: name it as a VF of it would be named; None: name the
+        function itself
     """
     is_vf = function.is_vf if vf is None else vf
     product = function.product_id
@@ -77,7 +80,7 @@ def kind_of(
     elif _FPGA.fullmatch(ids):
         name = resource_classes.FPGA
     else:
-        # As Nova names a device of [pci] device_spec.
+        # The name that Nova gives to a device of [pci] device_spec.
         name = f'{PREFIX}{function.vendor_id}_{product}'.upper()
     return Kind(name, tuple(dict.fromkeys((*spec.traits, *traits))))
 
@@ -85,62 +88,95 @@ def kind_of(
 def listed(
     specs: device_spec.Specs,
 ) -> Iterator[tuple[pci.Function, device_spec.Spec]]:
-    """The functions that os-acc may give out, PFs with VFs among them."""
-    for function in bus.functions():
+    """The functions that device_spec offers, including PFs that have VFs."""
+    for function in pci_scan.functions():
         base_class = function.base_class
         if base_class == pci.CLASS_BRIDGE or not (
             specs.entries or base_class in _CLASSES
         ):
             continue
         spec = specs.find(function)
-        # A device that has a spec for mdevs or vGPUs is not given whole.
+        # A device that is offered for mdevs or vGPUs is not offered whole.
         if spec is not None and not spec.mdev_types and not spec.vgpu_type:
             yield function, spec
 
 
 def devices(
-    driver: str, specs: device_spec.Specs, taken: Iterable[str]
+    driver: str,
+    specs: device_spec.Specs,
+    bind: str,
+    holders: availability.Holders,
 ) -> list[objects.Device]:
-    """Report the PCI functions of this host, VFs under their PF.
+    """Report the PCI functions of this host, VFs as a part of their PF.
 
-    :param driver: whose report it is
-    :param taken: addresses that VANs have
+    A handle counts as free if availability knows no obstacle to taking it.
+
+    :param driver: the name of the driver that reports
+    :param bind: who binds a function if its entry of device_spec does not say
+    :param holders: the VANs that have handles
     """
     functions = list(listed(specs))
     vfs: dict[str, list[pci.Function]] = {}
     for function, _ in functions:
         if (pf := function.physfn) is not None:
             vfs.setdefault(pf, []).append(function)
-    used = frozenset(taken)
-    block = in_use.Snapshot.read()
-    return [
-        _device(driver, function, spec, vfs.get(function.address), used, block)
-        for function, spec in functions
-        if not function.is_vf
-    ]
+    snapshot = host_use.Snapshot.read()
+    found = []
+    for function, spec in functions:
+        if function.is_vf:
+            continue
+        own_vfs = vfs.get(function.address, [])
+        made = [] if own_vfs else _could_make(function, spec)
+        if own_vfs or made:
+            kind = kind_of(own_vfs[0] if own_vfs else function, spec, vf=True)
+            total = len(own_vfs or made)
+        else:
+            kind, total = kind_of(function, spec), 1
+        if made:
+            blocked = any(
+                availability.vfs_obstacles(function, holders=holders)
+            )
+            free = 0 if blocked else total
+        else:
+            free = _free(own_vfs or [function], spec, bind, holders, snapshot)
+        found.append(_device(driver, function, kind, total, free))
+    return found
+
+
+def _free(
+    functions: Sequence[pci.Function],
+    spec: device_spec.Spec,
+    bind: str,
+    holders: availability.Holders,
+    snapshot: host_use.Snapshot,
+) -> int:
+    """Count those of a PF's VFs, or of one function, that can be taken."""
+    # The VFs of a PF are grouped alike, since the grouping depends on the path
+    # above them: pci_device_group() in drivers/iommu/iommu.c.
+    alone = availability.is_alone(functions[0])
+    bind = spec.bind or bind
+    return sum(
+        not any(
+            availability.obstacles(
+                function,
+                spec,
+                bind,
+                holders=holders,
+                snapshot=snapshot,
+                alone=alone,
+            )
+        )
+        for function in functions
+    )
 
 
 def _device(
     driver: str,
     function: pci.Function,
-    spec: device_spec.Spec,
-    vfs: list[pci.Function] | None,
-    taken: frozenset[str],
-    block: in_use.Snapshot,
+    kind: Kind,
+    total: int,
+    free: int,
 ) -> objects.Device:
-    made = [] if vfs else _could_make(function, spec)
-    if vfs or made:
-        kind = kind_of(vfs[0] if vfs else function, spec, vf=True)
-        total = len(vfs or made)
-    else:
-        kind, total = kind_of(function, spec), 1
-    if made:
-        free = 0 if function.address in taken else total
-    else:
-        free = sum(
-            each.address not in taken and in_use.by_host(each, block) is None
-            for each in vfs or [function]
-        )
     return objects.Device(
         address=function.address,
         driver=driver,
@@ -155,7 +191,7 @@ def _device(
 
 
 def _could_make(function: pci.Function, spec: device_spec.Spec) -> list[str]:
-    """The addresses of the VFs that a PF is to get when one is asked for."""
+    """The addresses of the VFs that a PF gets when one is requested."""
     if not function.is_pf or spec.num_vfs is None:
         return []
     return sriov.future_addresses(function.address, spec.num_vfs)
@@ -164,7 +200,7 @@ def _could_make(function: pci.Function, spec: device_spec.Spec) -> list[str]:
 def future(
     specs: device_spec.Specs,
 ) -> Iterator[tuple[str, pci.Function, device_spec.Spec]]:
-    """VFs that are there, or would be made: address, PF, spec."""
+    """VFs that exist or would be made: address, PF, entry of device_spec."""
     for function, spec in listed(specs):
         if function.is_pf:
             for address in _could_make(function, spec):
@@ -172,5 +208,5 @@ def future(
 
 
 def custom(text: str) -> str:
-    """The name of a trait or resource class of our own: CUSTOM_..."""
+    """Make the name of a custom trait or resource class: CUSTOM_..."""
     return 'CUSTOM_' + re.sub('[^A-Z0-9_]', '_', text.upper())

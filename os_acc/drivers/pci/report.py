@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""What an operator is told of the PCI functions of a host."""
+"""What os-acc doctor and os-acc device show say of PCI functions."""
 
 from __future__ import annotations
 
@@ -17,25 +17,42 @@ from typing import Any
 from os_acc import driver
 from os_acc import exception
 from os_acc import finding
-from os_acc.devices import bus
+from os_acc.devices import availability
 from os_acc.devices import device_spec
-from os_acc.devices import in_use
 from os_acc.devices import mdev
 from os_acc.devices import modules
 from os_acc.devices import pci
+from os_acc.devices import pci_scan
 from os_acc.devices import reset
 from os_acc.devices import sriov
 from os_acc.devices import sysfs
 from os_acc.devices import vfio
-from os_acc.drivers import admission
+from os_acc.drivers import allocation
 from os_acc.drivers.pci import listing as pci_listing
 
 Finding = finding.Finding
+Kind = availability.Kind
 
 _NO_IOMMU = (
     'enable the IOMMU in the firmware (VT-d, AMD-Vi, SMMU), and boot with '
     'intel_iommu=on or its like'
 )
+
+
+# Obstacles that an operator need not do anything about.
+_NORMAL = (
+    Kind.NOT_OFFERED,
+    Kind.HAS_VFS,
+    Kind.ALLOCATED,
+    Kind.GROUP_ALLOCATED,
+)
+
+_ADVICE = {
+    Kind.HOST_USE: 'stop using it on the host, or take it out of device_spec',
+    Kind.NO_IOMMU_GROUP: _NO_IOMMU,
+    Kind.GROUP_HOST_USE: 'unbind that device from its driver, or move the '
+    'card to a slot with an IOMMU group of its own',
+}
 
 
 def show(
@@ -50,7 +67,8 @@ def show(
     spec = specs.find(function)
     kind = pci_listing.kind_of(function, spec or device_spec.Spec())
     group = function.iommu_group
-    _, text, _ = status(by, function, specs)
+    holders = allocation.holders(by)
+    _, text, _ = status(by, function, specs, holders)
     return {
         'address': address,
         'driver': by.name,
@@ -81,61 +99,45 @@ def show(
             f'{van.uuid} of instance {van.instance_uuid}: {van.state}'
             for van in by.vans_on(None)
             if van.device == address
-            or address in admission.functions_of([van])
+            or address in allocation.functions_of([van])
         ],
     }
 
 
 def _override(function: pci.Function) -> str | None:
     try:
-        return vfio.look(function, 1.0).override
+        return vfio.read_binding(function, 1.0).override
     except exception.Timeout as err:
         return f'cannot be read now: {err}'
 
 
 def status(
-    by: driver.DriverBase, function: pci.Function, specs: device_spec.Specs
+    by: driver.DriverBase,
+    function: pci.Function,
+    specs: device_spec.Specs,
+    holders: availability.Holders,
 ) -> tuple[str, str, str]:
     """Whether a function could be given out now.
 
     :returns: verdict, text and advice, as in a Finding
     """
-    # Where nobody named it, that the host uses it is as it should be.
+    # Without a device_spec it is normal that the host uses most functions.
     bad = finding.WARNING if specs.entries else finding.OK
     spec = specs.find(function)
-    if spec is None:
-        return finding.OK, 'device_spec does not name it', ''
-    for van in by.vans_on(function.parent):
-        if function.address in admission.functions_of([van]):
-            text = f'instance {van.instance_uuid} has it (VAN {van.uuid})'
-            return finding.OK, text, ''
-    if (use := in_use.by_host(function)) is not None:
-        return (
-            bad,
-            f'the host uses it, so that it is never given out: {use}',
-            'free it, or take it out of device_spec' if specs.entries else '',
-        )
-    if function.iommu_group is None:
-        return bad, 'it is in no IOMMU group', _NO_IOMMU
-    for _, reason in in_use.in_group(function):
-        return (
-            bad,
-            f'it cannot go to a guest: {reason}',
-            'unbind that one from its driver, or move the card to a slot '
-            'with an IOMMU group of its own',
-        )
-    if function.is_pf and (number := sriov.count(function.address)):
-        return (
-            finding.OK,
-            f'PF with {number} VFs: it is not given out while it has them',
-            '',
-        )
+    bind = (spec.bind if spec else None) or by.config.bind
+    for found in availability.obstacles(function, spec, bind, holders=holders):
+        verdict = finding.OK if found.kind in _NORMAL else bad
+        advice = _ADVICE.get(found.kind, '')
+        if found.kind is Kind.HOST_USE:
+            text = f'the host uses it, so it is never given out: {found.text}'
+            return verdict, text, advice if specs.entries else ''
+        return verdict, found.text, advice
     if vfio.is_bound(function):
         return (
             bad,
-            f'it is bound to {function.driver}, and no VAN has it',
-            'find who bound it (libvirt, driverctl, a kernel argument); with '
-            'bind = none this is as it should be',
+            f'it is bound to {function.driver}, but no VAN has it',
+            'find out who bound it (libvirt, driverctl, a kernel argument); '
+            'with bind = none this is correct',
         )
     return finding.OK, 'free', ''
 
@@ -149,13 +151,14 @@ def findings(
         yield found
     yield _module(modules.VFIO_PCI)
     functions = list(pci_listing.listed(specs))
+    holders = allocation.holders(by)
     variants = {modules.vfio_driver(f.modalias) for f, _ in functions}
     for name in sorted(variants - {modules.VFIO_PCI}):
         yield _module(name)
     yield from _entries(specs)
     for function, spec in functions:
         subject = f'PCI function {function.address}'
-        verdict, text, advice = status(by, function, specs)
+        verdict, text, advice = status(by, function, specs, holders)
         yield Finding(subject, verdict, f'{function.ids}: {text}', advice)
         if spec.reset == reset.REQUIRED and not reset.can(function):
             yield Finding(
@@ -207,7 +210,7 @@ def _module(name: str) -> Finding:
 
 def _entries(specs: device_spec.Specs) -> Iterator[Finding]:
     """Entries of device_spec that name nothing that is here."""
-    functions = list(bus.functions())
+    functions = list(pci_scan.functions())
     parents = mdev.parents()
     for number, spec in enumerate(specs.entries, 1):
         if any(specs.find(function) is spec for function in functions):
@@ -229,7 +232,7 @@ def _vfs(pf: pci.Function, wanted: int) -> Finding:
             subject,
             finding.ERROR,
             'num_vfs is set, and it cannot do SR-IOV',
-            'enable SR-IOV in the firmware and the card, or take num_vfs away',
+            'enable SR-IOV in the firmware and the card, or remove num_vfs',
         )
     possible, number = sriov.total(pf.address), sriov.count(pf.address)
     if wanted > possible:
@@ -251,8 +254,12 @@ def _vfs(pf: pci.Function, wanted: int) -> Finding:
         return Finding(
             subject,
             finding.ERROR,
-            f'{wanted} VFs are to be made, and it has no driver to make them',
+            f'num_vfs is {wanted}, but it has no driver that could make VFs',
             "load the PF's driver",
         )
-    there = 'has' if number else 'gets, when the first is asked for,'
-    return Finding(subject, finding.OK, f'it {there} {wanted} VFs')
+    text = (
+        f'it has {wanted} VFs'
+        if number
+        else f'it gets {wanted} VFs when the first is requested'
+    )
+    return Finding(subject, finding.OK, text)

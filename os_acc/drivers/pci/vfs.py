@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""VFs that os-acc makes when the first is asked for, until the last goes."""
+"""VFs that os-acc makes when one is requested, and removes after the last."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from os_acc import driver
 from os_acc import exception
 from os_acc import log
 from os_acc import objects
+from os_acc.devices import availability
 from os_acc.devices import device_spec
 from os_acc.devices import pci
 from os_acc.devices import sriov
-from os_acc.devices import vfio
-from os_acc.drivers import admission
+from os_acc.drivers import allocation
 
 LOG = logging.getLogger(__name__)
 CONF = cfg.CONF
 
 # Keys of VAN.driver_data.
-MADE = 'vfs_made'  # os-acc made the PF's VFs, so many
+MADE = 'vfs_made'  # the number of VFs that os-acc made of the PF
 AUTOPROBE_BEFORE = 'autoprobe_before'
-LET_GO = 'let_go'  # nothing keeps the PF's VFs for this VAN's sake
+LET_GO = 'let_go'  # this VAN no longer needs the PF's VFs
 
 
 def create(
@@ -40,26 +40,27 @@ def create(
     pf: str,
     specs: device_spec.Specs,
 ) -> None:
-    """Make all VFs of a PF, for the one that is wanted. The PF is locked.
+    """Make all VFs of a PF, because one of them is wanted.
 
-    :param address: of the one that is wanted
-    :raises DeviceNotFound: it cannot have that one
-    :raises DeviceBusy: a guest has the PF itself
-    :raises DeviceError, Timeout: they are not made
+    The caller holds the PF's lock.
+
+    :param address: of the VF that is wanted
+    :raises DeviceNotFound: if the PF cannot have that VF
+    :raises DeviceBusy: if a guest has the PF itself
+    :raises DeviceError, Timeout: if they are not made
     """
     function = pci.get(pf)
     spec = specs.check(function)
-    device = f'PF {pf}'
-    admission.check_not_whole(by, van, pf, device)
-    if vfio.is_bound(function):
-        raise exception.DeviceBusy(
-            device=device, holder=f'driver {function.driver}'
+    allocation.check(
+        availability.vfs_obstacles(
+            function, allocation.taker_of(by, van), allocation.holders(by)
         )
+    )
     number = sriov.count(pf)
     if spec.num_vfs is None or number:
         raise exception.DeviceNotFound(
             wanted=f'PCI function {address}',
-            reason=f'PF {pf} has {number} VFs, and that is not one',
+            reason=f'PF {pf} has {number} VFs, and none of them is there',
         )
     before = sriov.autoprobe(pf)
     van.driver_data = {
@@ -73,7 +74,7 @@ def create(
     try:
         _privileged_create(pf, spec.num_vfs)
     except exception.DeviceBusy:
-        # Somebody else has made some since: they are not ours to remove.
+        # Somebody else has made VFs meanwhile: os-acc must not remove them.
         van.driver_data = {
             key: value
             for key, value in van.driver_data.items()
@@ -87,7 +88,10 @@ def create(
 
 
 def create_again(van: objects.VAN, pf: str) -> None:
-    """Make them again after a reboot, if nobody has. The PF is locked."""
+    """Make the VFs again after a reboot, if nobody else has.
+
+    The caller holds the PF's lock.
+    """
     if MADE in van.driver_data and not sriov.count(pf):
         _privileged_create(pf, int(van.driver_data[MADE]))
 
@@ -99,10 +103,10 @@ def _privileged_create(pf: str, number: int) -> None:
 
 
 def known(by: driver.DriverBase, pf: str) -> dict[str, str]:
-    """What other VANs know of a PF's VFs; nothing if os-acc made none."""
+    """What other VANs know of the VFs of a PF; empty if os-acc made none."""
     for other in by.vans_on(pf):
         data = other.driver_data
-        # Also one that has let go, while the VFs are still there.
+        # A VAN with LET_GO knows it too, as long as the VFs are there.
         if MADE in data:
             keys = (MADE, AUTOPROBE_BEFORE)
             return {key: data[key] for key in keys if key in data}
@@ -110,9 +114,9 @@ def known(by: driver.DriverBase, pf: str) -> dict[str, str]:
 
 
 def remove(by: driver.DriverBase, van: objects.VAN) -> None:
-    """Remove a PF's VFs, if os-acc made them and the VAN is their last.
+    """Remove the VFs of a PF, if os-acc made them and no other VAN needs them.
 
-    :raises DeviceError, Timeout: they cannot be removed
+    :raises DeviceError, Timeout: if they cannot be removed
     """
     from os_acc.privileged import pci as privileged
 
@@ -121,7 +125,8 @@ def remove(by: driver.DriverBase, van: objects.VAN) -> None:
         return
     assert pf is not None
     with by.lock(pf):
-        # Two that are released at once must not wait for each other.
+        # Saved first, so that of two VANs released at once the second one
+        # does not keep the VFs for the first.
         van.driver_data = {**data, LET_GO: '1'}
         van.save()
         others = [

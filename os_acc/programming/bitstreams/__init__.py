@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""Bitstreams: from a path, a URL or Glance, verified before use."""
+"""Bitstreams from a path, a URL or Glance, verified before they are used."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _UUID = re.compile(r'[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}', re.I)
 
 @dataclasses.dataclass(frozen=True)
 class Bitstream:
-    """A file that is what it should be.
+    """A file that was verified.
 
-    :ivar path: where it is, as long as it is held
-    :ivar sha256: of its content, hex
-    :ivar function_id: as its image says; None: nothing says it
+    :ivar path: its absolute path, valid while fetched() holds it
+    :ivar sha256: SHA-256 of its content, hex
+    :ivar function_id: the function that its Glance image names; None: unknown
     """
 
     path: str
@@ -51,18 +51,19 @@ def fetched(
     region_type: str | None = None,
     report: Any = _ignore,
 ) -> Iterator[Bitstream]:
-    """Have a bitstream as a file, while it is used.
+    """Provide a bitstream as a file while the context is open.
 
-    :param reference: a path or file URL (in allowed_folders), an https URL,
-        an image's UUID; None: the image that has the function
-    :param function_id: what it must be, where an image tells
-    :param region_type: what the image must be for, if it is sought by its
-        function
-    :param report: is told how far the download is: a fraction or None, and a
-        text
-    :raises InvalidRequest: the reference is none of these
-    :raises BitstreamError: it is not to be had, or is not what it should be
-    :raises Timeout: the download took too long
+    :param reference: a path or file URL in allowed_folders, an https URL, or
+        the UUID of an image; None: the image that has the function
+    :param function_id: the function that the image must have, if it names one
+    :param region_type: the type of region that the image must be for; only
+        used if reference is None
+    :param report: called with the progress of the download: a fraction or
+        None, and a text
+    :raises InvalidRequest: if the reference has none of these forms
+    :raises BitstreamError: if the bitstream is unavailable, or fails its
+        verification
+    :raises Timeout: if the download took longer than download_timeout
     """
     if reference is None and function_id is None:
         _refuse('nothing')
@@ -98,7 +99,7 @@ def fetched(
 
 
 def label(reference: str | None) -> str:
-    """What to call a bitstream: without what may be a secret."""
+    """Name a bitstream in messages, without anything that may be secret."""
     from os_acc.programming.bitstreams import web
 
     return '(by function)' if reference is None else web.mask(reference)
@@ -136,7 +137,7 @@ def _local(path: str) -> Iterator[Bitstream]:
             )
             digest = checksum.verify(file, wanted, path, most)
         else:
-            # It is the operator's own folder: it may do without.
+            # The folder belongs to the operator: no checksum is required.
             digest = checksum.of_file(file, path, most)['sha256']
         yield Bitstream(real, digest)
 

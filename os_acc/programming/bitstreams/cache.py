@@ -6,11 +6,11 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""The cache of bitstreams: files named by their checksum, and verified.
+"""The cache of downloaded bitstreams: verified files named by their checksum.
 
-A file is written under another name and renamed when it is proven: under its
-own name it is whole. flock(2) on the files keeps other processes off, and
-ends with the process.
+A file is downloaded under a temporary name and renamed after it was verified:
+under its final name it is complete. flock(2) locks on the files keep other
+processes away; the kernel releases them when a process ends.
 """
 
 from __future__ import annotations
@@ -43,14 +43,17 @@ def held(
     bitstream: str,
     fill: Callable[[BinaryIO], None],
 ) -> Iterator[tuple[str, str]]:
-    """Have a file in the cache, downloaded if need be, while it is used.
+    """Hold a file in the cache while the context is open.
 
-    :param suffix: what its name shall end with
-    :param bitstream: what to call it in errors
-    :param fill: writes it to a file
-    :returns: its path and its SHA-256
-    :raises BitstreamError: it is not what the checksum says, or cannot be
-        kept; nothing is left of it
+    The file is downloaded if the cache does not have it.
+
+    :param wanted: the checksum of the file
+    :param suffix: the end of the file's name
+    :param bitstream: the name of the bitstream in errors
+    :param fill: downloads the bitstream into a file
+    :returns: the file's path and its SHA-256
+    :raises BitstreamError: if it does not match the checksum, or the cache
+        cannot store it; the file is removed then
     """
     folder = _folder(bitstream)
     path = os.path.join(folder, f'{wanted.algorithm}-{wanted.value}{suffix}')
@@ -71,14 +74,14 @@ def held(
 
 
 def _folder(bitstream: str) -> str:
-    """Make the folder, for nobody else's eyes; see that it is so."""
+    """Create the folder; check that only this user can access it."""
     path = options.cache_path(cfg.CONF)
     try:
         os.makedirs(path, mode=0o700, exist_ok=True)
         found = os.lstat(path)
     except OSError as err:
         raise exception.BitstreamError(
-            bitstream=bitstream, reason=f'the cache cannot be made: {err}'
+            bitstream=bitstream, reason=f'the cache cannot be created: {err}'
         ) from err
     if (
         not stat.S_ISDIR(found.st_mode)
@@ -95,12 +98,13 @@ def _folder(bitstream: str) -> str:
 
 @contextlib.contextmanager
 def _locked(path: str, bitstream: str) -> Iterator[BinaryIO]:
-    """Hold the name under which a file is downloaded."""
+    """Lock the temporary file of a download, and empty it."""
     conf = cfg.CONF[options.GROUP]
     deadline = time.monotonic() + conf.download_timeout
     while True:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-        # A part that is renamed keeps its lock: then this one is closed late.
+        # Not closed here on success: after the rename the open file carries
+        # the lock of the cached file.
         file = open(fd, 'r+b')  # noqa: SIM115
         if _lock(file, fcntl.LOCK_EX) and _is_there(file, path):
             break
@@ -153,14 +157,17 @@ def _existing(
             most = options.max_bytes(cfg.CONF)
             return file, checksum.verify(file, wanted, bitstream, most)
     except exception.BitstreamError as err:
-        LOG.error('In the cache, and downloaded again: %s', err)
+        LOG.error('The cached file is damaged, download it again: %s', err)
         os.unlink(path)
     file.close()
     return None
 
 
 def _make_room(folder: str, new: BinaryIO, bitstream: str) -> None:
-    """Remove what was not used for longest, and is not in use."""
+    """Remove the least recently used files until the new one fits.
+
+    :raises BitstreamError: if the files in use leave too little room
+    """
     mine = os.fstat(new.fileno())
     most = options.cache_bytes(cfg.CONF)
     others = []
@@ -173,18 +180,18 @@ def _make_room(folder: str, new: BinaryIO, bitstream: str) -> None:
         if size <= most:
             return
         if _remove(path):
-            LOG.info('Bitstream cache: %s is removed for a newer one', path)
+            LOG.info('Bitstream cache: removed %s to make room', path)
             size -= freed
     if size > most:
         raise exception.BitstreamError(
             bitstream=bitstream,
             reason=f'the cache would have {size} bytes, cache_size is {most}, '
-            'and the rest of it is in use',
+            'and the other files are in use',
         )
 
 
 def _remove(path: str) -> bool:
-    """:returns: False: somebody uses it"""
+    """:returns: False: the file is in use"""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     except FileNotFoundError:
@@ -206,7 +213,7 @@ def _lock(file: BinaryIO, how: int) -> bool:
 
 
 def _is_there(file: BinaryIO, path: str) -> bool:
-    """Whether a path still names the open file."""
+    """Say whether a path still names the open file."""
     with contextlib.suppress(FileNotFoundError):
         return os.path.samestat(os.stat(path), os.fstat(file.fileno()))
     return False

@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""Downloading: with limits, and resumed where the connection dropped."""
+"""Downloads with limits, resumed when the connection was dropped."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from os_acc import exception
 LOG = logging.getLogger(__name__)
 
 _CHUNK = 1 << 16
-#: What a dropped connection, or a server that is not well, raises.
+#: What a dropped connection or a temporary failure of a server raises.
 DROPPED = (OSError, http.client.HTTPException)
 
 
 class Answer(NamedTuple):
-    """What a server sends.
+    """The body that a server sends.
 
-    :ivar start: the place of its first byte in the whole
-    :ivar total: how long the whole is; None: unknown
-    :ivar read: gives up to so many bytes; none at the end
+    :ivar start: offset of its first byte in the whole file
+    :ivar total: length of the whole file in bytes; None: unknown
+    :ivar read: returns up to the given number of bytes, b'' at the end
     """
 
     start: int
@@ -43,7 +43,7 @@ class Answer(NamedTuple):
     read: Callable[[int], bytes]
 
 
-#: Asks for the bytes from a place on. DROPPED: worth trying again.
+#: Requests the bytes from an offset on. An error of DROPPED is temporary.
 Open = Callable[[int], AbstractContextManager[Answer]]
 Report = Callable[[float | None, str], None]
 
@@ -51,11 +51,12 @@ Report = Callable[[float | None, str], None]
 def download(
     open_at: Open, file: BinaryIO, bitstream: str, report: Report
 ) -> None:
-    """Write all of it to a file, from the file's start.
+    """Download a bitstream into an empty file.
 
-    :param bitstream: what to call it: has no secret in it
-    :raises BitstreamError: it is too large, or was dropped too often
-    :raises Timeout: it took longer than download_timeout
+    :param bitstream: its name in messages, without secrets
+    :raises BitstreamError: if it is too large, or the connection was dropped
+        download_attempts times
+    :raises Timeout: if it took longer than download_timeout
     """
     conf = cfg.CONF[options.GROUP]
     deadline = time.monotonic() + conf.download_timeout
@@ -88,9 +89,9 @@ def _attempt(
     report: Report,
     deadline: float,
 ) -> str | None:
-    """Get what is missing.
+    """Download what the file lacks.
 
-    :returns: None: all is there; else why not
+    :returns: None if the file is complete, else why it is not
     """
     most = options.max_bytes(cfg.CONF)
     have, total = file.tell(), None
@@ -98,12 +99,12 @@ def _attempt(
         with open_at(have) as answer:
             total = answer.total
             if answer.start != have:
-                # It did not resume, or is not the same file any more.
+                # The server cannot resume, or its file has changed.
                 file.seek(0)
                 file.truncate()
                 have = 0
             if answer.start not in (0, have):
-                return f'the server sent byte {answer.start} for {have}'
+                return f'the server sent byte {answer.start} instead of {have}'
             _check_size(total or 0, most, bitstream)
             while chunk := answer.read(_CHUNK):
                 have += len(chunk)
@@ -124,7 +125,7 @@ def _write(file: BinaryIO, chunk: bytes, bitstream: str) -> None:
         file.write(chunk)
     except OSError as err:
         raise exception.BitstreamError(
-            bitstream=bitstream, reason=f'cannot be kept: {err}'
+            bitstream=bitstream, reason=f'it cannot be stored: {err}'
         ) from err
 
 
@@ -137,7 +138,7 @@ def _check_size(size: int, most: int, bitstream: str) -> None:
 
 
 def check_deadline(deadline: float, bitstream: str) -> None:
-    """:raises Timeout: download_timeout is over"""
+    """:raises Timeout: if download_timeout has passed"""
     if time.monotonic() >= deadline:
         raise exception.Timeout(
             what=f'the download of bitstream {bitstream}',

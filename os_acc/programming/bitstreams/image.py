@@ -22,13 +22,16 @@ from os_acc import exception
 from os_acc.programming.bitstreams import download
 from os_acc.programming.bitstreams import web
 
+# HTTP status codes of temporary failures.
 _PASSING = frozenset({408, 429, 500, 502, 503, 504})
 
 
 class Source:
-    """An image.
+    """A Glance image.
 
-    :param found: as Glance's API v2 has it
+    :param glance: openstacksdk's client
+    :param found: the image, as Glance's API v2 shows it
+    :raises BitstreamError: if the image is not active
     """
 
     suffix = ''
@@ -46,12 +49,14 @@ class Source:
 
     @property
     def function_id(self) -> str | None:
+        """The function that the image's property names."""
         name = cfg.CONF[options.GROUP].function_property
-        # A property that is there and empty says nothing.
+        # An empty property names no function.
         value: str | None = self._image.get(name) or None
         return value
 
     def checksum(self) -> checksum.Checksum:
+        """:raises BitstreamError: if the image has no usable checksum"""
         return checksum.Checksum.parse(
             str(self._image.get('os_hash_algo')),
             str(self._image.get('os_hash_value')),
@@ -84,7 +89,8 @@ def by_id(image_id: str) -> Source:
     """Find an image.
 
     :param image_id: a UUID
-    :raises BitstreamError: there is none, or Glance is not to be had
+    :raises BitstreamError: if there is none, or Glance refuses
+    :raises OSError: if Glance is unavailable
     """
     glance = _connect(f'image {image_id}')
     with _talking(f'image {image_id}'):
@@ -93,10 +99,11 @@ def by_id(image_id: str) -> Source:
 
 
 def by_function(function_id: str, region_type: str | None) -> Source:
-    """Find the one image that has a function in its properties.
+    """Find the one active image whose properties name a function.
 
-    :param region_type: that it must be for, too; None: whatever it is for
-    :raises BitstreamError: there is none, or more than one
+    :param region_type: the type of region that it must be for; None: any
+    :raises BitstreamError: if no image matches, or more than one
+    :raises OSError: if Glance is unavailable
     """
     conf = cfg.CONF[options.GROUP]
     wanted = {conf.function_property: function_id}
@@ -113,7 +120,7 @@ def by_function(function_id: str, region_type: str | None) -> Source:
             found += [
                 each
                 for each in body['images']
-                # A server may leave out a filter that it does not know.
+                # A server may ignore a filter that it does not know.
                 if all(each.get(k) == v for k, v in wanted.items())
             ]
             page, query = body.get('next'), None
@@ -147,9 +154,10 @@ def _connect(label: str) -> Any:
 
 
 def _get(glance: Any, path: str, label: str, **kwargs: Any) -> Any:
-    """Ask Glance.
+    """Send a GET request to Glance.
 
-    :raises ConnectionError: it is worth another attempt
+    :raises ConnectionError: on a temporary failure
+    :raises BitstreamError: on any other failure
     """
     with _talking(label):
         response = glance.get(path, **kwargs)
@@ -164,7 +172,7 @@ def _get(glance: Any, path: str, label: str, **kwargs: Any) -> Any:
 
 @contextlib.contextmanager
 def _talking(label: str) -> Iterator[None]:
-    """Errors of openstacksdk become ours; those of the network, OSError."""
+    """Turn openstacksdk's errors into ours, network errors into OSError."""
     from keystoneauth1 import exceptions as keystone
     from openstack import exceptions as sdk
 

@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""Bitstreams by https: with a checksum, or not at all."""
+"""Bitstreams from an https server. A checksum is required."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ SIDECAR = '.sha256'
 
 _SIDECAR_BYTES = 4096
 _RANGE = re.compile(r'bytes ([0-9]+)-[0-9]+/([0-9]+|\*)')
-# Worth another attempt; the others will say the same again.
+# HTTP status codes of temporary failures.
 _PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
 class Source:
     """A file on a web server.
 
-    :param url: with #sha256=HEX, or the server has the file's SHA-256 beside
-        it, under the same URL and '.sha256'
-    :raises BitstreamError: the URL cannot be used
+    :param url: either ends with #sha256=HEX or #sha512=HEX, or the server has
+        the SHA-256 in a file with the same URL and the suffix '.sha256'
+    :raises BitstreamError: if the URL is invalid
     """
 
     def __init__(self, url: str) -> None:
@@ -50,8 +50,8 @@ class Source:
             parts = urllib.parse.urlsplit(url)
             port = f':{parts.port}' if parts.port else ''
         except ValueError:
-            # Its text may hold the password.
-            raise self._failed('it is no URL') from None
+            # The original error may contain the password.
+            raise self._failed('it is not a valid URL') from None
         if not parts.hostname:
             raise self._failed('its URL names no host')
         self._headers = {}
@@ -70,7 +70,10 @@ class Source:
         self._opener = _opener()
 
     def checksum(self) -> checksum.Checksum:
-        """What the URL, or the file beside it, says that it must have."""
+        """Read the checksum from the URL, or from the file beside it.
+
+        :raises BitstreamError: if there is none
+        """
         if self._fragment:
             algorithm, _, value = self._fragment.partition('=')
             return checksum.Checksum.parse(algorithm, value, self.label)
@@ -86,7 +89,7 @@ class Source:
         return checksum.Checksum.parse('sha256', value, self.label)
 
     def _read(self, url: str) -> str:
-        """A small file, asked for again where the connection dropped."""
+        """Read a small file; try again when the connection was dropped."""
         conf = cfg.CONF[options.GROUP]
         deadline = time.monotonic() + conf.download_timeout
         for left in reversed(range(conf.download_attempts)):
@@ -108,7 +111,7 @@ class Source:
 
     @property
     def suffix(self) -> str:
-        """The end of its name, by which some tools know its kind."""
+        """The extension of its name; some tools need it to know the type."""
         return suffix_of(self._url.path)
 
     @contextlib.contextmanager
@@ -116,7 +119,7 @@ class Source:
         """See download.Open."""
         headers = {}
         if place and self._etag is not None:
-            # Another file by now: then all of it, not the rest.
+            # If the file has changed, the server sends all of it.
             headers['If-Range'] = self._etag
         if place:
             headers['Range'] = f'bytes={place}-'
@@ -124,7 +127,7 @@ class Source:
             etag = response.headers.get('ETag')
             if etag is not None and not etag.startswith('W/'):
                 self._etag = etag
-            # read() waits for all of a chunk, however slowly it comes.
+            # read1(), because read() waits until a chunk is complete.
             yield answer(response.status, response.headers, response.read1)
 
     def _open(self, url: str, headers: dict[str, str]) -> Any:
@@ -149,7 +152,7 @@ class Source:
 
 
 def answer(status: int, headers: Any, read: Any) -> download.Answer:
-    """Tell where the body of a response begins, and how long the whole is."""
+    """Read from a response's headers at which offset its body starts."""
     match = _RANGE.fullmatch(headers.get('Content-Range') or '')
     if status == 206 and match is not None:
         total = None if match[2] == '*' else int(match[2])
@@ -159,7 +162,7 @@ def answer(status: int, headers: Any, read: Any) -> download.Answer:
 
 
 def mask(url: str) -> str:
-    """A URL without what may be a secret: user, password, query."""
+    """Remove from a URL what may be secret: user, password and query."""
     try:
         parts = urllib.parse.urlsplit(url)
         netloc = parts.netloc.rpartition('@')[2]
@@ -170,13 +173,16 @@ def mask(url: str) -> str:
 
 
 def suffix_of(path: str) -> str:
-    """The end of a file's name, if it is a plain one: '.gbs'."""
+    """Give the extension of a file's name, such as '.gbs', or ''."""
     match = re.search(r'\.[A-Za-z0-9]{1,16}$', path)
     return match[0] if match else ''
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows, but neither to plain http nor with a password elsewhere."""
+    """Follows redirects to the same scheme or to https.
+
+    The password is not sent to another host.
+    """
 
     def redirect_request(
         self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str

@@ -8,6 +8,6 @@
 
 """Stands in for OpenStack Cyborg, in the helper process, in unit tests.
 
-It has what os_acc.cyborg_helper uses of the real package, and nothing else.
+It has only what os_acc.drivers.cyborg.helper uses of the real package.
 The real one's turn is in tests/functional_cyborg.
 """

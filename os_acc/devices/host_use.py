@@ -6,9 +6,10 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""Whether the host itself uses a device, and for what.
+"""What the host itself uses a PCI function for.
 
-What can be seen without privilege. What another guest has is in holders.
+Only what is visible without privilege: mounts, swap, network interfaces,
+mediated devices. Processes that have a device open are in open_files.
 """
 
 from __future__ import annotations
@@ -25,14 +26,21 @@ _UUID = re.compile('[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}')
 
 _IFF_UP = 0x1  # include/uapi/linux/if.h
 
-# Drivers that do not use the device: they leave a group viable. The first
-# two: driver_managed_dma in drivers/pci/pcie/portdrv.c and pci-stub.c.
+# Drivers that do no DMA for the host, and so leave an IOMMU group viable. The
+# first two set driver_managed_dma (drivers/pci/pcie/portdrv.c, pci-stub.c).
 _HARMLESS = frozenset({'pcieport', 'pci-stub', 'shpchp'})
 
 
 @dataclasses.dataclass(frozen=True)
 class Snapshot:
-    """The disks and interfaces of the host, and who has the disks."""
+    """The block devices and network interfaces of the host at one moment.
+
+    :ivar paths: the folder in sysfs of each block device, by its name
+    :ivar mounts: mount points by device number, ``major:minor``
+    :ivar sources: mount points by source, such as ``/dev/sda1``
+    :ivar swaps: names of the block devices that are swap space
+    :ivar interfaces: the folder in sysfs of each interface, by its name
+    """
 
     paths: dict[str, str]
     mounts: dict[str, str]
@@ -59,7 +67,10 @@ class Snapshot:
         )
 
     def below(self, path: str) -> list[str]:
-        """The names of the disks and partitions of a device."""
+        """The names of the block devices of a device.
+
+        :param path: the device's folder in sysfs
+        """
         real = sysfs.place(path)
         prefixes = [f'{real}/', *(f'{p}/' for p in _nvme_heads(real))]
         return [
@@ -69,7 +80,7 @@ class Snapshot:
         ]
 
     def interfaces_below(self, path: str) -> list[str]:
-        """The network interfaces of a device, however deep."""
+        """The names of the network interfaces at any depth below a device."""
         real = f'{sysfs.place(path)}/'
         return [
             name
@@ -78,25 +89,25 @@ class Snapshot:
         ]
 
     def use(self, name: str) -> str | None:
-        """What the host does with a block device; None: nothing."""
+        """What the host uses a block device for; None if for nothing."""
         number = sysfs.read(f'{self.paths[name]}/dev') or ''
-        for there in (
+        for place in (
             self.mounts.get(number),
             self.sources.get(f'/dev/{name}'),
         ):
-            if there is not None:
-                return f'block device {name} is mounted on {there}'
+            if place is not None:
+                return f'block device {name} is mounted on {place}'
         if name in self.swaps:
             return f'block device {name} is swap space'
-        holders = sysfs.names(f'{self.paths[name]}/holders')
-        if holders:
-            labels = [_holder(each) for each in holders]
+        upper = sysfs.names(f'{self.paths[name]}/holders')
+        if upper:
+            labels = [_upper_label(each) for each in upper]
             return f'block device {name} is a part of {", ".join(labels)}'
         return None
 
 
 def _mounts() -> tuple[dict[str, str], dict[str, str]]:
-    """Mount points, by device number and by source: proc(5), mountinfo."""
+    """Mount points by device number and by source: proc(5), mountinfo."""
     numbers, sources = {}, {}
     text = _text(f'{sysfs.PROC}/self/mountinfo')
     for line in text.splitlines():
@@ -104,7 +115,7 @@ def _mounts() -> tuple[dict[str, str], dict[str, str]]:
         if len(fields) < 5 or '-' not in fields:
             continue
         numbers[fields[2]] = fields[4]
-        # btrfs has a number of its own, so by the source too.
+        # btrfs reports a device number of its own: compare the source too.
         after = fields[fields.index('-') + 1 :]
         if len(after) > 1:
             sources[after[1]] = fields[4]
@@ -117,18 +128,21 @@ def _swaps() -> frozenset[str]:
 
 
 def _text(path: str) -> str:
-    # Longer than one read of sysfs.
+    # These files can be longer than the one page that sysfs.read() expects.
     with open(path, encoding='utf-8', errors='replace') as file:
         return file.read()
 
 
-def _holder(name: str) -> str:
+def _upper_label(name: str) -> str:
     label = sysfs.read(f'{sysfs.SYS}/class/block/{name}/dm/name')
     return f'{name} ({label})' if label else name
 
 
 def _nvme_heads(real: str) -> list[str]:
-    """Where an NVMe's disks are with native multipath: at its subsystem."""
+    """The subsystems of an NVMe controller.
+
+    With native multipath the block devices are below the subsystem.
+    """
     folder = f'{sysfs.SYS}/class/nvme-subsystem'
     controllers = set(sysfs.names(f'{real}/nvme'))
     return [
@@ -141,10 +155,14 @@ def _nvme_heads(real: str) -> list[str]:
 def by_host(
     function: pci.Function, snapshot: Snapshot | None = None
 ) -> str | None:
-    """What the host, or another guest by its driver, uses a function for.
+    """What the host uses a function for.
 
-    :param snapshot: Snapshot.read(), for many functions
-    :returns: a text for a person; None: it does not use it
+    A mediated device or vGPU that was made of it counts too: a guest may have
+    it.
+
+    :param snapshot: read once where many functions are looked at; None: it is
+        read here
+    :returns: a clause such as 'interface eth0 is up'; None if it is unused
     """
     if 'boot_vga' in function.entries and (
         sysfs.read(f'{function.path}/boot_vga') == '1'
@@ -164,14 +182,15 @@ def by_host(
             return use
     if function.base_class == pci.CLASS_NETWORK and not interfaces:
         return (
-            f'driver {function.driver} has it, and no interface is here: it '
-            'is in another network namespace, or a program drives it'
+            f'driver {function.driver} is bound to it and has no interface in '
+            'this network namespace: the interface is in another network '
+            'namespace, or a program drives the function'
         )
     return None
 
 
 def _parts_given_out(function: pci.Function) -> str | None:
-    """Its mediated devices, and its vendor vGPU: guests may have them."""
+    """The mediated device or vendor vGPU that was made of a function."""
     for entry in sorted(function.entries):
         if _UUID.fullmatch(entry):
             return f'it has the mediated device {entry}'
@@ -195,13 +214,17 @@ def _interface_use(name: str) -> str | None:
     return None
 
 
-def in_group(function: pci.Function) -> list[tuple[pci.Function | str, str]]:
-    """The other functions of its IOMMU group that keep a guest out of it.
+def in_group(
+    function: pci.Function, snapshot: Snapshot | None = None
+) -> list[tuple[pci.Function | str, str]]:
+    """The members of a function's IOMMU group that the host uses.
 
-    A group goes to one guest as a whole, so that nothing in it may be bound
-    to a driver of the host (vfio_group_viable, drivers/vfio/group.c).
+    VFIO gives a group to one guest as a whole. While another member is bound
+    to a driver of the host, the group is not viable (vfio_group_viable() in
+    drivers/vfio/group.c).
 
-    :returns: each, or its name where it is no PCI function, and why
+    :returns: each such member with a clause that says what it is used for;
+        a member that is no PCI function is given by its name
     """
     group = function.iommu_group
     if group is None:
@@ -212,11 +235,22 @@ def in_group(function: pci.Function) -> list[tuple[pci.Function | str, str]]:
             continue
         member = pci.find(name) if pci.is_address(name) else None
         if member is None:
-            found.append((name, f'IOMMU group {group} has {name} in it too'))
-        elif not _leaves_viable(member):
-            use = by_host(member) or f'driver {member.driver}'
             found.append(
-                (member, f'IOMMU group {group} has {name} in it too: {use}')
+                (
+                    name,
+                    f'its IOMMU group {group} also contains {name}, which is '
+                    'no PCI function',
+                )
+            )
+        elif not _leaves_viable(member):
+            use = by_host(member, snapshot) or (
+                f'driver {member.driver} is bound to it'
+            )
+            found.append(
+                (
+                    member,
+                    f'its IOMMU group {group} also contains {name}: {use}',
+                )
             )
     return found
 

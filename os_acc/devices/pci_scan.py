@@ -6,11 +6,11 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""All PCI functions of this host, in one go.
+"""All PCI functions of this host, found in one scan.
 
-VFs come by the thousand, and all VFs of a PF have the same ids and class
-(PCIe Base Specification, 9.3.4.1): of those that no driver of the host has,
-only the first is looked at.
+A host can have thousands of VFs. All VFs of a PF have the same ids and class
+(PCIe Base Specification, 9.3.4.1), so only the first of them is read, unless a
+VF is bound to a driver of the host.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ from os_acc.devices import sysfs
 
 
 def functions() -> Iterator[pci.Function]:
-    """Every function, in the order of the addresses."""
+    """Find every function, in the order of the addresses.
+
+    A VF that is not read itself has ``pf`` set.
+    """
     drivers = _drivers()
     alike: dict[str, pci.Function] = {}
     for address in pci.addresses():
@@ -52,7 +55,7 @@ def functions() -> Iterator[pci.Function]:
 
 
 def _drivers() -> dict[str, tuple[str, bool]]:
-    """By address: the driver, and whether it is a VFIO driver."""
+    """The bound driver, and whether it is a VFIO driver, by address."""
     found = {}
     for name in sysfs.names(f'{sysfs.SYS}/bus/pci/drivers'):
         about = (name, modules.is_vfio_driver(name))
@@ -62,7 +65,7 @@ def _drivers() -> dict[str, tuple[str, bool]]:
 
 
 def _vfs(pf: pci.Function) -> dict[str, pci.Function]:
-    """By address: what the VFs of a PF are like."""
+    """The first VF of a PF, by the address of each of its VFs."""
     number = sum(entry.startswith('virtfn') for entry in pf.entries)
     addresses = sriov.future_addresses(pf.address, number)
     first = sysfs.link(f'{pf.path}/virtfn0')

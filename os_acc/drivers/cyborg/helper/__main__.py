@@ -8,17 +8,18 @@
 
 """Runs OpenStack Cyborg's drivers for os_acc.drivers.cyborg.
 
-Standard input is a socket. Each line that comes is a request, and has one
-line as its answer, both JSON::
+Standard input is a socket. Each line that the process receives is a request,
+and it sends one line as the answer. Both are JSON::
 
     {"method": "program", "params": {...}}
     {"result": true}
     {"error": {"kind": "failed", "message": "OSError: ...", "errno": 17}}
 
-The kind is ``missing`` where Cyborg, or a driver, cannot be loaded, else
-``failed``. All that is printed or logged goes to standard error.
+The kind is ``missing`` if Cyborg or one of its drivers cannot be loaded, else
+``failed``. Everything that is printed or logged goes to standard error.
 
-It ends, with all that it has started, when the other side is gone.
+When the other side is gone, the process ends itself and all processes that it
+has started.
 """
 
 from __future__ import annotations
@@ -34,32 +35,35 @@ import sys
 import threading
 from typing import Any
 
-LOG = logging.getLogger('os_acc.cyborg_helper')
+LOG = logging.getLogger('os_acc.drivers.cyborg.helper')
 
 NAMESPACE = 'cyborg.accelerator.driver'
 
-# Not all deaths of the other side close the socket: a child that it has
-# forked may have it too.
+# How often to look whether the parent process still lives. The socket alone
+# does not tell: a child that the parent has forked may keep it open.
 _LOOK_EVERY_MS = 1000
 
 
 class Missing(Exception):
-    """What is to be loaded is not installed, or does not load."""
+    """Cyborg or one of its drivers is not installed, or does not load."""
 
 
 class Drivers:
-    """The drivers of Cyborg that are enabled, by their entry points.
+    """The enabled drivers of Cyborg, by the names of their entry points.
 
-    Each public method is one of the protocol's, its arguments the params.
+    Each public method is a method of the protocol; its arguments are params.
     """
 
     def __init__(self) -> None:
         self._drivers: dict[str, Any] = {}
 
     def setup(self, drivers: list[str], config_files: list[str]) -> str:
-        """Load Cyborg, and make an instance of each driver.
+        """Load Cyborg and create an instance of each driver.
 
+        :param drivers: names of entry points
+        :param config_files: Cyborg's configuration files
         :returns: the version of Cyborg
+        :raises Missing: if Cyborg or a driver cannot be loaded
         """
         try:
             import cyborg.conf
@@ -74,7 +78,7 @@ class Drivers:
             [], project='cyborg', default_config_files=config_files
         )
         if os.geteuid() == 0:
-            # Who is root needs no daemon of Cyborg's.
+            # Root needs no privileged daemon of Cyborg.
             cyborg.privsep.sys_admin_pctxt.set_client_mode(False)
         cyborg.objects.register_all()
         for name in drivers:
@@ -85,7 +89,7 @@ class Drivers:
         return True
 
     def discover(self) -> dict[str, Any]:
-        """What each driver finds, and how it failed where it did."""
+        """List the devices of all drivers, and the errors of failed ones."""
         found: list[dict[str, Any]] = []
         errors: dict[str, str] = {}
         for name, driver in self._drivers.items():
@@ -102,12 +106,14 @@ class Drivers:
     ) -> bool:
         """Program an FPGA.
 
-        :returns: whether its driver says that it succeeded
+        :param driver: the name of Cyborg's driver
+        :param image: the path of the bitstream
+        :returns: whether the driver reports success
         """
         return bool(self._drivers[driver].program(controlpath_id, image))
 
     def create_mdev(self, parent: str, kind: str, uuid: str) -> None:
-        """Make a mediated device, as Cyborg's agent does."""
+        """Create a mediated device as Cyborg's agent does."""
         from cyborg.accelerator.drivers.gpu import utils
 
         utils.create_mdev_privileged(parent, kind, uuid)
@@ -148,7 +154,7 @@ def _version() -> str:
 
 
 def _device(name: str, driver: Any, device: Any) -> dict[str, Any]:
-    """A DriverDevice (cyborg/objects/driver_objects) as plain values."""
+    """Turn a DriverDevice (cyborg/objects/driver_objects) to plain values."""
     return {
         'driver': name,
         'vendor': device.vendor,
@@ -174,14 +180,14 @@ def _device(name: str, driver: Any, device: Any) -> dict[str, Any]:
 
 
 def _text(device: Any, field: str) -> str:
-    # A field of a versioned object that is not set raises.
+    # Reading an unset field of a versioned object raises an error.
     if not device.obj_attr_is_set(field):
         return ''
     return getattr(device, field) or ''
 
 
 def _can_program(driver: Any) -> bool:
-    """Whether it has a program() of its own: the base class's only raises."""
+    """Say whether a driver overrides program(), which else only raises."""
     method = getattr(type(driver), 'program', None)
     return callable(method) and not getattr(method, '__module__', '').endswith(
         '.base'
@@ -189,7 +195,7 @@ def _can_program(driver: Any) -> bool:
 
 
 def serve(channel: socket.socket) -> None:
-    """Answer requests until the other side is gone."""
+    """Answer requests until the other side closes the socket."""
     drivers = Drivers()
     with channel.makefile('rw', encoding='utf-8', newline='\n') as lines:
         for line in lines:
@@ -215,7 +221,7 @@ def _error(method: str, err: BaseException) -> dict[str, Any]:
 
 
 def _watch(channel: socket.socket, parent: int) -> None:
-    """End all when the other side is gone, whatever is being done."""
+    """Wait until the other side is gone, then end this process at once."""
     poll = select.poll()
     poll.register(channel, select.POLLRDHUP | select.POLLHUP)
     while not poll.poll(_LOOK_EVERY_MS) and os.getppid() == parent:
@@ -224,8 +230,8 @@ def _watch(channel: socket.socket, parent: int) -> None:
 
 
 def end() -> None:
-    """End this process, and what it has started."""
-    # Not that of a shell in which somebody runs this by hand.
+    """Kill this process and all processes that it has started."""
+    # Run by hand from a shell, this process is in the group of the shell.
     if os.getpgrp() == os.getsid(0):
         os.killpg(0, signal.SIGKILL)
     os._exit(1)
@@ -233,7 +239,7 @@ def end() -> None:
 
 def main() -> None:
     parent = os.getppid()
-    # The drivers, and what they run, get neither the socket nor an input.
+    # Hide the socket from the drivers and their tools; they get no input.
     channel = socket.socket(fileno=os.dup(0))
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)

@@ -6,7 +6,12 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""One at a time on a device, whoever is at it."""
+"""A lock that keeps privileged operations on one device apart.
+
+A caller's locks are gone when the caller dies, but what the privileged half
+does for it may go on. Each such operation therefore holds a lock of its own
+until it has ended, and the next operation on the device waits for it.
+"""
 
 from __future__ import annotations
 
@@ -25,19 +30,15 @@ _T = TypeVar('_T')
 
 
 @contextlib.contextmanager
-def on(path: str, seconds: float) -> Iterator[int]:
-    """Hold the folder of a device while it is changed.
+def held(path: str, seconds: float) -> Iterator[int]:
+    """Hold the lock of a device: flock(2) on its folder in sysfs.
 
-    The caller's locks die with the caller. What acts for it as root may live
-    longer: it holds the folder itself, flock(2), so that whoever comes next
-    waits until that act has come to its end.
-
-    :param path: a folder of sysfs
-    :param seconds: how long to wait for it; less than the whole act may take,
-        so that the error says what it was that kept it waiting
-    :returns: the turn, for keep()
-    :raises DeviceNotFound: it is not there
-    :raises Timeout: another act on the device does not end
+    :param path: the folder
+    :param seconds: how long to wait for the lock. Give less than the whole
+        operation may take, so that the error names what it waited for.
+    :returns: a file descriptor that stands for the lock, for kept_until()
+    :raises DeviceNotFound: if there is no such folder
+    :raises Timeout: if another operation on the device does not end
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -52,13 +53,15 @@ def on(path: str, seconds: float) -> Iterator[int]:
         os.close(fd)
 
 
-def keep(turn: int, act: Callable[[], _T]) -> Callable[[], _T]:
-    """Make an act keep the turn until it ends, if its caller does not wait.
+def kept_until(lock: int, act: Callable[[], _T]) -> Callable[[], _T]:
+    """Make an act keep the lock until it ends, even if nobody waits for it.
 
-    :param turn: what on() gave
+    :param lock: the file descriptor that held() gave
+    :returns: the act, to be called once
     """
-    # flock(2) is the open file's: it ends with the last of its numbers.
-    fd = os.dup(turn)
+    # flock(2) belongs to the open file: it lasts until the last descriptor
+    # is closed.
+    fd = os.dup(lock)
 
     def run() -> _T:
         try:
@@ -80,7 +83,8 @@ def _lock(fd: int, path: str, seconds: float) -> None:
                 raise
         if time.monotonic() >= deadline:
             raise exception.Timeout(
-                what=f'an earlier act on {os.path.basename(path)} to end',
+                what=f'an earlier operation on {os.path.basename(path)} '
+                'to end',
                 seconds=seconds,
             )
         time.sleep(0.01)

@@ -1,0 +1,197 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+
+"""The journal beside sqlite alone: the commits of a plug, and 10,000 rows.
+
+The peer makes the commits that plug and unplug of 8 VANs with drivers that
+save once make: the same rows, in WAL mode with full sync, on the same disk.
+'each' has a commit for each driver's save; 'shared' has two for all 8, the
+least that the journal makes, as the first save waits for no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence
+import functools
+import json
+import pathlib
+import sqlite3
+from typing import Any
+import uuid
+
+from oslo_utils import timeutils
+import pytest
+
+import acc_plug_noop
+import os_acc
+from os_acc import driver
+from os_acc import journal
+from os_acc import loader
+from os_acc import objects
+from os_acc.devices import boot
+from os_acc.journal import codec
+from os_acc.journal import schema
+
+COUNT = 8
+ROWS = 10_000
+ROUNDS = 30
+
+
+class SavingDriver(driver.DriverBase):
+    """Saves each VAN once, as a driver with a device has to."""
+
+    def can_handle(self, request: objects.AcceleratorRequest) -> bool:
+        return True
+
+    def get_devices(self) -> list[objects.Device]:
+        return []
+
+    def prepareVAN(
+        self,
+        van: objects.VAN,
+        request: objects.AcceleratorRequest,
+        instance_info: objects.InstanceInfo,
+    ) -> None:
+        van.handle = request.handle
+        van.save()
+
+    def unprepareVAN(
+        self, van: objects.VAN, instance_info: objects.InstanceInfo
+    ) -> None:
+        pass
+
+
+class Bare:
+    """The same table without os-acc."""
+
+    def __init__(self, path: pathlib.Path, entries: Any) -> None:
+        self.db = sqlite3.connect(path, isolation_level=None)
+        self.db.execute('PRAGMA journal_mode = WAL')
+        self.db.execute('PRAGMA synchronous = FULL')
+        for statement in schema.MIGRATIONS[0].split(';'):
+            self.db.execute(statement)
+        self.rows = [codec.entry_columns(entry) for entry in entries]
+
+    def commit(self, statement: str, rows: Sequence[dict[str, Any]]) -> None:
+        self.db.execute('BEGIN IMMEDIATE')
+        self.db.executemany(statement, rows)
+        self.db.execute('COMMIT')
+
+    def plug(self, saves: Sequence[int]) -> None:
+        """Plug and unplug.
+
+        :param saves: how many of the drivers' saves each commit has
+        """
+        names = list(self.rows[0])
+        insert = (
+            f'INSERT INTO van ({", ".join(names)})'
+            f' VALUES ({", ".join(f":{name}" for name in names)})'
+        )
+        update = (
+            f'UPDATE van SET {", ".join(f"{n} = :{n}" for n in names)}'
+            ' WHERE uuid = :uuid'
+        )
+        mark = (
+            'UPDATE van SET state = :state, live = :live, attached ='
+            ' :attached, updated_at = :updated_at WHERE uuid = :uuid'
+        )
+        self.commit(insert, self.rows)
+        start = 0
+        for number in saves:
+            self.commit(update, self.rows[start : start + number])
+            start += number
+        for statement in (update, update, mark, mark):
+            self.commit(statement, self.rows)
+        self.commit('DELETE FROM van WHERE uuid = :uuid', self.rows)
+
+
+def _request(number: int) -> objects.AcceleratorRequest:
+    bus, rest = divmod(number, 256)
+    return objects.AcceleratorRequest(
+        uuid=str(uuid.UUID(int=number + 1)),
+        handle=objects.PCIHandle(
+            address=f'{bus:04x}:{rest:02x}:00.0', managed=True
+        ),
+    )
+
+
+def _entry(number: int) -> journal.Entry:
+    now = timeutils.utcnow(with_timezone=True)
+    request = _request(number)
+    instance = objects.InstanceInfo(
+        uuid=str(uuid.UUID(int=number // COUNT + 1)),
+        name='instance',
+        project_id='project',
+    )
+    van = objects.VAN(
+        uuid=request.uuid,
+        instance_uuid=instance.uuid,
+        driver='saving',
+        plugin='noop',
+        state='plugged',
+        handle=request.handle,
+        device=request.handle.address,
+        driver_data={'driver': 'nvme'},
+        guest_config='<hostdev/>',
+        boot_id=boot.boot_id(),
+        created_at=now,
+        updated_at=now,
+    )
+    return journal.Entry(van, request, instance, live=False, attached=True)
+
+
+def _plug(entries: Sequence[journal.Entry]) -> None:
+    instance = entries[0].instance_info
+    assert len(os_acc.plug(instance, [e.request for e in entries])) == COUNT
+    assert os_acc.unplug(instance) == COUNT
+
+
+@pytest.mark.benchmark(group='plug 8, unplug 8, beside bare commits')
+@pytest.mark.parametrize('saves', [(1,) * COUNT, (1, COUNT - 1)], ids=len)
+def test_commits(
+    saves: Sequence[int],
+    disk: pathlib.Path,
+    initialize: Callable[..., Callable[[], None]],
+    take_turns: Callable[..., None],
+) -> None:
+    extensions = loader.Extensions(
+        {'saving': SavingDriver.load('saving')},
+        {'noop': acc_plug_noop.NoopPlugin.load('noop')},
+        {},
+    )
+    initialize(disk / 'state', extensions)
+    entries = [_entry(number) for number in range(COUNT)]
+    bare = Bare(disk / 'bare.db', entries)
+    take_turns(
+        functools.partial(_plug, entries),
+        functools.partial(bare.plug, saves),
+        ROUNDS,
+    )
+    bare.db.close()
+
+
+@pytest.mark.benchmark(group='10,000 rows')
+@pytest.mark.parametrize('call', ['vans', 'handles'])
+def test_read(
+    call: str, tmp_path: pathlib.Path, take_turns: Callable[..., None]
+) -> None:
+    opened = journal.Journal(str(tmp_path), 30)
+    opened.add(_entry(number) for number in range(ROWS))
+    bare = sqlite3.connect(opened.path)
+
+    def select() -> None:
+        for (text,) in bare.execute('SELECT van FROM van').fetchall():
+            json.loads(text)
+
+    act = getattr(opened, call)
+    assert len(act()) == ROWS
+    take_turns(act, select, 5)
+    bare.close()
+    opened.close()

@@ -1,0 +1,157 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""os-acc van forget: drop a VAN that nothing on this host can release."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from typing import NamedTuple
+
+import os_acc
+from os_acc import exception
+from os_acc import host
+from os_acc import log
+from os_acc import objects
+from os_acc.cli import base
+
+LOG = logging.getLogger(__name__)
+
+
+class _Lost(NamedTuple):
+    """A VAN that cannot be released, and why."""
+
+    van: str
+    instance: str
+    driver: str | None
+    handle: str | None
+    device: str | None
+    reason: str
+
+
+class VANForget(base.Command):
+    """Drop a VAN whose driver, plugin or class is gone; touch no device.
+
+    Use it only if the driver's package cannot be installed again. A VAN that
+    can be released is refused: os-acc unplug releases it.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument('van', metavar='VAN', help='UUID of the VAN')
+        parser.add_argument(
+            '--yes',
+            action='store_true',
+            help='do not ask; needed if standard input is no terminal',
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        wanted = objects.AcceleratorRequest(uuid=parsed_args.van).uuid
+        opened = host.Host.open(os_acc.CONF)
+        try:
+            lost = _find(opened, wanted)
+            self.app.stdout.write(_left_undone(lost))
+            if not (parsed_args.yes or self._confirmed()):
+                self.app.stdout.write('not forgotten\n')
+                return base.FAILED
+            with opened.locks.instance(lost.instance):
+                if _find(opened, wanted) != lost:
+                    raise exception.InvalidRequest(
+                        f'VAN {wanted} has changed meanwhile: try again'
+                    )
+                opened.journal.forget(wanted)
+                log.about(LOG, lost.instance, lost.van).warning(
+                    'forgotten: handle %s on device %s was not released (%s)',
+                    lost.handle,
+                    lost.device,
+                    lost.reason,
+                )
+        finally:
+            opened.close()
+        self.app.stdout.write('forgotten\n')
+        return 0
+
+    def _confirmed(self) -> bool:
+        """Ask on the terminal.
+
+        :raises InvalidRequest: if there is no terminal to ask on
+        """
+        if not sys.stdin.isatty():
+            raise exception.InvalidRequest(
+                'van forget: standard input is no terminal to ask on; give '
+                '--yes to forget the VAN'
+            )
+        self.app.stdout.write('Forget it? [y/N] ')
+        self.app.stdout.flush()
+        return sys.stdin.readline().strip().lower() in ('y', 'yes')
+
+
+def _find(opened: host.Host, van: str) -> _Lost:
+    """Find a VAN that cannot be released.
+
+    :raises InvalidRequest: if there is no such VAN, or it can be released
+    """
+    for row in opened.journal.unreadable():
+        if row.van_uuid == van:
+            return _Lost(
+                van,
+                row.instance_uuid,
+                None,
+                row.handle,
+                row.device,
+                f'its row in the journal is unreadable: {row.reason}',
+            )
+    for entry in opened.journal.entries():
+        if entry.van.uuid == van:
+            return _without_extension(opened, entry.van)
+    raise exception.InvalidRequest(
+        subject='van forget',
+        field='VAN',
+        value=van,
+        expected='the UUID of a VAN in the journal (see van list)',
+    )
+
+
+def _without_extension(opened: host.Host, van: objects.VAN) -> _Lost:
+    try:
+        opened.extensions.driver(van.driver)
+        opened.extensions.plugin(van.plugin)
+    except exception.NoMatchingDriver as err:
+        reason = f'driver {van.driver!r} is missing: {err.kwargs["reason"]}'
+    except exception.NoMatchingPlugin as err:
+        reason = f'plugin {van.plugin!r} is missing: {err.kwargs["reason"]}'
+    else:
+        raise exception.InvalidRequest(
+            f'VAN {van.uuid} can be read, and its driver {van.driver!r} and '
+            f'plugin {van.plugin!r} are loaded; release it: os-acc unplug '
+            f'{van.instance_uuid} --van {van.uuid}'
+        )
+    return _Lost(
+        van.uuid,
+        van.instance_uuid,
+        van.driver,
+        van.handle.identity if van.handle is not None else None,
+        van.device,
+        reason,
+    )
+
+
+def _left_undone(lost: _Lost) -> str:
+    return f"""\
+VAN {lost.van} cannot be released: {lost.reason}
+  instance  {lost.instance}
+  driver    {lost.driver or 'unknown'}
+  handle    {lost.handle or 'none'}
+  device    {lost.device or 'unknown'}
+Forgetting it only drops it from the journal. Nothing is undone: the device
+may still be assigned to the guest, bound to VFIO, programmed, or hold the
+tenant's data, and os-acc may give it to another instance. Check it by hand.
+"""

@@ -1,0 +1,400 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""May a PCI function be taken now, and if not, why?
+
+The one answer to that question: discovery, selection, the check before a VAN
+takes a function, the privileged half and os-acc doctor all ask obstacles().
+What the journal knows comes in as plain data, see Holder.
+
+One thing is missing here, since only root can see it: which processes and
+libvirt domains have the function open. See privileged.device_users.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Sequence
+import dataclasses
+import enum
+import itertools
+from typing import Protocol
+
+from os_acc import exception
+from os_acc.devices import device_spec
+from os_acc.devices import host_use
+from os_acc.devices import open_files
+from os_acc.devices import pci
+from os_acc.devices import sriov
+from os_acc.devices import vfio
+from os_acc.devices import vgpu
+
+NO_IOMMU_GROUP = (
+    'it is in no IOMMU group: enable the IOMMU in the firmware, and boot with '
+    'intel_iommu=on or the equivalent of the platform'
+)
+
+
+class Kind(enum.Enum):
+    """What keeps a function from being taken."""
+
+    NOT_OFFERED = enum.auto()  # device_spec does not offer it in this way
+    UNSUITABLE = enum.auto()  # it can go to no guest, or not as it is set up
+    NO_IOMMU_GROUP = enum.auto()
+    HAS_VFS = enum.auto()
+    ALLOCATED = enum.auto()  # a VAN has it, a part of it, or all of its PF
+    HOST_USE = enum.auto()
+    GROUP_HOST_USE = enum.auto()  # the host uses another of its IOMMU group
+    GROUP_ALLOCATED = enum.auto()  # another instance has another of its group
+    OPEN = enum.auto()  # a process or a libvirt domain has it
+
+
+@dataclasses.dataclass(frozen=True)
+class Obstacle:
+    """One reason why a device cannot be taken.
+
+    :ivar device: what it is about, such as 'PCI function 0000:3b:00.0'
+    :ivar text: a whole clause, such as 'it has 2 VFs'
+    """
+
+    kind: Kind
+    device: str
+    text: str
+
+    def error(self) -> exception.ExceptionBase:
+        """The error to raise where the device is needed all the same."""
+        if self.kind is Kind.NOT_OFFERED:
+            return exception.DeviceNotFound(
+                wanted=self.device, reason=self.text
+            )
+        if self.kind in (Kind.UNSUITABLE, Kind.NO_IOMMU_GROUP):
+            return exception.DeviceError(device=self.device, reason=self.text)
+        if self.kind in (Kind.HOST_USE, Kind.GROUP_HOST_USE):
+            return exception.DeviceInUseByHost(
+                device=self.device, by=self.text
+            )
+        return exception.DeviceBusy(device=self.device, reason=self.text)
+
+
+class Holder(Protocol):
+    """A VAN as the journal knows it."""
+
+    @property
+    def handle(self) -> str | None:
+        """The identity of its handle, or of the one that it requests."""
+
+    @property
+    def device(self) -> str | None:
+        """The device of the handle, a VF's PF; None if not yet claimed."""
+
+    @property
+    def van_uuid(self) -> str: ...
+
+    @property
+    def instance_uuid(self) -> str: ...
+
+
+class Holders:
+    """The VANs that have handles, found by handle and by device."""
+
+    def __init__(self, holders: Iterable[Holder] = ()) -> None:
+        self._by_handle: dict[str, Holder] = {}
+        self._by_device: dict[str, list[Holder]] = {}
+        for each in holders:
+            if each.handle is None:
+                continue
+            self._by_handle[each.handle] = each
+            if each.device is not None:
+                self._by_device.setdefault(each.device, []).append(each)
+
+    def __bool__(self) -> bool:
+        return bool(self._by_handle)
+
+    def of_function(self, address: str) -> Holder | None:
+        """The VAN that has a PCI function as a whole."""
+        return self._by_handle.get(f'pci/{address}')
+
+    def of_mdev(self, uuid: str) -> Holder | None:
+        """The VAN that has a mediated device."""
+        return self._by_handle.get(f'mdev/{uuid}')
+
+    def on(self, device: str) -> Sequence[Holder]:
+        """The VANs that have a device or a part of it."""
+        return self._by_device.get(device, ())
+
+
+@dataclasses.dataclass(frozen=True)
+class Taker:
+    """For whom a function is wanted.
+
+    :ivar van_uuid: of the VAN; what it has already is no obstacle to it
+    :ivar functions: addresses of the functions that the same instance has or
+        gets. They may share an IOMMU group
+    """
+
+    van_uuid: str | None = None
+    instance_uuid: str | None = None
+    functions: frozenset[str] = frozenset()
+
+
+#: Nobody in particular: for discovery and reports.
+ANYONE = Taker()
+
+
+def obstacles(
+    function: pci.Function,
+    spec: device_spec.Spec | None,
+    bind: str,
+    taker: Taker = ANYONE,
+    holders: Holders | None = None,
+    snapshot: host_use.Snapshot | None = None,
+    as_root: bool = False,
+    alone: bool = False,
+) -> Iterator[Obstacle]:
+    """Say what keeps a PCI function from being taken as a whole.
+
+    :param spec: the entry of device_spec for it; None if there is none
+    :param bind: who is to bind it to VFIO, one of device_spec.BINDS
+    :param holders: what the journal knows; None where it is unknown
+    :param snapshot: read once where many functions are asked about
+    :param as_root: look also for what only root can see
+    :param alone: the caller knows that it is alone in its IOMMU group
+    :returns: each obstacle, the one to tell first at the beginning; nothing
+        if the function is free
+    """
+    holders = holders or Holders()
+    for kind, text in itertools.chain(
+        _unsuitable(function, spec),
+        _allocated(function, taker, holders) if holders else (),
+        _host_uses(function, snapshot, as_root),
+        () if alone else _group(function, taker, holders, snapshot),
+        _not_bound(function) if bind == device_spec.BIND_NONE else (),
+    ):
+        yield Obstacle(kind, f'PCI function {function.address}', text)
+
+
+def _not_bound(function: pci.Function) -> Iterator[tuple[Kind, str]]:
+    if not vfio.is_bound(function):
+        yield (
+            Kind.UNSUITABLE,
+            f'it is bound to {function.driver or "no driver"}, and with '
+            'bind = none someone else has to bind it to VFIO first',
+        )
+
+
+def _unsuitable(
+    function: pci.Function, spec: device_spec.Spec | None
+) -> Iterator[tuple[Kind, str]]:
+    if spec is None:
+        yield Kind.NOT_OFFERED, '[os_acc] device_spec does not name it'
+    elif spec.mdev_types or spec.vgpu_type:
+        yield (
+            Kind.NOT_OFFERED,
+            '[os_acc] device_spec offers it for mdevs or vGPUs only',
+        )
+    elif (
+        function.is_pf
+        and spec.num_vfs is not None
+        and not sriov.future_addresses(function.address, spec.num_vfs)
+    ):
+        yield (
+            Kind.UNSUITABLE,
+            f'device_spec sets num_vfs to {spec.num_vfs}, but it can have '
+            f'{sriov.total(function.address)} VFs, or the kernel does not '
+            'tell their addresses',
+        )
+    if function.is_bridge:
+        yield Kind.UNSUITABLE, 'it is a bridge, which no guest can use'
+    if function.is_pf and (number := sriov.count(function.address)):
+        yield Kind.HAS_VFS, f'it is a PF that has {number} VFs'
+
+
+def _allocated(
+    function: pci.Function, taker: Taker, holders: Holders
+) -> Iterator[tuple[Kind, str]]:
+    """The VANs that have a function, a part of it, or all of its PF."""
+    whole = holders.of_function(function.address)
+    if whole is not None and whole.van_uuid != taker.van_uuid:
+        yield Kind.ALLOCATED, _has(whole, 'it')
+    for part in holders.on(function.address):
+        if part is not whole and part.van_uuid != taker.van_uuid:
+            yield Kind.ALLOCATED, _has(part, part.handle or 'it')
+    if (pf := function.physfn) is not None:
+        for found in whole_obstacles(pf, f'PF {pf}', taker, holders):
+            yield found.kind, f'its PF is taken: {found.text}'
+
+
+def whole_obstacles(
+    address: str, device: str, taker: Taker, holders: Holders
+) -> Iterator[Obstacle]:
+    """Say which VAN has a device as a whole, where a part of it is wanted.
+
+    :param address: of the device
+    :param device: the device, for the error
+    """
+    whole = holders.of_function(address)
+    if whole is not None and whole.van_uuid != taker.van_uuid:
+        yield Obstacle(Kind.ALLOCATED, device, _has(whole, 'it'))
+
+
+def _has(holder: Holder, what: str) -> str:
+    return (
+        f'instance {holder.instance_uuid} has {what} (VAN {holder.van_uuid})'
+    )
+
+
+def host_obstacles(
+    function: pci.Function,
+    snapshot: host_use.Snapshot | None = None,
+    as_root: bool = False,
+) -> Iterator[Obstacle]:
+    """Say what the host itself uses a function for. See obstacles()."""
+    for kind, text in _host_uses(function, snapshot, as_root):
+        yield Obstacle(kind, f'PCI function {function.address}', text)
+
+
+def _host_uses(
+    function: pci.Function, snapshot: host_use.Snapshot | None, as_root: bool
+) -> Iterator[tuple[Kind, str]]:
+    if as_root and snapshot is None:
+        snapshot = host_use.Snapshot.read()
+    if (use := host_use.by_host(function, snapshot)) is not None:
+        yield Kind.HOST_USE, use
+    if as_root and snapshot is not None:
+        names = snapshot.below(function.path)
+        for text in open_files.exclusively_used(names):
+            yield Kind.HOST_USE, text
+
+
+def _group(
+    function: pci.Function,
+    taker: Taker,
+    holders: Holders,
+    snapshot: host_use.Snapshot | None,
+) -> Iterator[tuple[Kind, str]]:
+    """VFIO gives an IOMMU group to one guest as a whole."""
+    group = function.iommu_group
+    if group is None:
+        yield Kind.NO_IOMMU_GROUP, NO_IOMMU_GROUP
+        return
+    for member, use in host_use.in_group(function, snapshot):
+        if isinstance(member, str) or member.address not in taker.functions:
+            yield Kind.GROUP_HOST_USE, use
+    for other in _group_holders(function, holders):
+        if other.instance_uuid != taker.instance_uuid:
+            text = f'{other.handle} of the same IOMMU group {group}'
+            yield Kind.GROUP_ALLOCATED, _has(other, text)
+
+
+def _group_holders(
+    function: pci.Function, holders: Holders
+) -> Iterator[Holder]:
+    """The VANs that have claimed the other functions of an IOMMU group."""
+    for name in pci.group_members(function.iommu_group or ''):
+        other = holders.of_function(name)
+        if name != function.address and other and other.device is not None:
+            yield other
+
+
+def shares_group(
+    function: pci.Function, instance_uuid: str, holders: Holders
+) -> bool:
+    """Whether an instance has another function of an IOMMU group."""
+    return any(
+        other.instance_uuid == instance_uuid
+        for other in _group_holders(function, holders)
+    )
+
+
+def is_alone(function: pci.Function) -> bool:
+    """Whether a function is in an IOMMU group that has no other member."""
+    group = function.iommu_group
+    return group is not None and pci.group_members(group) == [function.address]
+
+
+def vfs_obstacles(
+    pf: pci.Function, taker: Taker = ANYONE, holders: Holders | None = None
+) -> Iterator[Obstacle]:
+    """Say what keeps VFs from being made of a PF that has none."""
+    device = f'PF {pf.address}'
+    yield from whole_obstacles(pf.address, device, taker, holders or Holders())
+    if vfio.is_bound(pf):
+        yield Obstacle(
+            Kind.OPEN, device, f'it is bound to the VFIO driver {pf.driver}'
+        )
+    if pf.driver is None:
+        yield Obstacle(
+            Kind.UNSUITABLE, device, 'it has no driver that could make VFs'
+        )
+    if pf.iommu_group is None:
+        yield Obstacle(Kind.NO_IOMMU_GROUP, device, NO_IOMMU_GROUP)
+
+
+def vgpu_obstacles(
+    vf: pci.Function,
+    spec: device_spec.Spec,
+    taker: Taker = ANYONE,
+    holders: Holders | None = None,
+) -> Iterator[Obstacle]:
+    """Say what keeps a VF from getting a vGPU of NVIDIA's type.
+
+    :param spec: the entry of device_spec for it, whose vgpu_type it gets
+    """
+    address, device = vf.address, f'VF {vf.address}'
+    wanted = spec.vgpu_type
+    if wanted is None:
+        yield Obstacle(
+            Kind.NOT_OFFERED,
+            device,
+            '[os_acc] device_spec has no vgpu_type for it',
+        )
+        return
+    now = vgpu.current(address)
+    if now is None:
+        yield Obstacle(
+            Kind.NOT_OFFERED,
+            device,
+            'its driver has no nvidia/current_vgpu_type: run sriov-manage '
+            'and install the vGPU manager',
+        )
+        return
+    for kind, text in _allocated(vf, taker, holders or Holders()):
+        yield Obstacle(kind, device, text)
+    if now != vgpu.NONE:
+        yield Obstacle(
+            Kind.OPEN, device, f'somebody has set vGPU type {now} on it'
+        )
+    if vgpu.find_type(address, wanted) is None:
+        yield Obstacle(
+            Kind.NOT_OFFERED,
+            f'vGPU type {wanted} on {device}',
+            f'the VF can have these types: {vgpu.types_text(address)}',
+        )
+
+
+def vf_users(pf: pci.Function) -> list[str]:
+    """Say who uses the VFs of a PF, so that they cannot be removed now.
+
+    os-acc leaves a VF that it has given back without a driver: one that is
+    bound was bound by somebody else.
+
+    :returns: a clause for each VF that is used
+    """
+    snapshot = host_use.Snapshot.read()
+    found = []
+    for address in pf.vf_addresses:
+        vf = pci.find(address)
+        if vf is None:
+            continue
+        used = next(host_obstacles(vf, snapshot), None)
+        if used is not None:
+            found.append(f'VF {address}: {used.text}')
+        elif vf.driver is not None:
+            found.append(f'VF {address}: it is bound to {vf.driver}')
+    return found

@@ -1,0 +1,35 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""The values of the options."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from oslo_config import cfg
+
+from os_acc import finding
+from os_acc import loader
+from os_acc import opts
+
+
+def findings(
+    conf: cfg.ConfigOpts, extensions: loader.Extensions
+) -> Iterator[finding.Finding]:
+    """A finding for each option that is invalid.
+
+    If there is one, a Host may be impossible to make.
+    """
+    for fault in opts.faults(conf, extensions.options()):
+        yield finding.Finding(
+            'configuration',
+            finding.ERROR,
+            fault,
+            'fix this first: nothing else was looked at',
+        )

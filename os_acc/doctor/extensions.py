@@ -1,0 +1,94 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""The drivers and plugins: what loads, what they report, what they find."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from os_acc import discovery
+from os_acc import driver as driver_base
+from os_acc import finding
+from os_acc import host as host_module
+from os_acc.doctor import guard
+
+
+def loaded(host: host_module.Host) -> Iterator[finding.Finding]:
+    """Say what did not load, and whether the chosen ones are there."""
+    extensions = host.extensions
+    for name, error in sorted(extensions.errors.items()):
+        yield finding.Finding(
+            name,
+            finding.ERROR,
+            f'it does not load: {error}',
+            f'reinstall the package of {name}',
+        )
+    chosen = host.conf.os_acc.plugin
+    if chosen in extensions.plugins:
+        yield finding.Finding(
+            f'plugin {chosen}', finding.OK, "it is this host's plugin"
+        )
+    elif f'plugin {chosen}' not in extensions.errors:
+        yield finding.Finding(
+            f'plugin {chosen}',
+            finding.ERROR,
+            'there is no such plugin; loaded are: '
+            + ', '.join(sorted(extensions.plugins)),
+            'set [os_acc] plugin to one that is installed',
+        )
+    for name in host.conf.os_acc.drivers:
+        if name not in extensions.drivers:
+            yield finding.Finding(
+                f'driver {name}',
+                finding.WARNING,
+                '[os_acc] drivers names it, but it is not loaded; loaded '
+                f'are: {", ".join(sorted(extensions.drivers))}',
+                'install it, or correct the name',
+            )
+
+
+def findings(host: host_module.Host) -> Iterator[finding.Finding]:
+    """What each driver and the host's plugin do wrong, and what they find."""
+    extensions = host.extensions
+    yield from guard.guarded('host_info', lambda: _declared(host))
+    for name, driver in sorted(extensions.drivers.items()):
+        subject = f'driver {name}'
+        found = list(guard.guarded(subject, driver.diagnose))
+        yield from found
+        known = {each.text for each in found}
+        for each in _devices(subject, driver):
+            # One cause often fails both diagnose() and get_devices().
+            if each.text not in known:
+                yield each
+    if plugin := extensions.plugins.get(host.conf.os_acc.plugin):
+        yield from guard.guarded(f'plugin {plugin.name}', plugin.diagnose)
+
+
+def _declared(host: host_module.Host) -> Iterator[finding.Finding]:
+    """What is wrong with describe() of a plugin, handle_types of a driver."""
+    faults = discovery.info(host, None).load_errors
+    for name, text in sorted(faults.items()):
+        if name not in host.extensions.errors:
+            yield finding.Finding(
+                name, finding.ERROR, text, f'upgrade the package of {name}'
+            )
+
+
+def _devices(
+    subject: str, driver: driver_base.DriverBase
+) -> Iterator[finding.Finding]:
+    """What is wrong with the devices that a driver reports."""
+    for fault in discovery.examine(driver).faults:
+        yield finding.Finding(
+            subject,
+            finding.ERROR,
+            fault,
+            'its devices are not all listed; fix the cause, or upgrade the '
+            f'package of {subject}',
+        )

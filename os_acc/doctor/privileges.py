@@ -1,0 +1,55 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""The privsep daemon: does it start, and may it do enough?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+import os
+
+from os_acc import exception
+from os_acc import finding
+
+_SUBJECT = 'privsep daemon'
+
+
+def findings() -> Iterator[finding.Finding]:
+    """Start the daemon, and look at its user and capabilities."""
+    try:
+        from os_acc.privileged import context
+
+        user, missing = context.whoami()
+    except (exception.ExceptionBase, ImportError) as err:
+        yield finding.Finding(
+            _SUBJECT,
+            finding.ERROR,
+            exception.describe(err),
+            f'allow user id {os.geteuid()} to start it: see "The privileged '
+            'half" in the documentation',
+        )
+        return
+    if user != 0:
+        yield finding.Finding(
+            _SUBJECT,
+            finding.ERROR,
+            f'it runs as user id {user}, but only root may write to sysfs',
+            'unset [os_acc_privileged] user',
+        )
+    elif missing:
+        yield finding.Finding(
+            _SUBJECT,
+            finding.ERROR,
+            f'it lacks {", ".join(missing)}: it cannot see which process has '
+            'a device open',
+            'unset [os_acc_privileged] capabilities',
+        )
+    else:
+        yield finding.Finding(
+            _SUBJECT, finding.OK, 'it starts, and has all capabilities'
+        )

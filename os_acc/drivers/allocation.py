@@ -1,0 +1,180 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Which VAN has which device, and the checks before another VAN takes one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Sequence
+import contextlib
+import dataclasses
+
+from os_acc import driver
+from os_acc import exception
+from os_acc import objects
+from os_acc.devices import availability
+from os_acc.devices import device_spec
+from os_acc.devices import pci
+
+
+@dataclasses.dataclass(frozen=True)
+class _Holder:
+    """See availability.Holder."""
+
+    handle: str
+    device: str | None
+    van_uuid: str
+    instance_uuid: str
+
+
+def holders(by: driver.DriverBase) -> availability.Holders:
+    """The VANs of this host that have handles, as the journal says.
+
+    :param by: a driver, which is connected to the journal
+    """
+    return availability.Holders(
+        _Holder(van.handle.identity, van.device, van.uuid, van.instance_uuid)
+        for van in by.vans_on(None)
+        if van.handle is not None
+    )
+
+
+def taker_of(by: driver.DriverBase, van: objects.VAN) -> availability.Taker:
+    """Describe for whom a VAN wants a function."""
+    return availability.Taker(
+        van.uuid,
+        van.instance_uuid,
+        frozenset(functions_of(by.requests_of(van.instance_uuid))),
+    )
+
+
+@contextlib.contextmanager
+def group_lock(
+    by: driver.DriverBase, function: pci.Function
+) -> Iterator[None]:
+    """Lock a function's IOMMU group, if other devices are in it."""
+    group = function.iommu_group
+    if group is None or len(pci.group_members(group)) < 2:
+        yield
+        return
+    with by.lock(f'iommu-group-{group}'):
+        yield
+
+
+def check_function(
+    by: driver.DriverBase,
+    van: objects.VAN,
+    function: pci.Function,
+    spec: device_spec.Spec | None,
+    bind: str,
+    new: bool,
+) -> None:
+    """Check that a VAN can take a PCI function.
+
+    The caller holds the function's lock and its group's.
+
+    :param spec: the entry of device_spec for it
+    :param bind: who is to bind it, one of device_spec.BINDS
+    :param new: whether it was made just now, so that nobody can have it open
+    :raises DeviceBusy: if another instance or a process has it, or another
+        instance has a part of it or a member of its IOMMU group
+    :raises DeviceInUseByHost: if the host uses it or a member of its group
+    :raises DeviceError: if it cannot go to a guest at all
+    :raises DeviceNotFound: if device_spec does not offer it
+    """
+    known = holders(by)
+    check(
+        availability.obstacles(function, spec, bind, taker_of(by, van), known)
+    )
+    if not new:
+        from os_acc.privileged import device_users
+
+        shares = availability.shares_group(function, van.instance_uuid, known)
+        check_open(
+            f'PCI function {function.address}',
+            device_users.of_function(
+                function.address, van.instance_uuid, shares
+            ),
+        )
+
+
+def check_not_whole(
+    by: driver.DriverBase, van: objects.VAN, address: str, device: str
+) -> None:
+    """Check that no other VAN has a device whole, of which a part is wanted.
+
+    :param address: of the device
+    :param device: the device, for the error
+    :raises DeviceBusy: if one has it
+    """
+    taker = availability.Taker(van.uuid, van.instance_uuid)
+    check(availability.whole_obstacles(address, device, taker, holders(by)))
+
+
+def check(obstacles: Iterable[availability.Obstacle]) -> None:
+    """Raise the error of the first obstacle, if there is one."""
+    for obstacle in obstacles:
+        raise obstacle.error()
+
+
+def check_open(device: str, users: Sequence[str]) -> None:
+    """Check that nobody has a device open.
+
+    :param device: the device, for the error
+    :param users: as privileged.device_users has found them
+    :raises DeviceBusy: if there are any
+    """
+    if users:
+        check(
+            [
+                availability.Obstacle(
+                    availability.Kind.OPEN, device, '; '.join(users)
+                )
+            ]
+        )
+
+
+def address_of(van: objects.VAN) -> str:
+    """The address of the PCI function that a VAN has."""
+    assert isinstance(van.handle, objects.PCIHandle)
+    address: str = van.handle.address
+    return address
+
+
+def functions_of(
+    those: Iterable[objects.VAN | objects.AcceleratorRequest],
+) -> set[str]:
+    """The addresses of the PCI functions that VANs have or requests name."""
+    handles = [each.handle for each in those]
+    return {
+        handle.address
+        for handle in handles
+        if isinstance(handle, objects.PCIHandle)
+    }
+
+
+def selector(request: objects.AcceleratorRequest) -> str:
+    """What a request selects a device by, for a message."""
+    traits = ', '.join(request.traits) or '(any)'
+    return f'{request.resource_class} with the traits {traits}'
+
+
+def none_left(
+    request: objects.AcceleratorRequest, reasons: Sequence[str], none: str
+) -> exception.DeviceNotFound:
+    """The error if no device could be taken for a request.
+
+    :param reasons: why not, for each device that matches the request
+    :param none: what to say if no device matches
+    """
+    return exception.DeviceNotFound(
+        wanted=selector(request),
+        reason='; '.join(dict.fromkeys(reasons)) or none,
+    )

@@ -1,0 +1,94 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Who has a device open or assigned, as only root can see."""
+
+from __future__ import annotations
+
+from os_acc import exception
+from os_acc.devices import host_use
+from os_acc.devices import libvirt_domains
+from os_acc.devices import mdev
+from os_acc.devices import open_files
+from os_acc.devices import pci
+from os_acc.devices import sysfs
+from os_acc.devices import vfio
+from os_acc.devices import waiting
+from os_acc.privileged import arguments
+from os_acc.privileged import context
+
+
+@context.entry
+def of_function(address: str, instance_uuid: str, shares: bool) -> list[str]:
+    """Find who has a PCI function open.
+
+    :param instance_uuid: the instance that may have it
+    :param shares: whether the instance has other functions of its IOMMU
+        group, so that its guest may have the group's file open
+    :returns: a clause for each, such as
+        'process 4711 (qemu) has /dev/vfio/12 open'
+    """
+    function = pci.get(address)
+    arguments.uuid(instance_uuid)
+    names: list[str] = []
+    files = open_files.nvidia_files(address)
+    # Look even if no driver is bound: the driver's link goes before the driver
+    # has let go, which can take as long as a program uses it
+    # (drivers/base/dd.c). A function with no folder below its own has neither
+    # block devices nor device files, because device_add() makes the folder
+    # first (drivers/base/core.c).
+    if function.parts:
+        names = host_use.Snapshot.read().below(function.path)
+        files += [f'{sysfs.DEV}/{name}' for name in names]
+        files += [
+            f'{sysfs.DEV}/dri/{name}'
+            for name in sysfs.names(f'{function.path}/drm')
+        ]
+        files += open_files.device_files(function.path)
+    if not shares:
+        files += vfio.nodes(function.path)
+    return (
+        open_files.users_of(files)
+        + open_files.exclusively_used(names)
+        + libvirt_domains.users_of(address, None, instance_uuid)
+    )
+
+
+@context.entry
+def of_mdev(uuid: str, instance_uuid: str) -> list[str]:
+    """Find who has a mediated device open. See of_function()."""
+    arguments.uuid(instance_uuid)
+    nodes = vfio.nodes(mdev.folder(uuid))
+    return open_files.users_of(nodes) + libvirt_domains.users_of(
+        None, uuid, instance_uuid
+    )
+
+
+def wait_until_closed(path: str, device: str, seconds: float) -> None:
+    """Wait until no guest has a device open.
+
+    QEMU may close the device's file seconds after it has reported the device
+    as removed.
+
+    :param path: the device's folder in sysfs
+    :param device: the device, for the error
+    :raises DeviceBusy: if a guest still has it open
+    """
+    files = vfio.nodes(path)
+    users: list[str] = []
+
+    def closed() -> bool:
+        users[:] = open_files.users_of(files) if files else []
+        return not users
+
+    try:
+        waiting.until(closed, arguments.seconds(seconds), device)
+    except exception.Timeout as err:
+        raise exception.DeviceBusy(
+            device=f'{device} (after {seconds:g} s)', reason=users[0]
+        ) from err

@@ -1,0 +1,61 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""How a VAN uses a programmed device, as its driver_data says.
+
+A VAN that has a handle of a programmable device counts as a user of what is
+programmed, unless its driver_data has the key UNDECIDED.
+"""
+
+from __future__ import annotations
+
+from os_acc import objects
+from os_acc.journal import programs
+
+#: Key of VAN.driver_data: the VAN has a handle and does not use the function.
+UNDECIDED = 'function_undecided'
+
+#: Values of UNDECIDED: the VAN has not used the function yet, or it did and
+#: has released it.
+NEVER, LEFT = 'never', 'left'
+
+
+def undecide(van: objects.VAN, region: str | None = None) -> None:
+    """Note that a VAN does not use the function of its device yet.
+
+    The caller saves the VAN, together with its handle.
+
+    :param region: the region that the handle belongs to, if it is known
+    """
+    data = {**van.driver_data, UNDECIDED: NEVER}
+    if region is not None:
+        data[programs.REGION] = region
+    van.driver_data = data
+
+
+def decide(van: objects.VAN, function_id: str | None) -> None:
+    """Note that a VAN uses the function of its device, and save the VAN."""
+    data = dict(van.driver_data)
+    data.pop(UNDECIDED, None)
+    van.driver_data = data
+    van.function_id = function_id
+    van.save()
+
+
+def leave(van: objects.VAN) -> None:
+    """Note that a VAN has released the function, and save the VAN."""
+    van.driver_data = {**van.driver_data, UNDECIDED: LEFT}
+    van.save()
+
+
+def describe(van: objects.VAN) -> str:
+    """Name a user of a device in a message for a person."""
+    text = f'instance {van.instance_uuid} (VAN {van.uuid})'
+    if van.function_id is not None:
+        text += f' with {van.function_id}'
+    return text

@@ -1,0 +1,49 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Ids of functions are compared by their canonical form."""
+
+from __future__ import annotations
+
+import uuid
+
+from hypothesis import given
+from hypothesis import strategies as st
+import pytest
+
+from os_acc.objects import function_id
+
+
+@pytest.mark.parametrize(
+    ('text', 'expected'),
+    [
+        (None, ''),
+        ('', ''),
+        ('AES', 'aes'),
+        (
+            'D8424DC4-A4A3-C413-F89E-433683F9040B',
+            'd8424dc4a4a3c413f89e433683f9040b',
+        ),
+    ],
+)
+def test_canonical(text, expected):
+    assert function_id.canonical(text) == expected
+
+
+@given(st.uuids(), st.uuids())
+def test_same_for_each_way_to_write_a_uuid(one, other):
+    forms = [str(one), one.hex, str(one).upper(), one.hex.upper()]
+    for form in forms:
+        assert function_id.same(form, str(one))
+        assert function_id.same(form, other.hex) is (one == other)
+
+
+def test_none_is_no_function():
+    assert function_id.same(None, None)
+    assert function_id.same(None, '')
+    assert not function_id.same(None, uuid.uuid4().hex)

@@ -1,0 +1,317 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+
+"""Writes that share a commit, commits that fail, a file that is replaced."""
+
+from __future__ import annotations
+
+from concurrent import futures
+import contextlib
+import os
+import sqlite3
+import threading
+import time
+
+import pytest
+from test_journal import make_entry
+from test_journal import new_uuid
+from test_journal import raw
+from test_journal import read_again
+from test_journal import test_handle as named
+from test_journal import uuids
+
+from os_acc import exception
+from os_acc import journal
+from os_acc.journal import database
+from os_acc.journal import file as journal_file
+
+
+@pytest.fixture
+def state_path(tmp_path):
+    return str(tmp_path / 'state')
+
+
+@pytest.fixture
+def opened(state_path):
+    made = journal.Journal(state_path, 10)
+    yield made
+    made.close()
+
+
+class Connection(sqlite3.Connection):
+    """Counts commits, and fails or interrupts those that it is told to."""
+
+    commits = 0
+    fail: BaseException | None = None
+    durable = False
+
+    def execute(self, statement, *values):
+        cls = type(self)
+        if statement != 'COMMIT':
+            return super().execute(statement, *values)
+        cls.commits += 1
+        err, cls.fail = cls.fail, None
+        if err is not None and not cls.durable:
+            raise err
+        done = super().execute(statement)
+        if err is not None:
+            raise err
+        return done
+
+
+@pytest.fixture
+def connection(monkeypatch):
+    connect = sqlite3.connect
+
+    class Fresh(Connection):
+        pass
+
+    def make(path, **kwargs):
+        # Only os-acc's connections: those of raw() are another process's.
+        if kwargs.get('uri'):
+            kwargs['factory'] = Fresh
+        return connect(path, **kwargs)
+
+    monkeypatch.setattr(sqlite3, 'connect', make)
+    return Fresh
+
+
+@contextlib.contextmanager
+def held_up(opened):
+    """Another process writes: those who write now wait together."""
+    with raw(opened.path) as db:
+        db.execute('BEGIN IMMEDIATE')
+        yield
+        db.execute('COMMIT')
+
+
+def all_at_once(opened, *acts):
+    """Call acts in threads, so that they share a transaction."""
+    with futures.ThreadPoolExecutor(len(acts)) as pool:
+        with held_up(opened):
+            running = [pool.submit(act) for act in acts]
+            time.sleep(0.3)
+            assert not any(future.done() for future in running)
+        futures.wait(running, 30)
+    return [future.exception(0) for future in running]
+
+
+# --- shared commits
+
+
+def test_concurrent_writes_share_a_commit(connection, opened):
+    entries = [make_entry() for _ in range(8)]
+    connection.commits = 0
+    errors = all_at_once(
+        opened, *[lambda e=entry: opened.add([e]) for entry in entries]
+    )
+    assert errors == [None] * 8
+    assert connection.commits == 1
+    assert sorted(uuids(opened.entries())) == sorted(uuids(entries))
+
+
+def test_one_that_fails_undoes_nothing_of_the_others(connection, opened):
+    opened.add([make_entry(claim='taken')])
+    good = [make_entry() for _ in range(3)]
+    # All or none of its own rows.
+    bad = [make_entry(), make_entry(claim='taken')]
+    connection.commits = 0
+    errors = all_at_once(
+        opened,
+        lambda: opened.add(good[:1]),
+        lambda: opened.add(bad),
+        lambda: opened.add(good[1:2]),
+        lambda: opened.save(make_entry().van),
+        lambda: opened.add(good[2:]),
+    )
+    assert connection.commits == 1
+    assert isinstance(errors[1], exception.DeviceBusy)
+    assert isinstance(errors[3], exception.JournalError)
+    assert [errors[at] for at in (0, 2, 4)] == [None] * 3
+    assert sorted(uuids(opened.entries())[1:]) == sorted(uuids(good))
+
+
+def test_an_error_of_the_commit_reaches_all(connection, opened):
+    def add():
+        opened.add([make_entry()])
+
+    connection.fail = sqlite3.OperationalError('disk I/O error')
+    errors = all_at_once(opened, add, add, add)
+    assert len(set(map(id, errors))) == 3
+    for err in errors:
+        assert isinstance(err, exception.JournalError)
+        assert str(err) == f'Journal {opened.path}: disk I/O error'
+    assert opened.entries() == []
+    add()
+    assert len(opened.entries()) == 1
+
+
+def test_an_error_of_a_commit_that_worked_is_none(connection, opened):
+    """Whoever asks the journal finds that all is there."""
+    first, second = make_entry(state='plugged'), make_entry()
+    opened.add([first, second])
+    connection.durable = True
+
+    def failing(act):
+        connection.fail = sqlite3.OperationalError('disk I/O error')
+        act()
+        assert connection.fail is None
+
+    failing(lambda: opened.add([make_entry()]))
+    assert len(opened.entries()) == 3
+    first.van.guest_config = 'new'
+    failing(lambda: opened.save_all([first.van, second.van]))
+    failing(lambda: opened.mark([first], 'unplugging'))
+    assert opened.entries()[0].van.state == 'unplugging'
+    failing(lambda: opened.settle([first.van], {second.van.uuid: 'stuck'}))
+    found = opened.entries()[0]
+    assert (found.van.uuid, found.van.error) == (second.van.uuid, 'stuck')
+    failing(lambda: opened.forget(second.van.uuid))
+    assert len(opened.entries()) == 1
+
+
+@pytest.mark.parametrize('durable', [True, False])
+def test_an_interrupt_in_the_commit(connection, opened, durable):
+    """settle() removes what is left, whether it is there or not."""
+    entry = make_entry(claim='h')
+    connection.durable, connection.fail = durable, KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        opened.add([entry])
+    assert len(opened.entries()) == durable
+    opened.settle([entry.van], {})
+    opened.add([make_entry(claim='h')])
+    assert len(opened.entries()) == 1
+
+
+@pytest.mark.parametrize('durable', [True, False])
+def test_an_interrupt_of_the_leader_only(connection, opened, durable):
+    entries = [make_entry() for _ in range(4)]
+    connection.durable, connection.fail = durable, KeyboardInterrupt()
+    errors = all_at_once(
+        opened, *[lambda e=entry: opened.add([e]) for entry in entries]
+    )
+    interrupted = [err for err in errors if err is not None]
+    assert [type(err) for err in interrupted] == [KeyboardInterrupt]
+    there = uuids(opened.entries())
+    for entry, err in zip(entries, errors, strict=True):
+        assert (entry.van.uuid in there) == (err is None or durable)
+
+
+def test_waiting_together_has_an_end(state_path):
+    with contextlib.closing(journal.Journal(state_path, 0.5)) as made:
+        with futures.ThreadPoolExecutor(4) as pool, held_up(made):
+            running = [pool.submit(made.add, [make_entry()]) for _ in range(4)]
+            for future in running:
+                assert isinstance(future.exception(5), exception.JournalBusy)
+        assert made.entries() == []
+        made.add([make_entry()])
+
+
+def test_readers_do_not_wait_for_a_writer_of_this_process(opened):
+    opened.add([make_entry()])
+    with futures.ThreadPoolExecutor(1) as pool, held_up(opened):
+        writing = pool.submit(opened.add, [make_entry()])
+        time.sleep(0.1)
+        start = time.monotonic()
+        assert len(opened.entries()) == len(opened.handles()) + 1 == 1
+        assert time.monotonic() - start < 0.5
+        assert not writing.done()
+    assert writing.result(5) is None
+    assert len(opened.entries()) == 2
+
+
+def test_threads_that_end_leave_no_connections(opened):
+    descriptors = f'/proc/{os.getpid()}/fd'
+    for _ in range(3):
+        barrier = threading.Barrier(12)
+
+        def work(at=barrier):
+            at.wait(10)
+            opened.add([make_entry()])
+            opened.entries()
+
+        threads = [threading.Thread(target=work) for _ in range(12)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+    links = [
+        os.readlink(os.path.join(descriptors, name))
+        for name in os.listdir(descriptors)
+        if os.path.islink(os.path.join(descriptors, name))
+    ]
+    # sqlite itself reuses the files of connections that are closed while
+    # another one has a lock.
+    assert 0 < links.count(opened.path) <= 12
+
+
+# --- a file that is replaced
+
+
+def test_a_journal_that_is_set_aside_while_in_use(opened, state_path):
+    first = make_entry()
+    opened.add([first])
+    aside = journal_file.set_aside(opened.path, journal_file.DAMAGED)
+    for call in (opened.entries, lambda: opened.add([make_entry()])):
+        with pytest.raises(exception.JournalError) as caught:
+            call()
+        assert aside in str(caught.value)
+        assert 'recover --rebuild' in str(caught.value)
+    assert not os.path.exists(opened.path)
+    assert journal_file.rebuild(state_path, 1) == (1, 0, 0)
+    # The service goes on, in the new one.
+    assert opened.entries() == [first]
+    opened.add([make_entry()])
+    assert len(read_again(state_path)) == 2
+    opened.close()
+    with contextlib.closing(
+        sqlite3.connect(aside.replace('damaged', 'rebuilt'))
+    ) as db:
+        assert db.execute('SELECT count(*) FROM van').fetchone() == (1,)
+
+
+def test_a_journal_that_is_removed_while_in_use(opened, state_path):
+    opened.add([make_entry()])
+    for end in ('', '-wal', '-shm'):
+        os.unlink(opened.path + end)
+    for call in (opened.entries, lambda: opened.add([make_entry()])):
+        with pytest.raises(exception.JournalError) as caught:
+            call()
+        assert 'it was removed while in use' in str(caught.value)
+        assert 'restart the service' in str(caught.value)
+    assert os.listdir(state_path) == []
+
+
+def test_a_journal_replaced_by_a_damaged_one(opened):
+    opened.add([make_entry()])
+    journal_file.set_aside(opened.path, '.old-')
+    with open(opened.path, 'w', encoding='utf-8') as file:
+        file.write('no journal\n' * 1000)
+    with pytest.raises(exception.JournalError, match='it is damaged'):
+        opened.entries()
+    assert os.path.exists(opened.path)
+
+
+def test_a_journal_that_is_renamed_during_a_commit(
+    connection, opened, monkeypatch
+):
+    """Its row is in a file that nobody reads any more."""
+    opened.add([make_entry()])
+    identity, calls = database.identity, []
+
+    def renamed(path):
+        calls.append(path)
+        # The first call comes before the transaction.
+        if len(calls) == 2:
+            journal_file.set_aside(path, journal_file.DAMAGED)
+        return identity(path)
+
+    monkeypatch.setattr(database, 'identity', renamed)
+    with pytest.raises(exception.JournalError, match='renamed or replaced'):
+        opened.add([make_entry(instance=new_uuid(), handle=named('h'))])

@@ -1,0 +1,198 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""A slot: what it says before there is a journal, and to an operator."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+import os_acc
+from os_acc import exception
+from os_acc import locking
+from os_acc import objects
+from os_acc import programming
+from os_acc.drivers.fake.driver import FakeDriver
+from os_acc.programming import contents
+
+AES = programming.Wanted('aes', 'a' * 64)
+
+
+@pytest.fixture
+def device(clean):
+    """A driver that os-acc has not given a journal or locks."""
+    return programming.Slot(FakeDriver.load('fake'), 'fpga')
+
+
+@pytest.fixture
+def looking(device, tmp_path):
+    """The same with locks, as on a host whose journal does not exist yet."""
+    device.driver.connect(None, locking.Locks(str(tmp_path), 1.0))
+    return device
+
+
+@pytest.fixture
+def fpga(clean, tmp_path):
+    """A function that gives the slot of a region of an initialized host."""
+    FakeDriver.load('fake')
+    for name, value in (
+        ('devices', ['fpga:pci:3:dynamic']),
+        ('hardware_path', str(tmp_path / 'hardware')),
+    ):
+        os_acc.CONF.set_override(name, value, 'os_acc_fake')
+    os_acc.CONF.set_override('plugin', 'noop', 'os_acc')
+    os_acc.initialize()
+    driver = os_acc._get().extensions.drivers['fake']
+    return lambda region: programming.Slot(driver, 'fpga', region)
+
+
+def plug(function):
+    instance = objects.InstanceInfo(
+        uuid=str(uuid.uuid4()), name='guest', project_id='project'
+    )
+    request = objects.AcceleratorRequest(
+        uuid=str(uuid.uuid4()), driver='fake', function_id=function
+    )
+    (van,) = os_acc.plug(instance, [request])
+    return van
+
+
+def fill(slot, wanted=AES):
+    return slot.program(wanted, lambda: None, lambda: None)
+
+
+def test_before_initialize_it_is_empty_and_nobody_may_change_it(device):
+    assert device.record() is None
+    assert device.inside() == programming.Wanted()
+    assert device.broken() is None
+    for ask in (
+        device.users,
+        device.show,
+        lambda: device.rank(AES),
+        lambda: device.take(objects.VAN(), AES),
+        lambda: fill(device),
+        lambda: device.clear(None, objects.VAN()),
+    ):
+        with pytest.raises(exception.LibraryNotInitialized):
+            ask()
+
+
+def test_without_a_journal_it_only_shows(looking):
+    assert looking.users() == []
+    assert looking.rank(AES) == 1
+    assert looking.rank(programming.Wanted()) == 0
+    shown = looking.show()
+    assert (shown['function'], shown['users']) == (None, [])
+    assert (shown['state'], shown['can be programmed now']) == ('ok', 'yes')
+    acts = []
+    with pytest.raises(exception.LibraryNotInitialized):
+        looking.program(AES, lambda: None, lambda: acts.append(1))
+    assert acts == []
+
+
+def test_labels(fpga):
+    assert fpga(programming.WHOLE).label == 'fpga'
+    assert fpga('1').label == 'region 1 of fpga'
+    assert fpga('1').lock_name != fpga('2').lock_name
+
+
+def test_busy_says_where_what_and_by_whom(fpga):
+    van = plug('aes')
+    with pytest.raises(exception.DeviceBusy) as caught:
+        fill(fpga('0'), programming.Wanted('sha'))
+    assert str(caught.value) == (
+        'region 0 of fpga is busy: it is programmed with aes and used by '
+        f'instance {van.instance_uuid} (VAN {van.uuid}) with aes'
+    )
+
+
+def test_busy_of_a_device_whose_content_is_unknown(fpga):
+    van = plug(None)
+    with pytest.raises(exception.DeviceBusy) as caught:
+        fill(fpga('0'))
+    assert str(caught.value) == (
+        'region 0 of fpga is busy: it is used by '
+        f'instance {van.instance_uuid} (VAN {van.uuid})'
+    )
+
+
+def test_rank(fpga):
+    first, second, third = map(fpga, '012')
+    plug('aes')
+    assert [slot.rank(AES) for slot in (first, second, third)] == [0, 1, 1]
+    sha = programming.Wanted('sha')
+    assert [slot.rank(sha) for slot in (first, second, third)] == [2, 1, 1]
+
+    def fail():
+        raise RuntimeError('no board')
+
+    with pytest.raises(RuntimeError):
+        second.program(AES, lambda: None, fail)
+    assert second.broken() == 'its programming failed: RuntimeError: no board'
+    assert [
+        slot.rank(programming.Wanted()) for slot in (first, second, third)
+    ] == [0, 2, 0]
+    assert second.inside() == programming.Wanted()
+    assert second.rank(AES) == 1
+
+
+def test_a_check_that_fails_leaves_no_record(fpga):
+    def fail():
+        raise RuntimeError('no command')
+
+    with pytest.raises(RuntimeError, match='no command'):
+        fpga('0').program(AES, fail, lambda: None)
+    assert fpga('0').record() is None
+
+
+def test_the_function_of_several_slots(fpga):
+    slots = [fpga(region) for region in '012']
+    assert programming.common_function(slots) is None
+    fill(slots[0])
+    assert programming.common_function(slots) == 'aes'
+    fill(slots[1], programming.Wanted('AES', 'b' * 64))
+    fill(slots[2], programming.Wanted('sha'))
+    assert programming.common_function(slots) is None
+
+
+@pytest.mark.parametrize(
+    ('seen', 'expected'),
+    [
+        ('AES', AES),
+        ('sha', programming.Wanted('sha')),
+        ('', programming.Wanted()),
+        (None, AES),
+    ],
+)
+def test_what_the_hardware_shows_counts_more(fpga, seen, expected):
+    slot = fpga('0')
+    fill(slot)
+    looked = programming.Slot(
+        slot.driver, slot.device, slot.region, look=lambda: seen
+    )
+    assert looked.inside() == expected
+
+
+def test_the_administrator_means_the_bitstream(fpga):
+    slot = fpga('0')
+    assert fill(slot) is True
+    assert fill(slot) is False
+    assert fill(slot, programming.Wanted('aes')) is False
+    assert fill(slot, programming.Wanted('aes', 'b' * 64)) is True
+    assert slot.inside() == programming.Wanted('aes', 'b' * 64)
+
+
+def test_a_bitstream_whose_function_is_known_from_before(fpga):
+    slot = fpga('0')
+    fill(slot)
+    by_file = programming.Wanted(None, AES.digest)
+    assert fill(slot, by_file) is False
+    assert contents.Wanted(None, 'b' * 64).matches(AES, exact=False) is False
+    assert by_file.matches(AES, exact=True) is True
