@@ -6,10 +6,10 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""os-acc attaches accelerators to instances, as os-vif does interfaces.
+"""os-acc attaches accelerators to instances, as os-vif attaches VIFs.
 
-Call initialize() once per process, plug() with all accelerators of an
-instance in one call, and unplug() when the guest is gone.
+Call initialize() once per process. Call plug() once with all accelerators of
+an instance, and unplug() when the guest is gone.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ def initialize(reset: bool = False, read_only: bool = False) -> None:
     """Load drivers and plugins, open the journal, and recover().
 
     Call it once per process, after oslo.config has read its files and before
-    any other call. A process that forks afterwards may go on to use os_acc,
-    in the parent and in the child.
+    any other call. If the process forks afterwards, both the parent and the
+    child may use os_acc.
 
-    :param reset: load and open everything again; no other call may be under
-        way
-    :param read_only: for a process that only looks, such as a monitor: it
-        recovers and creates nothing; plug() and the other calls that change
-        something raise ReadOnly
-    :raises InvalidRequest: an option is invalid
-    :raises JournalError: the journal cannot be opened, or its folder belongs
-        to another user; says what to do
+    :param reset: True: load and open everything again, even if initialize()
+        was called before; no other call may be running
+    :param read_only: True: for a process that only reads, such as a monitor.
+        Nothing is recovered or created, and plug() and the other calls that
+        change something raise ReadOnly
+    :raises InvalidRequest: if an option is invalid
+    :raises JournalError: if the journal cannot be opened, or its folder
+        belongs to another user; the error says what to do
     """
     global _host
     with _initializing:
@@ -81,30 +81,33 @@ def plug(
 ) -> objects.VANList:
     """Give an instance its accelerators: all of them, or none.
 
-    Plugging what is plugged already returns the same VANs and touches no
-    device. It does not attach live what was plugged cold.
+    For accelerators that are plugged already, it returns the same VANs and
+    touches no device. A call with live=True does not attach accelerators to
+    the running guest that were plugged with live=False.
 
     :param instance_info: the instance
     :param requests: one for each accelerator
     :param live: also attach them to the running guest; otherwise the caller
         puts each VAN's guest_config into the guest's definition
     :param progress: called with os_acc.progress.Progress objects, from
-        several threads but one at a time; what it raises is only logged
+        several threads but one at a time; its errors are only logged
     :returns: the VANs, in the order of the requests
-    :raises LibraryNotInitialized: initialize() was not called
-    :raises ReadOnly: it was called with read_only=True
-    :raises InvalidRequest: a value is wrong, or an ARQ is bound to another
-        host; after this error and the next ones nothing was touched
-    :raises ARQNotBound: the state of an ARQ is not Bound
-    :raises NoMatchingDriver: no driver claims a request
-    :raises AmbiguousDriver: more than one driver claims a request
-    :raises NoMatchingPlugin: the host's plugin is not loaded
-    :raises UnsupportedHandle: the plugin does not take such a handle
-    :raises LiveNotSupported: the plugin cannot attach to a running guest
-    :raises HypervisorError: the plugin cannot attach now, because the
-        hypervisor's management does not answer
-    :raises PlugException: a step failed, and what this call did is undone.
-        Its cause is the first failure, its undo_errors the failed undos
+    :raises LibraryNotInitialized: if initialize() was not called
+    :raises ReadOnly: if initialize() was called with read_only=True
+    :raises InvalidRequest: if a value is wrong, or an ARQ is bound to another
+        host. This error and all others except PlugException are raised before
+        anything is touched
+    :raises ARQNotBound: if the state of an ARQ is not Bound
+    :raises NoMatchingDriver: if no driver claims a request
+    :raises AmbiguousDriver: if more than one driver claims a request
+    :raises NoMatchingPlugin: if the host's plugin is not loaded, or its
+        describe() fails
+    :raises UnsupportedHandle: if the plugin does not take such a handle
+    :raises LiveNotSupported: if the plugin cannot attach to a running guest
+    :raises HypervisorError: if live is True and the plugin cannot attach now,
+        for example because a package is not installed
+    :raises PlugException: if a step failed; what this call did is undone. Its
+        cause is the first failure, its undo_errors are the failed undos
     """
     from os_acc.attach import plug as attach
 
@@ -122,7 +125,8 @@ def unplug(
 ) -> int:
     """Take accelerators from an instance, last plugged first.
 
-    It goes on after a failure. A VAN that does not exist is no error.
+    After a failure it continues with the other VANs. A VAN that does not
+    exist is not an error.
 
     :param instance_info: the instance
     :param requests: the accelerators, as AcceleratorRequests, as VANs or as
@@ -130,11 +134,11 @@ def unplug(
     :param live: also detach them from the running guest, and wait until the
         guest has released them
     :param progress: as for plug
-    :returns: how many were released
+    :returns: the number of VANs that were released
     :raises LibraryNotInitialized, ReadOnly, InvalidRequest: as for plug
-    :raises UnplugException: some VANs could not be released. Its undo_errors
-        has a reason for each; a later unplug() or recover() tries again.
-        If undo_errors is empty, nothing was touched
+    :raises UnplugException: if some VANs could not be released. Its
+        undo_errors has a reason for each; a later unplug() or recover() tries
+        again. If undo_errors is empty, nothing was touched
     """
     from os_acc.attach import release
 
@@ -148,15 +152,15 @@ def get_vans(
 ) -> objects.VANList:
     """Read VANs from the journal, in every state.
 
-    A row that cannot be read, such as one of a driver that was removed, is
-    logged and left out: os-acc van list shows it.
+    A row that cannot be read is logged and left out, for example if the
+    package of its handle class was removed. os-acc van list shows it.
 
     :param instance_info: an InstanceInfo or an instance's UUID; None: the
         VANs of all instances
     :returns: copies, in the order in which they were plugged
-    :raises LibraryNotInitialized: initialize() was not called
-    :raises InvalidRequest: instance_info is neither
-    :raises JournalError: the journal cannot be read
+    :raises LibraryNotInitialized: if initialize() was not called
+    :raises InvalidRequest: if instance_info is not one of these
+    :raises JournalError: if the journal cannot be read
     """
     from os_acc import discovery
 
@@ -166,8 +170,9 @@ def get_vans(
 def get_devices() -> list[objects.Device]:
     """List the devices that the drivers discover on this host.
 
-    :raises LibraryNotInitialized: initialize() was not called
-    :raises DiscoveryFailed: a driver failed; has what the others found
+    :raises LibraryNotInitialized: if initialize() was not called
+    :raises DiscoveryFailed: if a driver failed; the error's devices are those
+        that the other drivers found
     """
     from os_acc import discovery
 
@@ -180,9 +185,9 @@ def host_info(
     """Describe this host's plugins and drivers, and their handle versions.
 
     :param permitted_handle_names: names of handle classes, such as
-        'PCIHandle': only plugins and drivers that speak one of them are
+        'PCIHandle'. Only plugins and drivers that support one of them are
         returned; None: all
-    :raises LibraryNotInitialized: initialize() was not called
+    :raises LibraryNotInitialized: if initialize() was not called
     """
     from os_acc import discovery
 
@@ -196,10 +201,10 @@ def recover() -> objects.RecoveryReport:
     reboot are prepared again with the same handle. An instance that another
     living thread or process is working on is left alone.
 
-    :returns: what became of each VAN
-    :raises LibraryNotInitialized: initialize() was not called
-    :raises ReadOnly: it was called with read_only=True
-    :raises JournalError: the journal cannot be read
+    :returns: what was done with each VAN
+    :raises LibraryNotInitialized: if initialize() was not called
+    :raises ReadOnly: if initialize() was called with read_only=True
+    :raises JournalError: if the journal cannot be read
     """
     from os_acc import recovery
 
@@ -215,24 +220,25 @@ def program_device(
 ) -> bool:
     """Program a function into a device before an instance requests it.
 
-    Does nothing if the device already holds this bitstream. A device whose
-    programming is interrupted is in error, and is not given out until it is
-    programmed again.
+    Does nothing if the device already holds this bitstream. If programming is
+    interrupted, no instance gets the device until it is programmed again.
 
-    :param address: the device's address, as get_devices() gives it
+    :param address: the device's address, as get_devices() returns it
     :param bitstream: a path, an https URL or an image's UUID; None: the
         image whose properties name the function
     :param function_id: the function that the bitstream holds
     :param region: the region of a dynamic device
-    :param progress: as for plug; its objects name the device, and no VAN
-    :returns: True: it was programmed; False: it was programmed already
+    :param progress: as for plug; the objects name the device, and no VAN
+    :returns: True if the device was programmed; False if it already held the
+        bitstream
     :raises LibraryNotInitialized, ReadOnly: as for plug
-    :raises InvalidRequest: a value is wrong
-    :raises DeviceNotFound: no driver knows the device
-    :raises DeviceBusy: the device is in use; names the users
-    :raises BitstreamError: the bitstream is unavailable or does not match;
+    :raises InvalidRequest: if a value is wrong
+    :raises DeviceNotFound: if no driver knows the device
+    :raises DeviceBusy: if the device is in use; the error names the users
+    :raises BitstreamError: if the bitstream is unavailable or does not match;
         after this error and those before it, the device was not touched
-    :raises DeviceError, Timeout: programming failed; the device is in error
+    :raises DeviceError, Timeout: if programming failed; no instance gets the
+        device until it is programmed again
     """
     from os_acc import discovery
 
@@ -259,7 +265,7 @@ def _writable(call: str) -> host.Host:
 
 
 def _after_fork() -> None:
-    # Another thread of the parent may have held it.
+    # Another thread of the parent may have held the lock during the fork.
     global _initializing
     _initializing = threading.Lock()
 

@@ -83,7 +83,7 @@ class AmbiguousDriver(ExceptionBase):
 
 
 class NoMatchingPlugin(ExceptionBase):
-    msg_fmt = _('No plugin %(plugin)r is loaded: %(reason)s')
+    msg_fmt = _('Plugin %(plugin)r is unavailable: %(reason)s')
 
 
 class UnsupportedHandle(ExceptionBase):
@@ -119,8 +119,8 @@ class HandleChanged(ExceptionBase):
 
 class LiveNotSupported(ExceptionBase):
     msg_fmt = _(
-        'Plugin %(plugin)r cannot attach to or detach from a running guest '
-        'yet; call with live=False while the guest is not running'
+        'Plugin %(plugin)r cannot attach devices to a running guest or detach '
+        'them; call with live=False while the guest is not running'
     )
 
 
@@ -133,8 +133,8 @@ class DeviceBusy(ExceptionBase):
 
     :param device: the device that is busy
     :param reason: a whole clause that says why, such as 'it has 2 VFs'
-    :param holder: the user of the device, as a noun; gives the reason
-        '<holder> has it' if no reason is given
+    :param holder: the user of the device, as a noun; without a reason, the
+        reason becomes '<holder> has it'
     """
 
     msg_fmt = _('%(device)s is busy: %(reason)s')
@@ -177,7 +177,7 @@ class DeviceError(ExceptionBase):
 class CleaningFailed(DeviceError):
     """A device still holds data of its last user.
 
-    It is not given to another instance until it is clean.
+    No other instance gets the device until it is clean.
     """
 
 
@@ -214,11 +214,17 @@ class JournalError(ExceptionBase):
 
 
 class JournalMissing(JournalError):
-    """There is no journal in state_path: os-acc has not plugged anything."""
+    """There is no journal in state_path.
+
+    Normally this means that os-acc has not plugged anything yet.
+    """
 
 
 class JournalUnreadable(JournalError):
-    """A row cannot be read, such as one of a package that was removed."""
+    """A row of the journal cannot be read.
+
+    For example, the package of the VAN's handle class was removed.
+    """
 
 
 class ReadOnly(ExceptionBase):
@@ -233,7 +239,7 @@ class ReadOnly(ExceptionBase):
 class JournalBusy(JournalError, Timeout):
     """Another process was writing to the journal for too long.
 
-    :ivar seconds: how long this one has waited
+    :ivar seconds: how long this process has waited
     """
 
     msg_fmt = _(
@@ -242,11 +248,14 @@ class JournalBusy(JournalError, Timeout):
 
 
 class LockHeld(ExceptionBase, RuntimeError):
-    """A thread wants a lock that it holds already: an error in the code."""
+    """A thread tries to take a lock that it already holds.
+
+    This is an error in the code of the caller, such as a driver.
+    """
 
     msg_fmt = _(
-        'This thread already holds the lock of %(kind)s %(name)s, and cannot '
-        'take it again before it has released it'
+        'This thread already holds the lock of %(kind)s %(name)s; it must '
+        'release the lock before it takes it again'
     )
 
 
@@ -260,10 +269,10 @@ class StepFailed(ExceptionBase):
 
 
 class AttachException(ExceptionBase):
-    """Base class of the errors of plug and unplug after their checks.
+    """Base class of the errors that plug and unplug raise after the checks.
 
     :ivar undo_errors: one StepFailed or JournalError for each undo that
-        failed; those VANs stay in the journal, and recover() tries again
+        failed. These VANs stay in the journal, and recover() tries again
     """
 
     def __init__(
@@ -315,7 +324,7 @@ def describe(err: BaseException) -> str:
 def _plain(text: str) -> str:
     """Return a text as a plain str, with each lone surrogate escaped.
 
-    Python has lone surrogates in file names that are not UTF-8. SQLite and
-    most streams refuse them.
+    Python uses lone surrogates for the bytes of file names that are not
+    UTF-8. SQLite and most streams refuse them.
     """
     return str(text).encode('utf-8', 'backslashreplace').decode('utf-8')

@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""Host: what this process has of os-acc, put together once."""
+"""Host: the parts of os-acc that the calls of one process share."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from os_acc import opts
 class Host:
     """The configuration, the drivers and plugins, the journal and the locks.
 
-    initialize() makes one for the process. attach, recovery, discovery and
-    doctor take it.
+    initialize() makes one Host for the process. The modules attach,
+    recovery, discovery and doctor take it as an argument.
 
     :param conf: the configuration
-    :param extensions: the drivers and plugins; they get connected to the
-        journal and the locks
-    :ivar read_only: this process only looks: it creates and changes nothing
+    :param extensions: the drivers and plugins; the drivers get the journal
+        and the locks
+    :ivar read_only: True: this process creates and changes nothing
     """
 
     def __init__(
@@ -55,10 +55,10 @@ class Host:
     def open(cls, conf: cfg.ConfigOpts, read_only: bool = False) -> Host:
         """Load drivers and plugins, and open the journal.
 
-        :param read_only: only look: create, change and recover nothing. A
-            journal that does not exist reads as empty.
-        :raises InvalidRequest: an option is invalid
-        :raises JournalError: the journal cannot be opened, or its folder
+        :param read_only: True: create and change nothing. A journal that does
+            not exist then reads as empty.
+        :raises InvalidRequest: if an option is invalid
+        :raises JournalError: if the journal cannot be opened, or its folder
             belongs to another user
         """
         extensions = loader.load_all()
@@ -70,8 +70,8 @@ class Host:
     def check_writable(self, call: str) -> None:
         """Check that this process may change something.
 
-        :param call: what wants to change something, such as 'os_acc.plug'
-        :raises ReadOnly: it only looks
+        :param call: the name of the call, such as 'os_acc.plug'
+        :raises ReadOnly: if the Host was opened with read_only=True
         """
         if self.read_only:
             raise exception.ReadOnly(call=call)
@@ -84,20 +84,20 @@ class Host:
 def check_owner(conf: cfg.ConfigOpts) -> None:
     """Check that the journal's folder belongs to this process's user.
 
-    A journal that another user makes there, such as root, could not be
-    written by the service.
+    If another user, such as root, created a journal there, the service could
+    not write it.
 
-    :raises JournalError: the folder belongs to another user
+    :raises JournalError: if the folder belongs to another user
     """
     path = conf.os_acc.state_path
     try:
         owner = os.stat(path).st_uid
     except OSError:
-        return  # opening the journal tells what is wrong with the folder
+        return  # opening the journal reports what is wrong with the folder
     if owner != os.geteuid():
         raise exception.JournalError(
             path=path,
             reason=f'the folder belongs to user id {owner} and this process '
-            f'runs as user id {os.geteuid()}; run it as that user, such as: '
-            f'sudo -u "#{owner}" os-acc ...',
+            f'runs as user id {os.geteuid()}; run it as user id {owner}, for '
+            f'example: sudo -u "#{owner}" os-acc ...',
         )

@@ -8,9 +8,8 @@
 
 """Locks on instances and devices, between threads and processes.
 
-The order is: instance first, then device. Nobody takes an instance's lock
-while holding a device's. The kernel releases the locks of a process that
-dies.
+The lock of an instance is taken before the lock of a device, never while a
+device's lock is held. The kernel releases the locks of a process that dies.
 """
 
 from __future__ import annotations
@@ -27,19 +26,21 @@ from oslo_concurrency import lockutils
 
 from os_acc import exception
 
-_LONGEST = 200  # of NAME_MAX, 255
+# The longest name used in a file name, in characters. NAME_MAX is 255.
+_LONGEST = 200
 
-# An fcntl lock belongs to the process: two of its threads would both get it,
-# and the first to close the file would release it for both. So a thread takes
-# a semaphore first.
+# An fcntl lock belongs to the process. Two threads of it would both get the
+# lock, and the first one to close the file would release it for both. So each
+# thread takes a semaphore first.
 _THREADS = lockutils.Semaphores()
 
-# Which thread, green or native, holds a lock: by the path of its file.
+# The thread (green or native) that holds a lock, by the path of its file.
 _HOLDERS: dict[str, int] = {}
 
 
 def _after_fork() -> None:
-    # The parent's other threads are not in the child to release theirs.
+    # Other threads of the parent may have held locks. They do not exist in the
+    # child, so they cannot release them.
     global _THREADS, _HOLDERS
     _THREADS = lockutils.Semaphores()
     _HOLDERS = {}
@@ -58,16 +59,16 @@ class Locks:
     def __init__(self, path: str, timeout: float) -> None:
         self.path = path
         self.timeout = timeout
-        # Two spellings of one folder are one lock.
+        # Two spellings of one folder must lead to the same locks.
         self._real = os.path.realpath(path)
 
     @contextlib.contextmanager
     def instance(self, uuid: str, wait: bool = True) -> Iterator[None]:
-        """Hold an instance.
+        """Hold the lock of an instance.
 
-        :param wait: False: raise Timeout at once if it is held
-        :raises Timeout: if it was held all the time
-        :raises LockHeld: if this thread itself holds it, and wait is True
+        :param wait: False: raise Timeout at once if the lock is held
+        :raises Timeout: if somebody else held the lock until the timeout
+        :raises LockHeld: if this thread already holds it, and wait is True
         :raises JournalError: if the lock folder cannot be used
         """
         with self._hold('instance', uuid, self.timeout if wait else 0):
@@ -77,7 +78,7 @@ class Locks:
     def device(
         self, address: str, timeout: float | None = None
     ) -> Iterator[None]:
-        """Hold a device.
+        """Hold the lock of a device.
 
         :param timeout: seconds to wait; 0: do not wait; None: lock_timeout
         :raises Timeout, LockHeld, JournalError: as instance()
@@ -110,9 +111,10 @@ class Locks:
             try:
                 yield
             finally:
-                # Unlinked while held, so that files do not pile up. A thread
-                # that waits on this file then sees that it is not the one
-                # at the path any more, and takes that one.
+                # The file is removed, so that files do not pile up. It is
+                # removed while locked: a thread that waits for this file
+                # then sees in _is_current() that the path has another file
+                # or none, and tries again.
                 with contextlib.suppress(OSError):
                     os.unlink(lock.path)
                 lock.release()
@@ -133,7 +135,7 @@ class Locks:
             except (OSError, threading.ThreadError) as err:
                 # fasteners raises ThreadError if fcntl fails.
                 raise exception.JournalError(
-                    path=self.path, reason=f'cannot lock there: {err}'
+                    path=self.path, reason=f'cannot use lock folder: {err}'
                 ) from err
             if not gotten:
                 return None

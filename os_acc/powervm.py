@@ -83,8 +83,8 @@ def register(conf: cfg.ConfigOpts) -> None:
 def adapter() -> Any:
     """Return a pypowervm Adapter that is logged on.
 
-    The process keeps one for each set of option values. pypowervm logs on
-    again by itself when the session expires.
+    The process keeps one Adapter for each set of option values. pypowervm
+    logs on again by itself when the session expires.
 
     :raises HypervisorError: if pypowervm is not installed, or the log-on
         fails
@@ -127,13 +127,13 @@ def _connect(conf: Any) -> Any:
 
 
 def lpar_uuid(instance_info: objects.InstanceInfo) -> str:
-    """The UUID of an instance's LPAR.
+    """Return the UUID of an instance's LPAR.
 
-    It is hypervisor_id if that is set. Otherwise it is the instance's UUID
-    with the first bit cleared, as in Nova's PowerVM driver
+    It is the hypervisor_id if the instance has one. Otherwise it is the
+    instance's UUID with the first bit cleared, as in Nova's PowerVM driver
     (pypowervm.utils.uuid.convert_uuid_to_pvm).
 
-    :returns: in upper case, as PowerVM writes UUIDs
+    :returns: the UUID in upper case, as PowerVM writes it
     """
     if instance_info.hypervisor_id is not None:
         chosen: str = instance_info.hypervisor_id
@@ -144,7 +144,7 @@ def lpar_uuid(instance_info: objects.InstanceInfo) -> str:
 
 @contextlib.contextmanager
 def errors(what: str) -> Iterator[None]:
-    """Turn pypowervm's errors into os-acc's; their messages are kept.
+    """Turn errors of pypowervm into errors of os-acc with the same message.
 
     :param what: what is being done, for the message
     :raises DeviceNotFound: if the object does not exist (404)

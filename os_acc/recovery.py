@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""Recovery: finish or undo what a crash or a reboot of the host left."""
+"""recover(): finishes or undoes what a crash or a reboot left behind."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _joined(
 
 
 def _names_function(host: host_module.Host, instance_uuid: str) -> bool:
-    # What cannot be read is reported when the instance is recovered.
+    # A row that cannot be read is reported when the instance is recovered.
     with contextlib.suppress(Exception):
         entries = host.journal.entries(instance_uuid)
         return any(entry.names_function for entry in entries)
@@ -95,7 +95,7 @@ def _names_function(host: host_module.Host, instance_uuid: str) -> bool:
 def _recover_instance(
     host: host_module.Host, instance_uuid: str
 ) -> objects.RecoveryReport:
-    """Recover one instance. It raises nothing: the report has the errors."""
+    """Recover one instance. Errors go into the report; none is raised."""
     report = _empty()
     logger = log.about(LOG, instance_uuid)
     try:
@@ -103,11 +103,13 @@ def _recover_instance(
             if locked:
                 _recover_vans(host, instance_uuid, report)
             else:
-                # Whoever holds the lock is working on it.
                 report.busy.append(instance_uuid)
-                logger.info('not recovered: it is being worked on')
+                logger.info(
+                    'not recovered: another thread or process is working on '
+                    'the instance'
+                )
     except BaseException as err:
-        # It must not stop the recovery of the other instances.
+        # An error must not stop the recovery of the other instances.
         report.errors[instance_uuid] = exception.describe(err)
         logger.exception('not recovered')
     return report
@@ -115,9 +117,9 @@ def _recover_instance(
 
 @contextlib.contextmanager
 def _lock(host: host_module.Host, instance_uuid: str) -> Iterator[bool]:
-    """Hold an instance, if nobody else does.
+    """Take the lock of an instance, without waiting for it.
 
-    :returns: whether it is held
+    :returns: a context manager that yields whether it took the lock
     """
     with contextlib.ExitStack() as stack:
         try:
@@ -169,14 +171,14 @@ def _recover_vans(
 def _recover_programming(host: host_module.Host) -> None:
     """Mark interrupted programming as failed.
 
-    A device whose programming was interrupted is not given out until it is
+    No VAN gets a device whose programming was interrupted until the device is
     programmed again.
     """
     for found in host.journal.programs():
         if found.state != programs.PROGRAMMING:
             continue
         name = programs.lock_name(found.device, found.region)
-        # Whoever holds the lock is programming the device now.
+        # If the lock is held, the device is being programmed now.
         with contextlib.suppress(exception.Timeout):
             with host.locks.device(name, timeout=0):
                 if found not in host.journal.programs(found.device):
@@ -188,4 +190,4 @@ def _recover_programming(host: host_module.Host) -> None:
                         error='it was interrupted',
                     )
                 )
-                LOG.error('%s programming was interrupted', found.label)
+                LOG.error('Programming of %s was interrupted', found.label)

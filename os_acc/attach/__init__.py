@@ -6,4 +6,4 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""The way of a request: plan, plug, release."""
+"""The steps of plug and unplug: plan, prepare, plug and release."""

@@ -5,7 +5,7 @@
 # Unless required by applicable law or agreed to in writing, software
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
-"""How the failure of a plug or an unplug reaches the caller."""
+"""Raises PlugException or UnplugException for the failures of a call."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def raised_as(
 ) -> Iterator[None]:
     """Raise every Exception of the block as cls, chained to its cause.
 
-    What is not an Exception goes through unchanged: KeyboardInterrupt, and
-    eventlet.Timeout, which the caller waits for.
+    A BaseException that is not an Exception passes unchanged, such as
+    KeyboardInterrupt, or an eventlet.Timeout that the caller has set.
 
     :param cls: PlugException or UnplugException
     """
@@ -44,13 +44,13 @@ def fail(
 ) -> NoReturn:
     """Raise cls from the first failure.
 
-    A StepFailed only says in which step a driver or plugin failed: the
-    error that it was raised from becomes the cause.
+    If the first failure is a StepFailed, the error of the driver or plugin
+    becomes the cause, because StepFailed only adds the name of the step.
 
-    :param errors: the undos that failed
-    :param cause: why the call failed; None: because of errors
+    :param errors: the errors of the undos that failed
+    :param cause: the first failure; None: the first of errors
     """
-    text = 'some VANs are still there'
+    text = 'some VANs could not be released'
     if cause is not None:
         text = exception.describe(cause)
     first = cause or errors[0]

@@ -5,7 +5,7 @@
 # Unless required by applicable law or agreed to in writing, software
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
-"""Running the same step for several VANs at once."""
+"""Runs the same step for several VANs at once."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def run(
 ) -> None:
     """Call act for every item, in threads, and wait for all of them.
 
-    It waits even if the waiting thread is interrupted, because a step that
-    works on a device cannot be left alone.
+    It waits even if the calling thread is interrupted, because a step that
+    works on a device must end before the caller goes on.
 
     :param act: must not raise
-    :param workers: the number of threads at most
-    :param stop: is set when the waiting thread is interrupted
+    :param workers: the maximum number of threads
+    :param stop: set when the calling thread is interrupted
     :raises BaseException: the interruption (KeyboardInterrupt,
         eventlet.Timeout), after every call has ended
     """

@@ -44,7 +44,11 @@ def _refuse(field: str, value: Any, expected: str, subject: str) -> NoReturn:
 
 
 def check_instance(instance_info: Any) -> None:
-    """:raises InvalidRequest: not an InstanceInfo, or a value is missing"""
+    """Check the type and the fields of an InstanceInfo.
+
+    :raises InvalidRequest: if it is not an InstanceInfo, or a required field
+        is not set
+    """
     _check_object(instance_info, objects.InstanceInfo, 'instance_info')
 
 
@@ -61,8 +65,8 @@ def check_requests(requests: Any) -> list[objects.AcceleratorRequest]:
     """Check the requests of a plug against each other.
 
     :returns: the requests as a list
-    :raises InvalidRequest: requests is not a list, one of them is not an
-        AcceleratorRequest, or two have the same uuid or handle
+    :raises InvalidRequest: if requests is not a list, an item is not an
+        AcceleratorRequest, or two items have the same uuid or handle
     """
     listed = _listed(requests, 'a list of AcceleratorRequest')
     uuids: set[str] = set()
@@ -89,10 +93,11 @@ def check_requests(requests: Any) -> list[objects.AcceleratorRequest]:
 
 
 def van_uuids(wanted: Any) -> set[str]:
-    """The UUIDs of the VANs that an unplug names.
+    """Return the UUIDs of the VANs that the caller of unplug names.
 
-    :param wanted: AcceleratorRequests, VANs or UUIDs, also mixed
-    :raises InvalidRequest: wanted is not a list, or an item is none of these
+    :param wanted: AcceleratorRequests, VANs and UUIDs, in any mixture
+    :raises InvalidRequest: if wanted is not a list, or an item has another
+        type
     """
     expected = 'a list of AcceleratorRequests, VANs or UUIDs'
     found: set[str] = set()
@@ -105,10 +110,12 @@ def van_uuids(wanted: Any) -> set[str]:
 
 
 def van_uuid(value: Any, field: str, expected: str = 'a UUID') -> str:
-    """A UUID in its canonical form.
+    """Return a UUID in its canonical form.
 
     :param value: a str or a uuid.UUID
-    :raises InvalidRequest: it is neither, or not a UUID with hyphens
+    :param field: the name of the argument, for the error
+    :raises InvalidRequest: if value has another type, or is not a UUID with
+        hyphens
     """
     text = str(value) if isinstance(value, str | uuid_module.UUID) else ''
     try:
@@ -123,7 +130,7 @@ def van_uuid(value: Any, field: str, expected: str = 'a UUID') -> str:
 def check_readable(host: host_module.Host, instance_uuid: str) -> None:
     """Check that all rows of an instance in the journal can be read.
 
-    :raises JournalUnreadable: one cannot
+    :raises JournalUnreadable: if a row cannot be read
     """
     for row in host.journal.unreadable(instance_uuid):
         raise unreadable(host, row)
@@ -132,12 +139,12 @@ def check_readable(host: host_module.Host, instance_uuid: str) -> None:
 def unreadable(
     host: host_module.Host, row: journal.UnreadableRow
 ) -> exception.JournalUnreadable:
-    """The error of a row that cannot be read."""
+    """Make the error for a row that cannot be read."""
     return exception.JournalUnreadable(
         path=host.journal.path,
         reason=f'VAN {row.van_uuid} of instance {row.instance_uuid} cannot be '
-        f'read: {row.reason}. Reinstall the package that its driver came '
-        f'with, or drop it: os-acc van forget {row.van_uuid}',
+        f'read: {row.reason}. If a package was removed, reinstall it, or '
+        f'delete the row: os-acc van forget {row.van_uuid}',
     )
 
 
@@ -155,10 +162,10 @@ def plan(
     requests: Sequence[objects.AcceleratorRequest],
     live: bool,
 ) -> list[Plan]:
-    """Check all of a plug, and choose a driver for each request.
+    """Check the arguments of plug, and choose a driver for each request.
 
-    :returns: a plan for each request, in their order
-    :raises ExceptionBase: any of those that os_acc.plug names
+    :returns: a plan for each request, in the order of the requests
+    :raises ExceptionBase: one of the errors that os_acc.plug documents
     """
     check_instance(instance_info)
     requests = check_requests(requests)
@@ -195,7 +202,8 @@ def _check_programs(
 def takes(plugin: plugin_base.PluginBase) -> objects.HostPluginInfo:
     """Ask a plugin which handles it takes.
 
-    :raises NoMatchingPlugin: its describe() fails or returns something else
+    :raises NoMatchingPlugin: if describe() of the plugin fails, or does not
+        return an objects.HostPluginInfo
     """
     try:
         described: object = plugin.describe()
@@ -214,9 +222,10 @@ def takes(plugin: plugin_base.PluginBase) -> objects.HostPluginInfo:
 
 
 def check_live(plugin: plugin_base.PluginBase) -> None:
-    """Ask a plugin whether it can attach to a running guest now.
+    """Check that a plugin can attach devices to a running guest now.
 
-    :raises LiveNotSupported: it never can; or what its check_live() raises
+    :raises LiveNotSupported: if the plugin does not support this at all
+    :raises Exception: any error of the plugin's check_live()
     """
     if not plugin.supports_live:
         raise exception.LiveNotSupported(plugin=plugin.name)
@@ -264,7 +273,7 @@ def _check_handle(
     ):
         raise exception.UnsupportedHandle(
             taker=str(takes),
-            handle=f'any of driver {driver.name!r}',
+            handle=f'the handles of driver {driver.name!r}',
             takes=', '.join(i.handle_object_name for i in takes.handle_info),
         )
 
@@ -274,7 +283,8 @@ def check_handle(
 ) -> None:
     """Check that a plugin takes a handle.
 
-    :raises UnsupportedHandle: it does not take the class or its version
+    :raises UnsupportedHandle: if the plugin does not take the handle's class,
+        or not this version of it
     """
     takes.get_handle(handle.obj_name()).get_common_version()
 
@@ -282,9 +292,10 @@ def check_handle(
 def check_same(
     request: objects.AcceleratorRequest, before: objects.AcceleratorRequest
 ) -> None:
-    """Check that a request is the one that its VAN was plugged for.
+    """Check that a repeated request asks for the same as before.
 
-    :raises InvalidRequest: it asks for something else
+    :param before: the request that the VAN was plugged for
+    :raises InvalidRequest: if a field of AcceleratorRequest.SELECTORS differs
     """
     for name in request.SELECTORS:
         new, old = (_comparable(getattr(r, name)) for r in (request, before))
@@ -292,14 +303,14 @@ def check_same(
             _refuse(
                 name,
                 _shown(name, new),
-                f'{_shown(name, old)!r}, with which it was plugged (unplug '
-                'it first)',
+                f'{_shown(name, old)!r}, the value with which it was plugged '
+                '(unplug it first)',
                 f'request {request.uuid}',
             )
 
 
 def _shown(name: str, value: Any) -> Any:
-    """The value as an error may show it: a URL can hold a password."""
+    """Return a value for an error text, without the password of a URL."""
     return bitstreams.label(value) if name == 'bitstream' else value
 
 

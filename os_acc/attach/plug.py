@@ -5,7 +5,7 @@
 # Unless required by applicable law or agreed to in writing, software
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
-"""plug: the order of the steps, and what a failure undoes."""
+"""plug: runs the steps in their order, and undoes them after a failure."""
 
 from __future__ import annotations
 
@@ -60,8 +60,11 @@ def _take_up(
 ) -> list[journal.Entry]:
     """Find the entries that exist already, and make the missing ones.
 
-    What an earlier call left half done is undone first. What was plugged
-    before a reboot of the host is prepared again.
+    VANs that an earlier call left half done are released first. VANs that
+    were plugged before a reboot of the host are prepared again.
+
+    :returns: the entries in the order of the plans. New ones are in state
+        preparing and not yet in the journal
     """
     uuid = instance_info.uuid
     plan_module.check_readable(host, uuid)
@@ -98,9 +101,9 @@ def _plug_new(
     try:
         host.journal.add(entries)
     except exception.DeviceBusy:
-        raise  # the journal refused all of the rows
+        raise  # the journal has written none of the rows
     except BaseException as err:
-        # The rows may have been written nevertheless.
+        # Some errors leave it open whether the rows were written.
         _roll_back(host, entries, step, err)
         raise
     try:
@@ -135,8 +138,8 @@ def _roll_back(
 ) -> None:
     """Undo a plug, and raise PlugException for an Exception.
 
-    Returns if the cause is not an Exception, such as KeyboardInterrupt or
-    eventlet.Timeout: the caller raises that itself.
+    If the cause is not an Exception, such as KeyboardInterrupt or
+    eventlet.Timeout, it returns, and the caller raises the cause itself.
     """
     instance_uuid = entries[0].van.instance_uuid
     log.about(LOG, instance_uuid).warning(
@@ -153,7 +156,7 @@ def _new_entry(
     live: bool,
     boot_id: str,
 ) -> journal.Entry:
-    # Whole seconds: a versioned object's text keeps no more.
+    # A versioned object is stored with whole seconds only.
     now = timeutils.utcnow(with_timezone=True).replace(microsecond=0)
     van = objects.VAN(
         uuid=plan.request.uuid,

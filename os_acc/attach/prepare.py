@@ -5,7 +5,7 @@
 # Unless required by applicable law or agreed to in writing, software
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
-"""The device halves of an instance's VANs, prepared in parallel."""
+"""Prepares the device halves of an instance's VANs, in parallel."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from os_acc.objects import van as states
 
 LOG = logging.getLogger(__name__)
 
-#: By VAN UUID: how its preparation failed.
+#: The errors of the VANs that could not be prepared, by VAN UUID.
 Failed = dict[str, exception.StepFailed]
 
 
@@ -36,8 +36,8 @@ def prepare(
 ) -> Failed:
     """Prepare VANs in parallel, at most max_workers at once.
 
-    :param keep_going: start the others, too, after one has failed
-    :returns: the VANs that failed; empty if none did
+    :param keep_going: True: start the other VANs even after one has failed
+    :returns: the errors of the VANs that failed; empty if none failed
     """
     failed: Failed = {}
     stop = threading.Event()
@@ -52,7 +52,7 @@ def prepare(
         except exception.StepFailed as err:
             failed[entry.van.uuid] = err
         except BaseException as err:
-            # An error that ended only this thread would leave the VAN
+            # If the error only ended this thread, the VAN would become
             # "plugged" without a device.
             made = steps.failure(entry.van, 'prepareVAN', err)
             made.__cause__ = err
@@ -69,12 +69,12 @@ def restore(
     entries: Sequence[journal.Entry],
     step: steps.Steps,
 ) -> Failed:
-    """Prepare again what was plugged before the host was rebooted.
+    """Prepare VANs again that were plugged before the host was rebooted.
 
-    A VAN that fails stays plugged, with its error and the boot id of the
-    earlier boot. The next plug or recover() tries it again.
+    A VAN that fails stays plugged, with its error and the boot_id of the
+    earlier boot. The next plug or recover() tries again.
 
-    :returns: the VANs that failed; empty if none did
+    :returns: the errors of the VANs that failed; empty if none failed
     """
     failed: Failed = {}
     # VANs that requested a function go first; the others share it.

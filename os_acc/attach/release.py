@@ -5,7 +5,7 @@
 # Unless required by applicable law or agreed to in writing, software
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
-"""unplug, and the release that unplug, rollback and recovery share."""
+"""Releases VANs: for unplug, for the rollback of plug, and for recovery."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ LOG = logging.getLogger(__name__)
 
 @dataclasses.dataclass
 class Released:
-    """What became of a release.
+    """The result of a release.
 
     :ivar done: the UUIDs of the VANs whose rows are deleted
-    :ivar failed: by VAN UUID: the undo that failed
-    :ivar journal_errors: the journal could not be written
+    :ivar failed: the error of each undo that failed, by VAN UUID
+    :ivar journal_errors: errors of writes to the journal
     """
 
     done: set[str] = dataclasses.field(default_factory=set)
@@ -48,11 +48,11 @@ class Released:
 
     @property
     def errors(self) -> list[exception.ExceptionBase]:
-        """All that failed, also if the VANs are released nevertheless."""
+        """All errors, even if the VANs were released nevertheless."""
         return [*self.failed.values(), *self.journal_errors]
 
     def error_of(self, van: objects.VAN) -> str | None:
-        """Why a VAN is not released; None: it is released."""
+        """Return why a VAN was not released; None if it was released."""
         if van.uuid in self.done:
             return None
         errors = self.journal_errors
@@ -104,16 +104,16 @@ def release(
 
     The rows are marked as unplugging first. The instance halves are undone
     one by one, last plugged first, then the device halves in parallel. A VAN
-    that fails keeps its row, in state error, and its device: a device that
-    the guest did not let go of must not be taken from it.
+    that fails keeps its row, in state error, and its device, because a guest
+    may still use the device.
 
-    It raises no Exception.
+    Errors are in the result. No Exception is raised.
 
-    :param entries: in the order of their plugging; an entry that no plugin
-        has touched is not ``attached``, one that no driver has touched is
-        not ``started``
+    :param entries: in the order in which they were plugged. The instance half
+        is undone if ``attached`` is true, the device half if ``started`` is
+        true
     :raises BaseException: an interruption, such as eventlet.Timeout, after
-        everything else was undone
+        all other undos
     """
     result = Released()
     entries = _mark(host, entries, result)
@@ -125,7 +125,8 @@ def release(
         try:
             host.journal.mark(detached, states.UNPREPARING)
         except Exception as err:
-            # The rows still say that the VANs are being unplugged: go on.
+            # The rows still have the state "unplugging", which is enough to
+            # continue.
             result.journal_errors.append(_journal_error(host, err))
     try:
         _unprepare(host, detached, step, result)
@@ -146,9 +147,9 @@ def _mark(
 
     :returns: the entries that may be undone
     """
-    # A row that says "plugged", or may say so because its commit failed,
-    # must keep its device. Every other state says by itself that there is
-    # something to undo.
+    # If this write fails, a VAN whose row says "plugged" must keep its
+    # device. A row in any other state already says that there is something to
+    # undo.
     half_done = [e for e in entries if e.van.state != states.PLUGGED]
     try:
         host.journal.mark(entries, states.UNPLUGGING)
@@ -163,8 +164,8 @@ def _unplug(
 ) -> BaseException | None:
     """Undo instance halves, last plugged first.
 
-    :returns: what interrupted this thread in an undo, such as an
-        eventlet.Timeout
+    :returns: the exception that interrupted this thread during an undo, such
+        as an eventlet.Timeout; None if there was none
     """
     interrupt: BaseException | None = None
     for entry in reversed(entries):

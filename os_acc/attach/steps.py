@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""One step of one VAN: a call of a driver or plugin, with its log lines."""
+"""Runs one step of one VAN: calls a driver or plugin, and logs it."""
 
 from __future__ import annotations
 
@@ -27,10 +27,12 @@ LOG = logging.getLogger(__name__)
 
 
 class Steps:
-    """The five calls of the two contracts. Each raises StepFailed.
+    """The five steps of a VAN, each a call of its driver or plugin.
+
+    A step that fails raises StepFailed.
 
     :param host: has the drivers, the plugins and the journal
-    :param callback: is told of each step's progress; None: nobody is
+    :param callback: gets the progress of each step; may be None
     """
 
     def __init__(
@@ -43,10 +45,10 @@ class Steps:
         self._reporter = progress.Reporter(callback)
 
     def prepare(self, entry: journal.Entry) -> None:
-        """Call prepareVAN, and check what it made.
+        """Call prepareVAN, and check the handle and the function.
 
-        It runs in a thread of its own. Whatever the driver raises, also a
-        sys.exit(), is a failure of the driver.
+        The caller runs it in a thread of its own. So any exception, even
+        SystemExit, counts as a failure of the driver.
         """
 
         def act() -> None:
@@ -73,12 +75,12 @@ class Steps:
         self._run(entry, 'prepareVAN', act, wrap_all=True)
 
     def _check_programmed(self, van: objects.VAN) -> None:
-        """Refuse a device whose programming failed, whatever the driver.
+        """Refuse a device whose programming failed, for every driver.
 
-        The VAN is saved already: whoever programs the device from now on
-        sees that the VAN uses it.
+        The VAN is saved already, so a caller that programs the device from
+        now on sees that the VAN uses it.
 
-        :raises DeviceError: its programming failed or has not ended
+        :raises DeviceError: if the programming failed or has not ended
         """
         if van.device is None:
             return
@@ -112,7 +114,7 @@ class Steps:
         )
 
     def unplug(self, entry: journal.Entry) -> None:
-        """Undo plug. Whatever it raises does not stop the other undos."""
+        """Undo plug. Any exception of the plugin becomes StepFailed."""
 
         def act() -> None:
             plugin = self._extensions.plugin(entry.van.plugin)
@@ -121,7 +123,7 @@ class Steps:
         self._run(entry, 'unplug', act, wrap_all=True)
 
     def unprepare(self, entry: journal.Entry) -> None:
-        """Undo prepareVAN. Whatever it raises does not stop other undos."""
+        """Undo prepareVAN. Any exception of the driver becomes StepFailed."""
 
         def act() -> None:
             driver = self._extensions.driver(entry.van.driver)
@@ -169,7 +171,7 @@ class Steps:
             act()
         except BaseException as err:
             if not isinstance(err, Exception) and not wrap_all:
-                # It interrupts the caller's thread: no failure of the step.
+                # It interrupts the caller's thread. The step did not fail.
                 raise
             text = exception.describe(err)
             tell(progress.FAILED, message=text)
@@ -193,7 +195,7 @@ class Steps:
 def failure(
     van: objects.VAN, step: str, err: BaseException
 ) -> exception.StepFailed:
-    """The error of a step.
+    """Make the error of a step.
 
     :param err: what the driver or plugin raised
     """
@@ -206,9 +208,9 @@ def failure(
 
 
 def is_interruption(err: BaseException | None) -> bool:
-    """Whether err came from outside of the step, for the caller's thread.
+    """Whether err interrupts the caller's thread and is not of the step.
 
-    Such as eventlet.Timeout and GreenletExit. KeyboardInterrupt and
+    Examples are eventlet.Timeout and GreenletExit. KeyboardInterrupt and
     SystemExit in an undo count as failures of that undo.
     """
     return err is not None and not isinstance(

@@ -10,7 +10,7 @@
 
 PowerVM moves whole slots between partitions, so there is nothing to bind on
 the host. The driver finds the slot in the inventory of the managed system and
-checks that an LPAR may have it.
+checks that no other partition has it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ OPTS = (
         'resource_class',
         default='CUSTOM_POWER_IO_SLOT',
         help='Resource class of the slots. The driver handles requests for '
-        'it.',
+        'this resource class.',
     ),
 )
 
@@ -48,7 +48,9 @@ _PARENT = 'ParentSlotDynamicReconfigurationConnectorIndex'
 class Slot:
     """A slot in the inventory of the managed system.
 
-    :ivar vendor_id: 4 hex digits; empty if unknown; so are the next two
+    :ivar vendor_id: 4 hex digits; empty if unknown
+    :ivar product_id: as vendor_id
+    :ivar class_code: as vendor_id
     :ivar owner: UUID of the partition that has the slot, in upper case; None
         if the slot is free
     :ivar owner_name: the name of that partition
@@ -82,7 +84,10 @@ class Slot:
 
 
 def location_trait(drc_name: str) -> str:
-    """The trait of a location code: CUSTOM_LOCATION_U78CB_001_..._P1_C7."""
+    """Return the trait of a location code.
+
+    For example, CUSTOM_LOCATION_U78CB_001_WZS0JZB_P1_C7.
+    """
     return 'CUSTOM_LOCATION_' + re.sub('[^A-Z0-9_]', '_', drc_name.upper())
 
 
@@ -147,7 +152,9 @@ class DRCDriver(driver.DriverBase):
     def unprepareVAN(
         self, van: objects.VAN, instance_info: objects.InstanceInfo
     ) -> None:
-        """Check that the LPAR has released the slot. Nothing is undone.
+        """Check that the LPAR has released the slot.
+
+        There is nothing to undo, because prepareVAN changes nothing.
 
         :raises DeviceBusy: if the instance's LPAR still has the slot
         """
@@ -179,13 +186,14 @@ class DRCDriver(driver.DriverBase):
                 except exception.DeviceBusy:
                     continue
                 van.handle, van.device = slot.handle, slot.address
-                # Saved under the lock, so that the next request sees it.
+                # Save while the lock is held, so that the next request sees
+                # that the slot is in use.
                 van.save()
                 return
         raise exception.DeviceNotFound(
             wanted=f'request {request.uuid}',
-            reason='no free slot has the traits '
-            f'{", ".join(request.traits) or "(any)"}',
+            reason='no slot is free that has the traits '
+            f'{", ".join(request.traits) or "(none requested)"}',
         )
 
 
@@ -240,7 +248,8 @@ def _find(handle: objects.DRCHandle, slots: dict[str, Slot]) -> Slot:
             subject=f'slot {handle.drc_index}',
             field='drc_name',
             value=handle.drc_name,
-            expected=f'{slot.handle.drc_name!r}, the location of that slot',
+            expected=f'{slot.handle.drc_name!r}, the location code of that '
+            'slot',
         )
     return slot
 

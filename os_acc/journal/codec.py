@@ -7,12 +7,13 @@
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
 
-"""What a row of the journal says, and how it is written and read.
+"""Writes and reads the contents of a journal row.
 
-The fields of a VAN in schema.VAN_COLUMNS are stored in columns only; all
-others, and what a newer os-acc added, are in its JSON. The column handle is
-the identity of the VAN's handle or, before there is one, of the handle that
-the request names: the unique index on it keeps one device out of two guests.
+The fields of a VAN in schema.VAN_COLUMNS are stored in columns only. All other
+fields, and those that a newer os-acc added, are in the VAN's JSON. The column
+handle has the identity of the VAN's handle or, while the VAN has none, of the
+handle that the request names. The unique index on this column prevents that
+two guests get the same device.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _R = TypeVar('_R')
 _DATA = 'versioned_object.data'
 _CHANGES = 'versioned_object.changes'
 
-# What reading a damaged or unknown text raises.
+# The errors of reading a damaged text, or one of an unknown class.
 _UNREADABLE = (
     ovo_exception.VersionedObjectsException,
     exception.InvalidRequest,
@@ -54,11 +55,12 @@ _UNREADABLE = (
 
 @dataclasses.dataclass
 class Entry:
-    """A row: a VAN, and what it takes to finish or undo it.
+    """A row: a VAN, and what is needed to finish or undo its plug.
 
-    :ivar live: whether it was plugged or unplugged with live=True
-    :ivar attached: the plugin may have acted on it and not undone that
-    :ivar started: the driver may have acted on it
+    :ivar live: whether the VAN was last plugged or unplugged with live=True
+    :ivar attached: the plugin may have done the instance half, and has not
+        undone it
+    :ivar started: the driver may have done a part of the device half
     """
 
     van: objects.VAN
@@ -70,7 +72,7 @@ class Entry:
 
     @property
     def names_function(self) -> bool:
-        """Whether its request says what must be programmed."""
+        """Whether the request names a function or a bitstream to program."""
         return (
             self.request.function_id is not None
             or self.request.bitstream is not None
@@ -79,13 +81,15 @@ class Entry:
 
 @dataclasses.dataclass(frozen=True)
 class Holder:
-    """Who has a handle or a device, by the columns alone.
+    """The VAN that has a handle or a device.
 
-    :ivar handle: identity of the handle; None: it has none yet
-    :ivar device: address of the parent device; None: not known yet
+    Only the columns are read, so this also works for unreadable rows.
+
+    :ivar handle: identity of the handle; None if the VAN has none yet
+    :ivar device: address of the parent device; None if not known yet
     :ivar van_uuid: UUID of the VAN
-    :ivar instance_uuid: UUID of its instance
-    :ivar state: of the VAN
+    :ivar instance_uuid: UUID of the VAN's instance
+    :ivar state: state of the VAN
     """
 
     handle: str | None
@@ -97,16 +101,16 @@ class Holder:
 
 @dataclasses.dataclass(frozen=True)
 class UnreadableRow(Holder):
-    """A row whose VAN cannot be read; it goes on holding what it holds.
+    """A row that cannot be read. Its VAN keeps its handle and device.
 
-    :ivar reason: why it cannot be read
+    :ivar reason: why the row cannot be read
     """
 
     reason: str
 
 
 def van_columns(van: objects.VAN) -> dict[str, Any]:
-    """The columns of a VAN, with the names of the columns."""
+    """Return the columns of a VAN, by the name of the column."""
     primitive = van.obj_to_primitive()
     data = primitive[_DATA]
     for name in schema.VAN_COLUMNS:
@@ -116,13 +120,13 @@ def van_columns(van: objects.VAN) -> dict[str, Any]:
     row['updated_at'] = changed.isoformat()
     row['van'] = _text(primitive)
     if van.handle is not None:
-        # Else the handle that the request names stays claimed.
+        # Without a handle, the column keeps the handle of the request.
         row['handle'] = van.handle.identity
     return row
 
 
 def entry_columns(entry: Entry) -> dict[str, Any]:
-    """The columns of a new row."""
+    """Return the columns of a new row, by the name of the column."""
     claim = entry.request.handle
     return {
         'handle': claim.identity if claim is not None else None,
@@ -185,7 +189,7 @@ def readable(
 
 
 def unreadable(rows: list[sqlite3.Row]) -> list[UnreadableRow]:
-    """Name those rows that cannot be read, and say why."""
+    """List the rows that cannot be read, with the reasons."""
     found = []
     for row in rows:
         try:
@@ -204,7 +208,7 @@ def read(
 ) -> _R:
     """Read a row that must be readable.
 
-    :raises JournalError: if it cannot be read; names it
+    :raises JournalError: if it cannot be read; the error names the VAN
     """
     try:
         return decode(row)
@@ -212,8 +216,8 @@ def read(
         raise database.error(
             path,
             f'VAN {row["uuid"]} of instance {row["instance_uuid"]} cannot be '
-            'read (did a newer os-acc write it, or was its driver '
-            f'removed?): {exception.describe(err)}',
+            'read (did a newer os-acc write it, or was the package of its '
+            f'handle class removed?): {exception.describe(err)}',
         ) from err
 
 
@@ -232,7 +236,7 @@ def _text(obj_primitive: dict[str, Any]) -> str:
 
 
 def _unchanged(value: Any) -> Any:
-    """Leave the lists of changed fields out: what is stored is unchanged."""
+    """Remove the lists of changed fields: a stored object has no changes."""
     if isinstance(value, dict):
         return {
             key: _unchanged(inner)

@@ -9,13 +9,13 @@
 
 """Group commit: writes of several threads share one transaction.
 
-A commit waits for the disk, which takes longer than all else that a write
-does. So the first thread that comes leads: it begins a transaction, does its
-own write and those of the threads that wait by then, and commits once. Who
-comes during the commit waits for the next one.
+A commit waits for the disk, which takes longer than the rest of a write. So
+the first thread that writes becomes the leader: it begins a transaction, does
+its own write and the writes of all threads that are waiting by then, and
+commits once. A thread that arrives during the commit waits for the next one.
 
-Each write has a savepoint of its own, so one that fails undoes nothing of the
-others. All return when the commit is on the disk, or raise.
+Each write has its own savepoint, so a write that fails does not undo the
+others. All threads return when the commit is on the disk, or raise an error.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _R = TypeVar('_R')
 class _Write:
     """One thread's part of a transaction.
 
-    :ivar done: it is on the disk, or has failed with an error
+    :ivar done: the write is on the disk, or has failed with an error
     """
 
     act: Callable[[sqlite3.Connection], Any]
@@ -54,7 +54,7 @@ class _Write:
 class _Batch:
     """The writes of one transaction.
 
-    :ivar committing: the commit was begun, so it may be on the disk
+    :ivar committing: the commit has begun, so the writes may be on the disk
     """
 
     writes: list[_Write]
@@ -64,7 +64,7 @@ class _Batch:
 class Commits:
     """Writes to one journal, from many threads.
 
-    :param connected: the connections to it
+    :param connected: the connections to the journal
     """
 
     def __init__(self, connected: connections.Connections) -> None:
@@ -91,16 +91,17 @@ class Commits:
         act: Callable[[sqlite3.Connection], _R],
         is_there: Callable[[sqlite3.Connection], bool],
     ) -> _R:
-        """Do a write; it is on the disk when this returns.
+        """Do a write. It is on the disk when this method returns.
 
         :param act: executes the statements. It may be called in another
             thread, and again after an interrupt, so it must change nothing
             but the journal
         :param is_there: returns whether the journal has what act writes. It
             is called if a commit reports an error but may have succeeded
-        :returns: what act returned
-        :raises JournalBusy: if another process was writing all the time
-        :raises JournalError: if it cannot be written; then it is not there
+        :returns: the result of act
+        :raises JournalBusy: if another process was writing until the timeout
+        :raises JournalError: if the write failed; the journal does not have
+            it then
         """
         write = _Write(act, is_there)
         try:
@@ -126,7 +127,7 @@ class Commits:
             while self._leader is not None and not write.done:
                 left: float | None = deadline - time.monotonic()
                 if write not in self._waiting:
-                    # Its transaction has begun, and will end.
+                    # A leader has begun its transaction, which will end.
                     left = None
                 elif left is not None and left <= 0:
                     raise exception.JournalBusy(
@@ -150,7 +151,7 @@ class Commits:
                 write.done = True
 
     def _transact(self, batch: _Batch) -> None:
-        """Do all writes that wait by now, in one transaction."""
+        """Do all writes that are waiting now, in one transaction."""
         with self._connections.use() as db:
             db.execute('BEGIN IMMEDIATE')
             with self._changed:
@@ -170,7 +171,8 @@ class Commits:
             write.result = write.act(db)
         except Exception as err:
             if not db.in_transaction:
-                # sqlite has undone all, as it may if the disk is full.
+                # sqlite has rolled back the whole transaction, as it may do
+                # when the disk is full.
                 raise
             db.execute('ROLLBACK TO one')
             write.error = err
@@ -180,9 +182,9 @@ class Commits:
         db.execute('RELEASE one')
 
     def _fail(self, batch: _Batch, own: _Write, err: BaseException) -> None:
-        """Tell the writes of a transaction that failed what became of them.
+        """Set the results of the writes of a transaction that failed.
 
-        :param err: what failed, or what interrupted this thread
+        :param err: the error, or the exception that interrupted this thread
         """
         there: list[_Write] = []
         if batch.committing:
@@ -198,7 +200,8 @@ class Commits:
                 )
                 write.error.__cause__ = err
             elif write is not own:
-                # Only this thread is interrupted: another one leads again.
+                # Only this thread is interrupted. Another thread becomes the
+                # leader and does the write.
                 again.append(write)
         with self._changed:
             batch.writes = [w for w in batch.writes if w not in again]
@@ -207,7 +210,7 @@ class Commits:
             own.error = err
 
     def _find(self, writes: list[_Write]) -> list[_Write]:
-        """Return the writes that the journal has, whatever was reported."""
+        """Return the writes that the journal has in spite of the error."""
         try:
             return self._connections.read(
                 lambda db: [write for write in writes if write.is_there(db)]

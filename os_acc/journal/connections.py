@@ -29,17 +29,18 @@ _R = TypeVar('_R')
 # Idle connections that are kept for the next use.
 _IDLE = 4
 
-# Connections that a fork left open: closing them would harm the parent's.
+# Connections that a fork left open. A child must not even close a connection
+# of its parent (sqlite.org/howtocorrupt.html, 2.6).
 _abandoned: list[sqlite3.Connection] = []
 
 
 class Connections:
     """Opens connections when they are needed, and keeps some idle ones.
 
-    Each use has a connection for itself: sqlite's write-ahead log lets
-    readers read while another connection writes. Before each use the file is
-    compared with the one that was opened. If somebody has put another journal
-    in its place, that one is checked and used from then on.
+    Each use has its own connection, because sqlite's write-ahead log lets
+    connections read while another one writes. Before each use, the file is
+    compared with the one that was opened. If another journal has been put in
+    its place, the new file is checked and used from then on.
 
     :param state_path: the journal's folder
     :param timeout: seconds to wait for another process
@@ -52,24 +53,25 @@ class Connections:
         self._closed = False
         self._mutex = threading.Lock()
         self._idle: list[sqlite3.Connection] = []
-        #: The file that was checked; the idle connections are to this one.
+        #: The file that was checked, and that the idle connections have open.
         self._checked: database.Identity | None = None
         forking.register(self)
 
     def create(self) -> None:
-        """Create or migrate the journal; set a damaged one aside.
+        """Create or migrate the journal, or set a damaged one aside.
 
-        :raises JournalError: as journal_file.prepare
+        :raises JournalError: see journal_file.prepare
         """
         journal_file.prepare(self._state_path, self.timeout, create=True)
         self._checked = database.identity(self.path)
 
     def read(self, act: Callable[[sqlite3.Connection], _R]) -> _R:
-        """Return what act returns for a connection.
+        """Call act with a connection, and return its result.
 
-        :param act: only reads, and takes all rows before it returns
-        :raises JournalMissing: if there was no journal yet
-        :raises JournalError: if the journal is gone, unsound or unreadable
+        :param act: only reads, and fetches all rows before it returns
+        :raises JournalMissing: if there is no journal yet
+        :raises JournalError: if the journal was removed, is damaged or cannot
+            be read
         """
 
         def attempt() -> _R:
@@ -80,9 +82,11 @@ class Connections:
 
     @contextlib.contextmanager
     def use(self) -> Iterator[sqlite3.Connection]:
-        """Have a connection for one thread. Do not wait inside.
+        """Give a connection to one thread. Do not wait inside the block.
 
-        :raises JournalError: as read
+        A fork waits until the block ends.
+
+        :raises JournalMissing, JournalError: as read()
         """
         pid = os.getpid()
         with forking.in_use(self.path):
@@ -90,8 +94,7 @@ class Connections:
             try:
                 yield db
             except BaseException:
-                # Whatever state it is in, closing it undoes what it has not
-                # committed.
+                # Closing a connection rolls back what it has not committed.
                 if os.getpid() == pid:
                     db.close()
                 else:
@@ -109,19 +112,19 @@ class Connections:
                 db.close()
 
     def check_place(self) -> None:
-        """See that the journal is still the file that was opened.
+        """Check that the journal is still the file that was opened.
 
         :raises JournalError: if the file was renamed, removed or replaced
         """
         if database.identity(self.path) != self._checked:
             raise database.error(
                 self.path,
-                'it was renamed or replaced while it was written: what was '
-                'written last is in the old file',
+                'it was renamed or replaced during a write; the last write '
+                'is in the old file',
             )
 
     def close(self) -> None:
-        """Close all. Each use from now on is an error."""
+        """Close all connections. Every later use raises JournalError."""
         with forking.in_use(self.path):
             with self._mutex:
                 self._closed = True
@@ -153,13 +156,14 @@ class Connections:
                 return self._idle.pop(), identity
         db = database.connect(self.path)
         if database.identity(self.path) != identity:
-            # It was replaced just now: which of the two is open?
+            # The file was replaced meanwhile, so either of the two files may
+            # be open.
             db.close()
             return self._take()
         return db, identity
 
     def _check(self) -> database.Identity:
-        """Check a file that is not the one opened before."""
+        """Check the journal's file if it is not the one opened before."""
         self._close_idle()
         try:
             journal_file.prepare(self._state_path, self.timeout, create=False)

@@ -9,8 +9,9 @@
 
 """The journal's use of sqlite3: connect, wait, and report errors.
 
-No connection waits inside sqlite. Its busy timeout sleeps in C, which stops
-all green threads of a process. until_free() waits in Python instead.
+No connection waits inside sqlite, because sqlite's busy timeout sleeps in C
+and so stops all green threads of the process. until_free() waits in Python
+instead.
 """
 
 from __future__ import annotations
@@ -32,12 +33,13 @@ from os_acc import exception
 _FIRST_PAUSE = 0.001
 _LONGEST_PAUSE = 0.025
 
-# Bytes: less than sqlite needs for its files beside the journal.
+# Free bytes below which the disk counts as full: sqlite needs more for its
+# files beside the journal.
 _LITTLE = 64 * 1024
 
 _R = TypeVar('_R')
 
-#: A file, whatever its name is: device and inode.
+#: The identity of a file: device number and inode. It survives a rename.
 Identity = tuple[int, int]
 
 
@@ -55,7 +57,7 @@ def connect(path: str) -> sqlite3.Connection:
         check_same_thread=False,
     )
     db.row_factory = sqlite3.Row
-    # A damaged text must not hide the other rows.
+    # A text that is not UTF-8 must not make the other rows unreadable.
     db.text_factory = functools.partial(
         str, encoding='utf-8', errors='surrogateescape'
     )
@@ -68,7 +70,7 @@ def execute(
     statement: str,
     values: Mapping[str, Any] | Sequence[Any] = (),
 ) -> sqlite3.Cursor:
-    """Execute a statement, with any text made storable. See storable()."""
+    """Execute a statement, after storable() has changed its values."""
     if isinstance(values, Mapping):
         return db.execute(
             statement, {name: storable(v) for name, v in values.items()}
@@ -77,7 +79,7 @@ def execute(
 
 
 def storable(value: Any) -> Any:
-    r"""Replace what UTF-8 cannot encode by escapes such as \udc80.
+    r"""Replace characters that UTF-8 cannot encode by escapes like \udc80.
 
     Python puts a lone surrogate in place of a byte that it cannot decode
     (PEP 383), for example in the name of a file in an error's text.
@@ -88,7 +90,7 @@ def storable(value: Any) -> Any:
 
 
 def code(err: sqlite3.Error) -> int | None:
-    """Return sqlite's primary result code; None for an error of Python's."""
+    """Return sqlite's primary result code; None if sqlite set none."""
     extended = getattr(err, 'sqlite_errorcode', None)
     return None if extended is None else extended & 0xFF
 
@@ -98,10 +100,10 @@ def error(path: str, reason: str) -> exception.JournalError:
 
 
 def until_free(path: str, timeout: float, act: Callable[[], _R]) -> _R:
-    """Call act until another connection's lock does not stop it.
+    """Call act again until no lock of another connection stops it.
 
     :param timeout: seconds
-    :raises JournalBusy: if the lock was held all the time
+    :raises JournalBusy: if another connection held a lock until the timeout
     :raises JournalError: if sqlite reports another error
     """
     deadline = time.monotonic() + timeout
@@ -122,9 +124,9 @@ def until_free(path: str, timeout: float, act: Callable[[], _R]) -> _R:
 
 
 def identity(path: str) -> Identity | None:
-    """Return which file a path names; None if there is none.
+    """Return the identity of the file at a path; None if there is no file.
 
-    :raises JournalError: if the path cannot be looked at
+    :raises JournalError: if the path cannot be examined
     """
     try:
         found = os.stat(path)
@@ -136,9 +138,11 @@ def identity(path: str) -> Identity | None:
 
 
 def hint(path: str) -> str:
-    """Say what sqlite's texts do not: wrong user, or full disk.
+    """Explain an error of sqlite: wrong user, or full disk.
 
-    :returns: a sentence to append; empty if neither is the case
+    sqlite's own texts do not say this.
+
+    :returns: a sentence to append to the error; empty if neither applies
     """
     folder = os.path.dirname(path)
     with contextlib.suppress(OSError):

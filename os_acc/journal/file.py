@@ -7,11 +7,11 @@
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
 
-"""The journal's file: created, checked, migrated, set aside, rebuilt.
+"""Creates, checks, migrates, sets aside and rebuilds the journal's file.
 
-A damaged journal is never replaced silently. It is renamed ("set aside"), and
-as long as such a file lies there without a journal beside it, opening fails
-and says what to do.
+A damaged journal is never replaced silently. It is renamed ("set aside").
+While there is such a file and no journal beside it, opening the journal fails
+with an error that says what to do.
 """
 
 from __future__ import annotations
@@ -39,17 +39,18 @@ REBUILT = '.rebuilt-'
 
 _WAY_OUT = (
     'Run "os-acc --state-path {} recover --rebuild" to start a new journal '
-    'from what can still be read. Then plug each instance again as before '
-    '(nova-compute: restart it); that takes up what is still there.'
+    'from what can still be read. Then plug each instance again with the '
+    'same requests as before (for Nova: restart nova-compute).'
 )
 
 
 class Rebuilt(NamedTuple):
     """What rebuild() did.
 
-    :ivar vans: rows of VANs that were taken over
-    :ivar programs: records of programmed devices that were taken over
-    :ivar lost: rows that could be read, but clash with others
+    :ivar vans: number of rows of VANs that were copied
+    :ivar programs: number of records of programmed devices that were copied
+    :ivar lost: number of rows that could be read but not copied, because they
+        conflict with other rows
     """
 
     vans: int
@@ -63,16 +64,16 @@ def path_in(state_path: str) -> str:
 
 
 def prepare(state_path: str, timeout: float, create: bool) -> None:
-    """Check that there is a sound journal.
+    """Check that there is an undamaged journal.
 
-    :param state_path: its folder
+    :param state_path: the journal's folder
     :param timeout: seconds to wait for another writer
-    :param create: also create or migrate it, make it private, and set a
-        damaged one aside; False: change nothing
-    :raises JournalMissing: if there is none, and create is False
-    :raises JournalBusy: if another process locks it
-    :raises JournalError: if it is damaged, was set aside, has another schema
-        or cannot be opened; says what to do
+    :param create: True: also create or migrate the journal, set its mode to
+        0600, and set a damaged one aside; False: change nothing
+    :raises JournalMissing: if there is no journal, and create is False
+    :raises JournalBusy: if another process holds a lock on the journal
+    :raises JournalError: if the journal is damaged, was set aside, has
+        another schema or cannot be opened; the error says what to do
     """
     path = path_in(state_path)
     with forking.in_use(path):
@@ -80,12 +81,12 @@ def prepare(state_path: str, timeout: float, create: bool) -> None:
             if damaged := _damaged(path):
                 raise database.error(
                     path,
-                    f'it was damaged and is set aside as {damaged[-1]}. '
+                    f'it was damaged and was set aside as {damaged[-1]}. '
                     + _WAY_OUT.format(state_path),
                 )
             if not create:
                 raise exception.JournalMissing(
-                    path=path, reason='there is none'
+                    path=path, reason='it does not exist'
                 )
             _create(path, timeout)
         try:
@@ -118,15 +119,18 @@ def _cannot(
 def _create(
     path: str, timeout: float, fill: Callable[[str], None] | None = None
 ) -> None:
-    """Create the file under another name and link it: whole, or not at all.
+    """Create the journal's file.
+
+    The file gets another name first and is linked when it is complete, so
+    that no other process sees a part of it.
 
     :param fill: inserts rows before the file is linked
     """
     folder = os.path.dirname(path)
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)
-        # mkstemp gives it mode 0600; sqlite's own files beside it get the
-        # same.
+        # mkstemp gives the file mode 0600. sqlite's own files beside it get
+        # the same mode.
         fd, new = tempfile.mkstemp(prefix=NAME + '.new-', dir=folder)
     except OSError as err:
         raise database.error(
@@ -142,7 +146,7 @@ def _create(
         if fill is not None:
             fill(new)
         with contextlib.suppress(FileExistsError):
-            # If another process was faster, its file is the journal.
+            # If another process was faster, use its file.
             os.link(new, path)
         folder_fd = os.open(folder, os.O_RDONLY)
         os.fsync(folder_fd)
@@ -154,7 +158,7 @@ def _create(
 
 
 def _check(path: str, timeout: float) -> str | None:
-    """Return what is wrong with the file; None if it is sound."""
+    """Return what is wrong with the file; None if it is undamaged."""
 
     def check() -> str | None:
         try:
@@ -178,7 +182,7 @@ def _check(path: str, timeout: float) -> str | None:
 
 
 def set_aside(path: str, suffix: str) -> str:
-    """Rename the file, and what sqlite keeps beside it.
+    """Rename the file, and the files that sqlite keeps beside it.
 
     :returns: the new name
     """
@@ -193,14 +197,14 @@ def rebuild(state_path: str, timeout: float) -> Rebuilt:
     """Start a new journal in place of one that was set aside as damaged.
 
     :param timeout: seconds to wait for another writer
-    :returns: how many rows were taken over and how many were lost; what
-        cannot be read cannot be counted
-    :raises JournalError: if there is a journal, or nothing was set aside
+    :returns: how many rows were copied and how many were lost; rows that
+        cannot be read are not counted
+    :raises JournalError: if there is a journal, or none was set aside
     """
     path = path_in(state_path)
     damaged = _damaged(path)
     if os.path.exists(path):
-        raise database.error(path, 'it is there; nothing to rebuild')
+        raise database.error(path, 'it exists: nothing to rebuild')
     if not damaged:
         raise database.error(path, 'no damaged journal was set aside')
     kept = dict.fromkeys(schema.TABLES, 0)
@@ -237,17 +241,20 @@ def rebuild(state_path: str, timeout: float) -> Rebuilt:
 
 
 def _damaged(path: str) -> list[str]:
-    """List the files that were set aside, newest last, without sqlite's."""
+    """List the journals that were set aside, newest last.
+
+    The files that sqlite kept beside them are left out.
+    """
     return sorted(glob.glob(glob.escape(path) + DAMAGED + '*[0-9]'))
 
 
 def _salvage(path: str) -> list[tuple[str, sqlite3.Row]]:
-    """Read the rows of a damaged file, up to where it cannot be read."""
+    """Read the rows of a damaged file, each table up to its first error."""
     rows: list[tuple[str, sqlite3.Row]] = []
     for table in schema.TABLES:
         with contextlib.suppress(sqlite3.Error):
             with contextlib.closing(database.connect(path)) as db:
-                # Row by row, so that what comes before the damage is kept.
+                # Reading row by row keeps the rows before the damage.
                 rows.extend(
                     (table, row)
                     for row in db.execute(

@@ -7,17 +7,18 @@
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
 
-"""A fork closes all connections first, and both processes open new ones.
+"""Closes all connections before a fork; both processes then open new ones.
 
-A sqlite connection must not cross a fork. Nor does a new connection help the
-child while its parent had one: sqlite keeps a process's locks on a file in
-memory, and the child inherits that memory without the locks, so what it
-writes can be lost (sqlite.org/howtocorrupt.html, 2.6 and 2.2).
+A sqlite connection must not be used across a fork. It is not enough that the
+child opens a new connection while the parent has one open: sqlite keeps the
+locks of a process on a file in memory, and the child inherits this memory but
+not the locks. What the child writes can then be lost
+(sqlite.org/howtocorrupt.html, 2.6 and 2.2).
 
-So before a fork the forking thread waits until no thread uses a connection,
-closes all of them, and lets no thread begin until the fork is done.
-subprocess does not run these hooks unless it has a preexec_fn, and needs
-none: its child uses no connection and closes its files.
+So before a fork, the forking thread waits until no thread uses a connection,
+closes all connections, and lets no thread use one until the fork is done.
+subprocess does not run these hooks unless it has a preexec_fn. It does not
+need them, because its child uses no connection and closes its files.
 """
 
 from __future__ import annotations
@@ -42,30 +43,30 @@ LONGEST_WAIT = 60.0
 
 
 class Resource(Protocol):
-    """What has connections, and locks that the child cannot inherit."""
+    """An object with connections, or locks that a child cannot inherit."""
 
     def before_fork(self) -> None:
-        """Close all connections; no thread uses one now."""
+        """Close all connections. No thread uses one at this time."""
 
     def after_fork_in_child(self, abandon: bool) -> None:
-        """Forget the other threads of the parent, which are not here.
+        """Forget the other threads of the parent. The child has only one.
 
-        :param abandon: the connections could not be closed: keep them open
-            and never touch them again
+        :param abandon: True: the connections could not be closed before the
+            fork; keep them open and never use them again
         """
 
 
 class _Guard:
-    """Who uses connections now, and whether a fork is under way."""
+    """The threads that use connections now, and the forks under way."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
         self.resources: weakref.WeakSet[Resource] = weakref.WeakSet()
-        #: Thread, and how many uses it has entered.
+        #: How many uses each thread has entered, by the thread's id.
         self.users: collections.Counter[int] = collections.Counter()
         self.forks = 0
         self.all_closed = True
-        #: This process was forked while a connection was open.
+        #: Whether this process was forked while a connection was open.
         self.spoilt = False
 
 
@@ -73,18 +74,19 @@ _guard = _Guard()
 
 
 def register(resource: Resource) -> None:
-    """Have a resource told of forks, as long as it lives."""
+    """Call a resource at each fork, as long as the resource exists."""
     with _guard.changed:
         _guard.resources.add(resource)
 
 
 @contextlib.contextmanager
 def in_use(path: str) -> Iterator[None]:
-    """Hold off forks while a connection is used, or opened and closed.
+    """Delay forks while a connection is opened, used or closed.
 
-    Do not wait for anybody inside. A thread may enter again inside.
+    Do not wait for other threads inside the block. A thread may enter the
+    block again inside.
 
-    :param path: the journal's, for the error
+    :param path: the path of the journal, for the error
     :raises JournalError: if this process was forked from one that could not
         close its connections
     """
@@ -93,18 +95,19 @@ def in_use(path: str) -> Iterator[None]:
         raise exception.JournalError(
             path=path,
             reason=f'process {os.getpid()} was forked while its parent was '
-            'writing; use it in a new process',
+            'using the journal; use the journal in a new process',
         )
     me = threading.get_ident()
     with guard.changed:
-        # A thread that is inside already would stop the fork for ever.
+        # A thread that is inside already must not wait for the fork: the fork
+        # waits for this thread.
         while guard.forks and me not in guard.users:
             guard.changed.wait()
         guard.users[me] += 1
     try:
         yield
     finally:
-        # In the child of a fork inside, the guard is another one.
+        # If the process was forked inside, the child has another guard.
         if guard is _guard:
             with guard.changed:
                 guard.users[me] -= 1
@@ -119,8 +122,8 @@ def _before() -> None:
     me = threading.get_ident()
     with guard.changed:
         guard.forks += 1
-        # This thread itself may be inside, for example in a signal handler:
-        # waiting for it would never end.
+        # This thread itself may be inside, for example if it forks in a signal
+        # handler. It must not wait for itself.
         while guard.users.keys() - {me}:
             left = deadline - time.monotonic()
             if left <= 0:

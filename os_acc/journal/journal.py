@@ -7,12 +7,12 @@
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
 
-"""Journal: this host's VANs on disk, across kill -9, full disk and reboot.
+"""Journal: keeps this host's VANs on disk, safe from crashes and reboots.
 
-One sqlite3 file in WAL mode with full sync: a commit is on the disk when it
-returns, and readers wait for nobody. Beside the VAN a row has what another
-process needs to finish or undo it: the request, the instance and whether it
-was live.
+The journal is one sqlite3 file in WAL mode with full sync: a commit is on the
+disk when it returns, and readers do not wait for writers. Besides the VAN, a
+row has what another process needs to finish or undo the plug: the request, the
+instance, and whether the call was live.
 """
 
 from __future__ import annotations
@@ -42,16 +42,17 @@ _R = TypeVar('_R')
 class Journal:
     """The journal of one state path.
 
-    Safe from many threads, green ones too, and across forks: each process
-    opens its own connections when it needs them.
+    It may be used from many threads (native or green) and across forks: each
+    process opens its own connections when it needs them.
 
-    :param state_path: the folder
+    :param state_path: the journal's folder
     :param timeout: seconds to wait for another writer
-    :param read_only: change nothing, neither the rows nor the file, and look
-        at the file only when it is asked for something. While there is no
-        journal, it reads as empty. False: create or migrate the file, and
-        set a damaged one aside
-    :raises JournalError: if it cannot be opened; says why and what to do
+    :param read_only: True: never change the rows or the file, and open the
+        file only when something is read; while there is no file, the journal
+        reads as empty. False: create or migrate the file, and set a damaged
+        one aside
+    :raises JournalError: if the journal cannot be opened; the error says why
+        and what to do
     """
 
     def __init__(
@@ -66,13 +67,13 @@ class Journal:
             self._connections.create()
 
     def close(self) -> None:
-        """Close the connections. Each later call is an error."""
+        """Close the connections. Every later call raises JournalError."""
         self._connections.close()
 
     def exists(self) -> bool:
-        """Say whether there is a journal.
+        """Return whether there is a journal.
 
-        :raises JournalError: if the folder cannot be looked at
+        :raises JournalError: if the folder cannot be examined
         """
         return database.identity(self.path) is not None
 
@@ -87,7 +88,7 @@ class Journal:
     def entries(self, instance_uuid: str | None = None) -> list[codec.Entry]:
         """Read the readable rows, in the order in which they were added.
 
-        :param instance_uuid: of this instance; None: of all
+        :param instance_uuid: only the rows of this instance; None: all rows
         """
         return codec.readable(self._of(instance_uuid), codec.to_entry)
 
@@ -100,16 +101,17 @@ class Journal:
     def unreadable(
         self, instance_uuid: str | None = None
     ) -> list[codec.UnreadableRow]:
-        """Name the rows that entries() leaves out, and say why.
+        """List the rows that entries() leaves out, with the reasons.
 
-        :param instance_uuid: of this instance; None: of all
+        :param instance_uuid: only the rows of this instance; None: all rows
         """
         return codec.unreadable(self._of(instance_uuid))
 
     def vans_on(self, device: str | None) -> objects.VANList:
         """Read the VANs on a device, in every state.
 
-        :param device: its address; None: on any device, the readable ones
+        :param device: the address of the device; None: read the readable VANs
+            of all devices
         :raises JournalError: if a VAN on this device cannot be read
         """
         if device is None:
@@ -119,9 +121,9 @@ class Journal:
         )
 
     def handles(self, device: str | None = None) -> list[codec.Holder]:
-        """List who has a handle or a device, unreadable VANs too.
+        """List the VANs that have a handle or a device, even unreadable ones.
 
-        :param device: address of a parent device; None: all
+        :param device: only VANs on this parent device; None: all
         """
         if device is None:
             where = 'handle IS NOT NULL OR device IS NOT NULL'
@@ -135,26 +137,28 @@ class Journal:
     def requests_of(
         self, instance_uuid: str
     ) -> list[objects.AcceleratorRequest]:
-        """Read the requests of an instance that has, or gets, VANs.
+        """Read the requests of the VANs of an instance.
 
-        :raises JournalError: if one cannot be read
+        VANs that are being plugged are included.
+
+        :raises JournalError: if a request cannot be read
         """
         return self._read('instance_uuid = ?', instance_uuid, codec.to_request)
 
     def unsettled(self, boot_id: str) -> list[str]:
         """List the UUIDs of the instances that recover() has to look at.
 
-        :param boot_id: of the present boot of the host
+        :param boot_id: the boot_id of the current boot of the host
         """
         return self._select(lambda db: rows.unsettled(db, boot_id))
 
     def add(self, entries: Iterable[codec.Entry]) -> None:
-        """Write the intent: new rows, all or none.
+        """Write the intent to plug VANs: add their rows, all or none.
 
-        After any error but DeviceBusy, settle(released=the VANs) deletes what
-        a commit that was interrupted may have left.
+        After any error except DeviceBusy, the rows may have been written;
+        settle() with the VANs as released deletes them.
 
-        :raises DeviceBusy: if another row has a handle, or a VAN's UUID
+        :raises DeviceBusy: if another row has the handle or the UUID of a VAN
         """
         new = [codec.entry_columns(entry) for entry in entries]
 
@@ -165,18 +169,18 @@ class Journal:
         self._write(act, {row['uuid']: row['updated_at'] for row in new})
 
     def save(self, van: objects.VAN) -> None:
-        """Write a VAN whole. See save_all()."""
+        """Write all fields of a VAN. See save_all()."""
         self.save_all([van])
 
     def save_all(
         self, vans: Iterable[objects.VAN], attached: bool | None = None
     ) -> None:
-        """Write VANs whole, all or none, in one commit.
+        """Write all fields of VANs in one commit: all VANs, or none.
 
-        :param attached: what to say of the plugin; None: as before
-        :raises DeviceBusy: if another VAN has a handle. The VAN that wanted
-            it is set back to what is saved of it
-        :raises JournalError: if one of them is no longer there
+        :param attached: the new value of Entry.attached; None: keep the old
+        :raises DeviceBusy: if another VAN has the handle of a VAN. The VAN
+            object gets its saved values again
+        :raises JournalError: if a VAN is no longer in the journal
         """
         vans = list(vans)
         now = timeutils.utcnow(with_timezone=True)
@@ -208,7 +212,7 @@ class Journal:
             raise
 
     def mark(self, entries: Iterable[codec.Entry], state: str) -> None:
-        """Write a state, and the entries' live and attached; one commit."""
+        """Write a state, and live and attached of entries, in one commit."""
         entries = list(entries)
         now = timeutils.utcnow(with_timezone=True)
         written = {entry.van.uuid: now.isoformat() for entry in entries}
@@ -235,11 +239,11 @@ class Journal:
         failed: Mapping[str, str],
         state: str = van_states.ERROR,
     ) -> None:
-        """Delete what is released, and write why the rest is not; one commit.
+        """Delete released VANs and write the errors of others, in one commit.
 
-        :param released: VANs; one that has no row is no error
-        :param failed: VAN UUIDs, and the error of each
-        :param state: the state of the failed ones
+        :param released: VANs to delete; a VAN without a row is not an error
+        :param failed: the errors of the other VANs, by VAN UUID
+        :param state: the new state of the other VANs
         """
         gone = [(van.uuid, van.instance_uuid) for van in released]
         now = timeutils.utcnow(with_timezone=True).isoformat()
@@ -254,26 +258,26 @@ class Journal:
     def forget(self, van_uuid: str) -> codec.Holder:
         """Delete a VAN's row, readable or not. Nothing is undone.
 
-        :returns: what the row said
-        :raises JournalError: if there is none
+        :returns: the columns of the deleted row
+        :raises JournalError: if the VAN has no row
         """
 
         def act(db: sqlite3.Connection) -> codec.Holder:
             for row in rows.select(db, 'uuid = ?', van_uuid):
                 rows.delete(db, [(row['uuid'], row['instance_uuid'])])
                 return codec.to_holder(row)
-            raise database.error(self.path, f'VAN {van_uuid} is not there')
+            raise database.error(self.path, f'it has no VAN {van_uuid}')
 
         return self._commit(
             act, lambda db: not rows.select(db, 'uuid = ?', van_uuid)
         )
 
     def programs(self, device: str | None = None) -> list[records.Program]:
-        """Read what is programmed into a device (None: into any)."""
+        """Read what is programmed into a device; None: into all devices."""
         return self._select(lambda db: records.read(db, device))
 
     def save_program(self, program: records.Program) -> None:
-        """Write what is programmed, in place of what was there."""
+        """Write what is programmed, in place of the earlier record."""
         self._commit(
             lambda db: records.write(db, program),
             lambda db: program in records.read(db, program.device),
@@ -319,8 +323,8 @@ class Journal:
     ) -> None:
         """Write rows of VANs.
 
-        :param written: the VANs that act writes, and the time that it writes
-        :param gone: the VANs, and their instances, that it deletes
+        :param written: the updated_at of each VAN that act writes, by UUID
+        :param gone: the UUIDs of each VAN that act deletes and its instance
         """
 
         def is_there(db: sqlite3.Connection) -> bool:
@@ -346,10 +350,10 @@ class Journal:
         return self._commits.write(act, is_there)
 
     def _set_back(self, van: objects.VAN, saved: sqlite3.Row) -> None:
-        """Set a VAN back to what is saved of it.
+        """Set the fields of a VAN back to their saved values.
 
-        The handle that it could not get is another VAN's, and an undo must
-        not release that.
+        The handle that the VAN could not get belongs to another VAN, and an
+        undo must not release it.
         """
         before = codec.read(self.path, saved, codec.to_van)
         for name in ('handle', 'device', 'function_id', 'driver_data'):

@@ -7,7 +7,7 @@
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
 
-"""The SQL of the VANs' rows. Each function is a part of a transaction."""
+"""The SQL for the rows of VANs. Callers begin and commit transactions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from os_acc import exception
 from os_acc.journal import database
 from os_acc.objects import van as van_states
 
-# Placeholders in one statement: SQLITE_MAX_VARIABLE_NUMBER of an older sqlite.
+# The most placeholders in one statement. SQLITE_MAX_VARIABLE_NUMBER is 999 in
+# sqlite before 3.32.
 _MOST = 500
 
 
@@ -35,7 +36,7 @@ def select(
 
 
 def unsettled(db: sqlite3.Connection, boot_id: str) -> list[str]:
-    """UUIDs of instances with VANs half done, or of another boot."""
+    """List the instances with half-done VANs, or VANs of another boot."""
     rows = database.execute(
         db,
         'SELECT instance_uuid, min(seq) FROM van'
@@ -49,7 +50,7 @@ def unsettled(db: sqlite3.Connection, boot_id: str) -> list[str]:
 def insert(db: sqlite3.Connection, row: Mapping[str, Any]) -> None:
     """Add a row.
 
-    :raises DeviceBusy: if another row has its handle, or its VAN's UUID
+    :raises DeviceBusy: if another row has the same handle or VAN UUID
     """
     names = ', '.join(row)
     marks = ', '.join(f':{name}' for name in row)
@@ -64,9 +65,9 @@ def insert(db: sqlite3.Connection, row: Mapping[str, Any]) -> None:
 def update(db: sqlite3.Connection, path: str, row: Mapping[str, Any]) -> None:
     """Change columns of a row.
 
-    :param path: the journal's, for the error
-    :param row: has at least uuid and instance_uuid, by which it is found
-    :raises DeviceBusy: if another row has its handle
+    :param path: the path of the journal, for the error
+    :param row: the new values; uuid and instance_uuid select the row
+    :raises DeviceBusy: if another row has the same handle
     :raises JournalError: if there is no such row
     """
     sets = ', '.join(f'{name} = :{name}' for name in row)
@@ -80,7 +81,7 @@ def update(db: sqlite3.Connection, path: str, row: Mapping[str, Any]) -> None:
     except sqlite3.IntegrityError as err:
         raise _busy(db, row) from err
     if done.rowcount != 1:
-        raise database.error(path, f'VAN {row["uuid"]} is no longer there')
+        raise database.error(path, f'it no longer has VAN {row["uuid"]}')
 
 
 def change(db: sqlite3.Connection, uuid: str, **columns: Any) -> None:
@@ -96,9 +97,9 @@ def change(db: sqlite3.Connection, uuid: str, **columns: Any) -> None:
 def delete(
     db: sqlite3.Connection, released: Iterable[tuple[str, str]]
 ) -> None:
-    """Delete rows by VAN and instance.
+    """Delete rows by the UUIDs of VAN and instance.
 
-    A row of that VAN in another instance stays: it has a new owner.
+    If the VAN belongs to another instance by now, its row stays.
     """
     db.executemany(
         'DELETE FROM van WHERE uuid = ? AND instance_uuid = ?', released
@@ -106,7 +107,7 @@ def delete(
 
 
 def find(db: sqlite3.Connection, uuids: Sequence[str]) -> list[sqlite3.Row]:
-    """Read uuid, instance_uuid and updated_at of those VANs that are there."""
+    """Read uuid, instance_uuid and updated_at of the VANs that have a row."""
     found: list[sqlite3.Row] = []
     for start in range(0, len(uuids), _MOST):
         part = uuids[start : start + _MOST]
@@ -122,7 +123,8 @@ def find(db: sqlite3.Connection, uuids: Sequence[str]) -> list[sqlite3.Row]:
 def _busy(
     db: sqlite3.Connection, row: Mapping[str, Any]
 ) -> exception.DeviceBusy:
-    # Who has the handle; if nobody, it is the VAN's UUID that is taken.
+    # Prefer the row that has the handle. If there is none, the VAN's UUID is
+    # the reason for the conflict.
     other = db.execute(
         'SELECT uuid, instance_uuid, state FROM van'
         ' WHERE handle = :handle OR uuid = :uuid ORDER BY uuid = :uuid',

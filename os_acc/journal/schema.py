@@ -7,7 +7,7 @@
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
 
-"""The journal's tables, and how an older file gets them."""
+"""The journal's tables, and the migration of older files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from os_acc.journal import database
 
 LOG = logging.getLogger(__name__)
 
-#: The fields of a VAN that stand in columns of their own, and only there.
+#: The fields of a VAN that have columns of their own. Only the columns have
+#: them; the VAN's JSON does not.
 VAN_COLUMNS = (
     'uuid',
     'instance_uuid',
@@ -49,7 +50,8 @@ def _remove(column: str, *paths: str) -> str:
     )
 
 
-#: Takes out of the JSON what columns have, and which fields had changed.
+#: Removes from the JSON the fields that have columns, and the lists of changed
+#: fields.
 STRIP = '\n'.join(
     [
         _remove(
@@ -61,7 +63,8 @@ STRIP = '\n'.join(
     ]
 )
 
-#: Each brings the schema one version further; user_version counts them.
+#: Each migration raises the schema version by one. user_version in the file is
+#: the number of migrations that were run.
 MIGRATIONS = [
     """
     CREATE TABLE van (
@@ -106,7 +109,7 @@ def migrate(path: str, timeout: float, change: bool = True) -> None:
     """Bring the schema to the newest version, in one transaction.
 
     :param timeout: seconds to wait for another writer
-    :param change: False: only check that it is the newest
+    :param change: False: only check that the schema is the newest
     :raises JournalError: if a newer os-acc wrote the file, or if it needs a
         migration and change is False
     """
@@ -130,9 +133,9 @@ def _migrate(path: str, change: bool) -> None:
         if not change:
             raise database.error(
                 path,
-                f'its schema has version {version}, this os-acc wants '
-                f'{newest}: the service that uses it migrates it when it '
-                'starts',
+                f'its schema has version {version}, this os-acc needs '
+                f'{newest}: the service that uses the journal migrates it '
+                'when the service starts',
             )
         db.execute('BEGIN IMMEDIATE')
         _run(db)

@@ -39,7 +39,7 @@ _ADDRESS = (
 
 
 class _ARQ:
-    """One ARQ that is being read, with its name for the errors."""
+    """The ARQ that is being read, with a name for error messages."""
 
     def __init__(self, values: Any) -> None:
         self.name = 'ARQ'
@@ -67,8 +67,8 @@ class _ARQ:
         except exception.InvalidRequest as err:
             self.refuse(field, value, err.kwargs['expected'])
         except (TypeError, ValueError, OverflowError) as err:
-            # For None, oslo's text names the field of the object, which is
-            # not always the key of the ARQ.
+            # oslo's message for None names the object's field, which may
+            # differ from the key of the ARQ.
             self.refuse(field, value, 'a value' if value is None else str(err))
 
     def copy(self, key: str, target: base.VersionedObject) -> None:
@@ -81,7 +81,7 @@ class _ARQ:
         return info
 
     def address(self) -> str:
-        """Put the PCI address together from its parts in the handle info."""
+        """Build the PCI address from its parts in attach_handle_info."""
         info = self.info()
         parts = []
         for key, digits, highest in _ADDRESS:
@@ -119,9 +119,9 @@ def _test(arq: _ARQ) -> handle.AttachHandle:
 
 
 def _drc(arq: _ARQ) -> handle.AttachHandle:
-    # A proposal: Cyborg has no type for a Power I/O slot yet. The index is a
-    # text of 8 hex digits, as "lsslot" prints it. An int is refused, because
-    # it may have been read from decimal or from hex digits.
+    # The type DRC is os-acc's proposal; Cyborg has no type for a Power I/O
+    # slot yet. The index is a string of 8 hex digits, as "lsslot" prints it.
+    # An int is refused, because its digits may have been decimal or hex.
     made, info = handle.DRCHandle(), arq.info()
     index = info.get('drc_index')
     if not isinstance(index, str):

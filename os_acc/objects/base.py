@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""What all os-acc objects share."""
+"""The base class and the registry of the os-acc objects."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from os_acc import exception
 
 
 class VersionedObjectRegistry(ovo_base.VersionedObjectRegistry):
-    """A registry for os-acc's classes alone.
+    """A registry that contains only os-acc's classes.
 
-    oslo's registry is one for the whole process and knows a class by its bare
-    name. In nova-compute, os-vif's InstanceInfo and this one would replace
-    each other there.
+    oslo's own registry is shared by the whole process and identifies a class
+    by its name alone. In nova-compute, os-vif's InstanceInfo and os-acc's
+    would replace each other in it.
     """
 
     _own: ClassVar[Any] = collections.defaultdict(list)
@@ -41,7 +41,7 @@ class VersionedObjectRegistry(ovo_base.VersionedObjectRegistry):
 
     @classmethod
     def classes(cls, name: str) -> list[type[ovo_base.VersionedObject]]:
-        """Return the classes of a name, the newest version first."""
+        """Return all versions of a class by its name, the newest first."""
         found: list[type[ovo_base.VersionedObject]] = cls._own.get(name, [])
         return found
 
@@ -49,10 +49,10 @@ class VersionedObjectRegistry(ovo_base.VersionedObjectRegistry):
 class VersionedObject(ovo_base.VersionedObject):
     """Base of the objects: unset nullable fields read as None.
 
-    Minor versions only add fields; any other change takes a new major
-    version. So an object of any minor version can be read. ``ADDED_IN`` maps
-    each field that was added later to the minor version that added it, which
-    is all that obj_make_compatible needs.
+    A new minor version adds fields, or lets a field be None. Any other change
+    needs a new major version. So an object of any minor version can be read.
+    ``ADDED_IN`` maps each field that was added later to the minor version that
+    added it; obj_make_compatible() uses it.
     """
 
     OBJ_PROJECT_NAMESPACE = 'os_acc'
@@ -63,7 +63,7 @@ class VersionedObject(ovo_base.VersionedObject):
     def obj_class_from_name(
         cls, objname: str, objver: str
     ) -> type[ovo_base.VersionedObject]:
-        """Find the class of a name and major version."""
+        """Find the class with a name and the major version of objver."""
         known = VersionedObjectRegistry.classes(objname)
         if not known:
             raise ovo_exception.UnsupportedObjectError(objtype=objname)
@@ -78,15 +78,15 @@ class VersionedObject(ovo_base.VersionedObject):
             objname=objname, objver=objver, supported=known[0].VERSION
         )
 
-    # What an object of a newer minor version has beyond this one's fields:
-    # its version, and the primitives of those fields.
+    # Set if the object was read from a newer minor version: that version, and
+    # the primitives of the fields that this class does not have.
     _newer: tuple[str, dict[str, Any]] | None = None
 
     @classmethod
     def obj_from_primitive(
         cls, primitive: dict[str, Any], context: Any = None
     ) -> Self:
-        """Read an object, of the class that its primitive names."""
+        """Read an object. Its primitive names the class."""
         name = primitive[f'{cls.OBJ_SERIAL_NAMESPACE}.name']
         project = primitive[f'{cls.OBJ_SERIAL_NAMESPACE}.namespace']
         version = primitive[f'{cls.OBJ_SERIAL_NAMESPACE}.version']
@@ -102,7 +102,7 @@ class VersionedObject(ovo_base.VersionedObject):
     def _obj_from_primitive(
         cls, context: Any, objver: str, primitive: dict[str, Any]
     ) -> Self:
-        """Read an object of any minor version; it is then of this one.
+        """Read an object of any minor version into this class.
 
         Fields that a newer minor version added are kept for
         obj_to_primitive().
@@ -150,11 +150,12 @@ class VersionedObject(ovo_base.VersionedObject):
                 value=None,
                 expected='a value',
             )
-        # Not by the setter, which would count the field as changed.
+        # The field's own setter would mark the field as changed.
         setattr(self, '_obj_' + attrname, value)
 
-    # The next three, and _obj_from_primitive() above, give what oslo's own
-    # give, in less time: the journal writes each step of each VAN.
+    # The next three methods and _obj_from_primitive() above return the same as
+    # those of oslo, but are faster. This matters because the journal writes a
+    # VAN several times during each plug.
 
     def obj_to_primitive(
         self,
@@ -190,8 +191,8 @@ class VersionedObject(ovo_base.VersionedObject):
 
     def obj_what_changed(self) -> set[str]:
         changed = set(self._changed_fields & self.fields.keys())
-        # A copy, as another thread may read a field for the first time,
-        # which adds its default here.
+        # Iterate over a copy: another thread may read a field for the first
+        # time, which adds its default to __dict__.
         for name, value in tuple(self.__dict__.items()):
             if (
                 isinstance(value, ovo_base.VersionedObject)
@@ -205,8 +206,9 @@ class VersionedObject(ovo_base.VersionedObject):
         self, primitive: dict[str, Any], target_version: str
     ) -> None:
         if getattr(self, '_obj_version_manifest', None):
-            # Only a manifest tells the versions of the objects inside.
-            # Without one they stay as they are, which can be read.
+            # Only a manifest gives the target versions of nested objects.
+            # Without one, nested objects stay unchanged; the reader can still
+            # read them.
             super().obj_make_compatible(primitive, target_version)
         target = versionutils.convert_version_to_tuple(target_version)
         for name, version in self.ADDED_IN.items():
@@ -229,7 +231,7 @@ def _is_newer(version: str, than: str) -> bool:
 
 
 def _peek(obj: Any, name: str) -> Any:
-    """Return the value of a field; None if it has none yet."""
+    """Return the value of a field; None if the field is not set."""
     field = obj.fields[name]
     if not obj.obj_attr_is_set(name) and not (
         field.nullable or field.default is not ovo_fields.UnspecifiedDefault

@@ -19,7 +19,7 @@ from os_acc.objects import fields
 PROGRAMMING_NONE = 'none'
 #: It holds one function at a time, for all of its handles.
 PROGRAMMING_SINGLE = 'single'
-#: Each region has a function of its own.
+#: Each region of the device holds its own function.
 PROGRAMMING_DYNAMIC = 'dynamic'
 
 

@@ -8,8 +8,8 @@
 
 """Field types that are stricter than those of oslo.versionedobjects.
 
-Each type keeps its values in one canonical form. So two spellings of the name
-of one device are never taken for two devices.
+Each type keeps its values in one canonical form, so that two spellings of a
+device's name are never taken for two devices.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def parse_pci_address(text: str) -> tuple[int, int, int, int] | None:
     :param text: ``[dddd:]bb:ss.f`` in hex digits of any case; the domain may
         have up to 8 digits, as the kernel prints it with %04x (see
         drivers/pci/probe.c)
-    :returns: (domain, bus, slot, function); None: text is no PCI address
+    :returns: (domain, bus, slot, function); None if text is not a PCI address
     """
     match = _PCI.fullmatch(text)
     if match is None:
@@ -89,7 +89,7 @@ class Name(fields.FieldType[str]):
 
 
 class DeviceAddress(Name):
-    """A PCI address in its canonical form, or a name (mtty, 0.0.0033)."""
+    """A PCI address in its canonical form, or a name such as mtty."""
 
     def coerce(self, obj: Any, attr: str, value: Any) -> str:
         name = super().coerce(obj, attr, value)

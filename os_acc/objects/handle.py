@@ -18,7 +18,7 @@ from os_acc.objects import fields
 
 @base.VersionedObjectRegistry.register
 class AttachHandle(base.VersionedObject):
-    """The name that the host has for an accelerator, to attach it to a guest.
+    """Identifies on the host an accelerator that can be attached to a guest.
 
     This class is abstract. A driver makes an object of a subclass.
     """

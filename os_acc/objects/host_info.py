@@ -193,7 +193,7 @@ class HostInfo(base.VersionedObject):
         for info in self.plugin_info:
             if info.plugin_name == name:
                 return info
-        raise exception.NoMatchingPlugin(plugin=name, reason='unknown')
+        raise exception.NoMatchingPlugin(plugin=name, reason='not loaded')
 
     def has_driver(self, name: str) -> bool:
         return any(info.driver_name == name for info in self.driver_info)
@@ -207,7 +207,7 @@ class HostInfo(base.VersionedObject):
             if info.driver_name == name:
                 return info
         raise exception.NoMatchingDriver(
-            request='this host', reason=f'{name!r} is unknown'
+            request=f'driver name {name!r}', reason='not loaded'
         )
 
     def filter_handle_types(self, permitted: Collection[str]) -> None:

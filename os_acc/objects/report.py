@@ -26,19 +26,21 @@ class RecoveryReport(base.VersionedObject):
     ADDED_IN = {'errors': '1.1'}
 
     fields = {
-        # VANs whose plug or unplug was interrupted. They are released, and
-        # are no longer in the journal.
+        # VANs whose plug or unplug was interrupted. They have been released,
+        # and are no longer in the journal.
         'released': ovo_fields.ListOfObjectsField('VAN', default=[]),
         # VANs that were plugged before a reboot of the host. Their devices
-        # are prepared again.
+        # have been prepared again.
         'restored': ovo_fields.ListOfObjectsField('VAN', default=[]),
         # VANs that could not be released or prepared again. The error of
         # each VAN says why; the next recover() tries again.
         'failed': ovo_fields.ListOfObjectsField('VAN', default=[]),
-        # By instance UUID: why its rows in the journal cannot be read.
+        # Instances with rows in the journal that cannot be read: the reason,
+        # by instance UUID.
         'unreadable': ovo_fields.DictOfStringsField(default={}),
         # UUIDs of instances that another thread or process is working on.
         'busy': ovo_fields.ListOfStringsField(default=[]),
-        # By instance UUID: the unexpected error that ended its recovery.
+        # Instances whose recovery ended with an unexpected error: the error,
+        # by instance UUID.
         'errors': ovo_fields.DictOfStringsField(default={}),
     }

@@ -35,7 +35,7 @@ class AcceleratorRequest(base.VersionedObject):
     VERSION = '1.0'
 
     fields = {
-        # The VAN gets the same UUID.
+        # The VAN of this request gets the same UUID.
         'uuid': fields.UUIDField(),
         'state': ovo_fields.StringField(nullable=True),
         'hostname': fields.NameField(nullable=True),
@@ -48,7 +48,8 @@ class AcceleratorRequest(base.VersionedObject):
         ),
         'resource_class': fields.NameField(nullable=True),
         'traits': ovo_fields.ListOfStringsField(default=[]),
-        # The name of the driver to use. No other driver is asked.
+        # The name of the driver to use. If it is set, no driver is asked
+        # whether it handles the request.
         'driver': fields.NameField(nullable=True),
         # Path, URL or image id of the bitstream to program.
         'bitstream': ovo_fields.StringField(nullable=True),
@@ -68,10 +69,10 @@ class AcceleratorRequest(base.VersionedObject):
 
     @classmethod
     def from_arq(cls, arq: Mapping[str, Any]) -> AcceleratorRequest:
-        """Make a request of an ARQ from Cyborg's REST API (v2).
+        """Make a request from an ARQ of Cyborg's REST API (v2).
 
-        :param arq: one item of ``arqs`` in the answer; unknown keys are
-            ignored
+        :param arq: one item of ``arqs`` in Cyborg's response; unknown keys
+            are ignored
         :returns: the request, with its handle
         :raises ARQNotBound: if the state of the ARQ is not Bound
         :raises InvalidRequest: if a value is malformed, out of range or
@@ -85,7 +86,7 @@ class AcceleratorRequest(base.VersionedObject):
     def from_arqs(
         cls, arqs: Sequence[Mapping[str, Any]]
     ) -> list[AcceleratorRequest]:
-        """Make a request of each ARQ of a list, in the same order.
+        """Make a request from each ARQ of a list, in the same order.
 
         :raises ARQNotBound, InvalidRequest: see from_arq
         """
@@ -94,6 +95,6 @@ class AcceleratorRequest(base.VersionedObject):
                 subject='ARQs',
                 field='arqs',
                 value=arqs,
-                expected="a list of ARQs (the 'arqs' of Cyborg's answer)",
+                expected="a list of ARQs ('arqs' in Cyborg's response)",
             )
         return [cls.from_arq(arq) for arq in arqs]

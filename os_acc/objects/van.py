@@ -22,7 +22,7 @@ from os_acc.objects import base
 from os_acc.objects import fields
 
 PREPARING = 'preparing'
-PREPARED = 'prepared'
+PREPARED = 'prepared'  # not used now; objects may still contain it
 PLUGGING = 'plugging'
 PLUGGED = 'plugged'
 UNPLUGGING = 'unplugging'
@@ -41,7 +41,7 @@ STATES = (
 
 
 class DateTime(ovo_fields.DateTime):
-    """A time as oslo's, read in less time if it is as os-acc writes it."""
+    """oslo's DateTime, but faster for times in the form os-acc writes."""
 
     def from_primitive(
         self, obj: Any, attr: str, value: Any
@@ -82,7 +82,8 @@ class VAN(base.VersionedObject):
         'handle': ovo_fields.ObjectField(
             'AttachHandle', subclasses=True, nullable=True
         ),
-        # Address of the parent device: DriverBase.vans_on() finds it by that.
+        # Address of the parent device. DriverBase.vans_on() finds the VAN by
+        # this address.
         'device': fields.DeviceAddressField(nullable=True),
         'function_id': fields.NameField(nullable=True),
         # For the guest's definition, in the plugin's own format.
@@ -109,7 +110,7 @@ class VAN(base.VersionedObject):
         self._report = report
 
     def save(self) -> None:
-        """Write it to the journal, durably, before this returns.
+        """Write the VAN to the journal. It is on the disk at the return.
 
         A driver calls it after it has set what the undo will need, and
         before it touches the device.
@@ -122,8 +123,8 @@ class VAN(base.VersionedObject):
         if self._save is None:
             raise exception.JournalError(
                 path='(none)',
-                reason=f'VAN {self.uuid} is a copy; only a driver or plugin '
-                'that is handed a VAN can save it',
+                reason=f'VAN {self.uuid} is a copy; only the driver or '
+                'plugin that os-acc calls with a VAN can save it',
             )
         self._save(self)
         self.obj_reset_changes()
@@ -131,7 +132,7 @@ class VAN(base.VersionedObject):
     def report_progress(
         self, fraction: float | None, message: str | None = None
     ) -> None:
-        """Tell the caller of plug how far the present step is.
+        """Report the progress of the current step to the caller of plug.
 
         :param fraction: 0.0 to 1.0; None: unknown
         :param message: what is being done, in a few words

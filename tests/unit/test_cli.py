@@ -838,7 +838,7 @@ def test_van_show_of_a_van_that_is_not_there(run):
 def test_a_plugin_that_is_not_there(run, config):
     arguments = config(os_acc={'plugin': 'nope'})
     line = run.fails(2, *arguments, 'plug', INSTANCE, '--arqs', FAKE)
-    assert "NoMatchingPlugin: No plugin 'nope'" in line
+    assert "NoMatchingPlugin: Plugin 'nope'" in line
     assert 'libvirt' in line
 
 

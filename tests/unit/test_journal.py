@@ -577,14 +577,14 @@ def test_a_van_cannot_touch_another_instances_row(opened):
     opened.add([new])
     opened.settle([old.van], {})
     assert opened.entries() == [new]
-    with pytest.raises(exception.JournalError, match='no longer there'):
+    with pytest.raises(exception.JournalError, match='it no longer has VAN'):
         opened.save(old.van)
     assert opened.entries() == [new]
 
 
 def test_save_of_a_vanished_row(opened):
     entry = make_entry()
-    with pytest.raises(exception.JournalError, match='no longer there'):
+    with pytest.raises(exception.JournalError, match='it no longer has VAN'):
         opened.save(entry.van)
     opened.add([entry])
     opened.settle([entry.van], {})
@@ -965,7 +965,7 @@ def test_looking_at_an_older_schema_changes_nothing(state_path, monkeypatch):
     fill(state_path)
     monkeypatch.setattr(schema, 'MIGRATIONS', [*schema.MIGRATIONS, FURTHER])
     with pytest.raises(
-        exception.JournalError, match=f'version {NOW}, .* wants {NOW + 1}'
+        exception.JournalError, match=f'version {NOW}, .* needs {NOW + 1}'
     ):
         journal.Journal(state_path, 1, read_only=True).entries()
     assert schema_version(state_path) == NOW
@@ -1162,7 +1162,7 @@ def test_forget_an_unreadable_row(state_path):
         assert made.unreadable() == []
         assert made.entries() == [good]
         made.add([make_entry(claim='h0')])
-        with pytest.raises(exception.JournalError, match='is not there'):
+        with pytest.raises(exception.JournalError, match='it has no VAN'):
             made.forget(bad.van.uuid)
 
 

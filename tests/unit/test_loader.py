@@ -212,7 +212,7 @@ class TestByName:
         with pytest.raises(exception.NoMatchingPlugin) as caught:
             found.plugin('xen')
         assert str(caught.value) == (
-            "No plugin 'xen' is loaded: loaded are: p, q"
+            "Plugin 'xen' is unavailable: loaded are: p, q"
         )
         with pytest.raises(exception.NoMatchingPlugin) as caught:
             found.plugin('powervm')

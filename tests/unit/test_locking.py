@@ -363,7 +363,7 @@ class TestFiles:
                 with locking.Locks(path, 0.2).instance('x'):
                     pytest.fail('got a lock without a file')
             assert str(caught.value).startswith(
-                f'Journal {path}: cannot lock there: '
+                f'Journal {path}: cannot use lock folder: '
             )
         (tmp_path / 'file').unlink()
         with locking.Locks(path, 0.2).instance('x'):
@@ -371,7 +371,9 @@ class TestFiles:
 
     def test_folder_in_place_of_the_file(self, locks, path):
         os.makedirs(os.path.join(path, 'os-acc-instance-x'))
-        with pytest.raises(exception.JournalError, match='cannot lock there'):
+        with pytest.raises(
+            exception.JournalError, match='cannot use lock folder'
+        ):
             with locks.instance('x'):
                 pytest.fail('got a lock without a file')
 

@@ -237,7 +237,7 @@ def test_a_plugin_that_cannot_describe_itself(
     monkeypatch.setattr(type(host.plugin), 'describe', describe)
     with pytest.raises(exception.NoMatchingPlugin) as caught:
         os_acc.plug(host.instance(), host.requests(1))
-    assert f"No plugin 'recording' is loaded: its describe() {why}" in str(
+    assert f"Plugin 'recording' is unavailable: its describe() {why}" in str(
         caught.value
     )
     assert why in os_acc.host_info().load_errors['plugin recording']

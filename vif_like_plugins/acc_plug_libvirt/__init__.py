@@ -46,18 +46,21 @@ class LibvirtPlugin(plugin.PluginBase):
 
     @functools.cached_property
     def builder(self) -> hostdev.Builder:
-        """Builds the XML. It reads the options once, at the first plug.
+        """The builder of the XML, made from the options at the first plug.
 
-        __init__ does not read them, because initialize() checks the options
-        after it has loaded the plugins. The import loads lxml, which only
-        processes that plug need.
+        __init__ does not read the options, because initialize() checks them
+        after it has loaded the plugins. The import is here because it loads
+        lxml, which only processes that plug need.
         """
         from acc_plug_libvirt import hostdev
 
         return hostdev.Builder.from_config(self.config)
 
     def check_live(self) -> None:
-        """:raises HypervisorError: if libvirt-python is not installed"""
+        """Check that live calls are possible.
+
+        :raises HypervisorError: if libvirt-python is not installed
+        """
         from acc_plug_libvirt import connection
 
         connection.module()
@@ -78,8 +81,9 @@ class LibvirtPlugin(plugin.PluginBase):
     ) -> None:
         """Set guest_config to the <hostdev>, or to None for a TestHandle.
 
-        On a Power host, driver_data gets the drc_index by which the guest
-        will name the device, if it is known before the guest is defined.
+        On a Power host, also set drc_index in driver_data: the DRC index by
+        which the guest will identify the device. It is left out if it is not
+        known before the guest is defined.
         """
         text = van.guest_config = self.builder.build(van)
         if text is None:
@@ -150,8 +154,8 @@ def update_domain_xml(
 ) -> str:
     """Rewrite a domain's hostdevs for the VANs of another host.
 
-    See domain_xml.update_domain_xml. That module loads lxml, so it is
-    imported only here.
+    See domain_xml.update_domain_xml. The module domain_xml is imported here
+    because it loads lxml.
     """
     from acc_plug_libvirt import domain_xml
 

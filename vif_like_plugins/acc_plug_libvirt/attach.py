@@ -23,10 +23,10 @@ from os_acc.devices import waiting
 
 LOG = logging.getLogger(__name__)
 
-# The ID of a listed domain that does not run.
+# virDomain.ID() of a domain that does not run.
 _NOT_RUNNING = -1
-# libvirt has no error code for this. QEMU's and libvirt's messages share
-# these words.
+# A part of libvirt's and QEMU's messages that a guest has no free PCI slot.
+# libvirt has no error code for it.
 _NO_SLOT = 'No more available PCI'
 _NO_SLOT_ADVICE = (
     'the guest has no free PCI slot for the device. A q35 guest needs one '
@@ -41,8 +41,9 @@ def attach(
 ) -> None:
     """Attach a VAN's device to its instance's domain.
 
-    It is attached to the running guest and to the guest's definition, if
-    each exists. Does nothing where the device is already attached.
+    The device is attached to the running guest if there is one, and to the
+    guest's definition if there is one. Where the device is attached already,
+    nothing is done.
 
     :param van: its guest_config is the <hostdev>
     :param seconds: how long libvirt may take
@@ -60,7 +61,7 @@ def attach(
             f'libvirt to attach VAN {van.uuid} to domain {van.instance_uuid}',
         )
     except BaseException:
-        # The caller will undo the attach: nothing new may begin after this.
+        # The caller will undo the attach, so no further attempt may begin.
         abandoned.set()
         raise
 
@@ -68,7 +69,8 @@ def attach(
 def _attach(
     conn: connection.Connection, van: objects.VAN, abandoned: threading.Event
 ) -> None:
-    # The undo waits for this turn to end, even if the caller has given up.
+    # The lock makes the undo wait until this call to libvirt has ended, even
+    # if the caller has given up.
     with conn.turn(van.instance_uuid):
         conn.run(
             _what(van), lambda opened: _attach_missing(opened, van, abandoned)
@@ -84,9 +86,10 @@ def _attach_missing(
 ) -> None:
     """Attach the device to the guest and to its definition.
 
-    The domain is examined only if libvirt refuses. libvirt accepts no source
-    and no alias twice, and changes the definition last
-    (qemuDomainAttachDeviceLiveAndConfig in src/qemu/qemu_driver.c).
+    The domain is examined only if libvirt refuses. This is safe, because
+    libvirt refuses a source or an alias that the domain already has, and
+    changes the definition last (qemuDomainAttachDeviceLiveAndConfig in
+    src/qemu/qemu_driver.c).
     """
     libvirt = connection.module()
     logger = log.about(LOG, van.instance_uuid, van.uuid)
@@ -116,7 +119,10 @@ def _attach_missing(
 
 
 def _check_slots(van: objects.VAN, err: Exception) -> None:
-    """:raises HypervisorError: if no slot is free; it says what to do"""
+    """Add advice to libvirt's error that the guest has no free PCI slot.
+
+    :raises HypervisorError: if err is that error
+    """
     if _NO_SLOT.lower() in str(err).lower():
         raise exception.HypervisorError(
             what=_what(van), reason=f'{err}: {_NO_SLOT_ADVICE}'
@@ -124,7 +130,7 @@ def _check_slots(van: objects.VAN, err: Exception) -> None:
 
 
 def _missing(domain: Any, van: objects.VAN) -> int:
-    """Find where a VAN's device is missing: the guest, the definition.
+    """Find where a VAN's device is missing: in the guest, its definition.
 
     :returns: VIR_DOMAIN_AFFECT_ flags
     :raises DeviceBusy: see domain_xml.check
@@ -144,7 +150,8 @@ def _missing(domain: Any, van: objects.VAN) -> int:
 def _domain(opened: Any, van: objects.VAN) -> Any:
     """Find the instance's domain, and check that no other has the device.
 
-    libvirt allows one device in two definitions until both guests run.
+    This check is necessary because libvirt lets two definitions have the same
+    device, and fails only when the second guest starts.
     """
     wanted = van.handle.identity if van.handle is not None else None
     found = None
@@ -164,7 +171,10 @@ def _domain(opened: Any, van: objects.VAN) -> Any:
 
 
 def _identities(domain: Any) -> set[str | None]:
-    """The host devices of another domain, running and defined."""
+    """Return the host devices in a domain's running guest and definition.
+
+    A domain that is gone has none.
+    """
     libvirt = connection.module()
     found = set()
     try:
@@ -180,7 +190,10 @@ def _identities(domain: Any) -> set[str | None]:
 
 
 def _is_missing(root: Any, van: objects.VAN) -> bool:
-    """:raises DeviceBusy: see domain_xml.check"""
+    """Whether a domain lacks a VAN's device.
+
+    :raises DeviceBusy: see domain_xml.check
+    """
     domain_xml.check(root, van)
     return domain_xml.find(root, van) is None
 
@@ -188,12 +201,12 @@ def _is_missing(root: Any, van: objects.VAN) -> bool:
 def _verify(domain: Any, van: objects.VAN, flags: int) -> int:
     """Check that a domain has the device that libvirt accepted.
 
-    Checks the running guest if there is one. The definition needs no check
-    of its own: the same call has written it.
+    If there is a running guest, only the guest is checked, because the same
+    call has written the definition.
 
     :param flags: where libvirt accepted the device
-    :returns: where the device must still be attached: to a guest that was
-        shut off when it was listed and has started since; else 0
+    :returns: where the device must still be attached; 0 if nowhere. A guest
+        that has started since it was listed does not have the device yet
     """
     libvirt = connection.module()
     root = domain_xml.of(domain)

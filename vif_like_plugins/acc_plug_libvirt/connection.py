@@ -30,7 +30,8 @@ LOG = logging.getLogger(__name__)
 
 _T = TypeVar('_T')
 
-# Seconds between keepalive messages, and how many may stay unanswered.
+# Seconds between keepalive messages, and how many of them may stay
+# unanswered before the connection is closed.
 _KEEPALIVE = (5, 3)
 
 _loop_lock = threading.Lock()
@@ -76,8 +77,8 @@ def is_broken(err: Any) -> bool:
         libvirt.VIR_ERR_NO_CONNECT,
         libvirt.VIR_ERR_INVALID_CONN,
     ) or (
-        # libvirt's PCI code refuses with the same error codes, but without
-        # an error domain.
+        # libvirt's PCI code uses the same error codes when it refuses a
+        # call, but sets no error domain.
         err.get_error_code()
         in (libvirt.VIR_ERR_SYSTEM_ERROR, libvirt.VIR_ERR_INTERNAL_ERROR)
         and err.get_error_domain()
@@ -91,7 +92,7 @@ class Connection:
     libvirt allows concurrent calls on one connection.
 
     :param uri: such as qemu:///system
-    :param seconds: how long to wait for a libvirtd that is restarting
+    :param seconds: how long to wait for libvirtd while it restarts
     """
 
     def __init__(self, uri: str, seconds: float) -> None:
@@ -160,9 +161,10 @@ class Connection:
         self._open = None
 
     def turn(self, instance_uuid: str) -> threading.Lock:
-        """The lock that allows one call at a time on a domain.
+        """Return the lock that allows one call at a time on a domain.
 
-        A call whose caller has given up keeps the lock until the call ends.
+        A call that outlives its caller's deadline keeps the lock until the
+        call ends.
         """
         with self._lock:
             return self._turns.setdefault(instance_uuid, threading.Lock())
@@ -170,8 +172,8 @@ class Connection:
     def after_fork(self) -> None:
         """Forget the connection in a forked child; the parent keeps it."""
         if self._open is not None:
-            # This extra reference is never released: otherwise the end of
-            # the child would close the parent's connection.
+            # This extra reference is never released. Without it, the exit
+            # of the child would close the parent's connection.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._open))
         self._open = None
         self._lock = threading.Lock()
@@ -195,14 +197,14 @@ class Connection:
                     if not is_broken(err) or time.monotonic() >= deadline:
                         raise
                     LOG.info('%s: libvirtd went away (%s)', what, err)
-            # It can take a moment until isAlive() notices.
+            # isAlive() may report the broken connection a moment later.
             time.sleep(0.1)
 
     def domain(self, uuid: str) -> Any:
         """Look up a virDomain.
 
         :returns: None if no domain has that UUID
-        :raises HypervisorError: if libvirt cannot tell
+        :raises HypervisorError: if libvirt does not answer or refuses
         """
         libvirt = module()
 
@@ -220,8 +222,9 @@ class Connection:
 def run_events() -> None:
     """Start the thread that receives libvirt's events, once per process.
 
-    It must run before a connection is opened. If the process already has such
-    a thread, as nova-compute does, the two take turns.
+    The thread must run before a connection is opened. If the process already
+    has such a thread, as nova-compute does, either of them may receive an
+    event.
     """
     global _loop_runs
     with _loop_lock:

@@ -26,9 +26,10 @@ from os_acc.devices import waiting
 
 LOG = logging.getLogger(__name__)
 
-# Seconds between two looks at the domain: a restart of libvirtd loses events.
+# Seconds between two looks at the domain. They are necessary because events
+# are lost when libvirtd restarts.
 _LOOK_EVERY = 2.0
-#: Seconds between two attempts: a guest that refuses now may accept a second
+#: Seconds between two attempts. A guest that refuses now may accept a second
 #: later.
 PAUSE = 1.0
 
@@ -49,7 +50,7 @@ def detach(
 
     :param xml: the VAN's <hostdev>
     :param seconds: how long all attempts together may take
-    :param attempts: how often to ask the guest
+    :param attempts: how many times to ask the guest
     :param attempt_seconds: how long to wait for the guest each time
     :raises HypervisorError: if libvirt refuses
     :raises Timeout: if the guest does not release the device in time; the
@@ -67,11 +68,12 @@ def detach(
 
 
 class Detach:
-    """One detach.
+    """One detach, with its attempts.
 
-    :param deadline: on the clock of time.monotonic()
-    :param what: what is waited for, for messages
-    :ivar reason: why the last attempt failed; empty if it only got no answer
+    :param deadline: a time of time.monotonic()
+    :param what: what the detach waits for, for messages
+    :ivar reason: why the last attempt failed; empty if the guest did not
+        answer
     """
 
     def __init__(
@@ -91,7 +93,7 @@ class Detach:
     def run(self, attempts: int, attempt_seconds: float) -> None:
         """See detach()."""
         turn = self.conn.turn(self.van.instance_uuid)
-        # An attach whose caller has given up must end first.
+        # An attach that outlived its caller's deadline must end first.
         left = max(0.0, self._left())
         if not turn.acquire(timeout=left):
             raise exception.Timeout(
@@ -136,7 +138,7 @@ class Detach:
         )
 
     def _is_anothers_live(self, domain: Any) -> bool:
-        """Whether the running guest has it under the alias of another."""
+        """Whether the running guest has the device, but not for this VAN."""
         with _gone_is_done(self.libvirt):
             return _is_anothers(domain_xml.of(domain), self.van)
         return True
@@ -155,9 +157,9 @@ class Detach:
         there = self.conn.run(self.what, lambda _: _live(self.conn, self.van))
         if there is None and self._is_anothers_live(domain):
             return True
-        # Ask even if the guest does not have the device: an attach by a
-        # killed process may still be under way in libvirtd. libvirtd does
-        # this call after that one.
+        # Detach even if the guest does not have the device: libvirtd may
+        # still be running an attach of a process that was killed. libvirtd
+        # runs this detach after that attach.
         xml = there.xml if there is not None else self.xml
         answer = _Answer(there)
         with _listening(libvirt, domain, answer):
@@ -167,8 +169,8 @@ class Detach:
                         xml, libvirt.VIR_DOMAIN_AFFECT_LIVE
                     )
             except libvirt.libvirtError as err:
-                # The guest may have been asked before, or be busy, or
-                # libvirtd may be gone: another attempt can succeed.
+                # Another attempt can succeed: the guest may be busy or may
+                # have been asked before, or libvirtd may be restarting.
                 self.reason = str(err)
                 self.logger.info('the detach failed for now: %s', err)
                 if not _is_asked(libvirt, err) and not connection.is_broken(
@@ -180,7 +182,7 @@ class Detach:
                 if left <= 0:
                     return False
                 if answer.received.wait(min(left, _LOOK_EVERY)):
-                    # The domain tells whether the answer was yes or no.
+                    # The domain shows whether the guest agreed.
                     self.reason = self.reason or 'the guest refused'
                     return not self.is_attached()
         return True
@@ -207,7 +209,10 @@ def _detach_config(
 
 
 def _is_anothers(root: Any, van: objects.VAN) -> bool:
-    """Whether the domain has the device under the alias of another."""
+    """Whether the domain has the device, but not for this VAN.
+
+    The device then has another user alias.
+    """
     try:
         domain_xml.check(root, van)
     except exception.DeviceBusy:
@@ -260,7 +265,7 @@ def _is_asked(libvirt: Any, err: Any) -> bool:
 
 @contextlib.contextmanager
 def _gone_is_done(libvirt: Any) -> Iterator[None]:
-    """Ignore the error that a domain, or a device in it, does not exist."""
+    """Ignore errors that mean that the domain or the device is gone."""
     try:
         yield
     except libvirt.libvirtError as err:
@@ -274,7 +279,7 @@ def _gone_is_done(libvirt: Any) -> Iterator[None]:
             libvirt.VIR_ERR_OPERATION_FAILED,
             libvirt.VIR_ERR_INVALID_ARG,
         ) and 'not found' in str(err)
-        # The guest was shut off after the domain was looked at.
+        # The guest was shut off after the domain was examined.
         off = (
             code == libvirt.VIR_ERR_OPERATION_INVALID
             and 'not running' in str(err)
@@ -293,7 +298,8 @@ def _listening(libvirt: Any, domain: Any, answer: _Answer) -> Iterator[None]:
             libvirt.VIR_DOMAIN_EVENT_ID_DEVICE_REMOVED,
             libvirt.VIR_DOMAIN_EVENT_ID_DEVICE_REMOVAL_FAILED,
         ):
-            # Without events, _ask() looks at the domain every few seconds.
+            # If libvirt delivers no events, _ask() still looks at the domain
+            # every few seconds.
             with contextlib.suppress(libvirt.libvirtError):
                 numbers.append(
                     opened.domainEventRegisterAny(

@@ -23,7 +23,7 @@ from acc_plug_libvirt import hostdev
 from os_acc import exception
 from os_acc import objects
 
-# libvirt keeps aliases with this prefix. It makes up all others itself.
+# libvirt keeps aliases with this prefix. It generates all other aliases.
 _USER_ALIAS = 'ua-'
 
 
@@ -33,7 +33,7 @@ class Hostdev:
 
     :ivar identity: as AttachHandle.identity, 'pci/0000:3b:00.1'; None if it
         is neither a PCI function nor an mdev
-    :ivar alias: the user's alias; None if there is none, or libvirt made it
+    :ivar alias: the user alias (ua-...); None if there is none
     """
 
     element: etree._Element
@@ -86,7 +86,7 @@ def is_active(root: etree._Element) -> bool:
 
 
 def hostdevs(root: etree._Element) -> Iterator[Hostdev]:
-    """The <hostdev> elements of a domain."""
+    """Yield the <hostdev> elements of a domain."""
     for element in root.iterfind('devices/hostdev'):
         alias = element.find('alias')
         name = alias.get('name') if alias is not None else None
@@ -98,7 +98,10 @@ def hostdevs(root: etree._Element) -> Iterator[Hostdev]:
 
 
 def identities(root: etree._Element) -> set[str | None]:
-    """All host devices of a domain: hostdevs, interfaces and NVMe disks."""
+    """Return the identities of all host devices of a domain.
+
+    They are in hostdevs, interfaces and NVMe disks.
+    """
     found = {each.identity for each in hostdevs(root)}
     for path in (
         "devices/interface[@type='hostdev']",
@@ -110,7 +113,7 @@ def identities(root: etree._Element) -> set[str | None]:
 
 
 def _identity(element: etree._Element) -> str | None:
-    """The identity of a <hostdev>, however its address is written."""
+    """Return the identity of a <hostdev>, in canonical form."""
     address = element.find('source/address')
     if element.get('mode') != 'subsystem' or address is None:
         return None
@@ -138,9 +141,9 @@ def alias_of(van: objects.VAN) -> str:
 
 
 def find(root: etree._Element, van: objects.VAN) -> Hostdev | None:
-    """Find a VAN's hostdev in a domain, by its alias or else its source.
+    """Find a VAN's hostdev in a domain by its alias, or else by its source.
 
-    A hostdev with another user alias is not the VAN's.
+    A hostdev with another user alias does not belong to the VAN.
     """
     alias = alias_of(van)
     wanted = van.handle.identity if van.handle is not None else None
@@ -154,7 +157,7 @@ def find(root: etree._Element, van: objects.VAN) -> Hostdev | None:
 
 
 def check(root: etree._Element, van: objects.VAN) -> None:
-    """Check that a VAN's device and alias are free, or the VAN's own.
+    """Check that a VAN's device and alias are free or belong to the VAN.
 
     :raises DeviceBusy: if the domain has the device under another user
         alias, or the VAN's alias with another device
@@ -183,10 +186,11 @@ def update_domain_xml(
 ) -> str:
     """Rewrite a domain's XML for another host.
 
-    For cold migration, live migration and evacuation. What the guest sees
-    does not change: the guest's PCI address of the device, the boot order.
-    What belongs to the host comes from the new VAN: source, alias, managed,
-    driver, model. Other hostdevs are left as they are.
+    Use it for cold migration, live migration and evacuation. What the guest
+    sees stays the same: the PCI address of each device in the guest, and the
+    boot order. What depends on the host is taken from the new VAN: source,
+    alias, driver, managed, model, display and ramfb. Other hostdevs stay
+    unchanged.
 
     :param xml: the domain's XML on the old host
     :param old_vans: the VANs on the old host
@@ -236,7 +240,7 @@ def _old(there: Sequence[Hostdev], van: objects.VAN) -> Hostdev:
 
 
 def _new(van: objects.VAN) -> etree._Element:
-    """The <hostdev> of a new VAN."""
+    """Parse the <hostdev> of a new VAN."""
     if not van.guest_config:
         _refuse('new_vans', van.uuid, 'a VAN with guest_config')
     element = etree.fromstring(van.guest_config)
@@ -246,7 +250,7 @@ def _new(van: objects.VAN) -> etree._Element:
 
 
 def _replace(old: etree._Element, new: etree._Element) -> None:
-    """Replace what belongs to the host in one <hostdev> by another's."""
+    """Copy what depends on the host from a new <hostdev> to an old one."""
     if old.get('type') != new.get('type'):
         _refuse('new_vans', new.get('type'), f'a {old.get("type")} device')
     for name in ('managed', 'model', 'display', 'ramfb'):

@@ -62,14 +62,14 @@ def drc_index(
 ) -> str:
     """Compute the DRC index of a PCI function.
 
-    As drc_id_from_devfn() and chassis_from_bus() in QEMU's
-    hw/ppc/spapr_pci.c do. QEMU accepts slot 0 on a PHB and on a bridge, but
-    libvirt does not.
+    The computation is that of drc_id_from_devfn() and chassis_from_bus() in
+    QEMU's hw/ppc/spapr_pci.c. QEMU accepts slot 0 on a PHB and on a bridge,
+    but libvirt does not.
 
-    :param phb_index: index of the spapr-pci-host-bridge; 0 is the machine's
-        own
-    :param chassis: 0 if the function is on the PHB itself, else chassis_nr of
-        its pci-bridge; of nested bridges, of the innermost
+    :param phb_index: index of the spapr-pci-host-bridge; the machine's own
+        PHB has index 0
+    :param chassis: 0 if the function is on the PHB itself, else the
+        chassis_nr of its pci-bridge (the innermost one if bridges are nested)
     :returns: 8 upper-case hex digits
     :raises InvalidRequest: if QEMU would not accept a number
     """
@@ -116,7 +116,7 @@ def drc_index_before(guest_config: str) -> str | None:
     This is possible only on bus 0, which is the machine's own PHB in every
     domain. For other buses see drc_index_of().
 
-    :param guest_config: of a VAN whose guest will be a pseries one
+    :param guest_config: the guest_config of a VAN of a pseries guest
     :returns: as drc_index(); None if it is not known yet
     """
     hostdev = etree.fromstring(guest_config)
@@ -176,7 +176,7 @@ def _hostdev(domain: etree._Element, alias: str) -> etree._Element:
 
 
 def _address(element: etree._Element, subject: str) -> _Address | None:
-    """The PCI address of a device in the guest.
+    """Return the PCI address of a device in the guest.
 
     https://libvirt.org/formatdomain.html#device-addresses. A missing
     attribute means 0. 0000:00:00 means no address, whatever the function
@@ -231,7 +231,7 @@ def _place(
         if model == 'pci-root':
             return _target(controller, subject, bus), chassis
         passed.add(bus)
-        # Of nested bridges, the innermost gives the chassis.
+        # If bridges are nested, the innermost one gives the chassis.
         chassis = chassis or _chassis(controller, subject)
         address = _address(controller, subject)
         if address is None or address.bus in passed:
@@ -245,7 +245,10 @@ def _place(
 
 
 def _target(controller: etree._Element, subject: str, bus: int) -> int:
-    """The index of a PHB. libvirt gives target index 0 to controller 0."""
+    """Return the index of a PHB.
+
+    libvirt gives target index 0 to controller 0.
+    """
     target = controller.find('target')
     if bus == 0 and (target is None or target.get('index') is None):
         return 0
@@ -275,8 +278,9 @@ def _number(
 
     libvirt reads most numbers as C does: 0x10, 020 and 16 are the same.
 
-    :param default: the number for a missing attribute; None: it is an error
-    :param base: 8, 10 or 16; None: as C does
+    :param default: the number for a missing attribute; None: a missing
+        attribute is an error
+    :param base: 8, 10 or 16; None: the prefix decides, as in C
     """
     text = None if element is None else element.get(name)
     if text is None and default is not None:

@@ -29,20 +29,20 @@ ALIAS = 'ua-acc-'
 # libvirt names its mdev models as the kernel names the device APIs
 # (Documentation/ABI/testing/sysfs-bus-vfio-mdev).
 MODELS = ('vfio-pci', 'vfio-ap', 'vfio-ccw')
-#: The kernel's file with the device API of an mdev.
+#: The kernel's file that contains the device API of an mdev.
 MDEV_API = '/sys/bus/mdev/devices/{}/mdev_type/device_api'
-# The device APIs by the part of the mdev type before the hyphen:
+# Maps the part of an mdev type before the hyphen to the device API:
 # drivers/s390/crypto/vfio_ap_ops.c, drivers/s390/cio/vfio_ccw_ops.c
 _TYPE_APIS = {'vfio_ap': 'vfio-ap', 'vfio_ccw': 'vfio-ccw'}
 
 
 @dataclasses.dataclass(frozen=True)
 class Builder:
-    """Builds the <hostdev> of VANs by the options of [os_acc_libvirt].
+    """Builds the <hostdev> of VANs with the options of [os_acc_libvirt].
 
-    :ivar driver: the attributes of <driver>; empty for no such element
-    :ivar guest_addresses: the guest's PCI address, by the canonical PCI
-        address or the mdev UUID on the host
+    :ivar driver: the attributes of <driver>; if empty, <driver> is left out
+    :ivar guest_addresses: maps a device on the host (its canonical PCI
+        address or mdev UUID) to the PCI address that it has in the guest
     """
 
     managed: bool
@@ -78,7 +78,7 @@ class Builder:
     def build(self, van: objects.VAN) -> str | None:
         """Build the <hostdev> of a VAN.
 
-        :returns: XML text; None for a TestHandle, which no guest gets
+        :returns: XML text; None for a TestHandle, which has no device
         :raises UnsupportedHandle: if the VAN has no handle, or one that
             libvirt cannot attach
         :raises InvalidRequest: if a hint in driver_data or an option is
@@ -136,8 +136,8 @@ class Builder:
         hostdev.set('type', 'mdev')
         hostdev.set('managed', 'no')
         hostdev.set('model', model)
-        # libvirt accepts display for vfio-pci only, and ramfb with display
-        # only.
+        # libvirt accepts display only for vfio-pci, and ramfb only with
+        # display.
         if self.display and model == 'vfio-pci':
             hostdev.set('display', 'on')
             if self.ramfb:
@@ -150,8 +150,8 @@ class Builder:
 def _model(handle: objects.MdevHandle, van: objects.VAN) -> str:
     """Find the model of an mdev.
 
-    The driver's hint device_api comes first, then the kernel's file, then the
-    name of the mdev type.
+    It is the hint device_api in driver_data if the driver has set it, else
+    the content of the kernel's file, else derived from the mdev type.
     """
     model = van.driver_data.get('device_api')
     if model is None and os.path.exists(path := MDEV_API.format(handle.uuid)):
@@ -200,7 +200,7 @@ def _set_pci_address(element: etree._Element, address: str) -> None:
 
 
 def _canonical(handle: str) -> str:
-    """Write a PCI address or mdev UUID as handles do."""
+    """Return a PCI address or mdev UUID in the form that handles use."""
     parts = fields.parse_pci_address(handle)
     return '%04x:%02x:%02x.%x' % parts if parts else handle.lower()
 

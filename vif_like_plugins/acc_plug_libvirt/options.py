@@ -13,7 +13,7 @@ from __future__ import annotations
 from oslo_config import cfg
 from oslo_config import types
 
-# HANDLE=ADDRESS. oslo.config searches for it, hence the anchors.
+# HANDLE=ADDRESS. oslo.config uses re.search(), so the pattern has anchors.
 _GUEST_ADDRESS = (
     r'^[0-9a-f:.-]+=(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[01][0-9a-f]\.[0-7]$'
 )
@@ -45,12 +45,14 @@ OPTS = (
     cfg.BoolOpt(
         'display',
         default=False,
-        help="Show vGPUs (vfio-pci mdevs) on the guest's graphical console.",
+        help="Whether vGPUs (vfio-pci mdevs) show on the guest's graphical "
+        'console.',
     ),
     cfg.BoolOpt(
         'ramfb',
         default=False,
-        help='With display: also show the boot of the guest there.',
+        help="Whether the graphical console also shows the guest's boot. "
+        'Needs display.',
     ),
     cfg.ListOpt(
         'guest_addresses',
@@ -63,7 +65,8 @@ OPTS = (
     cfg.StrOpt(
         'connection_uri',
         default='qemu:///system',
-        help='URI of the libvirt that runs the guests of this host.',
+        help='Connection URI of the libvirt that runs the guests of this '
+        'host.',
     ),
     cfg.FloatOpt(
         'connect_timeout',
@@ -81,19 +84,19 @@ OPTS = (
         'detach_attempts',
         default=8,
         min=1,
-        help='How often to ask a running guest to release a device.',
+        help='How many times to ask a running guest to release a device.',
     ),
     cfg.FloatOpt(
         'detach_attempt_timeout',
         default=20.0,
         min=0.1,
-        help='Seconds to wait for the guest after each attempt.',
+        help='Seconds to wait for the guest each time.',
     ),
     cfg.FloatOpt(
         'detach_timeout',
         default=160.0,
         min=0.1,
-        help='Seconds for all attempts together. After that unplug fails and '
-        'the guest keeps the device until unplug is called again.',
+        help='Seconds for all attempts together. After that, unplug fails, '
+        'and the guest keeps the device until unplug is called again.',
     ),
 )

@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""Checks the libvirt of this host, for os-acc doctor."""
+"""Checks whether this host's libvirt can be used, for os-acc doctor."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from os_acc.devices import waiting
 
 def _ask(libvirt: Any, uri: str) -> tuple[int, int]:
     """Ask libvirt for its version and the number of running guests."""
-    # Not openReadOnly(): that uses another socket, with other permissions.
+    # openReadOnly() would use another socket, with other permissions.
     with contextlib.closing(libvirt.open(uri)) as opened:
         return opened.getLibVersion(), opened.numOfDomains()
 
 
 def findings(uri: str, seconds: float) -> Iterator[finding.Finding]:
-    """See ExtensionBase.diagnose.
+    """Report whether libvirt can be used. See ExtensionBase.diagnose.
 
-    :param uri: of the libvirt
+    :param uri: the connection URI of libvirt
     :param seconds: how long libvirt may take to answer
     """
     subject = f'libvirt {uri}'

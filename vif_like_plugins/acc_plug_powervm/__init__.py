@@ -27,14 +27,15 @@ OPTS = (
         'update_tries',
         default=10,
         min=1,
-        help='How often to try an update of an LPAR when another client '
-        'changes the LPAR at the same time.',
+        help='How many times to try an update of an LPAR that another '
+        'client changes at the same time.',
     ),
     cfg.FloatOpt(
         'update_timeout',
         default=120.0,
         min=0,
-        help='Seconds after which an update of an LPAR is not tried again.',
+        help='Seconds after which a failed update of an LPAR is not tried '
+        'again.',
     ),
 )
 
@@ -102,12 +103,13 @@ class PowerVMPlugin(plugin.PluginBase):
 def to_io_slots(vans: Iterable[objects.VAN], adapter: Any = None) -> list[Any]:
     """Build the slots of VANs for LPARBuilder's attribute phys_io_slots.
 
-    A resize must pass them too, because LPARBuilder.rebuild() removes the
-    slots that it does not get.
+    A resize must pass them too, because LPARBuilder.rebuild() removes every
+    slot that is not in phys_io_slots.
 
-    :param vans: of one instance; VANs without a DRCHandle are left out
-    :param adapter: a pypowervm Adapter; None: os-acc's own
-    :returns: pypowervm.wrappers.base_partition.IOSlot, in the VANs' order
+    :param vans: the VANs of one instance; those without a DRCHandle are
+        left out
+    :param adapter: a pypowervm Adapter; None: the one of powervm.adapter()
+    :returns: pypowervm.wrappers.base_partition.IOSlot, in the order of vans
     :raises HypervisorError: if pypowervm is not installed, or the log-on
         fails
     """

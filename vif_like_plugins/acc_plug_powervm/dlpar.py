@@ -27,8 +27,8 @@ from os_acc import powervm
 def io_slot(adapter: Any, handle: objects.DRCHandle) -> Any:
     """Build pypowervm's IOSlot for a handle.
 
-    The REST API expects the DRC index as a decimal number. It would read the
-    handle's hex digits as the index of another slot.
+    The REST API expects the DRC index as a decimal number. If it got the hex
+    digits of the handle, it could take them for the index of another slot.
     """
     return base_partition.IOSlot.bld(
         adapter, bool(handle.bus_grp_required), int(handle.drc_index, 16)
@@ -102,9 +102,10 @@ def _update(
 ) -> Any:
     """Change an LPAR in a transaction of pypowervm.
 
-    If the LPAR's etag has changed meanwhile, the transaction reads the LPAR
-    and applies the change again, up to 60 times with growing delays.
-    update_tries and update_timeout limit this further.
+    If another client has changed the LPAR since it was read (its etag
+    differs), the transaction reads the LPAR and applies the change again, up
+    to 60 times with growing delays. update_tries and update_timeout limit
+    this further.
 
     :param what: what is being done, for messages
     :param change: changes and writes an LPAR; returns it
@@ -135,8 +136,8 @@ def _update(
 
 
 def _write(lpar: Any, config: Any) -> Any:
-    # Without this timeout update() waits for an hour, even if the session has
-    # a shorter one.
+    # Without a timeout argument, update() waits for an hour, even if the
+    # session has a shorter timeout.
     return lpar.update(timeout=config.request_timeout)
 
 
@@ -156,10 +157,10 @@ def _check_can_modify(lpar: Any) -> None:
 def _check_owner(
     adapter: Any, handle: objects.DRCHandle, lpar_uuid: str
 ) -> None:
-    """Check that a slot is free, or already the LPAR's.
+    """Check that a slot is free or belongs to the LPAR already.
 
-    This is necessary before every write, because the server takes a slot away
-    from another partition without asking.
+    This is necessary before every write, because the server would otherwise
+    take the slot away from another partition.
 
     :raises DeviceBusy: if another partition has the slot
     :raises DeviceNotFound: if the managed system has no such slot
