@@ -56,7 +56,8 @@ def initialize(reset: bool = False, read_only: bool = False) -> None:
     """
     global _host
     with _initializing:
-        if _host is not None and not reset:
+        usable = _host is not None and (read_only or not _host.read_only)
+        if usable and not reset:
             return
         from os_acc import host
         from os_acc import recovery

@@ -90,14 +90,21 @@ def check_owner(conf: cfg.ConfigOpts) -> None:
     :raises JournalError: if the folder belongs to another user
     """
     path = conf.os_acc.state_path
-    try:
-        owner = os.stat(path).st_uid
-    except OSError:
-        return  # opening the journal reports what is wrong with the folder
-    if owner != os.geteuid():
+    place = path
+    while True:
+        try:
+            owner = os.stat(place).st_uid
+            break
+        except FileNotFoundError:
+            # What root creates in another user's folder belongs to root.
+            place = os.path.dirname(place)
+        except OSError:
+            return  # opening the journal tells what is wrong with the folder
+    user = os.geteuid()
+    if owner != user and (place == path or user == 0):
         raise exception.JournalError(
             path=path,
-            reason=f'the folder belongs to user id {owner} and this process '
-            f'runs as user id {os.geteuid()}; run it as user id {owner}, for '
-            f'example: sudo -u "#{owner}" os-acc ...',
+            reason=f'the folder {place} belongs to user id {owner} and this '
+            f'process runs as user id {user}; run it as that user, such as: '
+            f'sudo -u "#{owner}" os-acc ...',
         )

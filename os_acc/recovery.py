@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import contextlib
 import dataclasses
 import logging
+import threading
 
 from os_acc import exception
 from os_acc import host as host_module
@@ -41,14 +42,17 @@ def recover(host: host_module.Host) -> objects.RecoveryReport:
     reports: dict[str, objects.RecoveryReport] = {}
     unsettled = host.journal.unsettled(boot.boot_id())
 
+    stop = threading.Event()
+
     def one(instance_uuid: str) -> None:
-        reports[instance_uuid] = _recover_instance(host, instance_uuid)
+        if not stop.is_set():
+            reports[instance_uuid] = _recover_instance(host, instance_uuid)
 
     first = [uuid for uuid in unsettled if _names_function(host, uuid)]
     # Instances that requested a function go first; the others share it.
     for wave in (first, [uuid for uuid in unsettled if uuid not in first]):
         if wave:
-            parallel.run(one, wave, host.conf.os_acc.max_workers)
+            parallel.run(one, wave, host.conf.os_acc.max_workers, stop)
     _recover_programming(host)
     report = _joined([reports[uuid] for uuid in unsettled])
     LOG.info(
@@ -174,20 +178,30 @@ def _recover_programming(host: host_module.Host) -> None:
     No VAN gets a device whose programming was interrupted until the device is
     programmed again.
     """
-    for found in host.journal.programs():
-        if found.state != programs.PROGRAMMING:
-            continue
-        name = programs.lock_name(found.device, found.region)
-        # If the lock is held, the device is being programmed now.
-        with contextlib.suppress(exception.Timeout):
-            with host.locks.device(name, timeout=0):
-                if found not in host.journal.programs(found.device):
-                    continue
-                host.journal.save_program(
-                    dataclasses.replace(
-                        found,
-                        state=programs.ERROR,
-                        error='it was interrupted',
-                    )
-                )
-                LOG.error('Programming of %s was interrupted', found.label)
+    try:
+        interrupted = [
+            found
+            for found in host.journal.programs()
+            if found.state == programs.PROGRAMMING
+        ]
+        for found in interrupted:
+            _mark_interrupted(host, found)
+    except exception.JournalError as err:
+        LOG.error('Not looked for interrupted programming: %s', err)
+
+
+def _mark_interrupted(host: host_module.Host, found: programs.Program) -> None:
+    name = programs.lock_name(found.device, found.region)
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(host.locks.device(name, timeout=0))
+        except exception.Timeout:
+            return  # somebody is programming it now
+        if found not in host.journal.programs(found.device):
+            return
+        host.journal.save_program(
+            dataclasses.replace(
+                found, state=programs.ERROR, error='it was interrupted'
+            )
+        )
+        LOG.error('Programming of %s was interrupted', found.label)

@@ -116,23 +116,25 @@ def release(
         all other undos
     """
     result = Released()
-    entries = _mark(host, entries, result)
-    interrupt = _unplug(entries, step, result)
-    detached = [e for e in entries if e.van.uuid not in result.failed]
+    marked = _mark(host, entries, result)
+    interrupt = _unplug(marked, step, result)
+    detached = [e for e in marked if e.van.uuid not in result.failed]
     for entry in detached:
         entry.attached = False
-    if not result.journal_errors:
-        try:
-            host.journal.mark(detached, states.UNPREPARING)
-        except Exception as err:
-            # The rows still have the state "unplugging", which is enough to
-            # continue.
-            result.journal_errors.append(_journal_error(host, err))
     try:
-        _unprepare(host, detached, step, result)
+        host.journal.mark(detached, states.UNPREPARING)
+    except Exception as err:
+        # The rows still have the state "unplugging", which is enough to
+        # continue.
+        LOG.warning('Not marked as unpreparing: %s', exception.describe(err))
+    undone: set[str] = set()
+    try:
+        _unprepare(host, detached, step, result, undone)
     except BaseException as err:
         interrupt = interrupt or err
-    _settle(host, entries, result)
+    _settle(host, marked, result, undone)
+    if result.done >= {entry.van.uuid for entry in entries}:
+        result.journal_errors.clear()
     if interrupt is not None:
         raise interrupt
     return result
@@ -177,6 +179,11 @@ def _unplug(
             result.failed[entry.van.uuid] = err
             if steps.is_interruption(err.__cause__):
                 interrupt = interrupt or err.__cause__
+        except BaseException as err:
+            result.failed[entry.van.uuid] = steps.failure(
+                entry.van, 'unplug', err
+            )
+            interrupt = interrupt or err
     return interrupt
 
 
@@ -185,27 +192,39 @@ def _unprepare(
     entries: Sequence[journal.Entry],
     step: steps.Steps,
     result: Released,
+    undone: set[str],
 ) -> None:
-    """Undo device halves in parallel."""
+    """Undo device halves in parallel.
+
+    :param undone: gets the UUIDs of the VANs whose device half is undone, or
+        was never begun
+    """
 
     def one(entry: journal.Entry) -> None:
         try:
             step.unprepare(entry)
         except exception.StepFailed as err:
             result.failed[entry.van.uuid] = err
+        except BaseException as err:
+            result.failed[entry.van.uuid] = steps.failure(
+                entry.van, 'unprepareVAN', err
+            )
+        else:
+            undone.add(entry.van.uuid)
 
     started = [entry for entry in reversed(entries) if entry.started]
-    if started:
-        parallel.run(one, started, host.conf.os_acc.max_workers)
+    undone.update(e.van.uuid for e in entries if not e.started)
+    parallel.run(one, started, host.conf.os_acc.max_workers)
 
 
 def _settle(
     host: host_module.Host,
     entries: Sequence[journal.Entry],
     result: Released,
+    undone: set[str],
 ) -> None:
     """Delete the rows of released VANs, and write the errors of the others."""
-    released = [e.van for e in entries if e.van.uuid not in result.failed]
+    released = [e.van for e in entries if e.van.uuid in undone]
     try:
         host.journal.settle(
             released, {uuid: str(err) for uuid, err in result.failed.items()}

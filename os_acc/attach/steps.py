@@ -51,8 +51,10 @@ class Steps:
         SystemExit, counts as a failure of the driver.
         """
 
+        before = entry.van.handle
+
         def act() -> None:
-            van, before = entry.van, entry.van.handle
+            van = entry.van
             driver = self._extensions.driver(van.driver)
             plugin = self._extensions.plugin(van.plugin)
             driver.prepareVAN(van, entry.request, entry.instance_info)
@@ -72,7 +74,20 @@ class Steps:
                     new=van.handle.identity,
                 )
 
-        self._run(entry, 'prepareVAN', act, wrap_all=True)
+        def save(van: objects.VAN) -> None:
+            # The handle that the guest's definition names stays claimed.
+            if before and (
+                van.handle is None or van.handle.identity != before.identity
+            ):
+                wrong, van.handle = van.handle, before
+                raise exception.HandleChanged(
+                    driver=van.driver,
+                    old=before.identity,
+                    new=wrong.identity if wrong is not None else None,
+                )
+            self._journal.save(van)
+
+        self._run(entry, 'prepareVAN', act, wrap_all=True, save=save)
 
     def _check_programmed(self, van: objects.VAN) -> None:
         """Refuse a device whose programming failed, for every driver.
@@ -137,6 +152,7 @@ class Steps:
         step: str,
         act: Callable[[], None],
         wrap_all: bool = False,
+        save: Callable[[objects.VAN], None] | None = None,
     ) -> None:
         van = entry.van
         actor = _actor(van, step)
@@ -159,15 +175,15 @@ class Steps:
             )
 
         van.connect(
-            self._journal.save,
+            save or self._journal.save,
             lambda fraction, message: tell(
                 progress.RUNNING, fraction, message
             ),
         )
-        tell(progress.STARTED)
-        logger.debug('%s by %s', step, actor)
         start = time.monotonic()
         try:
+            tell(progress.STARTED)
+            logger.debug('%s by %s', step, actor)
             act()
         except BaseException as err:
             if not isinstance(err, Exception) and not wrap_all:

@@ -264,3 +264,31 @@ def test_another_users_empty_folder_stays_empty(clean, tmp_path, monkeypatch):
     with pytest.raises(exception.JournalError):
         os_acc.initialize()
     assert list((tmp_path / 'state').iterdir()) == []
+
+
+def test_a_missing_folder_below_another_users_is_refused_for_root(
+    clean, tmp_path, monkeypatch
+):
+    os.makedirs(tmp_path / 'nova')
+    real = os.stat
+
+    def stat(path, *args, **kwargs):
+        found = real(path, *args, **kwargs)
+        if str(path) == str(tmp_path / 'nova'):
+            found = os.stat_result([*found[:4], 162, *found[5:10]])
+        return found
+
+    monkeypatch.setattr(os, 'stat', stat)
+    monkeypatch.setattr(os, 'geteuid', lambda: 0)
+    path = tmp_path / 'nova' / 'os-acc'
+    os_acc.CONF.set_override('state_path', str(path), 'os_acc')
+    with pytest.raises(exception.JournalError, match='user id 162'):
+        os_acc.initialize()
+    assert not path.exists()
+
+
+def test_initialize_after_read_only_changes_things(looker):
+    os_acc.initialize()
+    assert len(os_acc.plug(looker.instance(), looker.requests(1))) == 1
+    os_acc.initialize(read_only=True)
+    assert os_acc.plug(looker.instance(), looker.requests(1))

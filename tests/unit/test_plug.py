@@ -680,8 +680,12 @@ def test_a_journal_that_fails_in_the_undo_is_told(host, monkeypatch, broken):
         patch.setattr(journal.Journal, broken, fail)
         with pytest.raises(exception.PlugException) as caught:
             os_acc.plug(instance, requests)
-    (undo,) = caught.value.undo_errors
-    assert isinstance(undo, exception.JournalError)
+    if broken == 'settle':
+        (undo,) = caught.value.undo_errors
+        assert isinstance(undo, exception.JournalError)
+    else:
+        assert caught.value.undo_errors == []
+        assert host.states() == {}
     assert set(host.calls.of('unprepareVAN')) == set(uuids(requests))
     os_acc.recover()
     assert host.states() == {}
@@ -819,3 +823,22 @@ def test_an_arq_of_another_host_is_refused(host):
 def test_the_host_is_named_as_nova_names_it(host):
     own = host.request(hostname=socket.gethostname())
     assert len(os_acc.plug(host.instance(), [own])) == 1
+
+
+def test_a_rollback_leaves_the_row_of_another_instance_alone(
+    host, monkeypatch
+):
+    owner, other, request = host.instance(), host.instance(), host.request()
+    os_acc.plug(owner, [request])
+    host.calls.clear()
+
+    def busy(self, entries):
+        raise exception.JournalError(path='j', reason='busy')
+
+    with monkeypatch.context() as patch:
+        patch.setattr(journal.Journal, 'add', busy)
+        with pytest.raises(exception.PlugException):
+            os_acc.plug(other, [request])
+    os_acc.recover()
+    assert host.states() == {request.uuid: 'plugged'}
+    assert host.calls.log == []

@@ -224,17 +224,19 @@ def test_a_half_done_unplug_is_finished(host, crash):
     os_acc.plug(instance, requests)
 
     # A crash in unplug: after the rows are marked, before the first act.
-    from os_acc.attach import steps
+    from os_acc import journal
 
     class Stop(BaseException):
         pass
 
+    mark = journal.Journal.mark
+
+    def stop(*args):
+        mark(*args)
+        raise Stop
+
     with pytest.MonkeyPatch.context() as patch:
-
-        def stop(*args):
-            raise Stop
-
-        patch.setattr(steps.Steps, 'unplug', stop)
+        patch.setattr(journal.Journal, 'mark', stop)
         with pytest.raises(Stop):
             os_acc.unplug(instance)
     assert set(host.states().values()) == {'unplugging'}
@@ -390,3 +392,30 @@ def test_a_busy_journal_stops_only_that_instance(host, crash, monkeypatch):
         host.restart()
     assert host.calls.of('unprepareVAN') == uuids(second)
     assert set(host.states()) == set(uuids(first))
+
+
+@pytest.mark.parametrize('handle', ['other', None])
+def test_another_handle_that_is_saved_does_not_take_the_claim(
+    host, reboot, handle
+):
+    from os_acc import objects
+
+    (van,) = os_acc.plug(host.instance(), host.requests(1))
+    reboot()
+    refused = []
+
+    def change(van):
+        van.handle = handle and objects.TestHandle(name=handle)
+        try:
+            van.save()
+        except exception.HandleChanged as err:
+            refused.append(err)
+            raise
+
+    host.calls.on('prepareVAN', change)
+    for _ in range(2):
+        assert len(os_acc.recover().failed) == 1
+        assert os_acc.get_vans()[0].handle == van.handle
+    assert len(refused) == 2
+    host.calls.clear()
+    assert len(os_acc.recover().restored) == 1

@@ -18,6 +18,7 @@ import os_acc
 from os_acc import exception
 from os_acc import journal
 from os_acc import objects
+from os_acc.attach import parallel
 
 
 def uuids(vans):
@@ -281,3 +282,89 @@ def test_a_journal_that_cannot_mark_the_rows_keeps_every_device(
     assert host.calls.log == []
     assert set(host.states().values()) == {'plugged'}
     assert os_acc.unplug(instance) == 2
+
+
+@pytest.mark.parametrize('started', [0, 1])
+def test_without_threads_the_caller_releases_all(host, monkeypatch, started):
+    """As at the end of the interpreter, or with too many threads."""
+    instance, requests = host.instance(), host.requests(3)
+    os_acc.plug(instance, requests)
+    count = iter(range(9))
+    start = threading.Thread.start
+
+    def fail(self):
+        if next(count) >= started:
+            raise RuntimeError("can't start new thread")
+        start(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, 'start', fail)
+        assert os_acc.unplug(instance) == 3
+    assert len(host.calls.of('unprepareVAN')) == 3
+    assert host.states() == {}
+
+
+@pytest.mark.parametrize('step', ['unplug', 'unprepareVAN'])
+@pytest.mark.parametrize('status', ['started', 'done'])
+@pytest.mark.parametrize('error', [SystemExit, GreenTimeout])
+def test_a_callback_that_ends_a_step_loses_no_device(
+    host, step, status, error
+):
+    instance, requests = host.instance(), host.requests(2)
+    os_acc.plug(instance, requests)
+    host.calls.clear()
+
+    def callback(event):
+        if (event.step, event.status) == (step, status):
+            raise error
+
+    with pytest.raises((exception.UnplugException, GreenTimeout, SystemExit)):
+        os_acc.unplug(instance, progress=callback)
+    # Every VAN without a row is undone.
+    undone = set(host.calls.of('unprepareVAN'))
+    assert undone | set(host.states()) == set(uuids(requests))
+    assert os_acc.unplug(instance) == 2
+    assert host.states() == {}
+
+
+def test_a_mark_that_fails_in_between_is_no_failure(host, monkeypatch):
+    instance = host.instance()
+    os_acc.plug(instance, host.requests(1))
+    mark = journal.Journal.mark
+
+    def fail(self, entries, state):
+        if state == 'unpreparing':
+            raise exception.JournalError(path='j', reason='I/O error')
+        mark(self, entries, state)
+
+    monkeypatch.setattr(journal.Journal, 'mark', fail)
+    assert os_acc.unplug(instance) == 1
+    assert host.states() == {}
+
+
+def test_parallel_waits_if_the_start_of_a_thread_is_interrupted(monkeypatch):
+    start, done = threading.Thread.start, []
+
+    def interrupted(self):
+        start(self)
+        raise GreenTimeout
+
+    def act(item):
+        time.sleep(0.2)
+        done.append(item)
+
+    monkeypatch.setattr(threading.Thread, 'start', interrupted)
+    with pytest.raises(GreenTimeout):
+        parallel.run(act, [1, 2], 4)
+    assert sorted(done) == [1, 2]
+
+
+def test_parallel_survives_a_step_that_raises():
+    done = []
+
+    def act(item):
+        done.append(item)
+        raise SystemExit
+
+    parallel.run(act, range(4), 2)
+    assert sorted(done) == [0, 1, 2, 3]
