@@ -232,7 +232,7 @@ def test_what_is_not_there_reads_as_empty(state_path):
         assert made.exists()
         assert made.entries() == entries
         with opening(state_path) as service:
-            service.settle([entries[0].van], {})
+            service.settle([entries[0].van], [])
             assert made.entries() == entries[1:]
 
 
@@ -390,7 +390,7 @@ def test_a_state_written_by_mark_survives_a_later_reader(state_path):
 def test_settle_drops_and_writes_down(opened):
     gone, kept, other = make_entry(), make_entry(), make_entry()
     opened.add([gone, kept, other])
-    opened.settle([gone.van], {kept.van.uuid: 'the guest holds it'})
+    opened.settle([gone.van], [(kept.van, 'the guest holds it')])
     found = opened.entries()
     assert uuids(found) == uuids([kept, other])
     assert found[0].van.state == 'error'
@@ -401,7 +401,7 @@ def test_settle_drops_and_writes_down(opened):
 def test_settle_writes_the_state_it_is_told(opened):
     entry = make_entry()
     opened.add([entry])
-    opened.settle([], {entry.van.uuid: 'no such device'}, state='plugged')
+    opened.settle([], [(entry.van, 'no such device')], state='plugged')
     (found,) = opened.entries()
     assert (found.van.state, found.van.error) == ('plugged', 'no such device')
 
@@ -409,7 +409,7 @@ def test_settle_writes_the_state_it_is_told(opened):
 def test_settle_of_nothing_changes_nothing(opened):
     entry = make_entry()
     opened.add([entry])
-    opened.settle([], {})
+    opened.settle([], [])
     assert opened.entries() == [entry]
 
 
@@ -492,11 +492,11 @@ def test_a_claim_stays_until_the_van_is_released(opened):
     opened.add([first])
     opened.save(first.van)
     opened.mark([first], 'error')
-    opened.settle([], {first.van.uuid: 'stuck'})
+    opened.settle([], [(first.van, 'stuck')])
     for _ in range(2):
         with pytest.raises(exception.DeviceBusy):
             opened.add([make_entry(claim='h')])
-    opened.settle([first.van], {})
+    opened.settle([first.van], [])
     opened.add([make_entry(claim='h')])
     assert len(opened.entries()) == 1
 
@@ -540,7 +540,7 @@ def test_save_all_is_all_or_none(opened):
 def test_save_all_with_a_vanished_row_writes_none(opened):
     entries = [make_entry() for _ in range(3)]
     opened.add(entries)
-    opened.settle([entries[1].van], {})
+    opened.settle([entries[1].van], [])
     for entry in entries:
         entry.van.guest_config = 'new'
     with pytest.raises(exception.JournalError, match=entries[1].van.uuid):
@@ -572,14 +572,24 @@ def test_a_van_cannot_touch_another_instances_row(opened):
     """A late unplug of the old owner, after the ARQ went to a new one."""
     old = make_entry(claim='h')
     opened.add([old])
-    opened.settle([old.van], {})
+    opened.settle([old.van], [])
     new = make_entry(van=old.van.uuid, claim='h')
     opened.add([new])
-    opened.settle([old.van], {})
+    opened.settle([old.van], [])
     assert opened.entries() == [new]
     with pytest.raises(exception.JournalError, match='it no longer has VAN'):
         opened.save(old.van)
     assert opened.entries() == [new]
+
+
+def test_mark_and_settle_change_only_rows_of_their_instance(opened):
+    """The rollback of a plug whose VAN another instance has."""
+    owner = make_entry(state='plugged')
+    opened.add([owner])
+    stranger = make_entry(van=owner.van.uuid, live=True)
+    opened.mark([stranger], 'unplugging')
+    opened.settle([], [(stranger.van, 'no such device')])
+    assert opened.entries() == [owner]
 
 
 def test_save_of_a_vanished_row(opened):
@@ -587,7 +597,7 @@ def test_save_of_a_vanished_row(opened):
     with pytest.raises(exception.JournalError, match='it no longer has VAN'):
         opened.save(entry.van)
     opened.add([entry])
-    opened.settle([entry.van], {})
+    opened.settle([entry.van], [])
     with pytest.raises(exception.JournalError, match=entry.van.uuid):
         opened.save(entry.van)
     assert opened.entries() == []
@@ -778,7 +788,7 @@ def test_any_text_can_be_stored(opened, text):
     first.instance_info.name = text
     opened.add([first, second])
     opened.save_all([first.van])
-    opened.settle([], {second.van.uuid: text})
+    opened.settle([], [(second.van, text)])
     opened.save_program(make_program(error=text))
     stored = text.encode('utf-8', 'backslashreplace').decode()
     found = opened.entries()
@@ -1635,9 +1645,9 @@ class Model(stateful.RuleBasedStateMachine):
     @stateful.rule(data=strategies.data(), error=strategies.text('e!'))
     def settle(self, data, error):
         released, failed = self.pick(data), self.pick(data)
-        failures = {}
+        failures = []
         if failed is not released:
-            failures[failed.van.uuid] = error
+            failures.append((failed.van, error))
             failed.van.state, failed.van.error = 'error', error
         self.journal.settle([released.van], failures)
         del self.rows[released.van.uuid], self.taken[released.van.uuid]
@@ -1647,7 +1657,7 @@ class Model(stateful.RuleBasedStateMachine):
     def settle_as_another_instance(self, data):
         stranger = self.pick(data).van.obj_clone()
         stranger.instance_uuid = new_uuid()
-        self.journal.settle([stranger], {})
+        self.journal.settle([stranger], [])
         with pytest.raises(exception.JournalError):
             self.journal.save(stranger)
 

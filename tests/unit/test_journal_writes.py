@@ -169,7 +169,7 @@ def test_an_error_of_a_commit_that_worked_is_none(connection, opened):
     failing(lambda: opened.save_all([first.van, second.van]))
     failing(lambda: opened.mark([first], 'unplugging'))
     assert opened.entries()[0].van.state == 'unplugging'
-    failing(lambda: opened.settle([first.van], {second.van.uuid: 'stuck'}))
+    failing(lambda: opened.settle([first.van], [(second.van, 'stuck')]))
     found = opened.entries()[0]
     assert (found.van.uuid, found.van.error) == (second.van.uuid, 'stuck')
     failing(lambda: opened.forget(second.van.uuid))
@@ -184,7 +184,7 @@ def test_an_interrupt_in_the_commit(connection, opened, durable):
     with pytest.raises(KeyboardInterrupt):
         opened.add([entry])
     assert len(opened.entries()) == durable
-    opened.settle([entry.van], {})
+    opened.settle([entry.van], [])
     opened.add([make_entry(claim='h')])
     assert len(opened.entries()) == 1
 
