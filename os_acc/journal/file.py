@@ -37,6 +37,9 @@ NAME = 'journal.db'
 DAMAGED = '.damaged-'
 REBUILT = '.rebuilt-'
 
+# The files that sqlite keeps beside the file of a journal.
+_BESIDE = ('-wal', '-shm')
+
 _WAY_OUT = (
     'Run "os-acc --state-path {} recover --rebuild" to start a new journal '
     'from what can still be read. Then plug each instance again with the '
@@ -77,7 +80,8 @@ def prepare(state_path: str, timeout: float, create: bool) -> None:
     """
     path = path_in(state_path)
     with forking.in_use(path):
-        if database.identity(path) is None:
+        found = database.identity(path)
+        if found is None:
             if damaged := _damaged(path):
                 raise database.error(
                     path,
@@ -89,6 +93,7 @@ def prepare(state_path: str, timeout: float, create: bool) -> None:
                     path=path, reason='it does not exist'
                 )
             _create(path, timeout)
+            found = database.identity(path)
         try:
             problem = _check(path, timeout)
             if problem is None:
@@ -98,8 +103,15 @@ def prepare(state_path: str, timeout: float, create: bool) -> None:
         except (OSError, sqlite3.Error) as err:
             raise _cannot('open', path, err) from err
         if problem is not None:
+            if database.identity(path) != found:
+                # Another process has set the damaged file aside meanwhile,
+                # and may have rebuilt the journal.
+                return prepare(state_path, timeout, create)
             if create:
-                aside = set_aside(path, DAMAGED)
+                try:
+                    aside = set_aside(path, DAMAGED)
+                except OSError as err:
+                    raise _cannot('rename', path, err) from err
                 problem += f'; set aside as {aside}. '
                 problem += _WAY_OUT.format(state_path)
             LOG.critical('Journal %s is damaged: %s', path, problem)
@@ -126,6 +138,7 @@ def _create(
 
     :param fill: inserts rows before the file is linked
     """
+    _refuse_leftovers(path)
     folder = os.path.dirname(path)
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)
@@ -157,6 +170,25 @@ def _create(
         os.unlink(new)
 
 
+def _refuse_leftovers(path: str) -> None:
+    """Check that no rows of a removed journal are beside a missing one.
+
+    sqlite would write them into a new journal, and damage it.
+
+    :raises JournalError: if there are such files
+    """
+    for end in ('-wal', '-journal'):
+        # Another process may have created the journal just now. Then the file
+        # belongs to it, so look for the journal last.
+        if os.path.exists(path + end) and database.identity(path) is None:
+            raise database.error(
+                path,
+                f'it does not exist, but {path + end} of an earlier journal '
+                'does. Put the earlier journal back beside it, or move '
+                f'{path + end} away to start with an empty journal',
+            )
+
+
 def _check(path: str, timeout: float) -> str | None:
     """Return what is wrong with the file; None if it is undamaged."""
 
@@ -184,13 +216,27 @@ def _check(path: str, timeout: float) -> str | None:
 def set_aside(path: str, suffix: str) -> str:
     """Rename the file, and the files that sqlite keeps beside it.
 
+    The other files are linked first and their old names are removed last. If
+    the process is killed in between, the file always has them beside it.
+
     :returns: the new name
+    :raises OSError: if the file cannot be renamed
     """
     new = f'{path}{suffix}{time.strftime("%Y%m%dT%H%M%S")}-{os.getpid()}'
-    for end in ('-wal', '-shm', ''):
+    for end in _BESIDE:
         with contextlib.suppress(FileNotFoundError):
-            os.rename(path + end, new + end)
+            os.link(path + end, new + end)
+    os.rename(path, new)
+    _remove_links(path, new)
     return new
+
+
+def _remove_links(path: str, aside: str) -> None:
+    """Remove the old names of the files beside one that was set aside."""
+    for end in _BESIDE:
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samefile(path + end, aside + end):
+                os.unlink(path + end)
 
 
 def rebuild(state_path: str, timeout: float) -> Rebuilt:
@@ -232,9 +278,12 @@ def rebuild(state_path: str, timeout: float) -> Rebuilt:
             db.execute('COMMIT')
 
     with forking.in_use(path):
+        for old in damaged:
+            # The process that set it aside may have been killed.
+            _remove_links(path, old)
         _create(path, timeout, fill)
         for old in damaged:
-            for end in ('-wal', '-shm', ''):
+            for end in (*_BESIDE, ''):
                 with contextlib.suppress(FileNotFoundError):
                     os.rename(old + end, old.replace(DAMAGED, REBUILT) + end)
     return Rebuilt(kept['van'], kept['program'], lost)

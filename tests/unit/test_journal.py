@@ -1213,6 +1213,8 @@ def test_another_major_of_a_handle(state_path):
         ('van', '\'{"cut": "off\''),
         ('van', "'[1, 2]'"),
         ('van', '7'),
+        # Python's decoder of JSON raises RecursionError.
+        ('van', "replace(hex(zeroblob(50000)), '00', '[')"),
         ('van', "CAST(x'ff22' AS TEXT)"),
         ('van', "x'ff22'"),
         ('state', "'dancing'"),
@@ -1359,6 +1361,91 @@ def test_what_a_crash_left_beside_it_goes_along(tmp_path, state_path):
         journal.Journal(crashed, 1)
     # The file itself is named, not what is beside it.
     assert f'set aside as {aside}. ' in str(caught.value)
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize('name', ['link', 'rename', 'unlink'])
+@pytest.mark.parametrize('nth', [1, 2])
+def test_setting_aside_that_is_killed(
+    tmp_path, state_path, monkeypatch, name, nth
+):
+    """The rows in the -wal stay beside the file that they belong to."""
+    with opening(state_path) as made:
+        entries = [make_entry() for _ in range(3)]
+        made.add(entries)
+        crashed = str(tmp_path / 'crashed')
+        shutil.copytree(state_path, crashed)
+    call, calls = getattr(os, name), []
+
+    def killed(*args, **kwargs):
+        call(*args, **kwargs)
+        calls.append(args)
+        if len(calls) == nth:
+            raise Killed
+
+    path = os.path.join(crashed, 'journal.db')
+    with monkeypatch.context() as patch:
+        patch.setattr(os, name, killed)
+        with contextlib.suppress(Killed):
+            journal_file.set_aside(path, '.damaged-')
+    if not os.path.exists(path):
+        with pytest.raises(exception.JournalError, match='was set aside'):
+            journal.Journal(crashed, 1)
+        assert journal_file.rebuild(crashed, 1) == (3, 0, 0)
+    assert read_again(crashed) == entries
+
+
+@pytest.mark.parametrize('aside', [False, True])
+def test_a_wal_beside_a_missing_journal(tmp_path, state_path, aside):
+    """sqlite would write its rows into a new journal, and damage it."""
+    entries = fill(state_path, 2)
+    crashed = str(tmp_path / 'crashed')
+    with opening(state_path) as made:
+        made.add([make_entry()])
+        shutil.copytree(state_path, crashed)
+    path = os.path.join(crashed, 'journal.db')
+    wal = read_bytes(path + '-wal')
+    if aside:
+        os.rename(path, path + '.damaged-20260101T000000-1')
+        create = functools.partial(journal_file.rebuild, crashed, 1)
+    else:
+        os.unlink(path)
+        create = functools.partial(read_again, crashed)
+    with pytest.raises(exception.JournalError) as caught:
+        create()
+    assert f'move {path}-wal away' in str(caught.value)
+    assert not os.path.exists(path)
+    assert read_bytes(path + '-wal') == wal
+    os.rename(path + '-wal', tmp_path / 'away')
+    create()
+    assert read_again(crashed) == (entries if aside else [])
+
+
+def test_a_journal_that_another_process_has_rebuilt(state_path, monkeypatch):
+    """Two processes find the same damage, and one is faster."""
+    fill(state_path, 20)
+    path = os.path.join(state_path, 'journal.db')
+    overwrite_header(path)
+    wait, rebuilt = database.until_free, []
+
+    def slower(*args):
+        # The first call reads the damaged file.
+        found = wait(*args)
+        if not rebuilt:
+            rebuilt.append(True)
+            with pytest.raises(exception.JournalError):
+                journal.Journal(state_path, 1)
+            journal_file.rebuild(state_path, 1)
+        return found
+
+    monkeypatch.setattr(database, 'until_free', slower)
+    with opening(state_path) as made:
+        made.add([make_entry()])
+        assert len(made.entries()) == 1
+    assert not glob.glob(path + '.damaged-*')
 
 
 def test_a_busy_file_is_not_taken_for_a_damaged_one(state_path):
