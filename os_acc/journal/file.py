@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 import contextlib
+import functools
 import glob
 import logging
 import os
@@ -164,6 +165,8 @@ def _create(
         folder_fd = os.open(folder, os.O_RDONLY)
         os.fsync(folder_fd)
         os.close(folder_fd)
+    except exception.JournalBusy:
+        raise
     except (OSError, sqlite3.Error, exception.JournalError) as err:
         raise _cannot('create', path, err) from err
     finally:
@@ -245,6 +248,7 @@ def rebuild(state_path: str, timeout: float) -> Rebuilt:
     :param timeout: seconds to wait for another writer
     :returns: how many rows were copied and how many were lost; rows that
         cannot be read are not counted
+    :raises JournalBusy: if another process holds a lock on the damaged file
     :raises JournalError: if there is a journal, or none was set aside
     """
     path = path_in(state_path)
@@ -260,7 +264,7 @@ def rebuild(state_path: str, timeout: float) -> Rebuilt:
         nonlocal lost
         with contextlib.closing(database.connect(new)) as db:
             db.execute('BEGIN IMMEDIATE')
-            for table, row in _salvage(damaged[-1]):
+            for table, row in _salvage(damaged[-1], timeout):
                 marks = ', '.join('?' * len(row))
                 try:
                     db.execute(
@@ -297,11 +301,15 @@ def _damaged(path: str) -> list[str]:
     return sorted(glob.glob(glob.escape(path) + DAMAGED + '*[0-9]'))
 
 
-def _salvage(path: str) -> list[tuple[str, sqlite3.Row]]:
-    """Read the rows of a damaged file, each table up to its first error."""
-    rows: list[tuple[str, sqlite3.Row]] = []
-    for table in schema.TABLES:
-        with contextlib.suppress(sqlite3.Error):
+def _salvage(path: str, timeout: float) -> list[tuple[str, sqlite3.Row]]:
+    """Read the rows of a damaged file, each table up to its first error.
+
+    :raises JournalBusy: if another process holds a lock on the file
+    """
+
+    def read(table: str) -> list[tuple[str, sqlite3.Row]]:
+        rows: list[tuple[str, sqlite3.Row]] = []
+        try:
             with contextlib.closing(database.connect(path)) as db:
                 # Reading row by row keeps the rows before the damage.
                 rows.extend(
@@ -310,4 +318,15 @@ def _salvage(path: str) -> list[tuple[str, sqlite3.Row]]:
                         f'SELECT * FROM {table} ORDER BY rowid'
                     )
                 )
-    return rows
+        except sqlite3.Error as err:
+            # A lock is no damage: the rows can be read in a moment.
+            if database.code(err) == sqlite3.SQLITE_BUSY:
+                raise
+        return rows
+
+    found = []
+    for table in schema.TABLES:
+        found += database.until_free(
+            path, timeout, functools.partial(read, table)
+        )
+    return found

@@ -1595,6 +1595,22 @@ def test_rebuild_takes_the_rows_of_the_wal_too(tmp_path, state_path):
     assert not glob.glob(os.path.join(crashed, '*damaged*'))
 
 
+def test_rebuild_waits_for_a_file_that_is_locked(state_path):
+    """A lock of another process must not cost all the rows."""
+    entries = fill(state_path)
+    path = os.path.join(state_path, 'journal.db')
+    aside = journal_file.set_aside(path, '.damaged-')
+    with raw(aside) as db:
+        db.execute('PRAGMA locking_mode = EXCLUSIVE')
+        db.execute('BEGIN EXCLUSIVE')
+        with pytest.raises(exception.JournalBusy):
+            journal_file.rebuild(state_path, 0.1)
+        db.execute('ROLLBACK')
+    assert not os.path.exists(path)
+    assert journal_file.rebuild(state_path, 5) == (len(entries), 0, 0)
+    assert read_again(state_path) == entries
+
+
 def test_rebuild_refuses_where_a_journal_is(state_path):
     entries = fill(state_path)
     path = os.path.join(state_path, 'journal.db')
