@@ -95,28 +95,39 @@ def prepare(state_path: str, timeout: float, create: bool) -> None:
                 )
             _create(path, timeout)
             found = database.identity(path)
-        try:
-            problem = _check(path, timeout)
-            if problem is None:
-                if create:
-                    os.chmod(path, 0o600)
-                schema.migrate(path, timeout, create)
-        except (OSError, sqlite3.Error) as err:
-            raise _cannot('open', path, err) from err
+        problem = _check_and_migrate(path, timeout, create)
         if problem is not None:
             if database.identity(path) != found:
                 # Another process has set the damaged file aside meanwhile,
                 # and may have rebuilt the journal.
-                return prepare(state_path, timeout, create)
+                prepare(state_path, timeout, create)
+                return
             if create:
-                try:
-                    aside = set_aside(path, DAMAGED)
-                except OSError as err:
-                    raise _cannot('rename', path, err) from err
+                aside = _set_damaged_aside(path)
                 problem += f'; set aside as {aside}. '
                 problem += _WAY_OUT.format(state_path)
             LOG.critical('Journal %s is damaged: %s', path, problem)
             raise database.error(path, f'it is damaged: {problem}')
+
+
+def _check_and_migrate(path: str, timeout: float, change: bool) -> str | None:
+    """Return what is wrong with the file; None if it can be used."""
+    try:
+        problem = _check(path, timeout)
+        if problem is None:
+            if change:
+                os.chmod(path, 0o600)
+            schema.migrate(path, timeout, change)
+    except (OSError, sqlite3.Error) as err:
+        raise _cannot('open', path, err) from err
+    return problem
+
+
+def _set_damaged_aside(path: str) -> str:
+    try:
+        return set_aside(path, DAMAGED)
+    except OSError as err:
+        raise _cannot('rename', path, err) from err
 
 
 def _cannot(
