@@ -14,7 +14,16 @@ means that an installation is incomplete.
 
 from __future__ import annotations
 
+import hypothesis
 import pytest
+
+# An example that takes long on a busy machine is no failure.
+hypothesis.settings.register_profile(
+    'os-acc',
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile('os-acc')
 
 # Tests that may be skipped all the same: the start of the node id, the reason.
 ALLOWED: dict[str, str] = {}
