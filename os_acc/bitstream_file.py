@@ -49,8 +49,8 @@ class Checksum(NamedTuple):
         if digits is None:
             raise exception.BitstreamError(
                 bitstream=bitstream,
-                reason=f'its checksum algorithm is {algorithm!r}, expected one of '
-                + ', '.join(ALGORITHMS),
+                reason=f'its checksum algorithm is {algorithm!r}, expected '
+                'one of ' + ', '.join(ALGORITHMS),
             )
         if not re.fullmatch(f'[0-9a-fA-F]{{{digits}}}', value):
             raise exception.BitstreamError(
