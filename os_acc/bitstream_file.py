@@ -6,9 +6,10 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""The file of a bitstream: opened safely, and its checksums.
+"""Opens the file of a bitstream safely, and computes its checksums.
 
-The privileged half uses it too, so it lies below the package programming.
+This is not in the package programming because the privileged half, a layer
+below it, uses this module too.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from typing import NamedTuple
 
 from os_acc import exception
 
-#: What counts as proof; Glance's os_hash_algo is sha512 by default.
+#: The accepted algorithms, and the hex digits of each. Glance's default for
+#: os_hash_algo is sha512.
 ALGORITHMS = {'sha256': 64, 'sha384': 96, 'sha512': 128}
 
 _CHUNK = 1 << 20
@@ -37,13 +39,18 @@ class Checksum(NamedTuple):
 
     @classmethod
     def parse(cls, algorithm: str, value: str, bitstream: str) -> Checksum:
-        """:raises BitstreamError: it is no checksum that we trust"""
+        """Check a checksum that is given as a text.
+
+        :param bitstream: the name of the bitstream in errors
+        :raises BitstreamError: if the algorithm is not one of ALGORITHMS, or
+            the value is malformed
+        """
         digits = ALGORITHMS.get(algorithm)
         if digits is None:
             raise exception.BitstreamError(
                 bitstream=bitstream,
-                reason=f'its checksum is {algorithm!r}, expected one of '
-                + ', '.join(ALGORITHMS),
+                reason=f'its checksum algorithm is {algorithm!r}, expected '
+                'one of ' + ', '.join(ALGORITHMS),
             )
         if not re.fullmatch(f'[0-9a-fA-F]{{{digits}}}', value):
             raise exception.BitstreamError(
@@ -61,13 +68,15 @@ def of_file(
     *algorithms: str,
     copy: BinaryIO | None = None,
 ) -> dict[str, str]:
-    """Read a file from its start.
+    """Read a file from its start and compute its checksums.
 
-    :param bitstream: what to call it in errors
-    :param most: how many bytes it may have; it may still be growing
-    :param copy: gets all that is read
-    :returns: the checksum by each algorithm, hex
-    :raises BitstreamError: it has more
+    :param bitstream: the name of the bitstream in errors
+    :param most: the largest size in bytes; checked while reading, because the
+        file may still be growing
+    :param algorithms: which checksums to compute, besides sha256
+    :param copy: a file to which the content is copied
+    :returns: the checksums, hex, by algorithm
+    :raises BitstreamError: if the file is larger
     """
     hashes = {name: hashlib.new(name) for name in {'sha256', *algorithms}}
     os.lseek(file.fileno(), 0, os.SEEK_SET)
@@ -88,11 +97,11 @@ def of_file(
 
 
 def verify(file: BinaryIO, wanted: Checksum, bitstream: str, most: int) -> str:
-    """Read a file, and see that it is what it should be.
+    """Check that a file has the wanted checksum.
 
-    :param most: as of_file
-    :returns: its SHA-256
-    :raises BitstreamError: it is not
+    :param most: as for of_file()
+    :returns: the file's SHA-256
+    :raises BitstreamError: if the checksum differs, or the file is too large
     """
     found = of_file(file, bitstream, most, wanted.algorithm)
     if found[wanted.algorithm] != wanted.value:
@@ -110,12 +119,12 @@ def opened(
 ) -> Iterator[tuple[str, BinaryIO]]:
     """Open a bitstream that lies in one of the folders.
 
-    :param path: absolute
-    :param folders: the folders that are allowed; links are resolved
+    :param path: an absolute path
+    :param folders: the allowed folders; symbolic links are resolved
     :param max_bytes: the largest size that is accepted
     :returns: the real path, and the open file
-    :raises BitstreamError: it lies elsewhere, is not a regular file, or is
-        too large
+    :raises BitstreamError: if the file is in no allowed folder, is not a
+        regular file, is too large, or cannot be opened
     """
 
     def refused(reason: str) -> exception.BitstreamError:
@@ -142,8 +151,7 @@ def opened(
             raise refused('it is not a regular file')
         if found.st_size > max_bytes:
             raise refused(
-                f'it has {found.st_size} bytes, more than max_size, '
-                f'{max_bytes}'
+                f'it has {found.st_size} bytes, max_size is {max_bytes}'
             )
         yield real, file
 

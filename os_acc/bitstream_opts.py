@@ -29,7 +29,8 @@ OPTS = [
         'cache_path',
         default='',
         sample_default='<state_path>/bitstreams',
-        help='Folder of downloaded bitstreams. It must have mode 0700.',
+        help='Folder of downloaded bitstreams. It must belong to the user '
+        'that runs os-acc, and have mode 0700.',
     ),
     cfg.IntOpt(
         'cache_size',
@@ -60,8 +61,8 @@ OPTS = [
         'download_attempts',
         default=5,
         min=1,
-        help='How often a download is tried, the first attempt and resumed '
-        'ones together.',
+        help='How often a download is tried in all. A repeated attempt '
+        'resumes the download if the server allows that.',
     ),
     cfg.FloatOpt(
         'download_timeout',

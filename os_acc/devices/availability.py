@@ -8,12 +8,12 @@
 
 """May a PCI function be taken now, and if not, why?
 
-The one answer to that question: discovery, selection, the check before a VAN
-takes a function, the privileged half and os-acc doctor all ask obstacles().
-What the journal knows comes in as plain data, see Holder.
+Discovery, selection, the check before a VAN takes a function, the privileged
+half and os-acc doctor all ask obstacles(), so that they agree. The caller
+passes what the journal knows as plain data, see Holder.
 
-One thing is missing here, since only root can see it: which processes and
-libvirt domains have the function open. See privileged.device_users.
+This module does not check which processes and libvirt domains have the
+function open, because only root can see it. See privileged.device_users.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ NO_IOMMU_GROUP = (
 
 
 class Kind(enum.Enum):
-    """What keeps a function from being taken."""
+    """Why a function cannot be taken."""
 
-    NOT_OFFERED = enum.auto()  # device_spec does not offer it in this way
-    UNSUITABLE = enum.auto()  # it can go to no guest, or not as it is set up
+    NOT_OFFERED = enum.auto()  # device_spec does not offer it for this use
+    UNSUITABLE = enum.auto()  # no guest can use it, or not as it is set up
     NO_IOMMU_GROUP = enum.auto()
     HAS_VFS = enum.auto()
     ALLOCATED = enum.auto()  # a VAN has it, a part of it, or all of its PF
     HOST_USE = enum.auto()
-    GROUP_HOST_USE = enum.auto()  # the host uses another of its IOMMU group
-    GROUP_ALLOCATED = enum.auto()  # another instance has another of its group
-    OPEN = enum.auto()  # a process or a libvirt domain has it
+    GROUP_HOST_USE = enum.auto()  # the host uses a member of its IOMMU group
+    GROUP_ALLOCATED = enum.auto()  # another instance has one of its group
+    OPEN = enum.auto()  # somebody has opened it or set it up for a guest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Obstacle:
     text: str
 
     def error(self) -> exception.ExceptionBase:
-        """The error to raise where the device is needed all the same."""
+        """The error to raise if the device is needed."""
         if self.kind is Kind.NOT_OFFERED:
             return exception.DeviceNotFound(
                 wanted=self.device, reason=self.text
@@ -87,11 +87,11 @@ class Holder(Protocol):
 
     @property
     def handle(self) -> str | None:
-        """The identity of its handle, or of the one that it requests."""
+        """The identity of its handle, or of the handle that it requests."""
 
     @property
     def device(self) -> str | None:
-        """The device of the handle, a VF's PF; None if not yet claimed."""
+        """The handle's device: for a VF its PF. None: only requested yet."""
 
     @property
     def van_uuid(self) -> str: ...
@@ -101,7 +101,7 @@ class Holder(Protocol):
 
 
 class Holders:
-    """The VANs that have handles, found by handle and by device."""
+    """The VANs that have or request handles, by handle and by device."""
 
     def __init__(self, holders: Iterable[Holder] = ()) -> None:
         self._by_handle: dict[str, Holder] = {}
@@ -131,11 +131,13 @@ class Holders:
 
 @dataclasses.dataclass(frozen=True)
 class Taker:
-    """For whom a function is wanted.
+    """The VAN and the instance that want a function.
 
-    :ivar van_uuid: of the VAN; what it has already is no obstacle to it
-    :ivar functions: addresses of the functions that the same instance has or
-        gets. They may share an IOMMU group
+    :ivar van_uuid: what this VAN has already is no obstacle
+    :ivar instance_uuid: this instance may have other functions of the same
+        IOMMU group
+    :ivar functions: addresses of the functions that the instance has or gets.
+        The host's use of them is no obstacle to others of their IOMMU group
     """
 
     van_uuid: str | None = None
@@ -143,7 +145,7 @@ class Taker:
     functions: frozenset[str] = frozenset()
 
 
-#: Nobody in particular: for discovery and reports.
+#: For discovery and reports, which ask for no VAN.
 ANYONE = Taker()
 
 
@@ -157,16 +159,17 @@ def obstacles(
     as_root: bool = False,
     alone: bool = False,
 ) -> Iterator[Obstacle]:
-    """Say what keeps a PCI function from being taken as a whole.
+    """Say why a PCI function cannot be taken as a whole.
 
     :param spec: the entry of device_spec for it; None if there is none
     :param bind: who is to bind it to VFIO, one of device_spec.BINDS
-    :param holders: what the journal knows; None where it is unknown
-    :param snapshot: read once where many functions are asked about
-    :param as_root: look also for what only root can see
+    :param holders: what the journal knows; None if the journal is unavailable
+    :param snapshot: pass one when asking about many functions
+    :param as_root: this process is root: also find block devices that the
+        host has opened exclusively
     :param alone: the caller knows that it is alone in its IOMMU group
-    :returns: each obstacle, the one to tell first at the beginning; nothing
-        if the function is free
+    :returns: all obstacles, the most important one first; nothing if the
+        function is free
     """
     holders = holders or Holders()
     for kind, text in itertools.chain(
@@ -233,7 +236,7 @@ def _allocated(
 def whole_obstacles(
     address: str, device: str, taker: Taker, holders: Holders
 ) -> Iterator[Obstacle]:
-    """Say which VAN has a device as a whole, where a part of it is wanted.
+    """Say which VAN has the whole of a device, when a part of it is wanted.
 
     :param address: of the device
     :param device: the device, for the error
@@ -278,7 +281,7 @@ def _group(
     holders: Holders,
     snapshot: host_use.Snapshot | None,
 ) -> Iterator[tuple[Kind, str]]:
-    """VFIO gives an IOMMU group to one guest as a whole."""
+    """Check the IOMMU group, which VFIO gives to one guest as a whole."""
     group = function.iommu_group
     if group is None:
         yield Kind.NO_IOMMU_GROUP, NO_IOMMU_GROUP
@@ -321,7 +324,7 @@ def is_alone(function: pci.Function) -> bool:
 def vfs_obstacles(
     pf: pci.Function, taker: Taker = ANYONE, holders: Holders | None = None
 ) -> Iterator[Obstacle]:
-    """Say what keeps VFs from being made of a PF that has none."""
+    """Say why VFs cannot be created on a PF that has none."""
     device = f'PF {pf.address}'
     yield from whole_obstacles(pf.address, device, taker, holders or Holders())
     if vfio.is_bound(pf):
@@ -342,7 +345,7 @@ def vgpu_obstacles(
     taker: Taker = ANYONE,
     holders: Holders | None = None,
 ) -> Iterator[Obstacle]:
-    """Say what keeps a VF from getting a vGPU of NVIDIA's type.
+    """Say why NVIDIA's vGPU type cannot be set on a VF.
 
     :param spec: the entry of device_spec for it, whose vgpu_type it gets
     """
@@ -360,15 +363,15 @@ def vgpu_obstacles(
         yield Obstacle(
             Kind.NOT_OFFERED,
             device,
-            'its driver has no nvidia/current_vgpu_type: run sriov-manage '
-            'and install the vGPU manager',
+            'it has no file nvidia/current_vgpu_type: install the vGPU '
+            'manager and run sriov-manage',
         )
         return
     for kind, text in _allocated(vf, taker, holders or Holders()):
         yield Obstacle(kind, device, text)
     if now != vgpu.NONE:
         yield Obstacle(
-            Kind.OPEN, device, f'somebody has set vGPU type {now} on it'
+            Kind.OPEN, device, f'vGPU type {now} is already set on it'
         )
     if vgpu.find_type(address, wanted) is None:
         yield Obstacle(
@@ -381,8 +384,8 @@ def vgpu_obstacles(
 def vf_users(pf: pci.Function) -> list[str]:
     """Say who uses the VFs of a PF, so that they cannot be removed now.
 
-    os-acc leaves a VF that it has given back without a driver: one that is
-    bound was bound by somebody else.
+    The VFs that os-acc created are bound to no driver once they are given
+    back. If one is bound, somebody else has bound it.
 
     :returns: a clause for each VF that is used
     """

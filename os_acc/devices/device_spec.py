@@ -32,7 +32,7 @@ from os_acc.devices import reset
 BIND_OS_ACC, BIND_LIBVIRT, BIND_NONE = 'os-acc', 'libvirt', 'none'
 BINDS = (BIND_OS_ACC, BIND_LIBVIRT, BIND_NONE)
 
-#: Placeholders of commands, in braces; the first five are about the device.
+#: Placeholders in commands, written in braces. The first five name the device.
 PLACEHOLDERS = (
     'address',
     'domain',
@@ -56,18 +56,20 @@ class Spec:
 
     :ivar address: a glob over PCI addresses, or over names of mdev parents
     :ivar bind: who binds a function to VFIO; None: as the driver's option
-    :ivar num_vfs: how many VFs os-acc makes of a PF; None: none
+    :ivar num_vfs: how many VFs os-acc creates on a PF; None: none
     :ivar reset: one of reset.MODES; None: as the driver's option
     :ivar mdev_types: the mdev types that may be made; empty: all
     :ivar vgpu_type: the vGPU type, by id or name, that its VFs get
     :ivar programming: single or dynamic, as in objects.Device
-    :ivar program: the command that programs it, see privileged.programming
-    :ivar check: the command that checks whether a function is inside
-    :ivar clear: the command that removes the function
+    :ivar program: the command that programs a device, see
+        privileged.programming
+    :ivar check: the command that checks which function a device contains
+    :ivar clear: the command that removes the function from a device
     :ivar function_file: a glob below the device's folder in sysfs, for the
-        file that contains the id of the function inside
-    :ivar persistent: whether it keeps its function over a reboot of the host
-    :ivar region_type: the region type that its images must be made for
+        file that contains the id of the device's function
+    :ivar persistent: whether a device keeps its function over a reboot of the
+        host
+    :ivar region_type: the region type that bitstreams must be made for
     """
 
     address: str = '*'
@@ -89,7 +91,7 @@ class Spec:
     region_type: str | None = None
 
     def matches(self, function: pci.Function) -> bool:
-        """Whether it names a function, or the PF of a VF."""
+        """Whether the entry names a function or, for a VF, its PF."""
         if self._is(function):
             return True
         parent = function.physfn
@@ -168,7 +170,7 @@ def _named(spec: Spec | None, device: str) -> Spec:
 def load(conf: cfg.ConfigOpts) -> Specs:
     """Read ``[os_acc] device_spec``.
 
-    :raises InvalidRequest: if it is malformed; names the key and the value
+    :raises InvalidRequest: if it is malformed; the error names key and value
     """
     return _parse(tuple(conf.os_acc.device_spec))
 
@@ -270,7 +272,7 @@ def _command(key: str, value: Any) -> tuple[str, ...]:
             _refuse(
                 key,
                 value,
-                f'no other placeholders than {_LISTED}',
+                f'only the placeholders {_LISTED}',
             )
     return tuple(words)
 

@@ -8,8 +8,9 @@
 
 """What the host itself uses a PCI function for.
 
-Only what is visible without privilege: mounts, swap, network interfaces,
-mediated devices. Processes that have a device open are in open_files.
+This finds only what is visible without privilege: mounts, swap, network
+interfaces, mediated devices. open_files finds the processes that have a device
+open.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class Snapshot:
         )
 
     def below(self, path: str) -> list[str]:
-        """The names of the block devices of a device.
+        """The names of the block devices at any depth below a device.
 
         :param path: the device's folder in sysfs
         """
@@ -157,10 +158,9 @@ def by_host(
 ) -> str | None:
     """What the host uses a function for.
 
-    A mediated device or vGPU that was made of it counts too: a guest may have
-    it.
+    A mediated device or vGPU on it counts too, because a guest may have it.
 
-    :param snapshot: read once where many functions are looked at; None: it is
+    :param snapshot: pass one when asking about many functions; None: it is
         read here
     :returns: a clause such as 'interface eth0 is up'; None if it is unused
     """
@@ -190,7 +190,7 @@ def by_host(
 
 
 def _parts_given_out(function: pci.Function) -> str | None:
-    """The mediated device or vendor vGPU that was made of a function."""
+    """The mediated device or vendor vGPU that a function has."""
     for entry in sorted(function.entries):
         if _UUID.fullmatch(entry):
             return f'it has the mediated device {entry}'

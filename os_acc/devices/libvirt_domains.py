@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""Which libvirt domains have a device, by libvirt's own state files."""
+"""Which libvirt domains have a device, according to libvirt's state files."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ STATE_FOLDER = '/run/libvirt/qemu'
 def users_of(
     pci_address: str | None, mdev_uuid: str | None, except_uuid: str
 ) -> list[str]:
-    """Find the domains that have a device, while they start and run.
+    """Find the domains that are starting or running and have a device.
 
     :param pci_address: of the device; None if it is no PCI function
     :param mdev_uuid: of the device; None if it is no mediated device
-    :param except_uuid: of the instance that may have it
+    :param except_uuid: UUID of the domain that is allowed to have it
     :returns: a clause for each, such as 'libvirt domain web has it'
     """
     found = []

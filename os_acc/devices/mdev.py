@@ -65,14 +65,14 @@ class Mdev:
 def check_name(value: str, field: str) -> str:
     """Check the name of a device or type.
 
-    :raises InvalidRequest: if it cannot be one
+    :raises InvalidRequest: if the text cannot be such a name
     """
     if not _NAME.fullmatch(value) or '..' in value:
         raise exception.InvalidRequest(
             subject='mediated device',
             field=field,
             value=value,
-            expected="a name of sysfs, as '0000:3b:00.0' or 'nvidia-558'",
+            expected="a name such as '0000:3b:00.0' or 'nvidia-558'",
         )
     return value
 
@@ -107,7 +107,7 @@ def parents() -> list[str]:
 
 
 def types(parent: str) -> list[Type]:
-    """The types that a parent can make; empty if it is no parent."""
+    """The mdev types of a parent; empty if the device is no parent."""
     return [_type(parent, name) for name in sysfs.names(_types(parent))]
 
 
@@ -141,7 +141,7 @@ def devices() -> list[Mdev]:
 
 
 def find(uuid: str) -> Mdev | None:
-    """Find a mediated device of this host; None if there is no such one."""
+    """Find a mediated device of this host; None if there is none."""
     path = folder(uuid)
     kind = sysfs.link(f'{path}/mdev_type')
     if kind is None:

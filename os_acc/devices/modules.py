@@ -34,7 +34,7 @@ def vfio_driver(modalias: str) -> str:
     include/linux/pci.h). The alias with the fewest wildcards wins, as in
     libvirt. The alias of vfio-pci itself matches every function.
 
-    :param modalias: the function's, ``pci:v...``
+    :param modalias: of the function, ``pci:v...``
     """
     kind, _, ids = modalias.partition(':')
     best, least = VFIO_PCI, None
@@ -117,6 +117,7 @@ def load_driver(module: str, seconds: float) -> str:
     Needs CAP_SYS_MODULE.
 
     :returns: the driver's name as the kernel spells it
+    :raises InvalidRequest: if the name is malformed
     :raises DeviceError: if the driver is unavailable
     :raises Timeout: if modprobe does not end in time
     """
@@ -133,7 +134,7 @@ def load_driver(module: str, seconds: float) -> str:
     if (name := loaded_driver(module)) is None:
         raise exception.DeviceError(
             device=f'kernel module {module}',
-            reason='it is loaded, but has no PCI driver of its name',
+            reason='it is loaded, but provides no PCI driver of its name',
         )
     return name
 

@@ -8,9 +8,9 @@
 
 """Which processes have the files of a device open.
 
-A guest with a device of VFIO has a file below /dev/vfio open. To see the open
-files of other users' processes (proc(5), /proc/pid/fd) takes CAP_SYS_PTRACE
-and CAP_DAC_READ_SEARCH.
+A guest that has a device through VFIO has a file below /dev/vfio open. Seeing
+the open files of other users' processes (proc(5), /proc/pid/fd) takes
+CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _HOST_PID_NAMESPACE = 'pid:[4026531836]'
 
 
 def users_of(paths: Collection[str]) -> list[str]:
-    """Find the processes that have one of some device files open.
+    """Find the other processes that have one of the given device files open.
 
-    :param paths: files under /dev
-    :returns: a clause for each, such as
+    :param paths: files under /dev; another file of the same device counts too
+    :returns: a clause for each process, such as
         'process 4711 (qemu) has /dev/vfio/12 open'
     :raises PrivilegeError: if not all processes of the host can be seen
     """
@@ -91,7 +91,7 @@ def _number(path: str) -> int | None:
 
 
 def device_files(path: str) -> list[str]:
-    """The character devices that a driver made for a device, as /dev/uio0.
+    """The character devices of a device, such as /dev/uio0.
 
     :param path: the device's folder in sysfs
     """
@@ -159,8 +159,8 @@ def exclusively_used(names: Iterable[str]) -> list[str]:
                     f'the host has opened block device {name} exclusively'
                 )
             elif err.errno not in (errno.ENXIO, errno.ENOMEDIUM):
-                # systemd's PrivateDevices= or a device cgroup hides it: that
-                # does not mean that it is unused.
+                # systemd's PrivateDevices= or a device cgroup may hide it; the
+                # host may use it all the same.
                 raise exception.PrivilegeError(
                     reason=f'{sysfs.DEV}/{name} cannot be opened '
                     f'({err.strerror}), so it is unknown whether the host '

@@ -75,7 +75,7 @@ class Function:
     :ivar vendor_id: 4 hex digits, as product_id
     :ivar pci_class: 24 bits: base class, sub-class, programming interface
     :ivar driver: the driver that it is bound to
-    :ivar entries: the names in its folder
+    :ivar entries: the names in its folder in sysfs
     :ivar pf: the address of a VF's PF, if known without reading the link
     """
 
@@ -128,7 +128,7 @@ class Function:
 
     @property
     def parts(self) -> list[str]:
-        """The names of the folders of what a driver made of it."""
+        """The folders that its driver has made below it in sysfs."""
         return [
             name for name in sysfs.folders(self.path) if name not in _OF_ANY
         ]
@@ -167,7 +167,7 @@ def get(address: str) -> Function:
     found = find(address)
     if found is None:
         raise exception.DeviceNotFound(
-            wanted=f'PCI function {address}', reason='no such address here'
+            wanted=f'PCI function {address}', reason='this host has none'
         )
     return found
 
@@ -175,7 +175,7 @@ def get(address: str) -> Function:
 def find(address: str) -> Function | None:
     """Read a function; None if there is none, or it is going away.
 
-    :raises DeviceError: if it is there but cannot be read
+    :raises DeviceError: if it exists but cannot be read
     """
     path = folder(address)
     try:
@@ -184,7 +184,7 @@ def find(address: str) -> Function | None:
         return None
     text = sysfs.read(f'{path}/modalias')
     if not text:
-        # An undo ends if the function is gone, so make sure that it is.
+        # An undo does nothing if the function is gone, so be sure of it.
         if os.path.exists(f'{path}/modalias'):
             raise exception.DeviceError(
                 device=f'PCI function {address}',

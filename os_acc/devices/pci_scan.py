@@ -27,7 +27,7 @@ from os_acc.devices import sysfs
 def functions() -> Iterator[pci.Function]:
     """Find every function, in the order of the addresses.
 
-    A VF that is not read itself has ``pf`` set.
+    A VF that was not read, but copied from the first VF, has ``pf`` set.
     """
     drivers = _drivers()
     alike: dict[str, pci.Function] = {}
@@ -55,7 +55,7 @@ def functions() -> Iterator[pci.Function]:
 
 
 def _drivers() -> dict[str, tuple[str, bool]]:
-    """The bound driver, and whether it is a VFIO driver, by address."""
+    """For each bound address its driver, and whether that is for VFIO."""
     found = {}
     for name in sysfs.names(f'{sysfs.SYS}/bus/pci/drivers'):
         about = (name, modules.is_vfio_driver(name))
@@ -65,7 +65,7 @@ def _drivers() -> dict[str, tuple[str, bool]]:
 
 
 def _vfs(pf: pci.Function) -> dict[str, pci.Function]:
-    """The first VF of a PF, by the address of each of its VFs."""
+    """Map the address of each VF of a PF to what its first VF looks like."""
     number = sum(entry.startswith('virtfn') for entry in pf.entries)
     addresses = sriov.future_addresses(pf.address, number)
     first = sysfs.link(f'{pf.path}/virtfn0')

@@ -36,7 +36,7 @@ def can(function: pci.Function) -> bool:
 
 
 def is_alone(function: pci.Function) -> bool:
-    """Whether a function is the only one on its bus: a bus reset hits all."""
+    """Whether a bus reset would reset this function and no other."""
     bus = function.address.rsplit(':', 1)[0] + ':'
     return all(
         address == function.address or not address.startswith(bus)
@@ -47,11 +47,12 @@ def is_alone(function: pci.Function) -> bool:
 def reset(address: str, mode: str, vfio: bool) -> None:
     """Reset a function that nobody uses.
 
-    :param mode: AUTO resets where the kernel can and VFIO does not do so
-        itself; REQUIRED resets or fails; NONE does nothing
-    :param vfio: whether it is bound to VFIO, which resets a function itself
-        when a guest opens and closes it
-    :raises CleaningFailed: if it had to be reset and was not
+    :param mode: AUTO resets it if the kernel can, unless VFIO does so;
+        REQUIRED resets or fails; NONE does nothing
+    :param vfio: whether it is bound to VFIO, which resets a function when a
+        guest opens and closes it
+    :raises CleaningFailed: if the reset failed, or the mode is REQUIRED and
+        the kernel cannot reset this function alone
     """
     if mode == NONE or (mode == AUTO and vfio):
         return
@@ -71,4 +72,4 @@ def reset(address: str, mode: str, vfio: bool) -> None:
         raise exception.CleaningFailed(
             device=f'PCI function {address}', reason=reason
         )
-    LOG.info('PCI function %s: not reset: %s', address, reason)
+    LOG.info('PCI function %s was not reset: %s', address, reason)

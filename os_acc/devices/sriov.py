@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""SR-IOV: making and removing the VFs of a PF. See drivers/pci/iov.c."""
+"""SR-IOV: creating and removing the VFs of a PF. See drivers/pci/iov.c."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _DEVFN = tuple(f'{devfn >> 3:02x}.{devfn & 7}' for devfn in range(256))
 
 _REASONS = {
     errno.EBUSY: 'it has another number of VFs already',
-    errno.ERANGE: 'it cannot have so many',
-    errno.ENOENT: 'its driver does not do SR-IOV, or it has none',
+    errno.ERANGE: 'it cannot have that many VFs',
+    errno.ENOENT: 'it has no driver, or its driver does not support SR-IOV',
     errno.ENOMEM: 'not enough memory space or bus numbers in the firmware',
 }
 
@@ -49,7 +49,7 @@ def autoprobe(pf: str) -> str | None:
 
 
 def vf_product_id(pf: str) -> str | None:
-    """The product id that the VFs of a PF have: 4 hex digits."""
+    """The product id of a PF's VFs, 4 hex digits; None if unknown."""
     text = sysfs.read(f'{pci.folder(pf)}/sriov_vf_device')
     return text.removeprefix('0x').rjust(4, '0') if text else None
 
@@ -57,12 +57,13 @@ def vf_product_id(pf: str) -> str | None:
 def future_addresses(pf: str, number: int) -> list[str]:
     """The addresses that the VFs of a PF will have.
 
-    Computed in routing ids from the first VF's offset to the PF and the stride
-    between VFs: PCIe Base Specification, 9.3.3.9 and 9.3.3.10.
+    The routing id of the first VF is that of the PF plus an offset; a stride
+    leads from each VF to the next: PCIe Base Specification, 9.3.3.9 and
+    9.3.3.10.
 
-    :param number: how many VFs are to be made
-    :returns: empty if the PF cannot have so many, or the kernel does not tell
-        offset and stride
+    :param number: how many VFs the PF will have
+    :returns: empty if the PF cannot have that many, or the kernel does not
+        show offset and stride
     """
     path = pci.folder(pf)
     offset = sysfs.read_int(f'{path}/sriov_offset')
@@ -82,14 +83,16 @@ def future_addresses(pf: str, number: int) -> list[str]:
 
 
 def create(pf: str, number: int, seconds: float) -> None:
-    """Make the VFs of a PF that has none: all of them, or none.
+    """Create VFs on a PF. Does nothing if it has that many already.
 
-    Sets sriov_drivers_autoprobe to 0: no driver of the host binds them.
+    Sets sriov_drivers_autoprobe to 0, so that no driver of the host binds the
+    VFs.
 
     :param number: how many
-    :param seconds: how long to wait for them and their IOMMU groups
-    :raises DeviceError: if the kernel or the PF's driver refuses
-    :raises Timeout: if they do not appear in time
+    :param seconds: how long to wait for the VFs and their IOMMU groups
+    :raises DeviceError: if the kernel or the PF's driver refuses, or makes
+        another number of VFs; the PF then has none
+    :raises Timeout: if the VFs do not appear in time
     """
     if count(pf) == number:
         return

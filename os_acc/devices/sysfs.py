@@ -8,7 +8,7 @@
 
 """Reading and writing the files of sysfs and procfs.
 
-All writes of os-acc go through write().
+All writes to sysfs go through write().
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ def read(path: str) -> str | None:
             return None
         raise
     try:
-        # A file of sysfs is a page at most (Documentation/filesystems/sysfs).
+        # A file in sysfs has one page at most: sysfs.rst in the kernel's
+        # Documentation/filesystems.
         data = os.read(fd, 65536)
     except OSError as err:
         if err.errno in _GONE:
@@ -58,13 +59,13 @@ def read_int(path: str) -> int | None:
 
 
 def link(path: str) -> str | None:
-    """The last part of what a link points to. See target()."""
+    """The last component of a link's target. See target()."""
     there = target(path)
     return None if there is None else os.path.basename(there)
 
 
 def target(path: str) -> str | None:
-    """What a link points to; None if there is no link.
+    """The target of a link; None if there is no link.
 
     :raises OSError: if it cannot be read for another reason
     """
@@ -90,8 +91,8 @@ def place(path: str) -> str:
 def names(path: str) -> list[str]:
     """The names in a folder, sorted; empty if there is no such folder.
 
-    :raises OSError: if it cannot be read for another reason, since a device
-        that cannot be looked at must not count as unused
+    :raises OSError: if it cannot be read for another reason: a device whose
+        folder cannot be read must not count as unused
     """
     try:
         return sorted(os.listdir(path))

@@ -33,7 +33,7 @@ LOG = logging.getLogger(__name__)
 class Binding:
     """How a function is bound.
 
-    :ivar driver: None if it is bound to none
+    :ivar driver: its driver; None if it is bound to none
     :ivar override: the text of driver_override; None if it is unset
     """
 
@@ -42,7 +42,7 @@ class Binding:
 
     @classmethod
     def of(cls, function: pci.Function) -> Binding:
-        """For a caller that holds the operation lock; else read_binding()."""
+        """Read the binding; without the operation lock use read_binding()."""
         return cls(function.driver, function.driver_override)
 
 
@@ -59,7 +59,7 @@ def read_binding(function: pci.Function, seconds: float) -> Binding:
         with operation_lock.held(function.path, seconds / 2):
             return Binding.of(function)
 
-    what = f'PCI function {function.address} to say what it is bound to'
+    what = f'the driver_override of PCI function {function.address}'
     return waiting.at_most(act, seconds, what)
 
 
@@ -71,7 +71,7 @@ def is_bound(function: pci.Function) -> bool:
 
 
 def group_of(address: str) -> str | None:
-    """The IOMMU group of a PCI function, or of a mediated device."""
+    """The IOMMU group of a PCI function; None if it is in none."""
     return sysfs.link(f'{pci.folder(address)}/iommu_group')
 
 
@@ -84,8 +84,8 @@ def nodes(path: str) -> list[str]:
     """The existing VFIO files of a device.
 
     The file of its IOMMU group exists once a device of the group is bound to
-    VFIO; without an IOMMU it has another name (drivers/vfio/group.c). From
-    Linux 6.6 on a device can have a file of its own, too
+    VFIO. In no-IOMMU mode its name is noiommu-<group> (drivers/vfio/group.c).
+    From Linux 6.6 on, a device can also have a file of its own
     (Documentation/driver-api/vfio.rst).
 
     :param path: the device's folder in sysfs
@@ -102,10 +102,10 @@ def nodes(path: str) -> list[str]:
 def bind(address: str, driver: str, seconds: float) -> None:
     """Unbind a function from its driver, and bind it to a VFIO driver.
 
-    :param driver: vfio-pci or a variant of it, which is loaded
-    :param seconds: how long to wait for the driver and, again, for the file
+    :param driver: vfio-pci or a variant of it; the driver must be loaded
+    :param seconds: how long to wait for the driver, and then for the file
         below /dev/vfio
-    :raises DeviceError: if the kernel refuses
+    :raises DeviceError: if the kernel refuses, or there is no IOMMU group
     :raises Timeout: if the driver does not bind it, or no file appears
     """
     now = Binding.of(pci.get(address))
@@ -117,7 +117,7 @@ def bind(address: str, driver: str, seconds: float) -> None:
         waiting.until(
             lambda: pci.driver_of(address) == driver,
             seconds,
-            f'driver {driver} to take PCI function {address}',
+            f'driver {driver} to bind PCI function {address}',
             'pci',
         )
     group = group_of(address)
@@ -125,7 +125,8 @@ def bind(address: str, driver: str, seconds: float) -> None:
         raise exception.DeviceError(
             device=f'PCI function {address}',
             reason='it is in no IOMMU group: enable the IOMMU in the '
-            'firmware, and boot with intel_iommu=on or its like',
+            'firmware, and boot with intel_iommu=on or the equivalent of '
+            'the platform',
         )
     path = node(group)
     waiting.until(lambda: os.path.exists(path), seconds, path)
@@ -151,7 +152,7 @@ def restore(address: str, to: Binding, seconds: float) -> None:
     waiting.until(
         lambda: pci.driver_of(address) == to.driver,
         seconds,
-        f'driver {to.driver} to take PCI function {address} again',
+        f'driver {to.driver} to bind PCI function {address} again',
         'pci',
     )
 

@@ -36,14 +36,14 @@ def is_vgpu_function(address: str) -> bool:
 
 
 def current(address: str) -> int | None:
-    """The id of a VF's vGPU type; NONE if unset; None if it has no vGPUs."""
+    """The id of a VF's vGPU type; NONE: unset; None: it cannot have one."""
     return sysfs.read_int(f'{pci.folder(address)}/nvidia/current_vgpu_type')
 
 
 def creatable(address: str) -> dict[int, str]:
-    """The types that a VF can have now, name by id.
+    """The types that a VF can have now: their names by id.
 
-    The types of the other VFs of its PF leave less to choose from.
+    They depend on the types that the other VFs of its PF have.
     """
     path = f'{pci.folder(address)}/nvidia/creatable_vgpu_types'
     found: dict[int, str] = {}

@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""Waiting for the kernel: always with a deadline, woken by its events."""
+"""Waiting for the kernel: with a deadline, woken by the kernel's events."""
 
 from __future__ import annotations
 
@@ -78,10 +78,11 @@ def _monitor(subsystem: str) -> Any:
 
 
 def at_most(act: Callable[[], _T], seconds: float, what: str) -> _T:
-    """Do what may block in the kernel for ever, such as an unbind.
+    """Run an act that may block in the kernel forever, such as an unbind.
 
-    The act runs in a thread of its own. It cannot be stopped: after a timeout
-    it goes on, and keeps what it has locked until it ends.
+    The act runs in a thread of its own, which cannot be stopped. After a
+    timeout it goes on, and keeps its locks until it ends. If the act raises an
+    error, this raises the same one.
 
     :param seconds: how long to wait for it
     :param what: what is waited for, for the error

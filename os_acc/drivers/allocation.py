@@ -32,7 +32,7 @@ def holders(by: driver.DriverBase) -> availability.Holders:
 
 
 def taker_of(by: driver.DriverBase, van: objects.VAN) -> availability.Taker:
-    """Describe for whom a VAN wants a function."""
+    """Describe a VAN that wants a function, and its instance."""
     return availability.Taker(
         van.uuid,
         van.instance_uuid,
@@ -67,11 +67,12 @@ def check_function(
 
     :param spec: the entry of device_spec for it
     :param bind: who is to bind it, one of device_spec.BINDS
-    :param new: whether it was made just now, so that nobody can have it open
+    :param new: whether it is a VF that os-acc has just made, so that nobody
+        can have it open
     :raises DeviceBusy: if another instance or a process has it, or another
         instance has a part of it or a member of its IOMMU group
     :raises DeviceInUseByHost: if the host uses it or a member of its group
-    :raises DeviceError: if it cannot go to a guest at all
+    :raises DeviceError: if no guest can use it, or not as it is set up
     :raises DeviceNotFound: if device_spec does not offer it
     """
     known = holders(by)
@@ -93,7 +94,7 @@ def check_function(
 def check_not_whole(
     by: driver.DriverBase, van: objects.VAN, address: str, device: str
 ) -> None:
-    """Check that no other VAN has a device whole, of which a part is wanted.
+    """Check that no other VAN has the whole of a device that is shared.
 
     :param address: of the device
     :param device: the device, for the error
@@ -146,7 +147,7 @@ def functions_of(
 
 
 def selector(request: objects.AcceleratorRequest) -> str:
-    """What a request selects a device by, for a message."""
+    """The resource class and traits of a request, for a message."""
     traits = ', '.join(request.traits) or '(any)'
     return f'{request.resource_class} with the traits {traits}'
 

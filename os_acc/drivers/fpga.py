@@ -8,8 +8,9 @@
 
 """FPGAs on the PCI bus that a command of their vendor programs.
 
-``[os_acc] device_spec`` names the devices and their commands. PCI functions
-are claimed, bound and given back as by the driver pci: see drivers.pci.claim.
+``[os_acc] device_spec`` names the devices and their commands. This driver
+claims, binds and gives back PCI functions as the driver pci does: see
+drivers.pci.claim.
 """
 
 from __future__ import annotations
@@ -134,7 +135,7 @@ class FPGADriver(driver.DriverBase):
         }
 
     def diagnose(self) -> Iterator[finding.Finding]:
-        """Check the commands and programs; the driver pci does the rest."""
+        """Check the commands and slots; the driver pci does the rest."""
         for number, spec in enumerate(self._specs().entries, 1):
             for key in ('program', 'check', 'clear'):
                 command = getattr(spec, key)
@@ -157,7 +158,8 @@ class FPGADriver(driver.DriverBase):
                     subject,
                     finding.WARNING,
                     why,
-                    f'os-acc device program {device.address}',
+                    'program it again with os-acc device program '
+                    f'{device.address}',
                 )
         return finding.Finding(
             subject, finding.OK, f'function {device.function_id}'
@@ -281,7 +283,7 @@ class FPGADriver(driver.DriverBase):
     ) -> Callable[[str], int]:
         """Prefer devices with the function; devices in use come last."""
         wanted = programming.Wanted(request.function_id)
-        # The function of the file is unknown: prefer an unused device.
+        # Which function the bitstream has is unknown: prefer unused devices.
         by_file = wanted.function_id is None and request.bitstream is not None
 
         def rank(address: str) -> int:
@@ -352,7 +354,7 @@ def _check_seen(slot: programming.Slot, function_id: str | None) -> None:
     """Check that the kernel sees the function that was programmed."""
     if slot.look is None or function_id is None:
         return
-    # The function's port may appear after the command has ended.
+    # The file that shows the function may appear after the command's end.
     seen = waiting.until(
         slot.look,
         CONF.os_acc.device_timeout,

@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""The driver mdev: mediated devices, made by type with a given UUID."""
+"""The driver mdev: gives mediated devices, and makes them if needed."""
 
 from __future__ import annotations
 
@@ -42,8 +42,9 @@ OPTS = (
         'owner',
         default=OS_ACC,
         choices=(OS_ACC, EXTERNAL),
-        help='Who makes and removes mediated devices: os-acc; or external, '
-        'that is Nova or Cyborg, and os-acc only checks that they exist.',
+        help='Who makes and removes mediated devices: os-acc, or external. '
+        'With external, Nova or Cyborg does so, and os-acc only checks that '
+        'they exist.',
     ),
 )
 
@@ -136,8 +137,8 @@ class MdevDriver(driver.DriverBase):
         holders: availability.Holders,
     ) -> objects.Device:
         function = pci.find(parent) if pci.is_address(parent) else None
-        # The types share the capacity of the parent: count the type of which
-        # most can be made.
+        # The types share the capacity of the parent, so count only the type
+        # of which most can be made.
         available = max(each.available for each in types)
         there = [each for each in made if each.parent == parent]
         unused = sum(holders.of_mdev(each.uuid) is None for each in there)
@@ -343,7 +344,7 @@ def release(van: objects.VAN, handle: objects.MdevHandle) -> None:
     """
     wanted = mdev_of(handle)
     if mdev.find(wanted.uuid) not in (None, wanted):
-        # The UUID is another device's by now.
+        # Another device has the UUID by now.
         return
     from os_acc.privileged import mdev as privileged
 

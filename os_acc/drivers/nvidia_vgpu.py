@@ -9,7 +9,7 @@
 """The driver nvidia_vgpu: NVIDIA vGPUs on SR-IOV VFs, without mdevs.
 
 The VF stays bound to NVIDIA's own driver. The guest's definition therefore
-has managed='no': if libvirt bound the VF to VFIO, the node would crash.
+has managed='no': if libvirt bound the VF to VFIO, the host would crash.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class NvidiaVGPUDriver(driver.DriverBase):
                     yield function, spec
 
     def show_device(self, address: str) -> dict[str, Any] | None:
-        """Show what the VF has beside what the driver pci shows."""
+        """Show the vGPU types of a VF; the driver pci shows the rest."""
         if not pci.is_address(address) or not vgpu.is_vgpu_function(address):
             return None
         return {
@@ -199,7 +199,7 @@ class NvidiaVGPUDriver(driver.DriverBase):
             device_users.of_function(address, van.instance_uuid, False),
         )
         number = vgpu.find_type(address, spec.vgpu_type or '')
-        if number is None:  # it was there a moment ago
+        if number is None:  # vgpu_obstacles() has just found it
             raise exception.DeviceBusy(
                 device=f'VF {address}',
                 reason=f'it cannot have vGPU type {spec.vgpu_type} any more',

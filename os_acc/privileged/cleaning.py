@@ -56,7 +56,7 @@ def clean(
 def run_command(address: str) -> None:
     """Run ``[os_acc] cleaning_command`` for a device.
 
-    :param address: replaces ``{address}`` in the command
+    :param address: PCI address or mdev UUID; replaces ``{address}``
     :raises CleaningFailed: if the command failed or did not end in time
     """
     template = cfg.CONF.os_acc.cleaning_command
@@ -85,7 +85,7 @@ def run_command(address: str) -> None:
     try:
         output, _ = process.communicate(timeout=limit)
     except subprocess.TimeoutExpired as err:
-        # Kill all that the command started, too.
+        # Also kill the processes that the command has started.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         try:
@@ -95,7 +95,7 @@ def run_command(address: str) -> None:
             assert process.stdout is not None
             process.stdout.close()
             raise failed(
-                f'not done after {limit:g} s, killed, but it does not end'
+                f'not done after {limit:g} s; it was killed, but does not end'
             ) from err
         raise failed(f'not done after {limit:g} s, killed') from err
     if process.returncode:

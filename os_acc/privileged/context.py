@@ -41,7 +41,7 @@ CAPABILITIES = (
 # than CPUs.
 _THREADS = 32
 
-# Errors that mean that the host has run out of something.
+# Errors that mean that the host, not the device, has run out of something.
 _OF_THE_HOST = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOLCK)
 
 _P = ParamSpec('_P')
@@ -52,8 +52,9 @@ class _Context(priv_context.PrivContext):
     def helper_command(self, sockpath: str) -> list[str]:
         """Make the command that starts the daemon.
 
-        It never asks for a password at a terminal, and finds a helper that is
-        not on root's PATH.
+        The command never asks for a password. It uses the privsep-helper
+        beside the Python interpreter if there is one, since root's PATH may
+        lack it.
         """
         command: list[str] = super().helper_command(sockpath)
         if self.conf.helper_command:
@@ -79,7 +80,7 @@ cfg.CONF.set_default('thread_pool_size', _THREADS, group=SECTION)
 def entry(func: Callable[_P, _T]) -> Callable[_P, _T]:
     """Make a function run in the daemon.
 
-    msgpack carries its arguments and its result.
+    Arguments and result must be of types that msgpack can encode.
 
     :returns: a function that raises what the function raises, and
         PrivilegeError if the daemon is unavailable
@@ -103,7 +104,7 @@ def entry(func: Callable[_P, _T]) -> Callable[_P, _T]:
                 raise exception.PrivilegeError(
                     reason=f'the privsep daemon: {exception.describe(err)}'
                 ) from err
-            # The daemon works: the device has gone or does not work.
+            # The daemon works; the device is gone or does not work.
             raise exception.DeviceError(
                 device=str(args[0]) if args else func.__name__,
                 reason=exception.describe(err),
@@ -144,7 +145,7 @@ def _unavailable(err: Exception) -> exception.PrivilegeError:
     else:
         reason = exception.describe(err)
     return exception.PrivilegeError(
-        reason=f'the privsep daemon, started by {how!r}, did not serve: '
+        reason=f'the privsep daemon, started by {how!r}, is unavailable: '
         f'{reason}. See [{SECTION}] helper_command, and the sudoers rule in '
         'the documentation'
     )

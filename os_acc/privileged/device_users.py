@@ -27,21 +27,22 @@ from os_acc.privileged import context
 def of_function(address: str, instance_uuid: str, shares: bool) -> list[str]:
     """Find who has a PCI function open.
 
-    :param instance_uuid: the instance that may have it
+    :param instance_uuid: the instance that is allowed to have it
     :param shares: whether the instance has other functions of its IOMMU
-        group, so that its guest may have the group's file open
-    :returns: a clause for each, such as
+        group. Its guest may then have the group's file open, so VFIO's files
+        are not checked
+    :returns: a clause for each user, such as
         'process 4711 (qemu) has /dev/vfio/12 open'
     """
     function = pci.get(address)
     arguments.uuid(instance_uuid)
     names: list[str] = []
     files = open_files.nvidia_files(address)
-    # Look even if no driver is bound: the driver's link goes before the driver
-    # has let go, which can take as long as a program uses it
-    # (drivers/base/dd.c). A function with no folder below its own has neither
-    # block devices nor device files, because device_add() makes the folder
-    # first (drivers/base/core.c).
+    # Check this even if no driver is bound: the kernel removes the link to the
+    # driver before the driver has released the function, which can take as
+    # long as a program uses it (drivers/base/dd.c). A function without folders
+    # below its own has neither block devices nor device files, because
+    # device_add() makes the folder first (drivers/base/core.c).
     if function.parts:
         names = host_use.Snapshot.read().below(function.path)
         files += [f'{sysfs.DEV}/{name}' for name in names]

@@ -111,7 +111,7 @@ def set_vgpu_type(address: str, number: int, seconds: float) -> None:
                 )
             vgpu.set_type(address, number, seconds)
 
-    waiting.at_most(act, seconds, f'the vGPU type of VF {address}')
+    waiting.at_most(act, seconds, f'VF {address} to have vGPU type {number}')
 
 
 @context.entry
@@ -120,9 +120,9 @@ def clear_vgpu_type(
 ) -> None:
     """Clear the vGPU type of a VF, once its guest has closed the VF.
 
-    :param number: the type that it was given. If the VF has another type, it
-        belongs to somebody else and is left alone
-    :raises DeviceBusy: if a guest still has it open
+    :param number: the type that os-acc has set. If the VF has another type,
+        somebody else has set it, and nothing is changed
+    :raises DeviceBusy: if a guest still has the VF open
     """
     function = arguments.function(address)
     arguments.whole(number, 'number', 2**31, least=1)
@@ -141,5 +141,5 @@ def clear_vgpu_type(
         waiting.at_most(
             operation_lock.kept_until(lock, act),
             seconds,
-            f'the vGPU type of VF {address}',
+            f'the vGPU type of VF {address} to be cleared',
         )

@@ -40,8 +40,8 @@ def take(
     :param seconds: for the whole operation
     :returns: the driver's name as the kernel spells it
     :raises DeviceInUseByHost, DeviceBusy: if it is used
-    :raises DeviceError: if it can go to no guest, or the kernel refuses
-    :raises Timeout: if it does not end in time
+    :raises DeviceError: if no guest can use it, or the kernel refuses
+    :raises Timeout: if it is not bound in time
     """
     function = arguments.function(address)
     allowed = arguments.addresses(siblings)
@@ -66,7 +66,7 @@ def take(
 def _check_available(address: str, siblings: Sequence[str]) -> None:
     """Check again, under the lock, that a function can be taken.
 
-    The journal is not known here. The caller's driver has asked it.
+    The privileged half has no journal; the calling driver has checked it.
     """
     function = pci.get(address)
     for obstacle in availability.obstacles(
@@ -87,16 +87,16 @@ def clean(
     release_seconds: float,
     seconds: float,
 ) -> None:
-    """Clean a function that its guest has closed. It stays bound as it is.
+    """Clean a function, once its guest has closed it. It stays bound.
 
-    :param ids: vendor:product, as it was taken
+    :param ids: vendor:product of the function when it was taken
     :param reset_mode: one of reset.MODES
     :param release_seconds: how long the guest may take to close it
     :param seconds: for the reset
     :raises DeviceBusy: if a guest still has it open
     :raises DeviceInUseByHost: if the host uses it by now: a reset would harm
         the host
-    :raises CleaningFailed: if it is not clean
+    :raises CleaningFailed: if it could not be cleaned
     """
     function = arguments.function(address)
     seconds = arguments.seconds(seconds)
@@ -123,14 +123,14 @@ def give_back(
     override: str | None,
     seconds: float,
 ) -> None:
-    """Bind a function to its earlier driver again, once it is clean.
+    """Bind a function to its earlier driver again. It must be clean.
 
-    :param ids: vendor:product, as it was taken
-    :param driver: the driver it had before; None if it had none
+    :param ids: vendor:product of the function when it was taken
+    :param driver: the driver that it had before; None if it had none
     :param override: its driver_override before; None if it was unset
     :param seconds: for the whole operation
     :raises DeviceBusy: if a guest has it open, or somebody else has bound it
-    :raises DeviceError, Timeout: if its driver did not take it again
+    :raises DeviceError, Timeout: if its driver could not be bound again
     """
     function = arguments.function(address)
     to = vfio.Binding(driver, override)
@@ -188,7 +188,7 @@ def _check_names(binding: vfio.Binding) -> None:
 
 @context.entry
 def create_vfs(pf: str, number: int, seconds: float) -> None:
-    """Make the VFs of a PF that has none: all of them, or none.
+    """Create VFs on a PF that has none.
 
     :raises DeviceBusy: if the PF has VFs already
     :raises DeviceError, Timeout: as sriov.create
@@ -205,7 +205,7 @@ def create_vfs(pf: str, number: int, seconds: float) -> None:
                 )
             sriov.create(pf, number, seconds)
 
-    waiting.at_most(act, seconds, f'{number} VFs of PF {pf}')
+    waiting.at_most(act, seconds, f'{number} VFs of PF {pf} to be made')
 
 
 @context.entry
@@ -215,7 +215,7 @@ def remove_vfs(
     """Remove the VFs of a PF, if nobody uses any of them.
 
     :param autoprobe_before: '0', '1' or None, see sriov.remove
-    :returns: who uses them; empty if they are removed
+    :returns: a clause for each VF that is used; empty if they are removed
     :raises DeviceError, Timeout: if they cannot be removed
     """
     function = arguments.function(pf)

@@ -83,13 +83,15 @@ def program(
     function_id: str | None,
     seconds: float,
 ) -> None:
-    """Program a device, and check that its function is inside.
+    """Program a device, then check its function with the check command.
 
     :param digest: the file's SHA-256
-    :param function_id: the function that must be inside afterwards; None if
-        it is unknown
+    :param function_id: the function that the device must have afterwards;
+        None if it is unknown: the check is skipped
     :param seconds: for each of the two commands
-    :raises DeviceError: if a command fails or does not end in time
+    :raises DeviceBusy, BitstreamError: as check()
+    :raises DeviceError: if a command fails or does not end in time, or the
+        device has another function
     """
     function, spec = _device(address, region)
     seconds = arguments.seconds(seconds)
@@ -137,10 +139,10 @@ def run(
     """
     if not template:
         raise exception.DeviceError(
-            device=address, reason='device_spec has no command for that'
+            device=address, reason='device_spec has no command to do this'
         )
     command = [_filled(word, values) for word in template]
-    # A file, since a child that survives could keep a pipe open.
+    # A file, not a pipe: a child that survives could keep a pipe open.
     with tempfile.TemporaryFile() as output:
         try:
             process = subprocess.Popen(
@@ -174,7 +176,7 @@ def _kill(process: subprocess.Popen[bytes], seconds: float) -> str:
     except subprocess.TimeoutExpired:
         return (
             f'not done after {seconds:g} s, and process {process.pid} cannot '
-            'be killed: the kernel does not end it'
+            'be killed, because it is blocked in the kernel'
         )
     return f'not done after {seconds:g} s, killed'
 
@@ -186,10 +188,10 @@ def _verify(
     seconds: float,
     held: Sequence[int],
 ) -> None:
-    """Check that a function is inside, with the check command.
+    """Check with the check command that a device has a function.
 
-    A command that is given {function_id} answers by its exit code. Otherwise
-    its output must contain the function's id.
+    If the command is given {function_id}, its exit code is the answer.
+    Otherwise its output must contain the function's id.
     """
     text = run(address, template, values, seconds, held)
     if any('{function_id}' in word for word in template):
@@ -201,7 +203,8 @@ def _verify(
         raise _failed(
             address,
             template,
-            f'function {values["function_id"]} is not inside: {text[-_TAIL:]}',
+            f'the device does not have function {values["function_id"]}: '
+            f'{text[-_TAIL:]}',
         )
 
 
@@ -210,8 +213,8 @@ def _device(
 ) -> tuple[pci.Function, device_spec.Spec]:
     function = arguments.function(address)
     if function.is_vf:
-        # The lock and the checks are those of its PF.
-        arguments.refuse('address', address, 'a device, not a VF of one')
+        # Locks and checks work on the PF, not on its VFs.
+        arguments.refuse('address', address, 'a device that is not a VF')
     spec = device_spec.load(cfg.CONF).check(function)
     if not spec.program:
         arguments.refuse('address', address, 'a device with a program command')
@@ -272,8 +275,8 @@ def _vf_of(function: pci.Function, region: str) -> pci.Function | None:
 def _turn(function: pci.Function, region: str) -> Iterator[list[int]]:
     """Lock a device with flock(2) on files that the command inherits.
 
-    Regions can be programmed at the same time, but not while the whole device
-    is programmed. This is not the lock of devices.operation_lock: programming
+    Two regions can be programmed at the same time, but not a region and the
+    whole device. This is not the lock of devices.operation_lock: programming
     can take long, and other operations on the device need not wait for it.
 
     :raises DeviceBusy: if an earlier command for the device has not ended
@@ -326,7 +329,7 @@ def _bitstream(path: str) -> Iterator[tuple[str, BinaryIO]]:
     conf = cfg.CONF
     folders = list(conf[options.GROUP].allowed_folders)
     cache = options.cache_path(conf).rstrip('/')
-    # The unprivileged user could put a link there that leads to any folder.
+    # The unprivileged user could replace the folder by a link to any other.
     if not os.path.islink(cache):
         folders.append(cache)
     with bitstream_file.opened(
@@ -350,7 +353,8 @@ def _copied(file: BinaryIO, name: str, digest: str) -> Iterator[str]:
         if found['sha256'] != digest:
             raise exception.BitstreamError(
                 bitstream=name,
-                # The caller may not learn the checksum of any other file.
+                # Do not tell the caller the checksum of a file that it may
+                # not be allowed to read.
                 reason=f'it was changed: its sha256 is not {digest}',
             )
         yield path

@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""Programming of devices: what is inside a device, and who may change it.
+"""Programming of devices: what a device contains, and who may change it.
 
 This package exports what a driver needs. Its modules are: contents and slots
 (the state of a device or region, and the rule for changing it), uses (what a

@@ -26,18 +26,19 @@ from os_acc.programming import uses
 
 @dataclasses.dataclass(frozen=True)
 class Wanted:
-    """What a slot shall contain. Empty: whatever it contains already.
+    """What a slot is to contain. Empty: whatever it contains already.
 
     :ivar function_id: the function; None: the one that the bitstream has
-    :ivar digest: SHA-256 of the bitstream; None: any with the function
+    :ivar digest: SHA-256 of the bitstream; None: any that has the function
     """
 
     function_id: str | None = None
     digest: str | None = None
 
     def matches(self, inside: Wanted, exact: bool) -> bool:
-        """Say whether a slot with this content needs no programming.
+        """Say whether a slot has what is wanted, so needs no programming.
 
+        :param inside: what the slot contains
         :param exact: the bitstream must be the same, not only the function
         """
         if self.function_id is None:
@@ -49,7 +50,7 @@ class Wanted:
 
 @dataclasses.dataclass(frozen=True)
 class Contents:
-    """What a slot contains and who uses it. It only reads.
+    """What a slot contains and who uses it. This class changes nothing.
 
     A slot is a device that is programmed as a whole, or one region of it.
 
@@ -97,7 +98,7 @@ class Contents:
             for van in self.driver.vans_on(self.device)
             if van.uuid != excluding
             and uses.UNDECIDED not in van.driver_data
-            # A VAN of another driver has no region: it may use any of them.
+            # A VAN of another driver names no region: it may use any region.
             and van.driver_data.get(programs.REGION, self.region)
             == self.region
         ]
@@ -122,7 +123,7 @@ class Contents:
         return known
 
     def broken(self) -> str | None:
-        """Say why what the slot contains must not be used; None: it may."""
+        """Say why the slot must not be used as it is; None: it may be."""
         record = self.record()
         if record is None or record.state == programs.PROGRAMMED:
             return None
@@ -169,10 +170,11 @@ class Contents:
         """Say what a VAN that is being prepared needs: function, bitstream.
 
         That is what its request names. A request that names neither gets
-        whatever is inside. When such a VAN is prepared again after a reboot
-        of the host, and it shared its function with a VAN whose request names
-        that function, it needs the same function: without it, it would occupy
-        the device and the other VAN could not be restored.
+        whatever the slot contains. There is one exception: when such a VAN is
+        prepared again after a reboot of the host, and another VAN that shares
+        the slot requested the function, both need that function. Otherwise
+        this VAN would occupy the slot as it is after the reboot, and the other
+        VAN could not be restored.
         """
         wanted = request.function_id, request.bitstream
         if wanted != (None, None) or None in (van.function_id, van.handle):

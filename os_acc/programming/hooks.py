@@ -41,7 +41,7 @@ def call(device: str, function_id: str | None) -> None:
             )
         except Exception as err:
             LOG.error(
-                'Hook %r of %s failed for %s and function %s: %s',
+                'Hook %r of %s failed for device %s and function %s: %s',
                 hook.name,
                 GROUP,
                 device,

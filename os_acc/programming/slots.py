@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""The rule of programming: who may use and who may change a slot.
+"""Slots of devices: which VAN may use a slot, and which may program it.
 
 A device that takes one function at a time provides that function through all
 of its handles. It cannot be programmed with another function while one of the
@@ -57,7 +57,8 @@ class Slot(contents.Contents):
         in its driver_data.
 
         :param wanted: empty: whatever the slot contains
-        :returns: False: the slot must be programmed, and nobody uses it now
+        :returns: True: the VAN uses the slot now. False: the slot must be
+            programmed first, and no other VAN is in the way
         :raises DeviceBusy: if others use the slot with another function
         :raises DeviceError: if nothing is wanted and the slot is broken
         """
@@ -71,12 +72,12 @@ class Slot(contents.Contents):
         act: Callable[[], None],
         van: objects.VAN | None = None,
     ) -> bool:
-        """Put a function into the slot, unless it is there by now.
+        """Program the slot, unless it contains what is wanted by now.
 
-        :param check: raises if act could not even start; changes nothing
+        :param check: changes nothing; raises an error if act() cannot start
         :param act: programs the device and verifies the result
-        :param van: the VAN that needs it. None: the administrator asks, and
-            means this very bitstream, not only its function
+        :param van: the VAN that needs it. None: the administrator asks for
+            this very bitstream, not only for its function
         :returns: whether the slot was programmed
         :raises DeviceBusy: if others use the slot with another function
         """
@@ -197,7 +198,7 @@ class Slot(contents.Contents):
     def _in_the_way(
         self, wanted: contents.Wanted, van: objects.VAN | None
     ) -> list[objects.VAN]:
-        """List the users who would lose what they use.
+        """List the users that programming would take the function from.
 
         A user from before a reboot of the host that wants the same function
         is not in the way: the reboot took the function from all of its users,
@@ -216,7 +217,7 @@ class Slot(contents.Contents):
         ]
 
     def _completed(self, wanted: contents.Wanted) -> contents.Wanted:
-        """Add the function that the same bitstream had when it was inside."""
+        """Add the bitstream's function, if the slot's record knows it."""
         record = self.record()
         if (
             wanted.function_id is None

@@ -177,7 +177,7 @@ def test_device_spec_and_what_is_here(here, findings):
     )
     found = findings(code=1)
     assert one(found, f'PF {devices.PF}')[1] == (
-        'num_vfs is 9, and it can have 4'
+        'num_vfs is 9, but it can have only 4 VFs'
     )
     verdict, text, advice = one(found, f'PCI function {devices.NIC}')
     assert verdict == 'warning'
@@ -187,7 +187,7 @@ def test_device_spec_and_what_is_here(here, findings):
         'ok',
         'error',
     ]
-    assert 'cannot do SR-IOV' in one(found, f'PF {devices.GPU}')[1]
+    assert 'does not support SR-IOV' in one(found, f'PF {devices.GPU}')[1]
     assert one(found, 'device_spec, entry 4')[0] == 'warning'
     assert 'device_spec, entry 5' not in found
 

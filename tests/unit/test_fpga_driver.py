@@ -213,7 +213,7 @@ def test_a_command_that_lies(tool):
     program(tool, 'sha')
     tool.mode('lie')
     reason = failure(tool)
-    assert 'function aes is not inside: function: sha' in reason
+    assert 'does not have function aes: function: sha' in reason
     assert record().state == 'error'
     tool.mode('ok')
     assert program(tool) is True

@@ -203,7 +203,8 @@ class CyborgDriver(driver.DriverBase):
     ) -> None:
         """Program a device, and check the result as far as it can be seen.
 
-        Nobody may use the device, and the caller holds its lock.
+        The caller holds the device's lock and has checked that no guest uses
+        the device.
 
         :param address: of the device, as get_devices() gives it
         :param image_path: the path of the bitstream on this host

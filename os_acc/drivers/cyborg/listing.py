@@ -83,7 +83,7 @@ class Found:
         wants_function = request.function_id or request.bitstream
         traits = set(request.traits)
         if wants_function:
-            # Programming brings the function, and so its trait.
+            # Programming adds the function, and with it the trait.
             traits = {t for t in traits if not t.startswith(_FUNCTION_TRAIT)}
         return (
             request.resource_class in (None, self.resource_class)
@@ -103,8 +103,8 @@ class Found:
         is_pci = pci.is_address(self.address)
         function = pci.find(self.address) if is_pci else None
         free = sum(each.identity not in taken for each in self.handles)
-        # The types share the capacity of the parent: count the type of which
-        # the most devices fit.
+        # The types share the capacity of the parent, so count only the type
+        # with the most devices.
         mdevs = max(self.mdevs.values(), default=0)
         return objects.Device(
             address=self.address,
@@ -126,8 +126,8 @@ class Found:
 def read(answer: Mapping[str, Any]) -> tuple[list[Found], dict[str, str]]:
     """Read the answer of the helper's discover().
 
-    :returns: the devices; and the errors of those of Cyborg's drivers whose
-        devices are not all in it, by the drivers' names
+    :returns: the devices, and errors by the name of Cyborg's driver. Devices
+        of a driver with an error may be missing
     """
     found, errors = [], dict(answer['errors'])
     for each in answer['devices']:

@@ -38,7 +38,7 @@ def check(van: objects.VAN, handle: objects.MdevHandle) -> None:
     :raises DeviceNotFound: if the parent or the type does not exist, or
         device_spec does not name the parent
     :raises DeviceBusy: if no capacity is left, the UUID names a device of
-        another type, or a guest has it
+        another type or parent, or a guest has it
     """
     wanted = mdev_driver.mdev_of(handle)
     device_spec.load(CONF).check_parent(wanted.parent)

@@ -101,14 +101,14 @@ class Process:
         ).start()
         self._received = bytearray()
         self._owner = os.getpid()
-        #: Kills the process. Also called when this object is collected.
+        #: Kills the process. Python also calls it when it frees this object.
         self.end = weakref.finalize(
             self, _end, self._process, self._socket, self._owner
         )
 
     @property
     def usable(self) -> bool:
-        """Whether it runs and is ours; after a fork it is the parent's."""
+        """Whether it runs and was started here, not before a fork."""
         return (
             self.end.alive
             and self._owner == os.getpid()
@@ -151,12 +151,13 @@ class Process:
             died = self._end_and_say()
             if isinstance(err, TimeoutError):
                 raise exception.Timeout(
-                    what=f'Cyborg to {what}; its process was killed',
+                    what=f"Cyborg's drivers to {what}; their process was "
+                    'killed',
                     seconds=deadline.seconds,
                 ) from err
             if isinstance(err, OSError | EOFError | ValueError):
                 raise self._error(
-                    f'its process {died} while it had to {what}'
+                    f'their process {died} when it was called to {what}'
                 ) from err
             raise
         if error := answer.get('error'):
@@ -184,7 +185,7 @@ class Process:
         return line
 
     def _end_and_say(self) -> str:
-        """Kill it; say how it had ended before, if it had."""
+        """Kill the process; say how it had failed before that."""
         # The socket of a dying process closes a moment before it ends.
         for _ in range(10):
             if (how := _exit_of(self._process)) is not None:
@@ -288,11 +289,11 @@ def _end(
     """Kill a helper process and all processes that it has started."""
     channel.close()
     if owner != os.getpid():
-        # A forked child has a copy: the helper belongs to its parent.
+        # This is a forked child; the helper belongs to its parent.
         return
-    # Its children may outlive it: the group exists until the last has ended.
+    # The helper's children may outlive it; they are in its process group.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
-    # A process that is blocked in the kernel does not end: leave it.
+    # Do not wait longer for a process that is blocked in the kernel.
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(_END_SECONDS)

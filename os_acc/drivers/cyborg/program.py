@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""Programming by Cyborg's drivers, of devices with one function at a time."""
+"""Programs devices by Cyborg's drivers, with one function per device."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def put_function(
     request: objects.AcceleratorRequest,
     address: str,
 ) -> None:
-    """Put the function of a request into a device. The caller has its lock.
+    """Program a device for a request. The caller holds the device's lock.
 
     :raises DeviceBusy: if others use the device with another function
     :raises DeviceError: if the programming failed
@@ -153,7 +153,7 @@ def check_programmable(found: cyborg_listing.Found) -> None:
     elif found.by == _NO_DOMAIN and not found.address.startswith('0000:'):
         reason = (
             f"Cyborg's {found.by} does not pass the PCI domain to fpgaconf, "
-            'which could program the device with this address in domain 0000'
+            'which could then program another device, in domain 0000'
         )
     if reason is not None:
         raise exception.DeviceError(device=found.address, reason=reason)

@@ -63,7 +63,7 @@ class Source:
     def get(
         self, matches: Callable[[cyborg_listing.Found], bool], wanted: str
     ) -> cyborg_listing.Found:
-        """Give the first device that matches.
+        """Give the first device that matches; discover again if none does.
 
         :param wanted: what is looked for, for the error message
         :raises DeviceNotFound: if there is none

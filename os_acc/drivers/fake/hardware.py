@@ -127,7 +127,9 @@ def _handle(
 
 
 class Hardware:
-    """The folder. Many threads and processes may use it at once.
+    """The folder that stands for the hardware.
+
+    Many threads and processes may use it at the same time.
 
     :param path: of the folder; empty: fake-hardware in state_path
     """
@@ -192,7 +194,7 @@ class Hardware:
         return count
 
     def program(self, device: str, function_id: str) -> None:
-        """Put a function in and count that. The caller holds a lock."""
+        """Store a device's new function. The caller holds the slot's lock."""
         os.makedirs(self.path, exist_ok=True)
         path = self._file('device', device)
         count = self._read(path).get('programmed', 0)

@@ -8,8 +8,8 @@
 
 """Claiming PCI functions for VANs: choose, take, bind, give back.
 
-The driver pci is a claim and nothing else. A driver with a purpose of its own,
-such as fpga, has a Claims for the part that all PCI functions have in common.
+The driver pci does nothing else. A driver that does more, such as fpga, uses
+Claims for what is the same for all PCI functions.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from os_acc.drivers.pci import vfs as pci_vfs
 LOG = logging.getLogger(__name__)
 CONF = cfg.CONF
 
-#: The options that a driver with a Claims needs in its own group.
+#: The options that a driver that uses Claims needs in its own group.
 OPTS = (
     cfg.StrOpt(
         'bind',
         default=device_spec.BIND_OS_ACC,
         choices=device_spec.BINDS,
         help='Who binds a function to VFIO and back: os-acc, libvirt (a '
-        'managed hostdev), or none (it is bound already). An entry of '
+        'managed hostdev), or none (the operator). An entry of '
         'device_spec can set another value for its devices.',
     ),
     cfg.StrOpt(
@@ -102,8 +102,8 @@ class Claims:
 
         If the VAN has a function already, as after a reboot, that one is
         taken again. Afterwards the VAN has its handle and device, and its row
-        says what undo needs. The function itself is not touched before bind(),
-        except that VFs are made.
+        has what the undo needs. This makes the VFs of a PF if needed, but
+        changes nothing else: bind() does that.
 
         :param order: sort key of the addresses to choose from, lowest first
         :raises UnsupportedHandle: if the request's handle is no PCIHandle
@@ -125,7 +125,7 @@ class Claims:
             )
 
     def bind(self, van: objects.VAN) -> None:
-        """Bind the function that a VAN has claimed to VFIO, if os-acc does so.
+        """Bind a VAN's function to VFIO, unless libvirt or the operator does.
 
         :raises: as privileged.pci.take
         """
@@ -151,8 +151,9 @@ class Claims:
         """Clean and give back what a VAN has, and remove VFs made for it.
 
         :raises DeviceBusy: if a guest still has it open
-        :raises CleaningFailed: if it is not clean
-        :raises DeviceError, Timeout: if its driver did not take it again
+        :raises CleaningFailed: if it could not be cleaned
+        :raises DeviceError, Timeout: if its driver could not be bound again,
+            or the VFs could not be removed
         """
         if van.handle is None:
             return
@@ -181,8 +182,8 @@ class Claims:
                 # A new VF is on the bus before the kernel links it to its PF.
                 raise exception.DeviceBusy(
                     device=f'PCI function {address}',
-                    reason='somebody makes the VFs of PF '
-                    f'{function.physfn} now',
+                    reason=f'the VFs of PF {function.physfn} are being made '
+                    'now',
                 )
             spec = self._specs().check(function)
             with allocation.group_lock(self._by, function):
@@ -210,7 +211,7 @@ class Claims:
         pf = van.device or address
         with self._by.lock(pf):
             pci_vfs.create_again(van, pf)
-            # VFs that somebody else makes come once that service has started.
+            # VFs that another service makes appear once it has started.
             function = waiting.until(
                 lambda: pci.find(address),
                 CONF.os_acc.device_timeout,
@@ -220,8 +221,8 @@ class Claims:
             if function.ids != van.driver_data[release.IDS]:
                 raise exception.DeviceNotFound(
                     wanted=f'PCI function {address}',
-                    reason=f'{function.ids} is at that address since the '
-                    f'reboot, where {van.driver_data[release.IDS]} was',
+                    reason=f'device {function.ids} is at that address now; '
+                    f'before the reboot, {van.driver_data[release.IDS]} was',
                 )
             bind = van.driver_data[release.BIND]
             spec = self._specs().check(function)
@@ -258,7 +259,7 @@ class Claims:
     def _bind_mode(
         self, wanted: objects.PCIHandle, spec: device_spec.Spec
     ) -> str:
-        """Who is to bind a function: a handle can ask for libvirt or not."""
+        """Who is to bind a function: the handle's ``managed`` goes first."""
         if wanted.managed:
             return device_spec.BIND_LIBVIRT
         chosen: str = spec.bind or self._by.config.bind

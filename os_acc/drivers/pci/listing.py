@@ -55,8 +55,8 @@ def kind_of(
 ) -> Kind:
     """Name a function as Placement does.
 
-    :param vf: True: name it as a VF of it would be named; None: name the
-        function itself
+    :param vf: True: give the name of its VFs, even if they do not exist yet;
+        None: name the function itself
     """
     is_vf = function.is_vf if vf is None else vf
     product = function.product_id
@@ -88,7 +88,11 @@ def kind_of(
 def listed(
     specs: device_spec.Specs,
 ) -> Iterator[tuple[pci.Function, device_spec.Spec]]:
-    """The functions that device_spec offers, including PFs that have VFs."""
+    """The functions that are offered, including PFs that have VFs.
+
+    If device_spec is unset, these are all functions of the base classes that
+    accelerators have.
+    """
     for function in pci_scan.functions():
         base_class = function.base_class
         if base_class == pci.CLASS_BRIDGE or not (
@@ -151,8 +155,9 @@ def _free(
     snapshot: host_use.Snapshot,
 ) -> int:
     """Count those of a PF's VFs, or of one function, that can be taken."""
-    # The VFs of a PF are grouped alike, since the grouping depends on the path
-    # above them: pci_device_group() in drivers/iommu/iommu.c.
+    # Either all VFs of a PF are alone in their IOMMU groups or none is, since
+    # grouping depends on the bridges above: pci_device_group() in
+    # drivers/iommu/iommu.c.
     alone = availability.is_alone(functions[0])
     bind = spec.bind or bind
     return sum(
@@ -200,7 +205,10 @@ def _could_make(function: pci.Function, spec: device_spec.Spec) -> list[str]:
 def future(
     specs: device_spec.Specs,
 ) -> Iterator[tuple[str, pci.Function, device_spec.Spec]]:
-    """VFs that exist or would be made: address, PF, entry of device_spec."""
+    """The VFs of PFs with num_vfs, also those that do not exist yet.
+
+    :returns: the address, the PF, and the PF's entry of device_spec
+    """
     for function, spec in listed(specs):
         if function.is_pf:
             for address in _could_make(function, spec):

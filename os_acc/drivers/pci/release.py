@@ -30,7 +30,7 @@ CONF = cfg.CONF
 BIND = 'bind'
 IDS = 'ids'
 RESET = 'reset'
-VFIO_DRIVER = 'vfio_driver'  # saved before the function is touched
+VFIO_DRIVER = 'vfio_driver'  # the driver to bind the function to
 DRIVER_BEFORE = 'driver_before'
 OVERRIDE_BEFORE = 'override_before'
 
@@ -38,8 +38,9 @@ OVERRIDE_BEFORE = 'override_before'
 def give_back(van: objects.VAN) -> None:
     """Clean the function of a VAN, and bind it to its earlier driver.
 
-    A function that is gone, is another one by now, or was bound by somebody
-    else is left alone.
+    Does nothing if the function is gone, or another one is at its address. If
+    os-acc had bound the function, but somebody else has bound it since, it
+    keeps that driver and is not cleaned; only its driver_override is restored.
 
     :raises: as clean() and privileged.pci.give_back
     """
@@ -52,7 +53,7 @@ def give_back(van: objects.VAN) -> None:
     logger = log.about(LOG, van.instance_uuid, van.uuid)
     if function.ids != data[IDS]:
         logger.warning(
-            'PCI function %s is left alone: it is %s now',
+            'PCI function %s is left alone: device %s is at its address now',
             address,
             function.ids,
         )

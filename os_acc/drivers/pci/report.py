@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""What os-acc doctor and os-acc device show say of PCI functions."""
+"""What os-acc doctor and os-acc device show say about PCI functions."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ Kind = availability.Kind
 
 _NO_IOMMU = (
     'enable the IOMMU in the firmware (VT-d, AMD-Vi, SMMU), and boot with '
-    'intel_iommu=on or its like'
+    'intel_iommu=on or the equivalent of the platform'
 )
 
 
-# Obstacles that an operator need not do anything about.
+# Obstacles that are normal: the operator need not do anything.
 _NORMAL = (
     Kind.NOT_OFFERED,
     Kind.HAS_VFS,
@@ -48,7 +48,7 @@ _NORMAL = (
 )
 
 _ADVICE = {
-    Kind.HOST_USE: 'stop using it on the host, or take it out of device_spec',
+    Kind.HOST_USE: 'stop using it on the host, or remove it from device_spec',
     Kind.NO_IOMMU_GROUP: _NO_IOMMU,
     Kind.GROUP_HOST_USE: 'unbind that device from its driver, or move the '
     'card to a slot with an IOMMU group of its own',
@@ -163,7 +163,8 @@ def findings(
             yield Finding(
                 subject,
                 finding.ERROR,
-                'reset is required, and the kernel has no way to reset it',
+                'device_spec requires a reset, but the kernel has no way to '
+                'reset it',
                 'set a cleaning_command and reset = auto',
             )
         if spec.num_vfs is not None and not function.is_vf:
@@ -187,7 +188,7 @@ def _unsafe() -> Finding | None:
         'kernel module vfio',
         finding.ERROR,
         f'{name} is on: a guest can write to all memory of the host',
-        f'take the option {name} away from the module vfio',
+        f'remove the option {name} of the kernel module vfio',
     )
 
 
@@ -208,7 +209,7 @@ def _module(name: str) -> Finding:
 
 
 def _entries(specs: device_spec.Specs) -> Iterator[Finding]:
-    """Entries of device_spec that name nothing that is here."""
+    """Report the entries of device_spec that match no device."""
     functions = list(pci_scan.functions())
     parents = mdev.parents()
     for number, spec in enumerate(specs.entries, 1):
@@ -219,7 +220,8 @@ def _entries(specs: device_spec.Specs) -> Iterator[Finding]:
         yield Finding(
             f'device_spec, entry {number}',
             finding.WARNING,
-            'no device here is named by it, or an entry before names them all',
+            'it matches no device of this host, or only devices that an '
+            'earlier entry matches',
             'compare address, vendor_id and product_id with lspci -nn -D',
         )
 
@@ -230,7 +232,7 @@ def _vfs(pf: pci.Function, wanted: int) -> Finding:
         return Finding(
             subject,
             finding.ERROR,
-            'num_vfs is set, and it cannot do SR-IOV',
+            'num_vfs is set, but it does not support SR-IOV',
             'enable SR-IOV in the firmware and the card, or remove num_vfs',
         )
     possible, number = sriov.total(pf.address), sriov.count(pf.address)
@@ -238,16 +240,16 @@ def _vfs(pf: pci.Function, wanted: int) -> Finding:
         return Finding(
             subject,
             finding.ERROR,
-            f'num_vfs is {wanted}, and it can have {possible}',
+            f'num_vfs is {wanted}, but it can have only {possible} VFs',
             'lower num_vfs, or raise the number in the firmware',
         )
     if number not in (0, wanted):
         return Finding(
             subject,
             finding.WARNING,
-            f'it has {number} VFs where num_vfs is {wanted}; they are used '
-            'as they are, and the number is not changed',
-            'if nobody uses them: write 0 to its sriov_numvfs',
+            f'it has {number} VFs, but num_vfs is {wanted}: os-acc uses these '
+            'VFs and does not change their number',
+            'to change it while nobody uses the VFs, write 0 to sriov_numvfs',
         )
     if not number and pf.driver is None:
         return Finding(

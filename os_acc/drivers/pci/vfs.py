@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""VFs that os-acc makes when one is requested, and removes after the last."""
+"""VFs that os-acc makes on request and removes when no VAN needs them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LOG = logging.getLogger(__name__)
 CONF = cfg.CONF
 
 # Keys of VAN.driver_data.
-MADE = 'vfs_made'  # the number of VFs that os-acc made of the PF
+MADE = 'vfs_made'  # the number of VFs that os-acc has made on the PF
 AUTOPROBE_BEFORE = 'autoprobe_before'
 LET_GO = 'let_go'  # this VAN no longer needs the PF's VFs
 
@@ -40,14 +40,15 @@ def create(
     pf: str,
     specs: device_spec.Specs,
 ) -> None:
-    """Make all VFs of a PF, because one of them is wanted.
+    """Make the VFs of a PF, because a VAN needs one of them.
 
     The caller holds the PF's lock.
 
     :param address: of the VF that is wanted
-    :raises DeviceNotFound: if the PF cannot have that VF
-    :raises DeviceBusy: if a guest has the PF itself
-    :raises DeviceError, Timeout: if they are not made
+    :raises DeviceNotFound: if the PF already has VFs, or no num_vfs
+    :raises DeviceBusy: if another VAN or a guest has the PF itself, or
+        somebody else has made VFs meanwhile
+    :raises DeviceError, Timeout: if the VFs cannot be made
     """
     function = pci.get(pf)
     spec = specs.check(function)
@@ -60,7 +61,7 @@ def create(
     if spec.num_vfs is None or number:
         raise exception.DeviceNotFound(
             wanted=f'PCI function {address}',
-            reason=f'PF {pf} has {number} VFs, and none of them is there',
+            reason=f'PF {pf} has {number} VFs, but none at that address',
         )
     before = sriov.autoprobe(pf)
     van.driver_data = {
@@ -103,10 +104,10 @@ def _privileged_create(pf: str, number: int) -> None:
 
 
 def known(by: driver.DriverBase, pf: str) -> dict[str, str]:
-    """What other VANs know of the VFs of a PF; empty if os-acc made none."""
+    """Copy from another VAN how os-acc made a PF's VFs; empty: it did not."""
     for other in by.vans_on(pf):
         data = other.driver_data
-        # A VAN with LET_GO knows it too, as long as the VFs are there.
+        # A VAN with LET_GO still has these keys while the VFs exist.
         if MADE in data:
             keys = (MADE, AUTOPROBE_BEFORE)
             return {key: data[key] for key in keys if key in data}
@@ -125,8 +126,8 @@ def remove(by: driver.DriverBase, van: objects.VAN) -> None:
         return
     assert pf is not None
     with by.lock(pf):
-        # Saved first, so that of two VANs released at once the second one
-        # does not keep the VFs for the first.
+        # Saved first: of two VANs that are released at the same time, the
+        # second one does not see the first as a user of the VFs.
         van.driver_data = {**data, LET_GO: '1'}
         van.save()
         others = [

@@ -82,7 +82,7 @@ def fetched(
     if function_id is not None and there not in (None, function_id):
         raise exception.BitstreamError(
             bitstream=source.label,
-            reason=f'it has function {there}, expected {function_id}',
+            reason=f'its function is {there}, expected {function_id}',
         )
     from os_acc.programming.bitstreams import cache
     from os_acc.programming.bitstreams import download

@@ -8,9 +8,9 @@
 
 """The cache of downloaded bitstreams: verified files named by their checksum.
 
-A file is downloaded under a temporary name and renamed after it was verified:
-under its final name it is complete. flock(2) locks on the files keep other
-processes away; the kernel releases them when a process ends.
+A file is downloaded under a temporary name and renamed after it was verified,
+so that a file under its final name is complete. flock(2) locks on the files
+keep other processes away; the kernel releases them when a process ends.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def held(
     bitstream: str,
     fill: Callable[[BinaryIO], None],
 ) -> Iterator[tuple[str, str]]:
-    """Hold a file in the cache while the context is open.
+    """Keep a file in the cache while the context is open.
 
     The file is downloaded if the cache does not have it.
 
@@ -52,8 +52,9 @@ def held(
     :param bitstream: the name of the bitstream in errors
     :param fill: downloads the bitstream into a file
     :returns: the file's path and its SHA-256
-    :raises BitstreamError: if it does not match the checksum, or the cache
-        cannot store it; the file is removed then
+    :raises BitstreamError: if the download does not match the checksum, or
+        the cache cannot store it; it is removed then
+    :raises Timeout: if another download of the file takes too long
     """
     folder = _folder(bitstream)
     path = os.path.join(folder, f'{wanted.algorithm}-{wanted.value}{suffix}')
@@ -66,7 +67,7 @@ def held(
                 part.close()
     except OSError as err:
         raise exception.BitstreamError(
-            bitstream=bitstream, reason=f'the cache {folder}: {err}'
+            bitstream=bitstream, reason=f'the cache {folder} failed: {err}'
         ) from err
     with file:
         os.utime(path)
@@ -81,7 +82,8 @@ def _folder(bitstream: str) -> str:
         found = os.lstat(path)
     except OSError as err:
         raise exception.BitstreamError(
-            bitstream=bitstream, reason=f'the cache cannot be created: {err}'
+            bitstream=bitstream,
+            reason=f'the cache {path} cannot be created: {err}',
         ) from err
     if (
         not stat.S_ISDIR(found.st_mode)
@@ -111,7 +113,7 @@ def _locked(path: str, bitstream: str) -> Iterator[BinaryIO]:
         file.close()
         if time.monotonic() >= deadline:
             raise exception.Timeout(
-                what=f'another download of bitstream {bitstream}',
+                what=f'another download of bitstream {bitstream} to end',
                 seconds=conf.download_timeout,
             )
         time.sleep(0.02)
@@ -157,7 +159,7 @@ def _existing(
             most = options.max_bytes(cfg.CONF)
             return file, bitstream_file.verify(file, wanted, bitstream, most)
     except exception.BitstreamError as err:
-        LOG.error('The cached file is damaged, download it again: %s', err)
+        LOG.error('A damaged cached file is downloaded again: %s', err)
         os.unlink(path)
     file.close()
     return None
@@ -185,13 +187,13 @@ def _make_room(folder: str, new: BinaryIO, bitstream: str) -> None:
     if size > most:
         raise exception.BitstreamError(
             bitstream=bitstream,
-            reason=f'the cache would have {size} bytes, cache_size is {most}, '
-            'and the other files are in use',
+            reason=f'with it the cache would have {size} bytes, cache_size is '
+            f'{most}, and the other files are in use',
         )
 
 
 def _remove(path: str) -> bool:
-    """:returns: False: the file is in use"""
+    """Remove a cached file; returns False if it is in use."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     except FileNotFoundError:

@@ -89,7 +89,7 @@ def _attempt(
     report: Report,
     deadline: float,
 ) -> str | None:
-    """Download what the file lacks.
+    """Download the part that the file does not have yet.
 
     :returns: None if the file is complete, else why it is not
     """
@@ -141,6 +141,6 @@ def check_deadline(deadline: float, bitstream: str) -> None:
     """:raises Timeout: if download_timeout has passed"""
     if time.monotonic() >= deadline:
         raise exception.Timeout(
-            what=f'the download of bitstream {bitstream}',
+            what=f'the download of bitstream {bitstream} to end',
             seconds=cfg.CONF[options.GROUP].download_timeout,
         )

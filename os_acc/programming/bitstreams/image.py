@@ -141,7 +141,7 @@ def _connect(label: str) -> Any:
     except ImportError as err:
         raise exception.BitstreamError(
             bitstream=label,
-            reason='images need openstacksdk: install os-acc[glance]',
+            reason='Glance images need openstacksdk: install os-acc[glance]',
         ) from err
     conf = cfg.CONF[options.GROUP]
     with _talking(label):

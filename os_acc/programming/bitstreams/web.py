@@ -111,7 +111,7 @@ class Source:
 
     @property
     def suffix(self) -> str:
-        """The extension of its name; some tools need it to know the type."""
+        """The extension of the file's name; some vendors' tools need it."""
         return suffix_of(self._url.path)
 
     @contextlib.contextmanager

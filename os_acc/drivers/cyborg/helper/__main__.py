@@ -231,7 +231,8 @@ def _watch(channel: socket.socket, parent: int) -> None:
 
 def end() -> None:
     """Kill this process and all processes that it has started."""
-    # Run by hand from a shell, this process is in the group of the shell.
+    # os-acc starts this process as the leader of a session of its own. A
+    # process group of a shell may contain other processes: do not kill it.
     if os.getpgrp() == os.getsid(0):
         os.killpg(0, signal.SIGKILL)
     os._exit(1)
