@@ -67,7 +67,7 @@ class DriverBase(extension.ExtensionBase, abc.ABC):
 
     @abc.abstractmethod
     def get_devices(self) -> list[objects.Device]:
-        """List the devices of this host that the driver handles, free or not."""
+        """List this host's devices that the driver handles, free or used."""
 
     def show_device(self, address: str) -> dict[str, Any] | None:
         """Return all that the driver knows of a device or function.

@@ -125,7 +125,8 @@ def bind(address: str, driver: str, seconds: float) -> None:
         raise exception.DeviceError(
             device=f'PCI function {address}',
             reason='it is in no IOMMU group: enable the IOMMU in the '
-            'firmware, and boot with intel_iommu=on or its like',
+            'firmware, and boot with intel_iommu=on or the equivalent of '
+            'the platform',
         )
     path = node(group)
     waiting.until(lambda: os.path.exists(path), seconds, path)

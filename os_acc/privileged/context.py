@@ -144,7 +144,7 @@ def _unavailable(err: Exception) -> exception.PrivilegeError:
     else:
         reason = exception.describe(err)
     return exception.PrivilegeError(
-        reason=f'the privsep daemon, started by {how!r}, did not serve: '
+        reason=f'the privsep daemon did not start with {how!r}: '
         f'{reason}. See [{SECTION}] helper_command, and the sudoers rule in '
         'the documentation'
     )

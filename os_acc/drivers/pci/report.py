@@ -35,7 +35,7 @@ Kind = availability.Kind
 
 _NO_IOMMU = (
     'enable the IOMMU in the firmware (VT-d, AMD-Vi, SMMU), and boot with '
-    'intel_iommu=on or its like'
+    'intel_iommu=on or the equivalent of the platform'
 )
 
 
