@@ -145,7 +145,8 @@ def program_device(
             subject='os_acc.program_device',
             field='bitstream',
             value=None,
-            expected='a bitstream or a function_id',
+            expected='a bitstream or a function_id (os-acc device program: '
+            '--bitstream or --function)',
         )
     driver = _driver_of(host, wanted.address)
     reporter = progress.Reporter(callback)

@@ -37,7 +37,7 @@ class _Lost(NamedTuple):
 
 
 class VANForget(base.Command):
-    """Delete a VAN that cannot be released from the journal.
+    """Delete from the journal a VAN that cannot be released.
 
     A VAN cannot be released if its driver or plugin is missing, or if its row
     in the journal is unreadable. The command touches no device. Use it only
