@@ -101,10 +101,14 @@ class Locks:
         if timeout and _HOLDERS.get(path) == threading.get_ident():
             raise exception.LockHeld(kind=kind, name=name)
         threads = _THREADS.get(path)
-        if not threads.acquire(timeout=timeout):
-            raise failed
-        _HOLDERS[path] = threading.get_ident()
+        held = False
         try:
+            # This is inside the try, because an interruption between the two
+            # would leave the lock held for ever.
+            held = threads.acquire(timeout=timeout)
+            if not held:
+                raise failed
+            _HOLDERS[path] = threading.get_ident()
             lock = self._lock_file(file_name, deadline)
             if lock is None:
                 raise failed
@@ -115,12 +119,15 @@ class Locks:
                 # removed while locked: a thread that waits for this file
                 # then sees in _is_current() that the path has another file
                 # or none, and tries again.
-                with contextlib.suppress(OSError):
-                    os.unlink(lock.path)
-                lock.release()
+                try:
+                    with contextlib.suppress(OSError):
+                        os.unlink(lock.path)
+                finally:
+                    lock.release()
         finally:
-            _HOLDERS.pop(path, None)
-            threads.release()
+            if held:
+                _HOLDERS.pop(path, None)
+                threads.release()
 
     def _lock_file(
         self, file_name: str, deadline: float
@@ -128,20 +135,27 @@ class Locks:
         while True:
             lock = lockutils.external_lock(file_name, lock_path=self.path)
             left = max(deadline - time.monotonic(), 0)
+            keep = False
             try:
                 gotten = lock.acquire(
                     blocking=left > 0, delay=0.005, timeout=left
                 )
+                keep = gotten and self._is_current(lock)
             except (OSError, threading.ThreadError) as err:
                 # fasteners raises ThreadError if fcntl fails.
                 raise exception.JournalError(
                     path=self.path, reason=f'cannot use lock folder: {err}'
                 ) from err
+            finally:
+                # Closing a file drops all locks that the process has on it
+                # (fcntl(2)). An open file that is left to the garbage
+                # collector could drop the lock of a later holder.
+                if not keep and lock.lockfile is not None:
+                    lock.lockfile.close()
+            if keep:
+                return lock
             if not gotten:
                 return None
-            if self._is_current(lock):
-                return lock
-            lock.release()
 
     @staticmethod
     def _is_current(lock: lockutils.InterProcessLock) -> bool:

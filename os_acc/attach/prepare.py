@@ -94,7 +94,11 @@ def restore(
     host.journal.save_all(done)
     host.journal.settle(
         [],
-        {uuid: str(err) for uuid, err in failed.items()},
+        [
+            (entry.van, str(failed[entry.van.uuid]))
+            for entry in entries
+            if entry.van.uuid in failed
+        ],
         state=states.PLUGGED,
     )
     return failed

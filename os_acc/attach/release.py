@@ -227,7 +227,12 @@ def _settle(
     released = [e.van for e in entries if e.van.uuid in undone]
     try:
         host.journal.settle(
-            released, {uuid: str(err) for uuid, err in result.failed.items()}
+            released,
+            [
+                (entry.van, str(result.failed[entry.van.uuid]))
+                for entry in entries
+                if entry.van.uuid in result.failed
+            ],
         )
     except Exception as err:
         result.journal_errors.append(_journal_error(host, err))

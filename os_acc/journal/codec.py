@@ -27,7 +27,6 @@ from typing import Any
 from typing import TypeVar
 
 from oslo_utils import timeutils
-from oslo_versionedobjects import exception as ovo_exception
 
 from os_acc import exception
 from os_acc import log
@@ -41,16 +40,6 @@ _R = TypeVar('_R')
 
 _DATA = 'versioned_object.data'
 _CHANGES = 'versioned_object.changes'
-
-# The errors of reading a damaged text, or one of an unknown class.
-_UNREADABLE = (
-    ovo_exception.VersionedObjectsException,
-    exception.InvalidRequest,
-    AttributeError,
-    KeyError,
-    TypeError,
-    ValueError,
-)
 
 
 @dataclasses.dataclass
@@ -175,12 +164,15 @@ def to_holder(row: sqlite3.Row) -> Holder:
 def readable(
     rows: list[sqlite3.Row], decode: Callable[[sqlite3.Row], _R]
 ) -> list[_R]:
-    """Read those rows that can be read, and log the others."""
+    """Read those rows that can be read, and log the others.
+
+    A damaged text, or a handle class of another package, can raise any error.
+    """
     found = []
     for row in rows:
         try:
             found.append(decode(row))
-        except _UNREADABLE as err:
+        except Exception as err:
             log.about(LOG, row['instance_uuid'], row['uuid']).warning(
                 'the row in the journal cannot be read and is left out: %s',
                 exception.describe(err),
@@ -194,7 +186,7 @@ def unreadable(rows: list[sqlite3.Row]) -> list[UnreadableRow]:
     for row in rows:
         try:
             to_entry(row)
-        except _UNREADABLE as err:
+        except Exception as err:
             found.append(
                 UnreadableRow(
                     **_holder_values(row), reason=exception.describe(err)
@@ -212,7 +204,7 @@ def read(
     """
     try:
         return decode(row)
-    except _UNREADABLE as err:
+    except Exception as err:
         raise database.error(
             path,
             f'VAN {row["uuid"]} of instance {row["instance_uuid"]} cannot be '

@@ -41,11 +41,13 @@ class _Write:
     """One thread's part of a transaction.
 
     :ivar done: the write is on the disk, or has failed with an error
+    :ivar left: its thread has left write(), so nobody waits for it
     """
 
     act: Callable[[sqlite3.Connection], Any]
     is_there: Callable[[sqlite3.Connection], bool]
     done: bool = False
+    left: bool = False
     result: Any = None
     error: BaseException | None = None
 
@@ -55,10 +57,12 @@ class _Batch:
     """The writes of one transaction.
 
     :ivar committing: the commit has begun, so the writes may be on the disk
+    :ivar settled: each write is on the disk or has an error
     """
 
-    writes: list[_Write]
+    writes: list[_Write] = dataclasses.field(default_factory=list)
     committing: bool = False
+    settled: bool = False
 
 
 class Commits:
@@ -101,21 +105,19 @@ class Commits:
         :returns: the result of act
         :raises JournalBusy: if another process was writing until the timeout
         :raises JournalError: if the write failed; the journal does not have
-            it then
+            it then, unless the error says that it may be on the disk
         """
         write = _Write(act, is_there)
+        batch = _Batch()
         try:
             if self._is_to_lead(write):
-                self._lead(write)
+                self._lead(write, batch)
         finally:
-            with self._changed:
-                if write in self._waiting:
-                    self._waiting.remove(write)
-                if self._leader is write:
-                    self._leader = None
-                    self._changed.notify_all()
+            self._leave(write, batch)
         if write.error is not None:
             raise write.error
+        if not write.done:
+            raise self._interrupted()
         result: _R = write.result
         return result
 
@@ -138,17 +140,42 @@ class Commits:
                 self._leader = write
             return not write.done
 
-    def _lead(self, own: _Write) -> None:
-        batch = _Batch([])
+    def _leave(self, own: _Write, batch: _Batch) -> None:
+        """Tell the threads of a batch the results, and let another one lead.
+
+        :param batch: the writes that own's thread did; empty if it did not
+            lead
+        """
+        with self._changed:
+            own.left = True
+            for write in batch.writes:
+                # If this thread was interrupted, it may not have set all
+                # results. No thread may take a lost write for a done one.
+                if not batch.settled and write.error is None:
+                    write.error = self._interrupted()
+                write.done = True
+            self._waiting = [
+                w for w in self._waiting if w is not own and not w.done
+            ]
+            if self._leader is own:
+                self._leader = None
+            self._changed.notify_all()
+
+    def _interrupted(self) -> exception.JournalError:
+        return database.error(
+            self._path,
+            'the thread that did this write was interrupted; the write may '
+            'be on the disk',
+        )
+
+    def _lead(self, own: _Write, batch: _Batch) -> None:
         try:
             database.until_free(
                 self._path, self._timeout, lambda: self._transact(batch)
             )
         except BaseException as err:
             self._fail(batch, own, err)
-        with self._changed:
-            for write in batch.writes:
-                write.done = True
+        batch.settled = True
 
     def _transact(self, batch: _Batch) -> None:
         """Do all writes that are waiting now, in one transaction."""
@@ -189,7 +216,7 @@ class Commits:
         there: list[_Write] = []
         if batch.committing:
             there = self._find(batch.writes)
-        again = []
+        again: list[_Write] = []
         for write in batch.writes:
             if write.error is not None or write in there:
                 continue
@@ -204,8 +231,11 @@ class Commits:
                 # leader and does the write.
                 again.append(write)
         with self._changed:
-            batch.writes = [w for w in batch.writes if w not in again]
+            # If a thread was interrupted while it waited, its caller may have
+            # undone the write by now.
+            again = [write for write in again if not write.left]
             self._waiting = again + self._waiting
+            batch.writes = [w for w in batch.writes if w not in again]
         if own not in batch.writes or not isinstance(err, Exception):
             own.error = err
 

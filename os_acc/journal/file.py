@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 import contextlib
+import functools
 import glob
 import logging
 import os
@@ -36,6 +37,9 @@ LOG = logging.getLogger(__name__)
 NAME = 'journal.db'
 DAMAGED = '.damaged-'
 REBUILT = '.rebuilt-'
+
+# The files that sqlite keeps beside the file of a journal.
+_BESIDE = ('-wal', '-shm')
 
 _WAY_OUT = (
     'Run "os-acc --state-path {} recover --rebuild" to start a new journal '
@@ -77,7 +81,8 @@ def prepare(state_path: str, timeout: float, create: bool) -> None:
     """
     path = path_in(state_path)
     with forking.in_use(path):
-        if database.identity(path) is None:
+        found = database.identity(path)
+        if found is None:
             if damaged := _damaged(path):
                 raise database.error(
                     path,
@@ -89,21 +94,40 @@ def prepare(state_path: str, timeout: float, create: bool) -> None:
                     path=path, reason='it does not exist'
                 )
             _create(path, timeout)
-        try:
-            problem = _check(path, timeout)
-            if problem is None:
-                if create:
-                    os.chmod(path, 0o600)
-                schema.migrate(path, timeout, create)
-        except (OSError, sqlite3.Error) as err:
-            raise _cannot('open', path, err) from err
+            found = database.identity(path)
+        problem = _check_and_migrate(path, timeout, create)
         if problem is not None:
+            if database.identity(path) != found:
+                # Another process has set the damaged file aside meanwhile,
+                # and may have rebuilt the journal.
+                prepare(state_path, timeout, create)
+                return
             if create:
-                aside = set_aside(path, DAMAGED)
+                aside = _set_damaged_aside(path)
                 problem += f'; set aside as {aside}. '
                 problem += _WAY_OUT.format(state_path)
             LOG.critical('Journal %s is damaged: %s', path, problem)
             raise database.error(path, f'it is damaged: {problem}')
+
+
+def _check_and_migrate(path: str, timeout: float, change: bool) -> str | None:
+    """Return what is wrong with the file; None if it can be used."""
+    try:
+        problem = _check(path, timeout)
+        if problem is None:
+            if change:
+                os.chmod(path, 0o600)
+            schema.migrate(path, timeout, change)
+    except (OSError, sqlite3.Error) as err:
+        raise _cannot('open', path, err) from err
+    return problem
+
+
+def _set_damaged_aside(path: str) -> str:
+    try:
+        return set_aside(path, DAMAGED)
+    except OSError as err:
+        raise _cannot('rename', path, err) from err
 
 
 def _cannot(
@@ -126,6 +150,7 @@ def _create(
 
     :param fill: inserts rows before the file is linked
     """
+    _refuse_leftovers(path)
     folder = os.path.dirname(path)
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)
@@ -151,10 +176,31 @@ def _create(
         folder_fd = os.open(folder, os.O_RDONLY)
         os.fsync(folder_fd)
         os.close(folder_fd)
+    except exception.JournalBusy:
+        raise
     except (OSError, sqlite3.Error, exception.JournalError) as err:
         raise _cannot('create', path, err) from err
     finally:
         os.unlink(new)
+
+
+def _refuse_leftovers(path: str) -> None:
+    """Check that no rows of a removed journal are beside a missing one.
+
+    sqlite would write them into a new journal, and damage it.
+
+    :raises JournalError: if there are such files
+    """
+    for end in ('-wal', '-journal'):
+        # Another process may have created the journal just now. Then the file
+        # belongs to it, so look for the journal last.
+        if os.path.exists(path + end) and database.identity(path) is None:
+            raise database.error(
+                path,
+                f'it does not exist, but {path + end} of an earlier journal '
+                'does. Put the earlier journal back beside it, or move '
+                f'{path + end} away to start with an empty journal',
+            )
 
 
 def _check(path: str, timeout: float) -> str | None:
@@ -184,13 +230,27 @@ def _check(path: str, timeout: float) -> str | None:
 def set_aside(path: str, suffix: str) -> str:
     """Rename the file, and the files that sqlite keeps beside it.
 
+    The other files are linked first and their old names are removed last. If
+    the process is killed in between, the file always has them beside it.
+
     :returns: the new name
+    :raises OSError: if the file cannot be renamed
     """
     new = f'{path}{suffix}{time.strftime("%Y%m%dT%H%M%S")}-{os.getpid()}'
-    for end in ('-wal', '-shm', ''):
+    for end in _BESIDE:
         with contextlib.suppress(FileNotFoundError):
-            os.rename(path + end, new + end)
+            os.link(path + end, new + end)
+    os.rename(path, new)
+    _remove_links(path, new)
     return new
+
+
+def _remove_links(path: str, aside: str) -> None:
+    """Remove the old names of the files beside one that was set aside."""
+    for end in _BESIDE:
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samefile(path + end, aside + end):
+                os.unlink(path + end)
 
 
 def rebuild(state_path: str, timeout: float) -> Rebuilt:
@@ -199,6 +259,7 @@ def rebuild(state_path: str, timeout: float) -> Rebuilt:
     :param timeout: seconds to wait for another writer
     :returns: how many rows were copied and how many were lost; rows that
         cannot be read are not counted
+    :raises JournalBusy: if another process holds a lock on the damaged file
     :raises JournalError: if there is a journal, or none was set aside
     """
     path = path_in(state_path)
@@ -214,7 +275,7 @@ def rebuild(state_path: str, timeout: float) -> Rebuilt:
         nonlocal lost
         with contextlib.closing(database.connect(new)) as db:
             db.execute('BEGIN IMMEDIATE')
-            for table, row in _salvage(damaged[-1]):
+            for table, row in _salvage(damaged[-1], timeout):
                 marks = ', '.join('?' * len(row))
                 try:
                     db.execute(
@@ -232,9 +293,12 @@ def rebuild(state_path: str, timeout: float) -> Rebuilt:
             db.execute('COMMIT')
 
     with forking.in_use(path):
+        for old in damaged:
+            # The process that set it aside may have been killed.
+            _remove_links(path, old)
         _create(path, timeout, fill)
         for old in damaged:
-            for end in ('-wal', '-shm', ''):
+            for end in (*_BESIDE, ''):
                 with contextlib.suppress(FileNotFoundError):
                     os.rename(old + end, old.replace(DAMAGED, REBUILT) + end)
     return Rebuilt(kept['van'], kept['program'], lost)
@@ -248,11 +312,15 @@ def _damaged(path: str) -> list[str]:
     return sorted(glob.glob(glob.escape(path) + DAMAGED + '*[0-9]'))
 
 
-def _salvage(path: str) -> list[tuple[str, sqlite3.Row]]:
-    """Read the rows of a damaged file, each table up to its first error."""
-    rows: list[tuple[str, sqlite3.Row]] = []
-    for table in schema.TABLES:
-        with contextlib.suppress(sqlite3.Error):
+def _salvage(path: str, timeout: float) -> list[tuple[str, sqlite3.Row]]:
+    """Read the rows of a damaged file, each table up to its first error.
+
+    :raises JournalBusy: if another process holds a lock on the file
+    """
+
+    def read(table: str) -> list[tuple[str, sqlite3.Row]]:
+        rows: list[tuple[str, sqlite3.Row]] = []
+        try:
             with contextlib.closing(database.connect(path)) as db:
                 # Reading row by row keeps the rows before the damage.
                 rows.extend(
@@ -261,4 +329,15 @@ def _salvage(path: str) -> list[tuple[str, sqlite3.Row]]:
                         f'SELECT * FROM {table} ORDER BY rowid'
                     )
                 )
-    return rows
+        except sqlite3.Error as err:
+            # A lock is no damage: the rows can be read in a moment.
+            if database.code(err) == sqlite3.SQLITE_BUSY:
+                raise
+        return rows
+
+    found = []
+    for table in schema.TABLES:
+        found += database.until_free(
+            path, timeout, functools.partial(read, table)
+        )
+    return found

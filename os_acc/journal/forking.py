@@ -122,6 +122,8 @@ def _before() -> None:
     me = threading.get_ident()
     with guard.changed:
         guard.forks += 1
+        # Python ignores an exception of this hook and forks all the same.
+        guard.all_closed = False
         # This thread itself may be inside, for example if it forks in a signal
         # handler. It must not wait for itself.
         while guard.users.keys() - {me}:
@@ -129,11 +131,12 @@ def _before() -> None:
             if left <= 0:
                 break
             guard.changed.wait(left)
-        guard.all_closed = not guard.users
+        if guard.users:
+            return
         resources = list(guard.resources)
-    if guard.all_closed:
-        for resource in resources:
-            resource.before_fork()
+    for resource in resources:
+        resource.before_fork()
+    guard.all_closed = True
 
 
 def _after_in_parent() -> None:

@@ -22,6 +22,7 @@ from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 import sqlite3
+from typing import Any
 from typing import TypeVar
 
 from oslo_utils import timeutils
@@ -166,7 +167,7 @@ class Journal:
             for row in new:
                 rows.insert(db, row)
 
-        self._write(act, {row['uuid']: row['updated_at'] for row in new})
+        self._write(act, _written(new))
 
     def save(self, van: objects.VAN) -> None:
         """Write all fields of a VAN. See save_all()."""
@@ -203,32 +204,33 @@ class Journal:
                     raise
 
         try:
-            self._write(
-                act, {row['uuid']: row['updated_at'] for row in changed}
-            )
+            self._write(act, _written(changed))
         except exception.DeviceBusy:
             for van, saved in refused:
                 self._set_back(van, saved)
             raise
 
     def mark(self, entries: Iterable[codec.Entry], state: str) -> None:
-        """Write a state, and live and attached of entries, in one commit."""
+        """Write a state, and live and attached of entries, in one commit.
+
+        An entry without a row is not an error.
+        """
         entries = list(entries)
         now = timeutils.utcnow(with_timezone=True)
-        written = {entry.van.uuid: now.isoformat() for entry in entries}
+        time = now.isoformat()
 
         def act(db: sqlite3.Connection) -> None:
             for entry in entries:
                 rows.change(
                     db,
-                    entry.van.uuid,
+                    _key(entry.van),
                     state=state,
                     live=entry.live,
                     attached=entry.attached,
-                    updated_at=written[entry.van.uuid],
+                    updated_at=time,
                 )
 
-        self._write(act, written)
+        self._write(act, {_key(entry.van): time for entry in entries})
         for entry in entries:
             entry.van.state = state
             entry.van.updated_at = now
@@ -236,24 +238,26 @@ class Journal:
     def settle(
         self,
         released: Iterable[objects.VAN],
-        failed: Mapping[str, str],
+        failed: Iterable[tuple[objects.VAN, str]],
         state: str = van_states.ERROR,
     ) -> None:
         """Delete released VANs and write the errors of others, in one commit.
 
         :param released: VANs to delete; a VAN without a row is not an error
-        :param failed: the errors of the other VANs, by VAN UUID
+        :param failed: each other VAN and its error; a VAN without a row is
+            not an error
         :param state: the new state of the other VANs
         """
-        gone = [(van.uuid, van.instance_uuid) for van in released]
+        gone = [_key(van) for van in released]
+        errors = {_key(van): text for van, text in failed}
         now = timeutils.utcnow(with_timezone=True).isoformat()
 
         def act(db: sqlite3.Connection) -> None:
             rows.delete(db, gone)
-            for uuid, err in failed.items():
-                rows.change(db, uuid, state=state, error=err, updated_at=now)
+            for van, text in errors.items():
+                rows.change(db, van, state=state, error=text, updated_at=now)
 
-        self._write(act, dict.fromkeys(failed, now), gone)
+        self._write(act, dict.fromkeys(errors, now), gone)
 
     def forget(self, van_uuid: str) -> codec.Holder:
         """Delete a VAN's row, readable or not. Nothing is undone.
@@ -318,25 +322,24 @@ class Journal:
     def _write(
         self,
         act: Callable[[sqlite3.Connection], None],
-        written: Mapping[str, str],
-        gone: Sequence[tuple[str, str]] = (),
+        written: Mapping[rows.VanKey, str],
+        gone: Sequence[rows.VanKey] = (),
     ) -> None:
         """Write rows of VANs.
 
-        :param written: the updated_at of each VAN that act writes, by UUID
-        :param gone: the UUIDs of each VAN that act deletes and its instance
+        :param written: the updated_at of each VAN that act writes
+        :param gone: the VANs that act deletes
         """
 
         def is_there(db: sqlite3.Connection) -> bool:
-            uuids = [*written, *(uuid for uuid, _ in gone)]
-            found = {row['uuid']: row for row in rows.find(db, uuids)}
+            uuids = [uuid for uuid, _ in (*written, *gone)]
+            found = {
+                (row['uuid'], row['instance_uuid']): row['updated_at']
+                for row in rows.find(db, uuids)
+            }
             return all(
-                uuid in found and found[uuid]['updated_at'] == time
-                for uuid, time in written.items()
-            ) and not any(
-                uuid in found and found[uuid]['instance_uuid'] == instance
-                for uuid, instance in gone
-            )
+                found.get(van) == time for van, time in written.items()
+            ) and found.keys().isdisjoint(gone)
 
         self._commit(act, is_there)
 
@@ -358,3 +361,15 @@ class Journal:
         before = codec.read(self.path, saved, codec.to_van)
         for name in ('handle', 'device', 'function_id', 'driver_data'):
             setattr(van, name, getattr(before, name))
+
+
+def _key(van: objects.VAN) -> rows.VanKey:
+    return van.uuid, van.instance_uuid
+
+
+def _written(changed: Iterable[Mapping[str, Any]]) -> dict[rows.VanKey, str]:
+    """Return the updated_at of rows that are written."""
+    return {
+        (row['uuid'], row['instance_uuid']): row['updated_at']
+        for row in changed
+    }

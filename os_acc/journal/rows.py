@@ -21,6 +21,9 @@ from os_acc import exception
 from os_acc.journal import database
 from os_acc.objects import van as van_states
 
+#: What selects a VAN's row: the UUIDs of the VAN and of its instance.
+VanKey = tuple[str, str]
+
 # The most placeholders in one statement. SQLITE_MAX_VARIABLE_NUMBER is 999 in
 # sqlite before 3.32.
 _MOST = 500
@@ -84,20 +87,23 @@ def update(db: sqlite3.Connection, path: str, row: Mapping[str, Any]) -> None:
         raise database.error(path, f'it no longer has VAN {row["uuid"]}')
 
 
-def change(db: sqlite3.Connection, uuid: str, **columns: Any) -> None:
-    """Change columns of a VAN's row, if there is one."""
+def change(db: sqlite3.Connection, van: VanKey, **columns: Any) -> None:
+    """Change columns of a VAN's row, if there is one.
+
+    If the VAN belongs to another instance by now, its row stays as it is.
+    """
     sets = ', '.join(f'{name} = :{name}' for name in columns)
+    uuid, instance_uuid = van
     database.execute(
         db,
-        f'UPDATE van SET {sets} WHERE uuid = :uuid',
-        {**columns, 'uuid': uuid},
+        f'UPDATE van SET {sets} WHERE uuid = :uuid'
+        ' AND instance_uuid = :instance_uuid',
+        {**columns, 'uuid': uuid, 'instance_uuid': instance_uuid},
     )
 
 
-def delete(
-    db: sqlite3.Connection, released: Iterable[tuple[str, str]]
-) -> None:
-    """Delete rows by the UUIDs of VAN and instance.
+def delete(db: sqlite3.Connection, released: Iterable[VanKey]) -> None:
+    """Delete rows.
 
     If the VAN belongs to another instance by now, its row stays.
     """

@@ -213,6 +213,40 @@ def test_a_transaction_that_does_not_end(opened, monkeypatch):
     assert len(opened.entries()) == 3
 
 
+class Interrupt(BaseException):
+    pass
+
+
+@pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')
+def test_a_fork_whose_wait_is_interrupted(opened):
+    """Python forks all the same, while another thread uses a connection."""
+    add(opened)
+    begun, done = threading.Event(), threading.Event()
+
+    def use():
+        with forking.in_use(opened.path):
+            begun.set()
+            done.wait(20)
+
+    def handler(*_):
+        raise Interrupt
+
+    thread = threading.Thread(target=use)
+    thread.start()
+    assert begun.wait(5)
+    before = signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    try:
+        wait(fork(functools.partial(check_refused, opened)))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        done.set()
+        thread.join(5)
+    wait(fork(functools.partial(add, opened)))
+    assert len(opened.entries()) == 2
+
+
 def test_multiprocessing(opened):
     context = multiprocessing.get_context('fork')
     children = [

@@ -14,6 +14,7 @@ from __future__ import annotations
 from concurrent import futures
 import contextlib
 import os
+import signal
 import sqlite3
 import threading
 import time
@@ -50,12 +51,22 @@ class Connection(sqlite3.Connection):
     commits = 0
     fail: BaseException | None = None
     durable = False
+    #: Raised by the first statement after a commit that failed.
+    then: BaseException | None = None
+    #: Called before each transaction, and before each commit.
+    before_begin = before_commit = staticmethod(lambda: None)
 
     def execute(self, statement, *values):
         cls = type(self)
+        if statement == 'BEGIN IMMEDIATE':
+            cls.before_begin()
         if statement != 'COMMIT':
+            if cls.then is not None and cls.fail is None:
+                err, cls.then = cls.then, None
+                raise err
             return super().execute(statement, *values)
         cls.commits += 1
+        cls.before_commit()
         err, cls.fail = cls.fail, None
         if err is not None and not cls.durable:
             raise err
@@ -169,7 +180,7 @@ def test_an_error_of_a_commit_that_worked_is_none(connection, opened):
     failing(lambda: opened.save_all([first.van, second.van]))
     failing(lambda: opened.mark([first], 'unplugging'))
     assert opened.entries()[0].van.state == 'unplugging'
-    failing(lambda: opened.settle([first.van], {second.van.uuid: 'stuck'}))
+    failing(lambda: opened.settle([first.van], [(second.van, 'stuck')]))
     found = opened.entries()[0]
     assert (found.van.uuid, found.van.error) == (second.van.uuid, 'stuck')
     failing(lambda: opened.forget(second.van.uuid))
@@ -184,7 +195,7 @@ def test_an_interrupt_in_the_commit(connection, opened, durable):
     with pytest.raises(KeyboardInterrupt):
         opened.add([entry])
     assert len(opened.entries()) == durable
-    opened.settle([entry.van], {})
+    opened.settle([entry.van], [])
     opened.add([make_entry(claim='h')])
     assert len(opened.entries()) == 1
 
@@ -201,6 +212,56 @@ def test_an_interrupt_of_the_leader_only(connection, opened, durable):
     there = uuids(opened.entries())
     for entry, err in zip(entries, errors, strict=True):
         assert (entry.van.uuid in there) == (err is None or durable)
+
+
+def test_an_interrupt_after_a_commit_that_failed(connection, opened):
+    """The leader cannot tell the others, which must not think all is well."""
+    entries = [make_entry() for _ in range(3)]
+    connection.fail = sqlite3.OperationalError('disk I/O error')
+    connection.then = KeyboardInterrupt()
+    errors = all_at_once(
+        opened, *[lambda e=entry: opened.add([e]) for entry in entries]
+    )
+    assert opened.entries() == []
+    assert sorted(type(err).__name__ for err in errors) == [
+        'JournalError',
+        'JournalError',
+        'KeyboardInterrupt',
+    ]
+    for err in errors:
+        if isinstance(err, exception.JournalError):
+            assert 'was interrupted; the write may be on the disk' in str(err)
+    opened.add(entries)
+    assert opened.entries() == entries
+
+
+def test_an_interrupted_write_is_not_done_later(connection, opened):
+    """Its caller may have undone it by then."""
+    begin, commit = threading.Event(), threading.Event()
+    connection.before_begin = staticmethod(lambda: begin.wait(10))
+    connection.before_commit = staticmethod(lambda: commit.wait(10))
+    connection.fail = KeyboardInterrupt()
+
+    def handler(*_):
+        raise TimeoutError('no longer')
+
+    before = signal.signal(signal.SIGALRM, handler)
+    with futures.ThreadPoolExecutor(2) as pool:
+        try:
+            leading = pool.submit(opened.add, [make_entry()])
+            time.sleep(0.2)
+            pool.submit(lambda: time.sleep(0.3) or begin.set())
+            signal.setitimer(signal.ITIMER_REAL, 0.8)
+            with pytest.raises(TimeoutError, match='no longer'):
+                opened.add([make_entry()])
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+            commit.set()
+    assert isinstance(leading.exception(10), KeyboardInterrupt)
+    later = make_entry()
+    opened.add([later])
+    assert opened.entries() == [later]
 
 
 def test_waiting_together_has_an_end(state_path):

@@ -11,8 +11,10 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import multiprocessing
 import os
+import signal
 import threading
 import time
 
@@ -382,6 +384,41 @@ class TestFiles:
             os.unlink(os.path.join(path, 'os-acc-instance-x'))
         with locks.instance('x', wait=False):
             pass
+
+
+class Interrupt(BaseException):
+    pass
+
+
+def test_a_wait_that_is_interrupted_drops_no_later_lock(path, holder):
+    """Its open file would, when the garbage collector closes it."""
+
+    def handler(*_):
+        raise Interrupt
+
+    locks, kept = locking.Locks(path, 20), []
+    before = signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    try:
+        with locks.instance('i'):
+            pytest.fail('another process holds it')
+    except Interrupt as err:
+        kept.append(err)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    holder.kill()
+    holder.join()
+    started, got = PROCESSES.Event(), PROCESSES.Event()
+    with locks.instance('i'):
+        kept.clear()
+        gc.collect()
+        waiter = PROCESSES.Process(target=wait, args=(path, started, got))
+        waiter.start()
+        assert started.wait(30)
+        assert not got.wait(0.5)
+    assert got.wait(30)
+    waiter.join(30)
 
 
 def test_two_spellings_of_a_folder_are_one_lock(tmp_path):
