@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""The devices that the drivers find, and what this host speaks."""
+"""The devices of this host, and the handle types of drivers and plugins."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _PCI_ID = re.compile(r'([0-9A-Fa-f]{4})?')
 class Examined:
     """What one driver reports.
 
-    :ivar devices: its devices that are as the contract says
+    :ivar devices: the devices that satisfy the contract
     :ivar faults: a sentence for each thing that is wrong
     """
 
@@ -44,7 +44,7 @@ class Examined:
 def examine(driver: driver_base.DriverBase) -> Examined:
     """Call get_devices() of one driver, and check what it returns.
 
-    Whatever the driver does becomes a fault: nothing is raised.
+    An error of the driver becomes a fault; this function raises nothing.
     """
     result = Examined([], [])
     reported: list[Any] = []
@@ -66,7 +66,7 @@ def examine(driver: driver_base.DriverBase) -> Examined:
 def _faults(
     driver: driver_base.DriverBase, device: Any, place: int
 ) -> Iterator[str]:
-    """What is wrong with a device: the device, the field and the value.
+    """Say what is wrong with a device: its address, the field and the value.
 
     :param place: its index in the list of get_devices(), from 0
     """
@@ -89,7 +89,7 @@ def _faults(
         if field in values and not _PCI_ID.fullmatch(values[field]):
             yield (
                 f'{where}: {field} is {values[field]!r}, expected 4 hex '
-                'digits, or none'
+                'digits or an empty text'
             )
     if values.get('driver', driver.name) != driver.name:
         yield (
@@ -114,13 +114,15 @@ def devices(host: host_module.Host) -> list[objects.Device]:
         examined = examine(driver)
         (catch_all if driver.generic else found).extend(examined.devices)
         errors += [f'driver {name!r}: {fault}' for fault in examined.faults]
-    # Each device once: a specific driver's report goes before a generic one's.
+    # List each device once. If a specific driver reports it, leave out the
+    # report of a generic driver.
     known = {device.address for device in found}
     found += [each for each in catch_all if each.address not in known]
     if errors:
         for error in errors:
             LOG.error('Discovery: %s', error)
-        # A caller that is not told would take the missing devices for lost.
+        # Without this error, the caller would believe that the devices that
+        # are missing in the list are gone.
         raise exception.DiscoveryFailed(found, errors='; '.join(errors))
     return found
 
@@ -143,7 +145,8 @@ def program_device(
             subject='os_acc.program_device',
             field='bitstream',
             value=None,
-            expected='a bitstream or a function_id',
+            expected='a bitstream or a function_id (os-acc device program: '
+            '--bitstream or --function)',
         )
     driver = _driver_of(host, wanted.address)
     reporter = progress.Reporter(callback)
@@ -180,7 +183,7 @@ def program_device(
 
 
 def _driver_of(host: host_module.Host, address: str) -> driver_base.DriverBase:
-    """The driver that reports a device.
+    """Return the driver that reports a device.
 
     :raises DeviceNotFound: if no driver reports it
     """
@@ -192,7 +195,7 @@ def _driver_of(host: host_module.Host, address: str) -> driver_base.DriverBase:
         if device.address == address:
             return host.extensions.driver(device.driver)
     raise exception.DeviceNotFound(
-        wanted=address, reason='no driver knows such a device on this host'
+        wanted=address, reason='no driver reports this device on this host'
     )
 
 
@@ -221,9 +224,10 @@ def info(
 
 
 def _driver_info(driver: driver_base.DriverBase) -> objects.HostDriverInfo:
-    """What a driver says of itself in its handle_types.
+    """Describe a driver by its handle_types.
 
-    :raises InvalidRequest: if handle_types is no tuple of handle classes
+    :raises InvalidRequest: if handle_types is not a tuple of names of handle
+        classes
     """
     types: object = driver.handle_types
     if not isinstance(types, tuple | list):
@@ -234,7 +238,7 @@ def _driver_info(driver: driver_base.DriverBase) -> objects.HostDriverInfo:
             described.append(objects.HostHandleInfo.of(name))
         except exception.UnsupportedHandle as err:
             raise _wrong_types(
-                driver, f'names of handle classes; {name!r} is none'
+                driver, f'names of handle classes; {name!r} is not one'
             ) from err
     return objects.HostDriverInfo(
         driver_name=driver.name, handle_info=described

@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""The contract of drivers: the device half, one per device type."""
+"""The contract of drivers. A driver does the device half of a device type."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 from typing import Any
 from typing import ClassVar
+from typing import TypeVar
 
 from os_acc import exception
 from os_acc import extension
@@ -25,26 +26,30 @@ if TYPE_CHECKING:
     from os_acc import locking
     from os_acc import progress
 
+_T = TypeVar('_T')
+
 
 class DriverBase(extension.ExtensionBase, abc.ABC):
-    """Takes an accelerator to an attach handle, and back.
+    """Makes an attach handle from an accelerator, and undoes that.
 
-    A driver keeps no state of its own: the journal has it. Its methods are
-    called from several threads at once, for different VANs. What undo will
-    need goes into ``van.driver_data``, then ``van.save()``, and only then the
-    device is touched: after a crash anywhere, unprepareVAN is called in a new
-    process, with the VAN as it was last saved.
+    A driver keeps no state of its own, because the journal has the state.
+    os-acc calls its methods from several threads at once, for different VANs.
+    Before the driver changes a device, it writes what the undo will need into
+    ``van.driver_data`` and calls ``van.save()``. After a crash, os-acc calls
+    unprepareVAN in a new process, with the VAN as it was last saved.
     """
 
-    #: True for a catch-all: a specific driver's claim goes first.
+    #: True for a driver that claims devices of any type, such as ``pci``. If
+    #: another driver claims the same request, that driver gets it.
     generic: ClassVar[bool] = False
 
-    #: Whether it programs devices. A request with a function or a bitstream
-    #: for a driver that does not is refused before anything is touched.
+    #: Whether the driver programs devices. If it does not, os-acc refuses a
+    #: request with a function or a bitstream before anything is touched.
     programs: ClassVar[bool] = False
 
-    #: Names of the handle classes that it makes, for host_info(). If given,
-    #: a plugin that takes none of them is refused before anything is touched.
+    #: Names of the handle classes that the driver makes, for host_info(). If
+    #: the plugin takes none of them, os-acc refuses the request before
+    #: anything is touched. Empty: this is not checked.
     handle_types: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, config: Any) -> None:
@@ -54,23 +59,26 @@ class DriverBase(extension.ExtensionBase, abc.ABC):
 
     @abc.abstractmethod
     def can_handle(self, request: objects.AcceleratorRequest) -> bool:
-        """Say whether this driver is for such a request.
+        """Say whether this driver can serve a request.
 
-        Cheap, and touches nothing. Not asked when the request names a driver.
+        It must be fast and touch nothing. os-acc does not call it if the
+        request names a driver.
         """
 
     @abc.abstractmethod
     def get_devices(self) -> list[objects.Device]:
-        """List this host's devices of the driver's kind, free or not."""
+        """List this host's devices that the driver handles, free or used."""
 
     def show_device(self, address: str) -> dict[str, Any] | None:
-        """Tell an operator all that is known of a device or function.
+        """Return all that the driver knows of a device or function.
 
-        It only looks. Here: nothing.
+        ``os-acc device show`` calls it. It only looks. The default knows
+        nothing.
 
-        :param address: as get_devices() gives it, or a handle's
-        :returns: names, in lower case, and values: texts, numbers, lists;
-            None: it is not of this driver's kind
+        :param address: the address of a device, as get_devices() gives it, or
+            of an attach handle
+        :returns: values (texts, numbers or lists) by name, in lower case;
+            None if the driver does not handle such a device
         """
         return None
 
@@ -81,25 +89,28 @@ class DriverBase(extension.ExtensionBase, abc.ABC):
         request: objects.AcceleratorRequest,
         instance_info: objects.InstanceInfo,
     ) -> None:
-        """Do the device half: set ``van.handle``, and make it good.
+        """Do the device half: prepare the device and set ``van.handle``.
 
-        Called again for the same VAN after the host was rebooted: its handle
-        and driver_data are then as they were saved, and it makes the same
-        handle good again.
+        os-acc calls it again for the same VAN after a reboot of the host.
+        The VAN then has the handle and driver_data that were saved, and the
+        driver prepares the same handle again.
 
-        :param van: set handle, and device (the parent's address), function_id
-            and driver_data as needed; report_progress() for what is long
-        :raises DeviceNotFound, DeviceBusy, DeviceInUseByHost, Timeout: as
-            they say; any exception is a failure, and leads to unprepareVAN
+        :param van: the driver sets handle, and if needed device (the address
+            of the parent device), function_id and driver_data. It calls
+            report_progress() during long work
+        :raises DeviceNotFound, DeviceBusy, DeviceInUseByHost, Timeout: for
+            these reasons. Any exception is a failure; os-acc then calls
+            unprepareVAN
         """
 
     def postplug(
         self, van: objects.VAN, instance_info: objects.InstanceInfo
     ) -> None:
-        """Clean up after the attach. Here: nothing.
+        """Clean up after the attach. The default does nothing.
 
-        A failure undoes the whole plug. Not called when a device is prepared
-        again after a reboot of the host: that attaches nothing.
+        If it fails, os-acc undoes the whole plug. os-acc does not call it
+        when it prepares a device again after a reboot of the host, because
+        nothing is attached then.
         """
 
     @abc.abstractmethod
@@ -108,10 +119,11 @@ class DriverBase(extension.ExtensionBase, abc.ABC):
     ) -> None:
         """Undo the device half, and leave the device as it was found.
 
-        Succeeds on what was only half prepared, or is gone already, or is
-        another VAN's by now (which it leaves alone).
+        It also succeeds if the VAN was only half prepared, if the device is
+        gone, or if another VAN has the device by now. It does not touch the
+        device of another VAN.
 
-        :raises DeviceBusy: a guest still holds the device
+        :raises DeviceBusy: if a guest still has the device open
         """
 
     def program_device(
@@ -122,16 +134,18 @@ class DriverBase(extension.ExtensionBase, abc.ABC):
         region: str | None,
         report: progress.Report,
     ) -> bool:
-        """Put a function into a device, for its administrator.
+        """Program a function into a device, for the administrator.
 
-        Here: it cannot be done. A driver that reports a device whose
-        programming is not 'none' can do it.
+        The default raises DeviceError. A driver must implement it if it
+        reports a device whose programming is not 'none'.
 
         :param address: as get_devices() gives it
-        :param bitstream: path, URL or image id; None: found by function_id
-        :param report: is told how far it is: a fraction or None, and a text
-        :returns: whether it was programmed; False: it was in already
-        :raises DeviceBusy: it is in use, with another function
+        :param bitstream: path, URL or image id; None: an image is chosen by
+            function_id
+        :param report: called during the work with a fraction, or None if that
+            is unknown, and a text
+        :returns: False if the device already held the bitstream, else True
+        :raises DeviceBusy: if the device is in use with another function
         """
         raise exception.DeviceError(
             device=address,
@@ -141,76 +155,74 @@ class DriverBase(extension.ExtensionBase, abc.ABC):
     def lock(
         self, device: str, timeout: float | None = None
     ) -> AbstractContextManager[None]:
-        """Hold a device against other threads and processes.
+        """Lock a device against other threads and processes.
 
         :param device: its address
-        :param timeout: seconds to wait; None: lock_timeout
-        :returns: a context manager; entering it again inside itself raises
-            LockHeld
-        :raises Timeout: someone else held it for all of lock_timeout
+        :param timeout: seconds to wait; None: ``[os_acc] lock_timeout``
+        :returns: a context manager that holds the lock
+        :raises LockHeld: on entering it, if this thread holds the lock already
+        :raises Timeout: on entering it, if another thread or process held the
+            lock all the time
         """
-        return self._connected().device(device, timeout)
+        return self._connected(self._locks).device(device, timeout)
 
     def vans_on(self, device: str | None) -> objects.VANList:
-        """What the journal holds on a device, in every state.
+        """Return the VANs on a device, in every state.
 
         :param device: its address, as the driver set it in ``van.device``;
-            None: on every device, other drivers' too
+            None: every device, also those of other drivers
+        :raises JournalError: if a VAN on this device cannot be read
         """
-        self._connected()
-        if self._journal is None:
-            return objects.VANList()
-        return self._journal.vans_on(device)
+        return self.journal.vans_on(device)
 
     def handles(
         self, device: str | None = None
     ) -> list[journal_module.Holder]:
-        """List which handles and devices are taken, and by whom.
+        """List the VANs that have a handle or a device.
 
-        Counts VANs that cannot be read too, which vans_on() cannot return.
+        The list includes VANs that cannot be read. vans_on() cannot return
+        them.
 
         :param device: address of a parent device; None: every device, also
             those of other drivers
         """
-        self._connected()
-        if self._journal is None:
-            return []
-        return self._journal.handles(device)
+        return self.journal.handles(device)
 
     def requests_of(
         self, instance_uuid: str
     ) -> list[objects.AcceleratorRequest]:
-        """What an instance has, and what is being plugged for it now."""
-        self._connected()
-        if self._journal is None:
-            return []
-        return self._journal.requests_of(instance_uuid)
+        """Return the requests of an instance's VANs.
+
+        VANs that are being plugged are included.
+        """
+        return self.journal.requests_of(instance_uuid)
 
     @property
-    def journal(self) -> journal_module.Journal | None:
-        """The journal, for os_acc.programming; None if there is none yet."""
-        return self._journal
+    def journal(self) -> journal_module.Journal:
+        """The journal of the host. os_acc.programming uses it.
+
+        :raises LibraryNotInitialized: if connect() was not called
+        """
+        return self._connected(self._journal)
 
     def connect(
-        self, journal: journal_module.Journal | None, locks: locking.Locks
+        self, journal: journal_module.Journal, locks: locking.Locks
     ) -> None:
-        """Give the driver the host's journal and locks. os-acc calls it.
-
-        :param journal: None if there is no journal yet, for looking only
-        """
+        """Give the driver the host's journal and locks. os-acc calls it."""
         self._journal = journal
         self._locks = locks
 
-    def _connected(self) -> locking.Locks:
-        """Return the locks, unless load() made this driver for no host.
+    def _connected(self, part: _T | None) -> _T:
+        """Return what connect() has set.
 
-        :raises LibraryNotInitialized: if nobody has called connect()
+        :param part: the journal or the locks; None before connect()
+        :raises LibraryNotInitialized: if connect() was not called
         """
-        if self._locks is None:
+        if part is None:
             raise exception.LibraryNotInitialized(
                 f'Driver {self.name!r} is not connected to the journal and '
                 'the locks: load() only makes a driver. Use the driver that '
                 'os_acc.initialize() has loaded, through os_acc.plug() and '
                 "os_acc's other calls, or call connect() on this one"
             )
-        return self._locks
+        return part

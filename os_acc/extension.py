@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""What drivers and plugins have in common: a name, options, a config."""
+"""The base of drivers and plugins: a name, options and their values."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ CONF = cfg.CONF
 class ExtensionBase:
     """Base of DriverBase and PluginBase.
 
-    :param config: the values of the group [os_acc_<name>]
-    :ivar name: the name of its entry point, once load() has returned
+    :param config: the values of the options in the group [os_acc_<name>]
+    :ivar name: the name of its entry point; load() sets it after __init__()
     """
 
     #: oslo.config options, registered in the group [os_acc_<name>].
@@ -59,8 +59,9 @@ class ExtensionBase:
         return made
 
     def diagnose(self) -> Iterable[finding.Finding]:
-        """Say what is in order on this host and what is not.
+        """Report what is in order on this host and what is wrong.
 
-        ``os-acc doctor`` calls it. It only looks. The default finds nothing.
+        ``os-acc doctor`` calls it. It must change nothing. The default
+        finds nothing.
         """
         return ()

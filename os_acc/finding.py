@@ -21,8 +21,8 @@ class Finding:
 
     :ivar subject: what was looked at, such as 'IOMMU' or 'PCI function
         0000:3b:00.0'
-    :ivar verdict: OK, WARNING (some requests will fail, or the operator
-        should know of it) or ERROR (nothing of this kind can work)
+    :ivar verdict: OK; WARNING: some requests will fail, or the operator
+        should know of it; ERROR: the subject cannot work
     :ivar text: what was found
     :ivar advice: what to do about it; empty if there is nothing to do
     """

@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""Drivers and plugins: found by entry point, chosen by request."""
+"""Finds drivers and plugins by entry point, and chooses a request's driver."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ _T = TypeVar('_T', bound=extension.ExtensionBase)
 class Extensions:
     """The drivers and plugins that are loaded.
 
-    :ivar errors: by 'driver NAME' or 'plugin NAME': why it is not loaded
+    :ivar errors: why a driver or plugin is not loaded, by 'driver NAME' or
+        'plugin NAME'
     """
 
     drivers: dict[str, driver_base.DriverBase]
@@ -73,7 +74,7 @@ class Extensions:
         return self.plugins[name]
 
     def options(self) -> list[tuple[str, Sequence[cfg.Opt]]]:
-        """The (group, options) of each driver and plugin."""
+        """Return (group, options) of each driver and plugin."""
         return [
             (f'{opts.GROUP}_{name}', found.CONFIG_OPTS)
             for loaded in (self.drivers, self.plugins)
@@ -84,7 +85,8 @@ class Extensions:
         error = self.errors.get(f'{kind} {name}')
         if error is not None:
             return f'it failed to load: {error}'
-        return f'loaded are: {", ".join(sorted(loaded)) or "none"}'
+        names = ', '.join(sorted(loaded)) or 'none'
+        return f'the loaded {kind}s are: {names}'
 
     def driver_for(
         self, request: objects.AcceleratorRequest, preferred: Sequence[str]
@@ -92,10 +94,11 @@ class Extensions:
         """Choose the driver of a request.
 
         :param preferred: the option ``[os_acc] drivers``
-        :raises NoMatchingDriver: if no driver claims it, the driver that it
-            names is not loaded, or a driver's can_handle() failed
-        :raises AmbiguousDriver: if several drivers claim it, and preferred
-            names none of them
+        :raises NoMatchingDriver: if no driver claims the request, if the
+            driver that it names is not loaded, or if a driver's can_handle()
+            failed
+        :raises AmbiguousDriver: if several drivers claim the request, and
+            preferred names none of them
         """
         if request.driver is not None:
             return self.driver(request.driver)
@@ -124,12 +127,12 @@ def _claims(
     try:
         return candidate.can_handle(request)
     except Exception as err:
-        # Counted as a no, this could leave the request to a driver that fits
-        # less well.
+        # If this counted as a no, another driver that fits less well could
+        # get the request.
         raise exception.NoMatchingDriver(
             request=_describe(request),
-            reason=f'driver {candidate.name!r} could not say whether it '
-            f'handles it: {exception.describe(err)}',
+            reason=f'can_handle() of driver {candidate.name!r} failed: '
+            f'{exception.describe(err)}',
         ) from err
 
 
@@ -145,7 +148,7 @@ def _describe(request: objects.AcceleratorRequest) -> str:
 
 
 class _Manager(stevedore_extension.ExtensionManager[Any]):
-    """stevedore's manager, but one broken package never stops the others."""
+    """stevedore's manager. A broken package does not stop the others here."""
 
     def _load_one_plugin(self, ep: Any, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -159,10 +162,10 @@ def load(
 ) -> tuple[dict[str, _T], dict[str, str]]:
     """Load all drivers, or all plugins, by their entry points.
 
-    One that fails is logged and left out. The others still load.
+    If one fails, the error is logged, and the others still load.
 
     :param namespace: DRIVERS or PLUGINS
-    :param base: the class that each must be a subclass of
+    :param base: the class that each of them must be a subclass of
     :returns: the instances by name, and the errors by name
     """
     loaded: dict[str, _T] = {}
@@ -184,7 +187,7 @@ def load(
         name = found.name
         if name in loaded or name in errors:
             # The order of sys.path must not decide which one is used.
-            fail(name, 'two installed packages have one of this name')
+            fail(name, 'two installed packages provide it')
         elif not (
             isinstance(found.plugin, type) and issubclass(found.plugin, base)
         ):
@@ -199,7 +202,8 @@ def load(
 
 def load_all() -> Extensions:
     """Load all drivers and plugins."""
-    # mypy refuses an abstract class as a type[T], since it may be called.
+    # mypy refuses an abstract class as a type[T], because a type[T] may be
+    # called.
     drivers, driver_errors = load(DRIVERS, driver_base.DriverBase)  # type: ignore[type-abstract]
     plugins, plugin_errors = load(PLUGINS, plugin_base.PluginBase)  # type: ignore[type-abstract]
     LOG.info(
@@ -236,8 +240,8 @@ def importable() -> list[Importable]:
 def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
     """List all options, for oslo-config-generator and the documentation.
 
-    :returns: (group, options), also of every driver and plugin that can be
-        imported
+    :returns: (group, options) of os-acc, and of every driver and plugin that
+        can be imported
     """
     result: list[tuple[str, list[cfg.Opt]]] = [
         (opts.GROUP, list(opts.OPTS)),

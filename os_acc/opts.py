@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""The options of the group [os_acc], and the check of all options."""
+"""Defines the options of the group [os_acc], and checks all options."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ OPTS = [
         'plugin',
         default='libvirt',
         help='Name of the plugin that attaches devices to the instances of '
-        'this host: one of the entry points os_acc.plugins.',
+        'this host. It is the name of an entry point in the group '
+        'os_acc.plugins.',
     ),
     cfg.ListOpt(
         'drivers',
@@ -40,10 +41,10 @@ OPTS = [
         'host',
         default='',
         sample_default='<host name>',
-        help='Name of this host, as Nova and Cyborg have it. An ARQ that is '
-        'bound to another host is refused. If it is empty: the option host '
-        'of the group [DEFAULT], which nova-compute and the Cyborg agent '
-        'have, else the host name of the kernel.',
+        help='Name of this host in Nova and Cyborg. An ARQ that is bound to '
+        'another host is refused. If this is empty, os-acc uses the option '
+        'host of the group [DEFAULT], which nova-compute and the Cyborg agent '
+        'have, or else the host name of the kernel.',
     ),
     cfg.StrOpt(
         'state_path',
@@ -92,8 +93,8 @@ OPTS = [
         'device_timeout',
         default=60.0,
         min=0.1,
-        help='Seconds for the kernel to bind, create, remove or reset a '
-        'device.',
+        help='Seconds to wait until the kernel has bound, created, removed or '
+        'reset a device.',
     ),
     cfg.FloatOpt(
         'release_timeout',
@@ -114,7 +115,7 @@ OPTS = [
         'cleaning_timeout',
         default=600.0,
         min=0.1,
-        help='Seconds that cleaning_command may take. It is then killed, '
+        help='Seconds that cleaning_command may take. Then it is killed, '
         'with all processes that it started.',
     ),
     cfg.FloatOpt(
@@ -122,14 +123,15 @@ OPTS = [
         default=1800.0,
         min=0.1,
         help='Seconds that a command that programs, clears or checks a '
-        'device may take. It is then killed, with all processes that it '
-        'started. Others who wait for the same device wait as long.',
+        'device may take. Then it is killed, with all processes that it '
+        'started. Another request for the same device waits up to this long.',
     ),
     cfg.FloatOpt(
         'hook_timeout',
         default=30.0,
         min=0.1,
-        help='Seconds that each of the hooks os_acc.programmed may take.',
+        help='Seconds that each hook may take. A hook is an entry point in '
+        'the group os_acc.programmed.',
     ),
 ]
 
@@ -147,12 +149,13 @@ def register(conf: cfg.ConfigOpts) -> None:
 def faults(
     conf: cfg.ConfigOpts, groups: Iterable[tuple[str, Sequence[cfg.Opt]]] = ()
 ) -> list[str]:
-    """Read every option, and tell which are invalid.
+    """Read every option, and return the faults of the invalid ones.
 
     oslo.config checks a value only when it is read.
 
     :param groups: (group, options) of the drivers and plugins
-    :returns: a line for each: group, option, file, what was expected
+    :returns: a line for each invalid option: the group, the option, the file
+        and what was expected
     """
     found = []
     own = [(GROUP, OPTS), (bitstream_opts.GROUP, bitstream_opts.OPTS)]
@@ -177,19 +180,21 @@ def check(
 ) -> None:
     """Refuse invalid options.
 
-    :raises InvalidRequest: if an option is invalid; tells all of them
+    :raises InvalidRequest: if an option is invalid; the error names every
+        invalid option
     """
     if found := faults(conf, groups):
         raise exception.InvalidRequest(f'configuration: {"; ".join(found)}')
 
 
-# Options that name a folder. A relative path would be another folder for each
-# process. The value stands for an empty option: '' refuses it, '/' allows it.
+# Options that name a folder, which must be absolute paths: a relative path
+# would name another folder in each process. The value here replaces an empty
+# option in the check: '' refuses an empty option, '/' allows it.
 _FOLDERS = {(GROUP, 'state_path'): '', (GROUP, 'lock_path'): '/'}
 
 
 def _reason(err: Exception) -> str:
-    """Take file and reason from oslo.config's long text.
+    """Take the file and the reason from a text of oslo.config.
 
     It is 'Value for option N from LocationInfo(...) is not valid: REASON'.
     """
@@ -200,17 +205,17 @@ def _reason(err: Exception) -> str:
 
 
 def lock_path(conf: cfg.ConfigOpts) -> str:
-    """The folder of the lock files."""
+    """Return the folder of the lock files."""
     chosen: str = conf.os_acc.lock_path
     return chosen or os.path.join(conf.os_acc.state_path, 'locks')
 
 
 def host(conf: cfg.ConfigOpts) -> str:
-    """The name of this host, as Nova has it.
+    """Return the name of this host in Nova and Cyborg.
 
     Nova's own option is [DEFAULT] host, with socket.gethostname() as its
     default (nova/conf/netconf.py). Cyborg has the same option.
     """
     chosen: str = conf.os_acc.host
-    # A process that does not know the option of the service has no conf.host.
+    # conf.host exists only if the service has registered its option.
     return chosen or getattr(conf, 'host', None) or socket.gethostname()

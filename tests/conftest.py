@@ -25,7 +25,7 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile('os-acc')
 
-# Tests that may be skipped all the same: the start of the node id, the reason.
+# Tests that may be skipped: the reason, by the start of the node id.
 ALLOWED: dict[str, str] = {}
 
 
@@ -39,7 +39,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def _refused(config: pytest.Config) -> list[str]:
-    """The skipped tests that ALLOWED does not name."""
+    """Return the skipped tests that ALLOWED does not name."""
     # Workers of xdist have no terminal reporter; the controller has one.
     reporter = config.pluginmanager.get_plugin('terminalreporter')
     if reporter is None or not config.getoption('--fail-on-skip'):

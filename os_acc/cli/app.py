@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""The os-acc command: main(), and the options that all sub-commands share."""
+"""The os-acc command: main(), and the options of all sub-commands."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ INTERRUPTED = 130
 class Commands(commandmanager.CommandManager):
     """Finds the sub-commands by their entry points.
 
-    cliff's own imports every command at the start. This one imports only the
-    command that is run, which is most of the time of a short command.
+    cliff's CommandManager imports every command at the start. This one
+    imports only the command that is run. Importing all of them would take
+    most of the time of a short command.
     """
 
     def load_commands(self, namespace: str) -> None:
@@ -43,7 +44,7 @@ class Commands(commandmanager.CommandManager):
 
 
 class OSAccApp(app.App):
-    """Shows and changes the accelerators of this host's instances."""
+    """Shows and changes the accelerators of the instances on this host."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -56,7 +57,8 @@ class OSAccApp(app.App):
     def build_option_parser(
         self, *args: Any, **kwargs: Any
     ) -> argparse.ArgumentParser:
-        # With abbreviations, a sub-command's --state would be --state-path.
+        # With abbreviations, argparse would take --state of a sub-command for
+        # --state-path.
         kwargs['argparse_kwargs'] = {'allow_abbrev': False}
         parser = super().build_option_parser(*args, **kwargs)
         parser.add_argument(
@@ -66,12 +68,13 @@ class OSAccApp(app.App):
             metavar='FILE',
             help='a configuration file of oslo.config, such as '
             '/etc/nova/nova.conf; may be repeated (default: os-acc.conf in '
-            "oslo.config's usual places)",
+            'the usual places of oslo.config, such as /etc/os-acc)',
         )
         parser.add_argument(
             '--state-path',
             metavar='FOLDER',
-            help='the folder of the journal (default: [os_acc] state_path)',
+            help='the folder of the journal (default: the option state_path '
+            'of the group [os_acc])',
         )
         return parser
 
@@ -79,8 +82,13 @@ class OSAccApp(app.App):
         super().configure_logging()
         if self.options.verbose_level <= 1 and not self.options.debug:
             # A command that fails prints its error in one line. The log would
-            # only repeat it.
-            for name in ('os_acc', 'oslo.privsep', 'stevedore'):
+            # repeat the error.
+            for name in (
+                'os_acc',
+                'oslo.privsep',
+                'oslo_service',
+                'stevedore',
+            ):
                 logging.getLogger(name).setLevel(logging.CRITICAL + 1)
 
     def interact(self) -> None:
@@ -89,7 +97,7 @@ class OSAccApp(app.App):
         raise SystemExit(2)
 
     def initialize_app(self, argv: list[str]) -> None:
-        # The services register this option; the command reads their files.
+        # The command reads the files of services, which register this option.
         os_acc.CONF.register_opt(cfg.StrOpt('host'))
         arguments = []
         for path in self.options.config_file:
@@ -110,9 +118,9 @@ class OSAccApp(app.App):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command.
 
-    :param argv: the arguments; None: those of the process
+    :param argv: the arguments; None: the arguments of the process
     :returns: the exit code: 0 done; 1 failed; 2 wrong arguments or input;
-        3 recover left something undone; 130 interrupted
+        3 recover left something undone; 130 interrupted by Ctrl-C
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not sys.warnoptions:
@@ -121,6 +129,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return OSAccApp().run(arguments)
     except KeyboardInterrupt:
-        # 128 + SIGINT, as in a shell. This is Ctrl-C before or after the
-        # command itself: cliff handles Ctrl-C inside a command.
+        # The code is 128 + SIGINT, as in a shell. Ctrl-C came before or after
+        # the command itself; cliff handles Ctrl-C inside a command.
         return INTERRUPTED

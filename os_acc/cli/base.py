@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""What the sub-commands share: one-line errors, exit codes, the host."""
+"""The base of the sub-commands: one-line errors, exit codes, the Host."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FAILED = 1
 WRONG_INPUT = 2
 UNFINISHED = 3
 
-#: In place of a VAN's state: this os-acc cannot read the VAN's row.
+#: Shown as the state of a VAN whose row in the journal cannot be read.
 UNREADABLE = 'unreadable'
 
 _WRONG_INPUT = (
@@ -60,8 +60,9 @@ class Command(command.Command):
     def get_epilog(self) -> str:
         """Add nothing to the help.
 
-        cliff's own reads the metadata of every installed package, to name the
-        package of the command. That takes longer than a short command.
+        cliff's get_epilog() reads the metadata of every installed package, to
+        name the package of the command. That takes longer than a short
+        command.
         """
         return ''
 
@@ -79,9 +80,9 @@ class Command(command.Command):
 
 
 def look(extensions: loader.Extensions | None = None) -> host.Host:
-    """Open the host for looking: nothing is created, recovered or moved.
+    """Make a Host that changes nothing: read_only is True.
 
-    :param extensions: the drivers and plugins; None: load them all
+    :param extensions: the drivers and plugins; None: load all of them
     """
     if extensions is None:
         extensions = loader.load_all()
@@ -92,7 +93,7 @@ def tell_if_empty(journal: journal_module.Journal) -> None:
     """Say on standard error if there is no journal yet."""
     if not journal.exists():
         print(
-            f'There is no journal {journal.path}: nothing was plugged there',
+            f'There is no journal {journal.path} yet: nothing was plugged',
             file=sys.stderr,
         )
 
@@ -100,8 +101,8 @@ def tell_if_empty(journal: journal_module.Journal) -> None:
 class Nullable(columns.FormattableColumn[Any]):
     """A value that may be missing.
 
-    In a table a missing value is an empty cell, in JSON it is null. A list
-    has one line for each item in a table.
+    A missing value is an empty cell in a table, and null in JSON. In a table,
+    each item of a list is on a line of its own.
     """
 
     def human_readable(self) -> str:
@@ -111,7 +112,7 @@ class Nullable(columns.FormattableColumn[Any]):
 
 
 def van_row(van: objects.VAN) -> tuple[Any, ...]:
-    """The values of VAN_COLUMNS."""
+    """Return the values of VAN_COLUMNS."""
     handle = van.handle.identity if van.handle is not None else None
     return (
         van.uuid,

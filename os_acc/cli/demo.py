@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""os-acc demo: plug, rollback and unplug on fake devices."""
+"""os-acc demo: a plug, a rollback and an unplug on fake devices."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _WANTED = (
 
 
 class Demo(base.Command):
-    """Plug, fail, roll back and unplug, on fake devices.
+    """Show a plug, a rollback and an unplug on fake devices.
 
-    Uses a temporary journal and the real libvirt plugin. Changes nothing on
-    this host.
+    The demo uses a temporary journal and the real libvirt plugin. It changes
+    nothing on this host.
     """
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
@@ -62,7 +62,9 @@ class Demo(base.Command):
         conf.set_override('fail', [], 'os_acc_fake')
         delays = {'prepareVAN': '0.2', 'program': '1.5'}
         conf.set_override('delays', delays, 'os_acc_fake')
-        self._say(f'== The host: fake devices, journal in {folder}\n')
+        self._say(
+            f'== This host, with three fake devices; journal in {folder}\n'
+        )
         for device in os_acc.get_devices():
             self._say(
                 f'   {device.address:6} {device.resource_class:17} '
@@ -96,7 +98,9 @@ class Demo(base.Command):
         names = self._name(requests)
         vans = os_acc.plug(instance, requests, progress=self._teller(names))
         for van in vans:
-            self._say(f'\n   {names[van.uuid]}, for the domain of libvirt:\n')
+            self._say(
+                f'\n   {names[van.uuid]}, element for the libvirt domain:\n'
+            )
             for line in (van.guest_config or '').splitlines():
                 self._say(f'      {line}')
         self._say('\n== plug again: the same VANs, no device is touched')
@@ -110,8 +114,8 @@ class Demo(base.Command):
             'fail', [f'postplug@{requests[1].uuid}'], 'os_acc_fake'
         )
         self._say(
-            f'\n== plug for {instance.name}: the second fails when all three '
-            'are plugged'
+            f'\n== plug for {instance.name}: after all three are plugged, the '
+            'postplug of the second one fails'
         )
         names = self._name(requests)
         try:
@@ -119,7 +123,7 @@ class Demo(base.Command):
         except exception.PlugException as err:
             self._say(f'\n   PlugException: {err}')
         left = len(os_acc.get_vans(instance))
-        self._say(f'   left of {instance.name}: {left} VANs')
+        self._say(f'   {instance.name} has {left} VANs')
 
     def _unplug(self, instance: objects.InstanceInfo) -> None:
         self._say(f'\n== unplug {instance.name}, last plugged first')
@@ -143,7 +147,10 @@ class Demo(base.Command):
     def _teller(
         self, names: dict[str, str]
     ) -> Callable[[progress.Progress], None]:
-        """Prints each step when it ends, and a bar while a step is long."""
+        """Return a callback that prints each step when it ends.
+
+        It also draws a bar for a step that reports its progress.
+        """
         start = time.monotonic()
         bar = cli_progress.Bar(self.app.stdout)
 

@@ -42,7 +42,7 @@ _DEVICE_COLUMNS = (
 
 
 class DeviceList(base.Command, lister.Lister):
-    """List the accelerators that the drivers discover on this host."""
+    """List the accelerators that the drivers find on this host."""
 
     def take_action(
         self, parsed_args: argparse.Namespace
@@ -53,7 +53,7 @@ class DeviceList(base.Command, lister.Lister):
         try:
             devices = discovery.devices(host)
         except exception.DiscoveryFailed as err:
-            # List what was found, then fail: see produce_output().
+            # Print the devices that were found. Then produce_output() fails.
             devices, self.failed = err.devices, err
         names = [
             name.replace('_', ' ').capitalize() for name in _DEVICE_COLUMNS
@@ -69,7 +69,7 @@ class DeviceList(base.Command, lister.Lister):
     failed: exception.DiscoveryFailed | None = None
 
     def _tell_unreadable(self, journal: journal_module.Journal) -> None:
-        """Warn of the VANs that no driver can know of."""
+        """Warn of VANs that cannot be read, which no driver can report."""
         for row in journal.unreadable():
             self.app.stderr.write(
                 f'VAN {row.van_uuid} of instance {row.instance_uuid} is '
@@ -121,7 +121,7 @@ class DeviceShow(base.Command, show.ShowOne):
         if not told:
             raise exception.DeviceNotFound(
                 wanted=parsed_args.address,
-                reason='no driver knows such an address on this host',
+                reason='no driver reports this address on this host',
             )
         return (
             [name.capitalize() for name in told],
@@ -131,7 +131,10 @@ class DeviceShow(base.Command, show.ShowOne):
     def _shown_by(
         self, driver: driver_base.DriverBase, address: str
     ) -> dict[str, Any]:
-        """What a driver tells of a device; a driver that fails is named."""
+        """Return what a driver shows of a device.
+
+        If the driver fails, its error is printed and nothing is returned.
+        """
         try:
             return dict(driver.show_device(address) or {})
         except Exception as err:

@@ -29,7 +29,7 @@ from os_acc.doctor import configuration
 class Doctor(base.Command, lister.Lister):
     """Find what is wrong on this host; exit code 1 if there is an error.
 
-    It changes nothing.
+    The command changes nothing.
     """
 
     sick = False
@@ -39,7 +39,7 @@ class Doctor(base.Command, lister.Lister):
         parser.add_argument(
             '--problems',
             action='store_true',
-            help='leave out what is in order',
+            help='show only warnings and errors',
         )
         return parser
 

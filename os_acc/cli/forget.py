@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""os-acc van forget: drop a VAN that nothing on this host can release."""
+"""os-acc van forget: delete a VAN that cannot be released on this host."""
 
 from __future__ import annotations
 
@@ -37,10 +37,12 @@ class _Lost(NamedTuple):
 
 
 class VANForget(base.Command):
-    """Drop a VAN whose driver, plugin or class is gone; touch no device.
+    """Delete from the journal a VAN that cannot be released.
 
-    Use it only if the driver's package cannot be installed again. A VAN that
-    can be released is refused: os-acc unplug releases it.
+    A VAN cannot be released if its driver or plugin is missing, or if its row
+    in the journal is unreadable. The command touches no device. Use it only
+    if the missing package cannot be installed again. It refuses a VAN that can
+    be released; use os-acc unplug for that.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -49,7 +51,7 @@ class VANForget(base.Command):
         parser.add_argument(
             '--yes',
             action='store_true',
-            help='do not ask; needed if standard input is no terminal',
+            help='do not ask; required if standard input is not a terminal',
         )
         return parser
 
@@ -65,11 +67,12 @@ class VANForget(base.Command):
             with opened.locks.instance(lost.instance):
                 if _find(opened, wanted) != lost:
                     raise exception.InvalidRequest(
-                        f'VAN {wanted} has changed meanwhile: try again'
+                        f'VAN {wanted} was changed meanwhile: try again'
                     )
                 opened.journal.forget(wanted)
                 log.about(LOG, lost.instance, lost.van).warning(
-                    'forgotten: handle %s on device %s was not released (%s)',
+                    'deleted from the journal: handle %s on device %s was not '
+                    'released (%s)',
                     lost.handle,
                     lost.device,
                     lost.reason,
@@ -86,8 +89,8 @@ class VANForget(base.Command):
         """
         if not sys.stdin.isatty():
             raise exception.InvalidRequest(
-                'van forget: standard input is no terminal to ask on; give '
-                '--yes to forget the VAN'
+                'van forget: standard input is not a terminal, so the command '
+                'cannot ask; give --yes to forget the VAN'
             )
         self.app.stdout.write('Forget it? [y/N] ')
         self.app.stdout.flush()
@@ -151,7 +154,7 @@ VAN {lost.van} cannot be released: {lost.reason}
   driver    {lost.driver or 'unknown'}
   handle    {lost.handle or 'none'}
   device    {lost.device or 'unknown'}
-Forgetting it only drops it from the journal. Nothing is undone: the device
-may still be assigned to the guest, bound to VFIO, programmed, or hold the
-tenant's data, and os-acc may give it to another instance. Check it by hand.
+This only deletes the VAN from the journal. Nothing is undone: the device may
+still be assigned to the guest, bound to VFIO or programmed, or hold the
+tenant's data. os-acc may then give it to another instance. Check it by hand.
 """

@@ -23,7 +23,7 @@ from os_acc.cli import base
 
 
 class HostShow(base.Command, lister.Lister):
-    """Show drivers and plugins, their handle types, and what failed."""
+    """Show drivers and plugins, their handle types and their load errors."""
 
     def take_action(
         self, parsed_args: argparse.Namespace

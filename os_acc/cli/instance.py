@@ -38,13 +38,13 @@ class Plug(base.Command, lister.Lister):
             '--arqs',
             metavar='FILE',
             required=True,
-            help="file with the instance's bound ARQs, the JSON that Cyborg's "
-            'API returns; - reads standard input',
+            help="JSON file with the instance's bound ARQs, as Cyborg's API "
+            'returns them; - reads standard input',
         )
         parser.add_argument(
             '--live',
             action='store_true',
-            help='also attach them to the running guest',
+            help='also attach the accelerators to the running guest',
         )
         parser.add_argument(
             '--driver', metavar='NAME', help='use this driver for all ARQs'
@@ -104,8 +104,8 @@ class Unplug(base.Command):
         parser.add_argument(
             '--live',
             action='store_true',
-            help='also detach them from the running guest, and wait until '
-            'the guest has released them',
+            help='also detach the accelerators from the running guest, and '
+            'wait until the guest has released them',
         )
         return parser
 
@@ -124,9 +124,9 @@ class Unplug(base.Command):
 
 
 def _read(path: str) -> list[dict[str, Any]]:
-    """Read the ARQs of a file: Cyborg's whole answer, or the list in it.
+    """Read ARQs from a file: Cyborg's whole answer, or the list in it.
 
-    :raises InvalidRequest: if the file has no such JSON
+    :raises InvalidRequest: if the file does not contain such JSON
     """
     try:
         if path == '-':
@@ -139,7 +139,7 @@ def _read(path: str) -> list[dict[str, Any]]:
             subject='plug',
             field='--arqs',
             value=path,
-            expected=f'a file with JSON ({err})',
+            expected=f'a readable file with JSON ({err})',
         ) from err
     if isinstance(content, dict) and 'arqs' in content:
         content = content['arqs']

@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""os-acc device program: program a function before it is requested."""
+"""os-acc device program: program a function ahead of time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from os_acc.cli import progress
 
 
 class DeviceProgram(base.Command):
-    """Program a function into a device, unless it holds it already."""
+    """Program a function into a device that does not hold it yet."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
@@ -31,18 +31,18 @@ class DeviceProgram(base.Command):
         parser.add_argument(
             '--bitstream',
             metavar='WHAT',
-            help='path, https URL or image UUID of the bitstream; without '
-            'it, the image whose properties name the function',
+            help='path, https URL or image UUID of the bitstream (default: '
+            'the image whose properties name the function)',
         )
         parser.add_argument(
             '--function',
             metavar='ID',
-            help='the function in the bitstream',
+            help='the id of the function in the bitstream',
         )
         parser.add_argument(
             '--region',
             metavar='NAME',
-            help='the region, if the device has several',
+            help='the region to program, if the device has several',
         )
         return parser
 

@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""A progress bar on a terminal, for steps that take long."""
+"""A progress bar on a terminal, for long steps."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Bar:
 
 
 def draw(event: progress.Progress) -> str:
-    """One line: bar, percentage, VAN or device, and the step's message."""
+    """Return a line: bar, percentage, VAN or device, and the message."""
     fraction = min(max(event.fraction or 0.0, 0.0), 1.0)
     full = round(fraction * _WIDTH)
     bar = '#' * full + '.' * (_WIDTH - full)

@@ -34,8 +34,8 @@ class Recover(base.Command, lister.Lister):
         parser.add_argument(
             '--rebuild',
             action='store_true',
-            help='first start a new journal, with all that can be read from '
-            'the damaged one that was set aside',
+            help='first start a new journal, with all rows that can still be '
+            'read from the damaged journal that was set aside',
         )
         return parser
 
@@ -51,8 +51,8 @@ class Recover(base.Command, lister.Lister):
             self.app.stderr.write(
                 f'New journal: {rebuilt.vans} VANs and the records of '
                 f'{rebuilt.programs} programmed regions were read and kept, '
-                f'{rebuilt.lost} rows clashed with others and were dropped. '
-                'Plug each instance again to add the VANs that are missing.\n'
+                f'{rebuilt.lost} rows conflicted with others and were lost. '
+                'Plug each instance again to add its missing VANs.\n'
             )
         # os_acc.initialize() recovers too, but does not return a report.
         report = recovery.recover(host.Host.open(os_acc.CONF))
@@ -69,10 +69,11 @@ class Recover(base.Command, lister.Lister):
             for van in vans
         ]
         rows += [
-            (None, uuid, 'is being worked on', None) for uuid in report.busy
+            (None, uuid, 'skipped: another process holds its lock', None)
+            for uuid in report.busy
         ]
         rows += [
-            (None, uuid, 'cannot be read', err)
+            (None, uuid, 'unreadable', err)
             for uuid, err in report.unreadable.items()
         ]
         rows += [

@@ -48,7 +48,7 @@ class VANList(base.Command, lister.Lister):
     ) -> tuple[tuple[str, ...], Iterable[Any]]:
         instance = parsed_args.instance
         if instance is not None:
-            # A misspelt UUID is an error. Else it would have no VANs.
+            # Refuse a misspelt UUID, instead of listing no VANs for it.
             instance = objects.InstanceInfo(uuid=instance).uuid
         entries, unreadable = _read(instance)
         rows = [
@@ -93,10 +93,10 @@ class VANShow(base.Command, show.ShowOne):
 def _read(
     instance: str | None = None,
 ) -> tuple[list[journal.Entry], list[journal.UnreadableRow]]:
-    """The rows of an instance, or all: those that can be read, and the rest.
+    """Return the rows of an instance, or all rows: readable and unreadable.
 
-    No driver is loaded unless a row needs it: the package of a driver may
-    bring the class of an attach handle.
+    Drivers are loaded only if a row cannot be read without them, because the
+    package of a driver may define the class of its attach handle.
     """
     read = _read_with(_NONE, instance)
     return _read_with(loader.load_all(), instance) if read[1] else read
@@ -115,7 +115,7 @@ def _read_with(
 
 
 def _unreadable_row(row: journal.UnreadableRow) -> tuple[Any, ...]:
-    """The values of base.VAN_COLUMNS."""
+    """Return the values of base.VAN_COLUMNS."""
     return (
         row.van_uuid,
         row.instance_uuid,

@@ -6,10 +6,11 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""What is wrong on this host, and what to do about it.
+"""Finds what is wrong on this host, and says what to do about it.
 
-It only looks: nothing is created, bound, loaded into the kernel or recovered.
-Whatever is broken becomes a finding, and the rest is looked at all the same.
+The doctor changes nothing: it creates, binds and recovers nothing and loads no
+kernel module. An error in one check becomes a finding, and the other checks
+still run.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ from os_acc.doctor import state
 
 
 def findings(host: host_module.Host) -> Iterator[finding.Finding]:
-    """Look at the whole host, except for its configuration.
+    """Check the whole host, except for the configuration.
 
-    :param host: made with read_only=True, which opens a damaged journal too.
-        It can only be made if configuration.findings() finds nothing
+    :param host: made with read_only=True, so that it can be made although the
+        journal is damaged. It cannot be made if configuration.findings()
+        finds a fault
     """
     yield from guard.guarded(
         'drivers and plugins', lambda: extensions.loaded(host)

@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""The values of the options."""
+"""Checks the values of the options."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from os_acc import opts
 def findings(
     conf: cfg.ConfigOpts, extensions: loader.Extensions
 ) -> Iterator[finding.Finding]:
-    """A finding for each option that is invalid.
+    """Yield a finding for each invalid option.
 
-    If there is one, a Host may be impossible to make.
+    A Host cannot be made if there is one.
     """
     for fault in opts.faults(conf, extensions.options()):
         yield finding.Finding(
             'configuration',
             finding.ERROR,
             fault,
-            'fix this first: nothing else was looked at',
+            'fix this first: nothing else was checked',
         )

@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""The drivers and plugins: what loads, what they report, what they find."""
+"""Checks the drivers and plugins: what loads, and what they report."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from os_acc.doctor import guard
 
 
 def loaded(host: host_module.Host) -> Iterator[finding.Finding]:
-    """Say what did not load, and whether the chosen ones are there."""
+    """Report what did not load, and whether the configured ones are loaded."""
     extensions = host.extensions
     for name, error in sorted(extensions.errors.items()):
         yield finding.Finding(
             name,
             finding.ERROR,
-            f'it does not load: {error}',
+            f'it cannot be loaded: {error}',
             f'reinstall the package of {name}',
         )
     chosen = host.conf.os_acc.plugin
@@ -38,7 +38,7 @@ def loaded(host: host_module.Host) -> Iterator[finding.Finding]:
         yield finding.Finding(
             f'plugin {chosen}',
             finding.ERROR,
-            'there is no such plugin; loaded are: '
+            'there is no such plugin; the loaded plugins are: '
             + ', '.join(sorted(extensions.plugins)),
             'set [os_acc] plugin to one that is installed',
         )
@@ -47,14 +47,14 @@ def loaded(host: host_module.Host) -> Iterator[finding.Finding]:
             yield finding.Finding(
                 f'driver {name}',
                 finding.WARNING,
-                '[os_acc] drivers names it, but it is not loaded; loaded '
-                f'are: {", ".join(sorted(extensions.drivers))}',
+                '[os_acc] drivers names it, but it is not loaded; the loaded '
+                f'drivers are: {", ".join(sorted(extensions.drivers))}',
                 'install it, or correct the name',
             )
 
 
 def findings(host: host_module.Host) -> Iterator[finding.Finding]:
-    """What each driver and the host's plugin do wrong, and what they find."""
+    """Report the findings and faults of the drivers and the host's plugin."""
     extensions = host.extensions
     yield from guard.guarded('host_info', lambda: _declared(host))
     for name, driver in sorted(extensions.drivers.items()):
@@ -63,7 +63,7 @@ def findings(host: host_module.Host) -> Iterator[finding.Finding]:
         yield from found
         known = {each.text for each in found}
         for each in _devices(subject, driver):
-            # One cause often fails both diagnose() and get_devices().
+            # diagnose() and get_devices() often fail for the same reason.
             if each.text not in known:
                 yield each
     if plugin := extensions.plugins.get(host.conf.os_acc.plugin):
@@ -71,7 +71,7 @@ def findings(host: host_module.Host) -> Iterator[finding.Finding]:
 
 
 def _declared(host: host_module.Host) -> Iterator[finding.Finding]:
-    """What is wrong with describe() of a plugin, handle_types of a driver."""
+    """Report a wrong describe() of a plugin or handle_types of a driver."""
     faults = discovery.info(host, None).load_errors
     for name, text in sorted(faults.items()):
         if name not in host.extensions.errors:
@@ -83,12 +83,12 @@ def _declared(host: host_module.Host) -> Iterator[finding.Finding]:
 def _devices(
     subject: str, driver: driver_base.DriverBase
 ) -> Iterator[finding.Finding]:
-    """What is wrong with the devices that a driver reports."""
+    """Report what is wrong with the devices of a driver."""
     for fault in discovery.examine(driver).faults:
         yield finding.Finding(
             subject,
             finding.ERROR,
             fault,
-            'its devices are not all listed; fix the cause, or upgrade the '
+            'not all of its devices are listed; fix the cause, or upgrade the '
             f'package of {subject}',
         )

@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""An error in one part of the doctor is a finding, and stops no other part."""
+"""Turns an error in one check of the doctor into a finding."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from os_acc import finding
 def guarded(
     subject: str, look: Callable[[], Iterable[finding.Finding]]
 ) -> Iterator[finding.Finding]:
-    """Yield what look() finds; an error of it is a finding too.
+    """Yield the findings of look(). If it raises an error, yield that too.
 
-    :param subject: what look() looks at
+    :param subject: what look() checks
     """
     try:
         for each in look():
             if not isinstance(each, finding.Finding):
                 raise TypeError(
-                    f'it gave a {type(each).__name__}, expected '
+                    f'it returned a {type(each).__name__}, expected '
                     'os_acc.finding.Finding'
                 )
             yield each
@@ -38,5 +38,5 @@ def guarded(
             subject,
             finding.ERROR,
             exception.describe(err),
-            'fix this first: the other findings about it are incomplete',
+            'fix this first: this check did not finish',
         )

@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""The privsep daemon: does it start, and may it do enough?"""
+"""Checks that the privsep daemon starts and has the capabilities it needs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SUBJECT = 'privsep daemon'
 
 
 def findings() -> Iterator[finding.Finding]:
-    """Start the daemon, and look at its user and capabilities."""
+    """Start the daemon, and check its user and capabilities."""
     try:
         from os_acc.privileged import context
 
@@ -30,8 +30,8 @@ def findings() -> Iterator[finding.Finding]:
             _SUBJECT,
             finding.ERROR,
             exception.describe(err),
-            f'allow user id {os.geteuid()} to start it: see "The privileged '
-            'half" in the documentation',
+            f'allow user id {os.geteuid()} to start the privsep daemon: see '
+            '"The privileged half" in the documentation',
         )
         return
     if user != 0:
@@ -47,9 +47,12 @@ def findings() -> Iterator[finding.Finding]:
             finding.ERROR,
             f'it lacks {", ".join(missing)}: it cannot see which process has '
             'a device open',
-            'unset [os_acc_privileged] capabilities',
+            'unset [os_acc_privileged] capabilities; in a container, use the '
+            "host's PID namespace",
         )
     else:
         yield finding.Finding(
-            _SUBJECT, finding.OK, 'it starts, and has all capabilities'
+            _SUBJECT,
+            finding.OK,
+            'it starts, and has the capabilities that it needs',
         )

@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""The state path: who owns it, the journal, and the VANs in it."""
+"""Checks the state path: its owner, the journal and the VANs in it."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from os_acc.objects import van as states
 
 
 def subject(host: host_module.Host) -> str:
-    """The subject of the findings about the state path itself."""
+    """Return the subject of the findings about the state path itself."""
     return f'state path {host.conf.os_acc.state_path}'
 
 
 def findings(host: host_module.Host) -> Iterator[finding.Finding]:
-    """Look at the state path and at each VAN."""
+    """Check the state path and each VAN."""
     try:
         host_module.check_owner(host.conf)
     except exception.JournalError as err:
@@ -48,8 +48,8 @@ def findings(host: host_module.Host) -> Iterator[finding.Finding]:
             finding.ERROR,
             str(err),
             'check the folder, and the free space on its disk. If the journal '
-            'is damaged: os-acc recover sets it aside, then os-acc recover '
-            '--rebuild starts a new one',
+            'is damaged, run os-acc recover to set it aside, and then os-acc '
+            'recover --rebuild to start a new one',
         )
         return
     if exists:
@@ -65,7 +65,7 @@ def _vans(
 ) -> Iterator[finding.Finding]:
     text = f'the journal holds {len(vans)} VANs'
     if unreadable:
-        text += f', and {len(unreadable)} that are unreadable'
+        text += f', and {len(unreadable)} rows that are unreadable'
     yield finding.Finding(subject(host), finding.OK, text)
     for row in unreadable:
         yield finding.Finding(
@@ -74,7 +74,7 @@ def _vans(
             f'instance {row.instance_uuid}: it is unreadable: {row.reason} '
             f'(handle {row.handle}, device {row.device})',
             'reinstall or upgrade the package that wrote it; if that is '
-            f'impossible: os-acc van forget {row.van_uuid}',
+            f'impossible, run os-acc van forget {row.van_uuid}',
         )
     booted = boot.boot_id()
     for van in vans:
@@ -84,7 +84,7 @@ def _vans(
 def _van(
     host: host_module.Host, van: objects.VAN, booted: str
 ) -> Iterator[finding.Finding]:
-    """What is to be done about a VAN; nothing if all is well."""
+    """Report what is wrong with a VAN; nothing if it is in order."""
     name, whose = f'VAN {van.uuid}', f'instance {van.instance_uuid}'
     if van.driver not in host.extensions.drivers:
         yield finding.Finding(
@@ -92,7 +92,7 @@ def _van(
             finding.ERROR,
             f'{whose}: its driver {van.driver!r} is not loaded, so it cannot '
             'be released',
-            'reinstall the package of the driver; if that is impossible: '
+            'reinstall the package of the driver; if that is impossible, run '
             f'os-acc van forget {van.uuid}',
         )
     elif van.state == states.ERROR:
@@ -100,7 +100,7 @@ def _van(
             name,
             finding.ERROR,
             f'{whose}: {van.error}',
-            f'remove the cause, then os-acc recover, or os-acc unplug '
+            'remove the cause, then run os-acc recover or os-acc unplug '
             f'{van.instance_uuid}',
         )
     elif van.state != states.PLUGGED:
@@ -108,13 +108,13 @@ def _van(
             name,
             finding.WARNING,
             f'{whose}: its state is {van.state}',
-            'if no service is working on it now: os-acc recover',
+            'if no service is working on this VAN now, run os-acc recover',
         )
     elif van.boot_id != booted:
         yield finding.Finding(
             name,
             finding.WARNING,
-            f'{whose}: the host was rebooted since it was prepared',
+            f'{whose}: the host was rebooted after the VAN was prepared',
             'run os-acc recover, or start the service, which does the same',
         )
 
@@ -125,7 +125,7 @@ def _without_journal(host: host_module.Host) -> finding.Finding:
     while not os.path.exists(path):
         path = os.path.dirname(path)
     if not os.path.isdir(path):
-        problem = f'{path} is no folder'
+        problem = f'{path} is not a folder'
     elif not os.access(path, os.W_OK | os.X_OK):
         problem = f'user id {os.geteuid()} may not write in {path}'
     else:
@@ -133,7 +133,7 @@ def _without_journal(host: host_module.Host) -> finding.Finding:
     return finding.Finding(
         subject(host),
         finding.ERROR,
-        f'{text}, and none can be created: {problem}',
+        f'{text}, and it cannot be created: {problem}',
         'create the folder and give it to the user of the service, or set '
         '[os_acc] state_path',
     )

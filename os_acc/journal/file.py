@@ -265,7 +265,7 @@ def rebuild(state_path: str, timeout: float) -> Rebuilt:
     path = path_in(state_path)
     damaged = _damaged(path)
     if os.path.exists(path):
-        raise database.error(path, 'it exists: nothing to rebuild')
+        raise database.error(path, 'it exists, so there is nothing to rebuild')
     if not damaged:
         raise database.error(path, 'no damaged journal was set aside')
     kept = dict.fromkeys(schema.TABLES, 0)

@@ -79,9 +79,10 @@ class Contents:
         return programs.lock_name(self.device, self.region)
 
     def record(self) -> programs.Program | None:
-        """Read the journal's record; None: there is none, or no journal."""
-        if self.driver.journal is None:
-            return None
+        """Read the journal's record; None if there is none.
+
+        :raises LibraryNotInitialized: if the driver is not connected
+        """
         for record in self.driver.journal.programs(self.device):
             if record.region == self.region:
                 return record
@@ -91,7 +92,7 @@ class Contents:
         """List the VANs that use what the slot contains.
 
         :param excluding: UUID of a VAN to leave out
-        :raises LibraryNotInitialized: if the driver has no journal yet
+        :raises LibraryNotInitialized: if the driver is not connected
         """
         return [
             van

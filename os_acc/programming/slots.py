@@ -27,7 +27,6 @@ from oslo_config import cfg
 from oslo_utils import timeutils
 
 from os_acc import exception
-from os_acc import journal as journal_module
 from os_acc import log
 from os_acc import objects
 from os_acc.devices import boot
@@ -125,7 +124,7 @@ class Slot(contents.Contents):
                 text = f'it was not cleared: {exception.describe(err)}'
                 self._save(before, programs.ERROR, text)
                 raise
-            self._journal.forget_program(self.device, self.region)
+            self.driver.journal.forget_program(self.device, self.region)
         _logger(van).info('%s is cleared', self.label)
         hooks.call(self.device, None)
 
@@ -245,16 +244,10 @@ class Slot(contents.Contents):
         with self.driver.lock(self.lock_name, timeout):
             yield
 
-    @property
-    def _journal(self) -> journal_module.Journal:
-        if self.driver.journal is None:
-            raise exception.LibraryNotInitialized()
-        return self.driver.journal
-
     def _save(
         self, content: contents.Wanted, state: str, error: str | None = None
     ) -> None:
-        self._journal.save_program(
+        self.driver.journal.save_program(
             programs.Program(
                 device=self.device,
                 region=self.region,
@@ -270,9 +263,9 @@ class Slot(contents.Contents):
     def _restore(self, record: programs.Program | None) -> None:
         """Put back the record that was there before PROGRAMMING."""
         if record is not None:
-            self._journal.save_program(record)
+            self.driver.journal.save_program(record)
         else:
-            self._journal.forget_program(self.device, self.region)
+            self.driver.journal.forget_program(self.device, self.region)
 
 
 def _undecide(van: objects.VAN | None) -> None:

@@ -12,7 +12,8 @@
 
 The arguments after ``--`` go to pytest; the default is tests/lab. The tests
 run as root, with this Python, in this folder and on the root file system of
-this machine (see guest.sh). The exit code is that of pytest. It needs no KVM.
+this machine (see guest.sh). The exit code is that of pytest. No KVM is
+needed.
 
 With --boots 2 the machine is booted twice, with the same disk at /lab/state:
 tests marked boot1 run at the first boot, those marked boot2 at the second,
@@ -40,10 +41,11 @@ HERE = pathlib.Path(__file__).resolve().parent
 CACHE = pathlib.Path(
     os.environ.get('OS_ACC_LAB_CACHE', '/var/cache/os-acc-lab')
 )
-# The tests' environment: these of ours, and what starts with OS_ACC_.
+# Variables that the tests get from the environment of this process, besides
+# those that start with OS_ACC_.
 PASSED_ON = ('CI', 'LANG', 'PYTEST_ADDOPTS', 'PYTHONWARNINGS')
-# Modules that no test needs, and that udev takes seconds to load. A test may
-# still modprobe any of them.
+# Modules that udev does not load, because no test needs them and loading takes
+# seconds. A test may still load any of them with modprobe.
 NOT_BY_ITSELF = (
     'ahci,bochs,button,evdev,i2c_i801,i6300esb,iTCO_wdt,joydev,kvm_amd,'
     'lpc_ich,pcspkr,powernow_k8,psmouse,qemu_fw_cfg,serio_raw,sg'
@@ -76,17 +78,17 @@ def arguments() -> argparse.Namespace:
         type=float,
         default=2700,
         metavar='SECONDS',
-        help='for everything, all boots together (default: %(default)s, which '
-        'is for a machine that is slow or busy)',
+        help='time limit for all boots together (default: %(default)s, which '
+        'suits a slow or busy machine)',
     )
     parser.add_argument(
         '--tries',
         type=int,
         default=1,
         metavar='N',
-        help='boot anew, N times at most, where the machine went down or '
-        'stood still before the tests had an end; each has the whole '
-        '--timeout. A test that fails is never tried again',
+        help='boot at most N times if the machine went down or hung before '
+        'the tests ended; each try has the whole --timeout. A failed test '
+        'is not tried again',
     )
     parser.add_argument('--cpus', type=int, default=2)
     parser.add_argument('--memory', default='4G')
@@ -94,10 +96,12 @@ def arguments() -> argparse.Namespace:
         '--coverage',
         type=pathlib.Path,
         metavar='FOLDER',
-        help="where to put the tests' .coverage files, for combine",
+        help="the folder for the tests' .coverage files, for coverage combine",
     )
     parser.add_argument(
-        '--verbose', action='store_true', help="show the kernel's messages too"
+        '--verbose',
+        action='store_true',
+        help="also show the kernel's messages",
     )
     parsed = parser.parse_args(ours)
     parsed.pytest = theirs or [str(HERE)]
@@ -155,8 +159,8 @@ class Lab:
                 for name, value in self._environment(boot).items()
             )
         )
-        # Python is some thirty times slower here: the project's own limit
-        # per test is too short.
+        # Python is about thirty times slower in the lab, so the project's time
+        # limit per test would be too short.
         ours = ['-p', 'no:cacheprovider', '-o', 'timeout=1200']
         (self.out / 'arguments').write_text(
             ''.join(f'{arg}\0' for arg in ours + self.options.pytest)
@@ -205,7 +209,7 @@ class Lab:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             env={**os.environ, 'PATH': f'{path}:/usr/sbin:/sbin'},
-            # QEMU is a grandchild, so its process group is ended.
+            # QEMU is a grandchild. end() ends it by its process group.
             start_new_session=True,
         )
         try:
@@ -219,14 +223,15 @@ class Lab:
             code = int((self.out / 'code').read_text())
         except FileNotFoundError:
             return FAILED, (
-                f'down after {took} and no end of the tests: try --verbose'
+                f'down after {took}, before the tests ended: try --verbose'
             )
         return code, f'{last} ({took} with the boot)'
 
     def _stream(self, process: subprocess.Popen[bytes]) -> tuple[str, bool]:
         """Print the output of the machine.
 
-        :returns: the last line that is pytest's, and False if time was up
+        :returns: the last summary line of pytest, and False if the deadline
+            has passed
         """
         assert process.stdout is not None
         last, rest = '', b''
@@ -248,7 +253,7 @@ class Lab:
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """End virtme-ng and its QEMU, if they still run."""
+    """End virtme-ng and its QEMU if they are still running."""
     for number, seconds in ((signal.SIGTERM, 10), (signal.SIGKILL, 30)):
         if process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
@@ -260,7 +265,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 def compile_sources() -> None:
-    """Compile all modules here, as the machine is slow at that."""
+    """Compile all modules on the host, because this is slow in the lab."""
     subprocess.run(
         [sys.executable, '-m', 'compileall', '-q', HERE]
         + [
@@ -291,7 +296,7 @@ def main() -> int:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Boot a new machine the wanted number of times. Returns the exit code."""
+    """Boot a new machine --boots times, and return the exit code."""
     code, said = 0, []
     with tempfile.TemporaryDirectory(prefix='os-acc-lab-') as folder:
         lab = Lab(pathlib.Path(folder), options)

@@ -11,14 +11,14 @@
 # kernel's sample mediated-device driver. For Debian 12, as root.
 #
 #     tests/lab/install.sh            both parts
-#     tests/lab/install.sh packages   only what calls apt: installs packages,
-#                                     downloads the kernel and its source
+#     tests/lab/install.sh packages   only the part that calls apt: installs
+#                                     packages, downloads kernel and source
 #     tests/lab/install.sh build      only the rest: unpacks the kernel,
 #                                     compiles the driver
 #
-# Nothing else may call apt while "packages" runs; "build" takes no lock of
-# apt's. What is installed already is left alone. /boot, the boot loader and
-# the machine's own kernel are not touched.
+# Do not call apt while "packages" runs; "build" takes no lock of apt. Parts
+# that are installed already are not installed again. The script does not touch
+# /boot, the boot loader or the machine's own kernel.
 set -euo pipefail
 cache=${OS_ACC_LAB_CACHE:-/var/cache/os-acc-lab}
 downloads=$cache/downloads
@@ -26,8 +26,8 @@ export DEBIAN_FRONTEND=noninteractive PATH=$PATH:/usr/sbin:/sbin
 
 say() { echo "lab: $*"; }
 
-# No question about a changed configuration file, and no failure because
-# another apt is at work.
+# Does not ask about changed configuration files, and waits if another apt is
+# running.
 apt_get() {
     apt-get -q -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3 \
         -o Dpkg::Options::=--force-confdef \
@@ -47,11 +47,12 @@ kernel_is_built() {
         [[ -s /lib/modules/$release/extra/mtty.ko ]]
 }
 
-# Not grep -q: it would end before apt-cache, which then fails with SIGPIPE.
+# Says whether the archive has version $2 of package $1. grep -q would end
+# before apt-cache, which would then fail with SIGPIPE.
 offers() { apt-cache madison "$1" | grep -F " $2 " >/dev/null; }
 
-# Prints release and version of the newest 6.1 kernel of which the archive has
-# the image, the headers and the source in the same version.
+# Prints the release and the version of the newest 6.1 kernel whose image,
+# headers and source are in the archive in the same version.
 choose() {
     local headers release version
     for headers in $(apt-cache pkgnames linux-headers-6.1.0- |
@@ -85,14 +86,14 @@ packages() {
     apt_get install -y --no-install-recommends "linux-headers-$release"
     rm -rf "$downloads"
     mkdir -p "$downloads"
-    # apt downloads as its own user.
+    # apt downloads as the user _apt, who must be able to write the folder.
     ! id _apt >/dev/null 2>&1 || chown _apt "$downloads"
     (
         cd "$downloads"
         apt_get download "linux-image-$release=$version" \
             "linux-source-6.1=$version"
     )
-    # Written last: it says that the downloads are complete.
+    # Written last, because this file means that the downloads are complete.
     echo "$release" >"$downloads/release"
 }
 
@@ -120,7 +121,7 @@ build() {
 
     cp "image/boot/vmlinuz-$release" "$cache/vmlinuz"
     rm -rf "$downloads"
-    # Written last: it says that all of the above is complete.
+    # Written last, because this file means that everything above is complete.
     echo "$release" >"$cache/release"
 }
 

@@ -48,7 +48,10 @@ class Command:
         root = logging.getLogger()
         loggers = [
             root,
-            *map(logging.getLogger, ('os_acc', 'oslo.privsep', 'stevedore')),
+            *map(
+                logging.getLogger,
+                ('os_acc', 'oslo.privsep', 'oslo_service', 'stevedore'),
+            ),
         ]
         levels = [logger.level for logger in loggers]
         handlers = list(root.handlers)

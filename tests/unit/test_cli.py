@@ -224,7 +224,7 @@ def test_van_list_where_nothing_was_plugged(run):
     result = run('van', 'list', '-f', 'json')
     assert (result.code, result.json) == (0, [])
     assert result.err.count('\n') == 1
-    assert 'nothing was plugged there' in result.err
+    assert 'yet: nothing was plugged' in result.err
     assert not run.state_path.exists()
 
 
@@ -578,7 +578,9 @@ def test_recover_that_leaves_something(run, config, one_state):
 def test_recover_leaves_alone_what_is_worked_on(run, one_state):
     with locking.Locks(str(run.state_path / 'locks'), 5).instance(INSTANCE):
         result = run.fine('recover', '-f', 'json')
-    assert recovered(result) == {INSTANCE: 'is being worked on'}
+    assert recovered(result) == {
+        INSTANCE: 'skipped: another process holds its lock'
+    }
     assert run.vans()[VANS[0]] == 'unplugging'
 
 
@@ -596,7 +598,7 @@ def test_recover_shows_the_error_that_ended_an_instance(run, monkeypatch):
     assert (result.code, result.err) == (3, '')
     told = {r['Instance']: (r['Result'], r['Error']) for r in result.json}
     assert told == {
-        OTHER: ('cannot be read', 'no class GoneHandle'),
+        OTHER: ('unreadable', 'no class GoneHandle'),
         INSTANCE: ('failed', 'RuntimeError: boom'),
     }
 
@@ -642,7 +644,7 @@ def test_a_damaged_journal_and_the_way_out(run):
     assert (result.code, result.json) == (0, [])
     assert result.err.startswith(
         'New journal: 2 VANs and the records of 3 programmed regions were '
-        'read and kept, 0 rows clashed'
+        'read and kept, 0 rows conflicted'
     )
     assert result.err.count('\n') == 1
     assert run.vans() == dict.fromkeys(VANS, 'plugged')
@@ -720,7 +722,7 @@ def test_demo(run, tmp_path, monkeypatch):
     assert undone[8:11] == last_first
     assert sorted(undone[11:]) == sorted(at_once)
     assert any('PlugException: ' in line for line in lines[failed:unplug])
-    assert '   left of web-2: 0 VANs' in lines[failed:unplug]
+    assert '   web-2 has 0 VANs' in lines[failed:unplug]
     unplugged = steps(unplug, len(lines))
     assert unplugged[:3] == last_first
     assert sorted(unplugged[3:]) == sorted(at_once)
@@ -740,7 +742,7 @@ def arqs_with(**values):
     ('text', 'says'),
     [
         ('{"arqs": [', 'InvalidRequest: plug: --arqs'),
-        ('', 'a file with JSON'),
+        ('', 'a readable file with JSON'),
         ('{"hosts": []}', 'a JSON list of ARQs'),
         ('{"arqs": []}', 'a JSON list of ARQs'),
         ('[]', 'a JSON list of ARQs'),
@@ -769,7 +771,7 @@ def test_arqs_that_are_nested_without_end(run, tmp_path):
     path = tmp_path / 'arqs.json'
     path.write_text('[' * 100_000)
     line = run.fails(2, 'plug', INSTANCE, '--arqs', path)
-    assert f"--arqs is '{path}', expected a file with JSON" in line
+    assert f"--arqs is '{path}', expected a readable file with JSON" in line
 
 
 def test_an_error_is_not_as_long_as_its_value(run, tmp_path):

@@ -346,7 +346,7 @@ def test_an_option_that_cannot_be_read(findings):
     verdict, text, advice = one(found, 'configuration')
     assert verdict == 'error'
     assert text.startswith("[os_acc] lock_path: it is 'here', expected")
-    assert advice == 'fix this first: nothing else was looked at'
+    assert advice == 'fix this first: nothing else was checked'
 
 
 def test_an_option_that_is_no_number(run, tmp_path):
@@ -386,7 +386,7 @@ def test_a_state_path_that_cannot_be_made(findings, run, tmp_path):
     path = run.command.state_path = f'{tmp_path}/file/state'
     verdict, text, advice = one(findings(code=1), f'state path {path}')
     assert verdict == 'error'
-    assert f'none can be created: {tmp_path}/file is no folder' in text
+    assert f'it cannot be created: {tmp_path}/file is not a folder' in text
     assert advice.startswith('create the folder')
 
 

@@ -160,9 +160,9 @@ def test_devices_that_are_as_the_contract_says(host, odd):
 @pytest.mark.parametrize(
     ('types', 'text'),
     [
-        (('PCIHandle', 'USBHandle'), "'USBHandle' is none"),
-        (('VAN',), "'VAN' is none"),
-        (('PCIHandle', ['x']), "['x'] is none"),
+        (('PCIHandle', 'USBHandle'), "'USBHandle' is not one"),
+        (('VAN',), "'VAN' is not one"),
+        (('PCIHandle', ['x']), "['x'] is not one"),
         ('PCIHandle', 'expected a tuple of names of handle classes'),
         (None, 'expected a tuple of names of handle classes'),
     ],
@@ -225,8 +225,8 @@ def test_doctor_names_driver_device_field_and_value(run, odd):
             (
                 'driver odd',
                 finding.ERROR,
-                "device dev1: vendor_id is '0x8086', expected 4 hex digits, "
-                'or none',
+                "device dev1: vendor_id is '0x8086', expected 4 hex digits "
+                'or an empty text',
             )
         ],
     )
@@ -250,7 +250,10 @@ def test_doctor_survives_get_devices(run, odd, given):
     ('answer', 'text'),
     [
         (lambda: None, "TypeError: 'NoneType' object is not iterable"),
-        (lambda: ['ill'], 'TypeError: it gave a str, expected os_acc.finding'),
+        (
+            lambda: ['ill'],
+            'TypeError: it returned a str, expected os_acc.finding',
+        ),
         (fail, 'OSError: no bus'),
     ],
 )

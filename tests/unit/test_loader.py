@@ -120,7 +120,7 @@ class TestDriverFor:
         with pytest.raises(exception.NoMatchingDriver) as caught:
             self.choose(make('b'), make('a'), driver='gpu')
         assert str(caught.value) == (
-            "No driver for driver name 'gpu': loaded are: a, b"
+            "No driver for driver name 'gpu': the loaded drivers are: a, b"
         )
 
     def test_name_that_failed_to_load(self):
@@ -193,7 +193,7 @@ class TestDriverFor:
         with pytest.raises(exception.NoMatchingDriver) as caught:
             self.choose(make('a'), make('b', broken))
         assert caught.value.__cause__ is broken
-        assert "driver 'b' could not say" in str(caught.value)
+        assert "can_handle() of driver 'b' failed" in str(caught.value)
         assert 'RuntimeError: sysfs is gone' in str(caught.value)
 
 
@@ -212,7 +212,7 @@ class TestByName:
         with pytest.raises(exception.NoMatchingPlugin) as caught:
             found.plugin('xen')
         assert str(caught.value) == (
-            "Plugin 'xen' is unavailable: loaded are: p, q"
+            "Plugin 'xen' is unavailable: the loaded plugins are: p, q"
         )
         with pytest.raises(exception.NoMatchingPlugin) as caught:
             found.plugin('powervm')

@@ -16,6 +16,7 @@ import pytest
 
 import os_acc
 from os_acc import exception
+from os_acc import journal
 from os_acc import locking
 from os_acc import objects
 from os_acc import programming
@@ -33,8 +34,11 @@ def device(clean):
 
 @pytest.fixture
 def looking(device, tmp_path):
-    """The same with locks, as on a host whose journal does not exist yet."""
-    device.driver.connect(None, locking.Locks(str(tmp_path), 1.0))
+    """The same, connected to a journal that does not exist yet."""
+    device.driver.connect(
+        journal.Journal(str(tmp_path / 'state'), 1.0, read_only=True),
+        locking.Locks(str(tmp_path), 1.0),
+    )
     return device
 
 
@@ -68,11 +72,11 @@ def fill(slot, wanted=AES):
     return slot.program(wanted, lambda: None, lambda: None)
 
 
-def test_before_initialize_it_is_empty_and_nobody_may_change_it(device):
-    assert device.record() is None
-    assert device.inside() == programming.Wanted()
-    assert device.broken() is None
+def test_before_initialize_it_cannot_be_used(device):
     for ask in (
+        device.record,
+        device.inside,
+        device.broken,
         device.users,
         device.show,
         lambda: device.rank(AES),
@@ -92,7 +96,7 @@ def test_without_a_journal_it_only_shows(looking):
     assert (shown['function'], shown['users']) == (None, [])
     assert (shown['state'], shown['can be programmed now']) == ('ok', 'yes')
     acts = []
-    with pytest.raises(exception.LibraryNotInitialized):
+    with pytest.raises(exception.JournalError, match='for reading only'):
         looking.program(AES, lambda: None, lambda: acts.append(1))
     assert acts == []
 

@@ -178,7 +178,7 @@ def test_doctor(run, unreadable):
     assert f'os-acc van forget {VANS[0]}' in row['What to do']
     (row,) = [row for row in rows if row['Subject'].startswith('state path')]
     assert row['Finding'] == (
-        'the journal holds 1 VANs, and 1 that are unreadable'
+        'the journal holds 1 VANs, and 1 rows that are unreadable'
     )
 
 
@@ -219,7 +219,7 @@ def test_forget_an_unreadable_van(run, unreadable):
 def test_forget_a_van_whose_driver_is_gone(run, without_driver):
     result = run.fine('van', 'forget', VANS[0], '--yes')
     lines = result.out.splitlines()
-    assert "driver 'acme' is missing: loaded are: " in lines[0]
+    assert "driver 'acme' is missing: the loaded drivers are: " in lines[0]
     assert lines[2:4] == [
         '  driver    acme',
         '  handle    test/0000:0c:00.1',
@@ -232,7 +232,7 @@ def test_forget_a_van_whose_plugin_is_gone(run):
     change(run, lambda van: setattr(van, 'plugin', 'acme'))
     assert run('unplug', INSTANCE, '--van', VANS[0]).code == 1
     result = run.fine('van', 'forget', VANS[0], '--yes')
-    assert "plugin 'acme' is missing: loaded are: " in result.out
+    assert "plugin 'acme' is missing: the loaded plugins are: " in result.out
     assert states(run) == {VANS[1]: 'plugged'}
 
 
@@ -240,8 +240,8 @@ def test_forget_logs_the_ids(run, unreadable):
     result = run('-v', 'van', 'forget', VANS[0], '--yes')
     assert result.code == 0
     assert (
-        f'[instance: {INSTANCE}] [van: {VANS[0]}] forgotten: handle gone/x7 '
-        'on device fake:test:0000:0c:00.1 was not released'
+        f'[instance: {INSTANCE}] [van: {VANS[0]}] deleted from the journal: '
+        'handle gone/x7 on device fake:test:0000:0c:00.1 was not released'
     ) in result.err
 
 
@@ -255,7 +255,7 @@ def test_forget_refuses_what_can_be_released(run, unreadable):
 def test_forget_without_a_terminal_needs_yes(run, unreadable):
     result = run('van', 'forget', VANS[0], stdin='y\n')
     assert result.code == 2
-    assert 'standard input is no terminal' in result.err
+    assert 'standard input is not a terminal' in result.err
     assert '--yes' in result.err
     assert 'Nothing is undone' in result.out
     assert states(run) == BOTH
