@@ -25,6 +25,9 @@ from stevedore import named
 
 import os_acc
 
+# Loggers that are silent unless --verbose or --debug is given.
+_QUIET = ('os_acc', 'oslo.privsep', 'oslo_service', 'stevedore')
+
 INTERRUPTED = 130
 
 

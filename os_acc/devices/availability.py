@@ -10,7 +10,7 @@
 
 Discovery, selection, the check before a VAN takes a function, the privileged
 half and os-acc doctor all ask obstacles(), so that they agree. The caller
-passes what the journal knows as plain data, see Holder.
+passes what the journal knows as plain data, see allocated.Holder.
 
 This module does not check which processes and libvirt domains have the
 function open, because only root can see it. See privileged.device_users.
@@ -18,15 +18,13 @@ function open, because only root can see it. See privileged.device_users.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from collections.abc import Iterator
-from collections.abc import Sequence
 import dataclasses
 import enum
 import itertools
-from typing import Protocol
 
 from os_acc import exception
+from os_acc.devices import allocated
 from os_acc.devices import device_spec
 from os_acc.devices import host_use
 from os_acc.devices import open_files
@@ -82,79 +80,12 @@ class Obstacle:
         return exception.DeviceBusy(device=self.device, reason=self.text)
 
 
-class Holder(Protocol):
-    """A VAN as the journal knows it."""
-
-    @property
-    def handle(self) -> str | None:
-        """The identity of its handle, or of the handle that it requests."""
-
-    @property
-    def device(self) -> str | None:
-        """The handle's device: for a VF its PF. None: only requested yet."""
-
-    @property
-    def van_uuid(self) -> str: ...
-
-    @property
-    def instance_uuid(self) -> str: ...
-
-
-class Holders:
-    """The VANs that have or request handles, by handle and by device."""
-
-    def __init__(self, holders: Iterable[Holder] = ()) -> None:
-        self._by_handle: dict[str, Holder] = {}
-        self._by_device: dict[str, list[Holder]] = {}
-        for each in holders:
-            if each.handle is None:
-                continue
-            self._by_handle[each.handle] = each
-            if each.device is not None:
-                self._by_device.setdefault(each.device, []).append(each)
-
-    def __bool__(self) -> bool:
-        return bool(self._by_handle)
-
-    def of_function(self, address: str) -> Holder | None:
-        """The VAN that has a PCI function as a whole."""
-        return self._by_handle.get(f'pci/{address}')
-
-    def of_mdev(self, uuid: str) -> Holder | None:
-        """The VAN that has a mediated device."""
-        return self._by_handle.get(f'mdev/{uuid}')
-
-    def on(self, device: str) -> Sequence[Holder]:
-        """The VANs that have a device or a part of it."""
-        return self._by_device.get(device, ())
-
-
-@dataclasses.dataclass(frozen=True)
-class Taker:
-    """The VAN and the instance that want a function.
-
-    :ivar van_uuid: what this VAN has already is no obstacle
-    :ivar instance_uuid: this instance may have other functions of the same
-        IOMMU group
-    :ivar functions: addresses of the functions that the instance has or gets.
-        The host's use of them is no obstacle to others of their IOMMU group
-    """
-
-    van_uuid: str | None = None
-    instance_uuid: str | None = None
-    functions: frozenset[str] = frozenset()
-
-
-#: For discovery and reports, which ask for no VAN.
-ANYONE = Taker()
-
-
 def obstacles(
     function: pci.Function,
     spec: device_spec.Spec | None,
     bind: str,
-    taker: Taker = ANYONE,
-    holders: Holders | None = None,
+    taker: allocated.Taker = allocated.ANYONE,
+    holders: allocated.Holders | None = None,
     snapshot: host_use.Snapshot | None = None,
     as_root: bool = False,
     alone: bool = False,
@@ -171,7 +102,7 @@ def obstacles(
     :returns: all obstacles, the most important one first; nothing if the
         function is free
     """
-    holders = holders or Holders()
+    holders = holders or allocated.Holders()
     for kind, text in itertools.chain(
         _unsuitable(function, spec),
         _allocated(function, taker, holders) if holders else (),
@@ -219,7 +150,9 @@ def _unsuitable(
 
 
 def _allocated(
-    function: pci.Function, taker: Taker, holders: Holders
+    function: pci.Function,
+    taker: allocated.Taker,
+    holders: allocated.Holders,
 ) -> Iterator[tuple[Kind, str]]:
     """The VANs that have a function, a part of it, or all of its PF."""
     whole = holders.of_function(function.address)
@@ -234,7 +167,10 @@ def _allocated(
 
 
 def whole_obstacles(
-    address: str, device: str, taker: Taker, holders: Holders
+    address: str,
+    device: str,
+    taker: allocated.Taker,
+    holders: allocated.Holders,
 ) -> Iterator[Obstacle]:
     """Say which VAN has the whole of a device, when a part of it is wanted.
 
@@ -246,7 +182,7 @@ def whole_obstacles(
         yield Obstacle(Kind.ALLOCATED, device, _has(whole, 'it'))
 
 
-def _has(holder: Holder, what: str) -> str:
+def _has(holder: allocated.Holder, what: str) -> str:
     return (
         f'instance {holder.instance_uuid} has {what} (VAN {holder.van_uuid})'
     )
@@ -277,8 +213,8 @@ def _host_uses(
 
 def _group(
     function: pci.Function,
-    taker: Taker,
-    holders: Holders,
+    taker: allocated.Taker,
+    holders: allocated.Holders,
     snapshot: host_use.Snapshot | None,
 ) -> Iterator[tuple[Kind, str]]:
     """Check the IOMMU group, which VFIO gives to one guest as a whole."""
@@ -296,8 +232,8 @@ def _group(
 
 
 def _group_holders(
-    function: pci.Function, holders: Holders
-) -> Iterator[Holder]:
+    function: pci.Function, holders: allocated.Holders
+) -> Iterator[allocated.Holder]:
     """The VANs that have claimed the other functions of an IOMMU group."""
     for name in pci.group_members(function.iommu_group or ''):
         other = holders.of_function(name)
@@ -306,7 +242,7 @@ def _group_holders(
 
 
 def shares_group(
-    function: pci.Function, instance_uuid: str, holders: Holders
+    function: pci.Function, instance_uuid: str, holders: allocated.Holders
 ) -> bool:
     """Whether an instance has another function of an IOMMU group."""
     return any(
@@ -322,11 +258,15 @@ def is_alone(function: pci.Function) -> bool:
 
 
 def vfs_obstacles(
-    pf: pci.Function, taker: Taker = ANYONE, holders: Holders | None = None
+    pf: pci.Function,
+    taker: allocated.Taker = allocated.ANYONE,
+    holders: allocated.Holders | None = None,
 ) -> Iterator[Obstacle]:
     """Say why VFs cannot be created on a PF that has none."""
     device = f'PF {pf.address}'
-    yield from whole_obstacles(pf.address, device, taker, holders or Holders())
+    yield from whole_obstacles(
+        pf.address, device, taker, holders or allocated.Holders()
+    )
     if vfio.is_bound(pf):
         yield Obstacle(
             Kind.OPEN, device, f'it is bound to the VFIO driver {pf.driver}'
@@ -342,8 +282,8 @@ def vfs_obstacles(
 def vgpu_obstacles(
     vf: pci.Function,
     spec: device_spec.Spec,
-    taker: Taker = ANYONE,
-    holders: Holders | None = None,
+    taker: allocated.Taker = allocated.ANYONE,
+    holders: allocated.Holders | None = None,
 ) -> Iterator[Obstacle]:
     """Say why NVIDIA's vGPU type cannot be set on a VF.
 
@@ -367,7 +307,7 @@ def vgpu_obstacles(
             'manager and run sriov-manage',
         )
         return
-    for kind, text in _allocated(vf, taker, holders or Holders()):
+    for kind, text in _allocated(vf, taker, holders or allocated.Holders()):
         yield Obstacle(kind, device, text)
     if now != vgpu.NONE:
         yield Obstacle(

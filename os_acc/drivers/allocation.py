@@ -18,22 +18,23 @@ import contextlib
 from os_acc import driver
 from os_acc import exception
 from os_acc import objects
+from os_acc.devices import allocated
 from os_acc.devices import availability
 from os_acc.devices import device_spec
 from os_acc.devices import pci
 
 
-def holders(by: driver.DriverBase) -> availability.Holders:
+def holders(by: driver.DriverBase) -> allocated.Holders:
     """The VANs of this host that have or request handles, by the journal.
 
     :param by: a driver, which is connected to the journal
     """
-    return availability.Holders(by.handles())
+    return allocated.Holders(by.handles())
 
 
-def taker_of(by: driver.DriverBase, van: objects.VAN) -> availability.Taker:
+def taker_of(by: driver.DriverBase, van: objects.VAN) -> allocated.Taker:
     """Describe a VAN that wants a function, and its instance."""
-    return availability.Taker(
+    return allocated.Taker(
         van.uuid,
         van.instance_uuid,
         frozenset(functions_of(by.requests_of(van.instance_uuid))),
@@ -100,7 +101,7 @@ def check_not_whole(
     :param device: the device, for the error
     :raises DeviceBusy: if one has it
     """
-    taker = availability.Taker(van.uuid, van.instance_uuid)
+    taker = allocated.Taker(van.uuid, van.instance_uuid)
     check(availability.whole_obstacles(address, device, taker, holders(by)))
 
 

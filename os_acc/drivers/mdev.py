@@ -23,6 +23,7 @@ from os_acc import exception
 from os_acc import finding
 from os_acc import log
 from os_acc import objects
+from os_acc.devices import allocated
 from os_acc.devices import availability
 from os_acc.devices import device_spec
 from os_acc.devices import mdev
@@ -134,7 +135,7 @@ class MdevDriver(driver.DriverBase):
         spec: device_spec.Spec,
         types: list[mdev.Type],
         made: list[mdev.Mdev],
-        holders: availability.Holders,
+        holders: allocated.Holders,
     ) -> objects.Device:
         function = pci.find(parent) if pci.is_address(parent) else None
         # The types share the capacity of the parent, so count only the type
@@ -144,7 +145,7 @@ class MdevDriver(driver.DriverBase):
         unused = sum(holders.of_mdev(each.uuid) is None for each in there)
         if any(
             availability.whole_obstacles(
-                parent, parent, availability.ANYONE, holders
+                parent, parent, allocated.ANYONE, holders
             )
         ):
             free = 0
@@ -311,7 +312,7 @@ class MdevDriver(driver.DriverBase):
         return device_spec.load(CONF)
 
 
-def _status(uuid: str, holders: availability.Holders) -> str:
+def _status(uuid: str, holders: allocated.Holders) -> str:
     holder = holders.of_mdev(uuid)
     if holder is None:
         return 'no VAN has it'

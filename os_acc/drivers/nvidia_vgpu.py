@@ -27,6 +27,7 @@ from os_acc import exception
 from os_acc import finding
 from os_acc import log
 from os_acc import objects
+from os_acc.devices import allocated
 from os_acc.devices import availability
 from os_acc.devices import device_spec
 from os_acc.devices import pci
@@ -72,7 +73,7 @@ class NvidiaVGPUDriver(driver.DriverBase):
         pf: pci.Function,
         spec: device_spec.Spec,
         vfs: list[pci.Function],
-        holders: availability.Holders,
+        holders: allocated.Holders,
     ) -> objects.Device:
         return objects.Device(
             address=pf.address,
@@ -86,7 +87,7 @@ class NvidiaVGPUDriver(driver.DriverBase):
             handles_free=sum(
                 not any(
                     availability.vgpu_obstacles(
-                        vf, spec, availability.ANYONE, holders
+                        vf, spec, allocated.ANYONE, holders
                     )
                 )
                 for vf in vfs

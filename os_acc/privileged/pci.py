@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from oslo_config import cfg
 
 from os_acc import exception
+from os_acc.devices import allocated
 from os_acc.devices import availability
 from os_acc.devices import device_spec
 from os_acc.devices import modules
@@ -73,7 +74,7 @@ def _check_available(address: str, siblings: Sequence[str]) -> None:
         function,
         device_spec.load(cfg.CONF).find(function),
         device_spec.BIND_OS_ACC,
-        availability.Taker(functions=frozenset(siblings)),
+        allocated.Taker(functions=frozenset(siblings)),
         as_root=True,
     ):
         raise obstacle.error()

@@ -46,13 +46,8 @@ class Command:
 
     def __call__(self, *arguments, stdin='', terminal=False):
         root = logging.getLogger()
-        loggers = [
-            root,
-            *map(
-                logging.getLogger,
-                ('os_acc', 'oslo.privsep', 'oslo_service', 'stevedore'),
-            ),
-        ]
+        names = ('os_acc', 'oslo.privsep', 'oslo_service', 'stevedore')
+        loggers = [root, *map(logging.getLogger, names)]
         levels = [logger.level for logger in loggers]
         handlers = list(root.handlers)
         self._capsys.readouterr()

@@ -25,6 +25,7 @@ import pytest
 
 import os_acc
 from os_acc import exception
+from os_acc.devices import allocated
 from os_acc.devices import availability
 from os_acc.devices import device_spec
 from os_acc.devices import pci
@@ -260,7 +261,7 @@ def test_a_request_alone_does_not_share_a_group(kernel):
     function = pci.get(devices.SHARED)
     handle = f'pci/{devices.SHARED_NIC}'
     for device, shares in ((None, False), (devices.SHARED_NIC, True)):
-        holders = availability.Holders([Holder(handle, device)])
+        holders = allocated.Holders([Holder(handle, device)])
         assert (
             availability.shares_group(function, 'instance', holders) is shares
         )
@@ -270,14 +271,14 @@ def test_a_request_alone_does_not_share_a_group(kernel):
 def test_a_van_is_no_obstacle_to_itself(kernel):
     devices.furnish(kernel)
     function, spec = pci.get(devices.GPU), device_spec.Spec()
-    holders = availability.Holders(
+    holders = allocated.Holders(
         [Holder(None, None), Holder(f'pci/{devices.GPU}', devices.GPU)]
     )
     for van_uuid, kinds in (
         ('van', []),
         ('another', [availability.Kind.ALLOCATED]),
     ):
-        taker = availability.Taker(van_uuid, 'instance')
+        taker = allocated.Taker(van_uuid, 'instance')
         found = availability.obstacles(
             function, spec, 'os-acc', taker, holders
         )

@@ -18,6 +18,7 @@ import re
 import os_resource_classes as resource_classes
 
 from os_acc import objects
+from os_acc.devices import allocated
 from os_acc.devices import availability
 from os_acc.devices import device_spec
 from os_acc.devices import host_use
@@ -109,7 +110,7 @@ def devices(
     driver: str,
     specs: device_spec.Specs,
     bind: str,
-    holders: availability.Holders,
+    holders: allocated.Holders,
 ) -> list[objects.Device]:
     """Report the PCI functions of this host, VFs as a part of their PF.
 
@@ -151,7 +152,7 @@ def _free(
     functions: Sequence[pci.Function],
     spec: device_spec.Spec,
     bind: str,
-    holders: availability.Holders,
+    holders: allocated.Holders,
     snapshot: host_use.Snapshot,
 ) -> int:
     """Count those of a PF's VFs, or of one function, that can be taken."""

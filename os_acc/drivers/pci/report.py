@@ -17,6 +17,7 @@ from typing import Any
 from os_acc import driver
 from os_acc import exception
 from os_acc import finding
+from os_acc.devices import allocated
 from os_acc.devices import availability
 from os_acc.devices import device_spec
 from os_acc.devices import mdev
@@ -114,7 +115,7 @@ def status(
     by: driver.DriverBase,
     function: pci.Function,
     specs: device_spec.Specs,
-    holders: availability.Holders,
+    holders: allocated.Holders,
 ) -> tuple[str, str, str]:
     """Whether a function could be given out now.
 

@@ -1,0 +1,86 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Who has which device, as the journal knows it, in plain data.
+
+The package devices lies below the journal, so callers pass this in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Sequence
+import dataclasses
+from typing import Protocol
+
+
+class Holder(Protocol):
+    """A VAN as the journal knows it."""
+
+    @property
+    def handle(self) -> str | None:
+        """The identity of its handle, or of the handle that it requests."""
+
+    @property
+    def device(self) -> str | None:
+        """The handle's device: for a VF its PF. None: only requested yet."""
+
+    @property
+    def van_uuid(self) -> str: ...
+
+    @property
+    def instance_uuid(self) -> str: ...
+
+
+class Holders:
+    """The VANs that have or request handles, by handle and by device."""
+
+    def __init__(self, holders: Iterable[Holder] = ()) -> None:
+        self._by_handle: dict[str, Holder] = {}
+        self._by_device: dict[str, list[Holder]] = {}
+        for each in holders:
+            if each.handle is None:
+                continue
+            self._by_handle[each.handle] = each
+            if each.device is not None:
+                self._by_device.setdefault(each.device, []).append(each)
+
+    def __bool__(self) -> bool:
+        return bool(self._by_handle)
+
+    def of_function(self, address: str) -> Holder | None:
+        """The VAN that has a PCI function as a whole."""
+        return self._by_handle.get(f'pci/{address}')
+
+    def of_mdev(self, uuid: str) -> Holder | None:
+        """The VAN that has a mediated device."""
+        return self._by_handle.get(f'mdev/{uuid}')
+
+    def on(self, device: str) -> Sequence[Holder]:
+        """The VANs that have a device or a part of it."""
+        return self._by_device.get(device, ())
+
+
+@dataclasses.dataclass(frozen=True)
+class Taker:
+    """The VAN and the instance that want a function.
+
+    :ivar van_uuid: what this VAN has already is no obstacle
+    :ivar instance_uuid: this instance may have other functions of the same
+        IOMMU group
+    :ivar functions: addresses of the functions that the instance has or gets.
+        The host's use of them is no obstacle to others of their IOMMU group
+    """
+
+    van_uuid: str | None = None
+    instance_uuid: str | None = None
+    functions: frozenset[str] = frozenset()
+
+
+#: For discovery and reports, which ask for no VAN.
+ANYONE = Taker()
