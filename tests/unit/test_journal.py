@@ -722,7 +722,8 @@ def test_many_processes_want_the_same_handles(opened, state_path):
             'for number in range(20):',
             '    with contextlib.suppress(exception.DeviceBusy):',
             '        made.add([make_entry(claim=f"h{number}")])',
-            '        print(number)',
+            # One write: the children share one standard output.
+            '        os.write(1, f"{number}\\n".encode())',
         ]
     )
     won = [int(n) for n in run_children(5, state_path, script)]
