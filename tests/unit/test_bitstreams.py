@@ -483,7 +483,7 @@ def test_an_image(glance, cache):
         assert found.sha256 == DIGEST
     assert [path.name[:7] for path in cache.iterdir()] == ['sha512-']
     assert fetch(image, 'aes') == CONTENT
-    assert 'has function aes, expected sha' in refused(image, 'sha')
+    assert 'its function is aes, expected sha' in refused(image, 'sha')
     path = f'/image/v2/images/{image}/file'
     assert glance.downloads(path) == [None]
 
