@@ -484,7 +484,7 @@ def test_a_vf_that_has_no_link_to_its_pf_yet(here, monkeypatch):
     monkeypatch.setattr(pci_driver.PCIDriver, 'lock', late)
     err = refused(devices.pci(devices.VFS[0]))
     assert isinstance(err, exception.DeviceBusy)
-    assert 'are being made now' in str(err)
+    assert 'are being made' in str(err)
 
 
 def test_a_driver_that_has_not_let_go(here):

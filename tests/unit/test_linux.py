@@ -129,7 +129,7 @@ def test_an_override_that_cannot_be_told(here, monkeypatch):
     monkeypatch.setattr(
         pci.Function, 'driver_override', property(lambda _: go_on.wait(30))
     )
-    with pytest.raises(exception.Timeout, match='the driver_override of'):
+    with pytest.raises(exception.Timeout, match='driver_override of PCI'):
         vfio.read_binding(pci.get(devices.GPU), 0.1)
     go_on.set()
 
