@@ -103,8 +103,16 @@ def obstacles(
         function is free
     """
     holders = holders or allocated.Holders()
+    whole = holders.of_function(function.address)
+    # The VAN has the function since before a reboot, or its claim was checked
+    # before root was asked.
+    claimed = as_root or (
+        whole is not None
+        and whole.device is not None
+        and whole.van_uuid == taker.van_uuid
+    )
     for kind, text in itertools.chain(
-        _unsuitable(function, spec),
+        _unsuitable(function, spec, claimed),
         _allocated(function, taker, holders) if holders else (),
         _host_uses(function, snapshot, as_root),
         () if alone else _group(function, taker, holders, snapshot),
@@ -123,7 +131,7 @@ def _not_bound(function: pci.Function) -> Iterator[tuple[Kind, str]]:
 
 
 def _unsuitable(
-    function: pci.Function, spec: device_spec.Spec | None
+    function: pci.Function, spec: device_spec.Spec | None, claimed: bool
 ) -> Iterator[tuple[Kind, str]]:
     if spec is None:
         yield Kind.NOT_OFFERED, '[os_acc] device_spec does not name it'
@@ -133,7 +141,8 @@ def _unsuitable(
             '[os_acc] device_spec offers it for mdevs or vGPUs only',
         )
     elif (
-        function.is_pf
+        not claimed
+        and function.is_pf
         and spec.num_vfs is not None
         and not sriov.future_addresses(function.address, spec.num_vfs)
     ):
@@ -178,7 +187,11 @@ def whole_obstacles(
     :param device: the device, for the error
     """
     whole = holders.of_function(address)
-    if whole is not None and whole.van_uuid != taker.van_uuid:
+    if whole is None or whole.van_uuid == taker.van_uuid:
+        return
+    # A VAN that only requests the device does not have it yet. Both claim
+    # under the lock of the device, so one of them sees the other.
+    if whole.device is not None:
         yield Obstacle(Kind.ALLOCATED, device, _has(whole, 'it'))
 
 

@@ -283,3 +283,27 @@ def test_a_van_is_no_obstacle_to_itself(kernel):
             function, spec, 'os-acc', taker, holders
         )
         assert [obstacle.kind for obstacle in found] == kinds
+
+
+@pytest.mark.parametrize('device, busy', [(None, False), (devices.PF, True)])
+def test_a_request_alone_does_not_take_a_device_whole(device, busy):
+    holders = allocated.Holders([Holder(f'pci/{devices.PF}', device)])
+    taker = allocated.Taker('another', 'instance')
+    found = availability.whole_obstacles(devices.PF, 'D', taker, holders)
+    assert bool(list(found)) is busy
+
+
+@pytest.mark.parametrize(
+    'van_uuid, kinds',
+    [('van', []), ('another', [availability.Kind.ALLOCATED])],
+)
+def test_a_pf_that_a_van_has_stays_its_own(kernel, van_uuid, kinds):
+    """After a reboot, although num_vfs has become impossible meanwhile."""
+    devices.furnish(kernel)
+    function = pci.get(devices.PF)
+    spec = device_spec.Spec(num_vfs=65535)
+    holders = allocated.Holders([Holder(f'pci/{devices.PF}', devices.PF)])
+    taker = allocated.Taker(van_uuid, 'instance')
+    found = availability.obstacles(function, spec, 'os-acc', taker, holders)
+    unsuitable = [availability.Kind.UNSUITABLE] if kinds else []
+    assert [obstacle.kind for obstacle in found] == unsuitable + kinds
