@@ -130,13 +130,13 @@ def start(script, *arguments):
 
 
 def finish(child, order=None):
-    out, err = child.communicate(order, timeout=60)
+    out, err = child.communicate(order, timeout=300)
     assert child.returncode == 0, err
     return out
 
 
 @pytest.mark.parametrize(
-    ('held', 'timeout', 'end'), [(2.0, 30, 'written'), (3.0, 1, 'busy')]
+    ('held', 'timeout', 'end'), [(4.0, 30, 'written'), (6.0, 3, 'busy')]
 )
 def test_the_hub_ticks_while_another_process_writes(
     state_path, held, timeout, end, report
@@ -160,8 +160,8 @@ def test_the_hub_ticks_while_another_process_writes(
     assert found['rows'] == (5 if end == 'written' else 1)
     assert found['took'] > 0.9
     # It stood still for all of the time, once.
-    assert found['longest'] < 0.5
-    assert found['read'] < 0.5
+    assert found['longest'] < 0.75 * held
+    assert found['read'] < 0.75 * held
     report(
         f'eventlet: a writer of {held:g} s stopped the hub for at most '
         f'{found["longest"] * 1000:.0f} ms, readers for '

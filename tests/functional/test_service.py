@@ -19,7 +19,7 @@ import time
 import pytest
 
 SERVICE = pathlib.Path(__file__).with_name('service.py')
-SECONDS = 120
+SECONDS = 300
 
 
 @pytest.mark.parametrize('backend', ['threading', 'eventlet'])

@@ -678,7 +678,7 @@ def finish(child):
 
     :returns: what it printed
     """
-    out, err = child.communicate(timeout=60)
+    out, err = child.communicate(timeout=300)
     assert child.returncode == 0, err
     return out.strip()
 

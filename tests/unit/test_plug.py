@@ -78,7 +78,7 @@ def test_the_van_says_its_state_at_each_step(host):
 
 
 def test_preparation_is_parallel(host):
-    together = threading.Barrier(6, timeout=5)
+    together = threading.Barrier(6, timeout=30)
     host.calls.on('prepareVAN', lambda van: together.wait())
     os_acc.plug(host.instance(), host.requests(6))
 
@@ -281,7 +281,7 @@ def test_an_interrupt_while_preparing_waits_for_the_drivers(
 
     requests = host.requests(3)
     ended = []
-    together = threading.Barrier(3, timeout=5)
+    together = threading.Barrier(3, timeout=30)
 
     def prepare(van):
         together.wait()
