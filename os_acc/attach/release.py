@@ -149,16 +149,34 @@ def _mark(
 
     :returns: the entries that may be undone
     """
-    # If this write fails, a VAN whose row says "plugged" must keep its
-    # device. A row in any other state already says that there is something to
-    # undo.
-    half_done = [e for e in entries if e.van.state != states.PLUGGED]
     try:
         host.journal.mark(entries, states.UNPLUGGING)
     except Exception as err:
         result.journal_errors.append(_journal_error(host, err))
-        return half_done
+        return _half_done(host, entries)
     return list(entries)
+
+
+def _half_done(
+    host: host_module.Host, entries: Sequence[journal.Entry]
+) -> list[journal.Entry]:
+    """Return the entries whose rows are not in state plugged.
+
+    Their rows already say that there is something to undo. A VAN whose row
+    says "plugged" must keep its device.
+    """
+    plugged = {e.van.uuid for e in entries if e.van.state == states.PLUGGED}
+    if plugged:
+        # The write of this state may be the one that failed.
+        try:
+            plugged &= {
+                van.uuid
+                for van in host.journal.vans(entries[0].van.instance_uuid)
+                if van.state == states.PLUGGED
+            }
+        except Exception as err:
+            LOG.warning('Cannot read the states: %s', exception.describe(err))
+    return [e for e in entries if e.van.uuid not in plugged]
 
 
 def _unplug(
