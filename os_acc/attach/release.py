@@ -149,23 +149,16 @@ def _mark(
 
     :returns: the entries that may be undone
     """
+    # If this write fails, a VAN whose row says "plugged" must keep its
+    # device. A row in any other state already says that there is something to
+    # undo.
+    plugged = {e.van.uuid for e in entries if e.van.state == states.PLUGGED}
     try:
         host.journal.mark(entries, states.UNPLUGGING)
     except Exception as err:
         result.journal_errors.append(_journal_error(host, err))
-        return _half_done(host, entries)
-    return list(entries)
-
-
-def _half_done(
-    host: host_module.Host, entries: Sequence[journal.Entry]
-) -> list[journal.Entry]:
-    """Return the entries whose rows are not in state plugged.
-
-    Their rows already say that there is something to undo. A VAN whose row
-    says "plugged" must keep its device.
-    """
-    plugged = {e.van.uuid for e in entries if e.van.state == states.PLUGGED}
+    else:
+        return list(entries)
     if plugged:
         # The write of this state may be the one that failed.
         try:

@@ -116,8 +116,6 @@ class Commits:
             self._leave(write, batch)
         if write.error is not None:
             raise write.error
-        if not write.done:
-            raise self._interrupted()
         result: _R = write.result
         return result
 

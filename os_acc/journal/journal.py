@@ -78,14 +78,6 @@ class Journal:
         """
         return database.identity(self.path) is not None
 
-    def check(self) -> None:
-        """See that there is a sound journal.
-
-        :raises JournalMissing: if there is none yet
-        :raises JournalError: if it cannot be used; says why and what to do
-        """
-        self._connections.read(lambda db: None)
-
     def entries(self, instance_uuid: str | None = None) -> list[codec.Entry]:
         """Read the readable rows, in the order in which they were added.
 

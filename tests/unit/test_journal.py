@@ -426,6 +426,7 @@ def test_vans_on_a_device_in_every_state(opened):
     assert isinstance(found, objects.VANList)
     assert list(found) == [entry.van for entry in entries]
     assert len(opened.vans_on('0000:0d:00.0')) == 0
+    assert list(opened.vans_on(None)) == list(opened.vans())
 
 
 def test_unsettled_instances(opened):

@@ -30,6 +30,11 @@ from test_journal import uuids
 from os_acc import exception
 from os_acc import journal
 from os_acc.journal import forking
+from os_acc.journal import rows
+
+
+class Interrupt(BaseException):
+    pass
 
 
 @pytest.fixture
@@ -189,6 +194,45 @@ def test_a_fork_inside_a_use_of_the_same_thread(opened):
     wait(pid)
 
 
+def test_a_use_that_ends_in_the_child(opened):
+    """The child may leave the block in which its parent forked."""
+    add(opened)
+    block = forking.in_use(opened.path)
+    with block:
+        pid = fork(lambda: block.__exit__(None, None, None))
+        wait(pid)
+    add(opened)
+    assert len(opened.entries()) == 2
+
+
+def test_a_fork_inside_a_write(opened, monkeypatch):
+    """A write of a forked child is given up, and its parent's is done."""
+    update, pids = rows.insert, []
+
+    def insert(db, row):
+        monkeypatch.setattr(rows, 'insert', update)
+        pids.append(os.fork())
+        if pids == [0]:
+            signal.alarm(30)
+            raise Interrupt
+        update(db, row)
+
+    monkeypatch.setattr(rows, 'insert', insert)
+    entry = make_entry()
+    try:
+        opened.add([entry])
+    except BaseException as err:
+        if pids == [0]:
+            os._exit(0 if isinstance(err, Interrupt) else 1)
+        raise
+    if pids == [0]:
+        os._exit(1)
+    wait(pids[0])
+    assert opened.entries() == [entry]
+    with raw(opened.path) as db:
+        assert db.execute('PRAGMA integrity_check').fetchone() == ('ok',)
+
+
 def test_a_transaction_that_does_not_end(opened, monkeypatch):
     monkeypatch.setattr(forking, 'LONGEST_WAIT', 0.2)
     add(opened)
@@ -211,10 +255,6 @@ def test_a_transaction_that_does_not_end(opened, monkeypatch):
         thread.join(5)
     wait(fork(functools.partial(add, opened)))
     assert len(opened.entries()) == 3
-
-
-class Interrupt(BaseException):
-    pass
 
 
 @pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')

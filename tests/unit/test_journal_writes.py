@@ -55,9 +55,14 @@ class Connection(sqlite3.Connection):
     then: BaseException | None = None
     #: Called before each transaction, and before each commit.
     before_begin = before_commit = staticmethod(lambda: None)
+    #: Returns an error that rolls the whole transaction back, or None.
+    before_statement = staticmethod(lambda statement: None)
 
     def execute(self, statement, *values):
         cls = type(self)
+        if (fatal := cls.before_statement(statement)) is not None:
+            super().execute('ROLLBACK')
+            raise fatal
         if statement == 'BEGIN IMMEDIATE':
             cls.before_begin()
         if statement != 'COMMIT':
@@ -161,6 +166,30 @@ def test_an_error_of_the_commit_reaches_all(connection, opened):
     assert opened.entries() == []
     add()
     assert len(opened.entries()) == 1
+
+
+def test_a_transaction_that_sqlite_rolls_back(connection, opened):
+    """sqlite may do so if the disk is full. No write of it is on the disk."""
+    good = make_entry()
+    opened.add([good])
+
+    def roll_back(statement):
+        if statement.startswith('UPDATE'):
+            connection.before_statement = staticmethod(lambda *_: None)
+            return sqlite3.OperationalError('database or disk is full')
+        return None
+
+    connection.before_statement = staticmethod(roll_back)
+    errors = all_at_once(
+        opened,
+        lambda: opened.add([make_entry()]),
+        lambda: opened.mark([good], 'unplugging'),
+    )
+    assert [str(err) for err in errors] == [
+        f'Journal {opened.path}: database or disk is full'
+    ] * 2
+    assert opened.entries() == [good]
+    opened.mark([good], 'unplugging')
 
 
 def test_an_error_of_a_commit_that_worked_is_none(connection, opened):
@@ -376,3 +405,72 @@ def test_a_journal_that_is_renamed_during_a_commit(
     monkeypatch.setattr(database, 'identity', renamed)
     with pytest.raises(exception.JournalError, match='renamed or replaced'):
         opened.add([make_entry(instance=new_uuid(), handle=named('h'))])
+
+
+def test_a_journal_replaced_while_it_is_opened(
+    opened, state_path, tmp_path, monkeypatch
+):
+    """Whoever connects then reads the new file, not the old one."""
+    other = str(tmp_path / 'other')
+    with contextlib.closing(journal.Journal(other, 10)) as made:
+        made.add([make_entry()])
+        expected = made.entries()
+    opened.close()
+    connect = database.connect
+
+    def replace(path):
+        monkeypatch.setattr(database, 'connect', connect)
+        db = connect(path)
+        for name in os.listdir(other):
+            os.replace(
+                os.path.join(other, name), os.path.join(state_path, name)
+            )
+        return db
+
+    with contextlib.closing(journal.Journal(state_path, 10)) as made:
+        monkeypatch.setattr(database, 'connect', replace)
+        assert made.entries() == expected
+        assert database.connect is connect
+
+
+def test_a_journal_removed_just_after_its_check(opened, monkeypatch):
+    aside = opened.path + '.aside'
+    os.rename(opened.path, aside)
+    prepare = journal_file.prepare
+
+    def remove(*args, **kwargs):
+        os.rename(aside, opened.path)
+        prepare(*args, **kwargs)
+        os.unlink(opened.path)
+
+    monkeypatch.setattr(journal_file, 'prepare', remove)
+    with pytest.raises(exception.JournalError, match='removed just now'):
+        opened.entries()
+
+
+def test_a_damaged_journal_that_cannot_be_renamed(state_path, monkeypatch):
+    with contextlib.closing(journal.Journal(state_path, 10)) as made:
+        path = made.path
+    with open(path, 'w', encoding='utf-8') as file:
+        file.write('no journal\n' * 1000)
+
+    def fail(*_args, **_kwargs):
+        raise PermissionError(1, 'Operation not permitted')
+
+    for name in ('link', 'rename'):
+        monkeypatch.setattr(os, name, fail)
+    with pytest.raises(exception.JournalError, match='cannot rename it'):
+        journal.Journal(state_path, 10)
+    assert os.path.exists(path)
+
+
+def test_a_journal_that_was_never_created(tmp_path):
+    """Only a journal that is opened for reading may be missing."""
+    opened = journal.Journal(str(tmp_path / 'state'), 10)
+    opened.close()
+    reading = journal.Journal(str(tmp_path / 'none'), 10, read_only=True)
+    assert reading.entries() == []
+    reading.read_only = False
+    with pytest.raises(exception.JournalMissing):
+        reading.entries()
+    reading.close()

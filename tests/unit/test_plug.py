@@ -709,6 +709,86 @@ def test_a_journal_that_fails_in_the_plug_undoes_it(host, monkeypatch, when):
     assert host.states() == {}
 
 
+def test_an_interrupt_of_the_first_write_is_undone(host, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(LostCommit, 'wanted', lambda self, entries: True)
+        LostCommit(patch, 'add', KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            os_acc.plug(host.instance(), host.requests(2))
+    assert host.calls.log == []
+    assert host.states() == {}
+
+
+@pytest.mark.parametrize('readable', [True, False])
+def test_a_journal_that_fails_from_the_last_write_on(
+    host, monkeypatch, readable, caplog
+):
+    """Devices are released only if the journal says they are not plugged."""
+    from os_acc import journal
+
+    instance, requests = host.instance(), host.requests(2)
+
+    def fail(self, *args, **kwargs):
+        raise exception.JournalError(path='j', reason='disk is full')
+
+    with monkeypatch.context() as patch:
+
+        def break_down(van):
+            for name in ('save_all', 'mark', 'settle'):
+                patch.setattr(journal.Journal, name, fail)
+            if not readable:
+                patch.setattr(journal.Journal, 'vans', fail)
+
+        host.calls.on('postplug', break_down)
+        with pytest.raises(exception.PlugException):
+            os_acc.plug(instance, requests)
+    assert set(host.calls.of('unprepareVAN')) == set(
+        uuids(requests) if readable else []
+    )
+    assert ('Cannot read the states' in caplog.text) == (not readable)
+    assert set(host.states().values()) == {'plugging'}
+    os_acc.recover()
+    assert host.states() == {}
+
+
+def test_any_error_of_the_journal_in_the_undo_is_told(host, monkeypatch):
+    """An error that is not os-acc's own is raised as a JournalError."""
+    from os_acc import journal
+
+    host.calls.on('postplug', RuntimeError('boom'))
+
+    def fail(self, *args, **kwargs):
+        raise ValueError('no such codec')
+
+    with monkeypatch.context() as patch:
+        patch.setattr(journal.Journal, 'settle', fail)
+        with pytest.raises(exception.PlugException) as caught:
+            os_acc.plug(host.instance(), host.requests(1))
+    (undo,) = caught.value.undo_errors
+    assert isinstance(undo, exception.JournalError)
+    assert isinstance(undo.__cause__, ValueError)
+    assert 'no such codec' in str(undo)
+
+
+def test_a_driver_that_sets_no_function_fails(host, monkeypatch):
+    """A guest that asked for a function does not get a device without it."""
+    monkeypatch.setattr(host.driver, 'programs', True)
+    with pytest.raises(exception.PlugException, match='aes') as caught:
+        os_acc.plug(host.instance(), [host.request(function_id='aes')])
+    assert isinstance(caught.value.__cause__, exception.FunctionMissing)
+    assert host.states() == {}
+
+
+def test_a_driver_may_leave_the_device_unset(host, monkeypatch):
+    def prepare(van, request, instance_info):
+        van.handle = objects.TestHandle(name='mine')
+        van.save()
+
+    monkeypatch.setattr(host.driver, 'prepareVAN', prepare)
+    (van,) = os_acc.plug(host.instance(), host.requests(1))
+    assert (van.device, van.state) == (None, 'plugged')
+
+
 def test_plug_needs_initialize(clean):
     for call in (
         lambda: os_acc.plug(None, []),
