@@ -20,6 +20,7 @@ from collections.abc import Callable
 from collections.abc import Sequence
 import functools
 import pathlib
+import socket
 from typing import Any
 import uuid
 
