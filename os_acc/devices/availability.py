@@ -18,6 +18,7 @@ function open, because only root can see it. See privileged.device_users.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Iterator
 import dataclasses
 import enum
@@ -31,6 +32,7 @@ from os_acc.devices import open_files
 from os_acc.devices import pci
 from os_acc.devices import sriov
 from os_acc.devices import vfio
+from os_acc.devices import vfio_rules
 from os_acc.devices import vgpu
 
 NO_IOMMU_GROUP = (
@@ -89,6 +91,7 @@ def obstacles(
     snapshot: host_use.Snapshot | None = None,
     as_root: bool = False,
     alone: bool = False,
+    refused: Iterable[str] | None = None,
 ) -> Iterator[Obstacle]:
     """Say why a PCI function cannot be taken as a whole.
 
@@ -99,11 +102,15 @@ def obstacles(
     :param as_root: this process is root: also find block devices that the
         host has opened exclusively
     :param alone: the caller knows that it is alone in its IOMMU group
+    :param refused: what vfio_refusals() says of it, or of a VF of the same PF;
+        None: it is called here
     :returns: all obstacles, the most important one first; nothing if the
         function is free
     """
     holders = holders or allocated.Holders()
     whole = holders.of_function(function.address)
+    if refused is None:
+        refused = vfio_refusals(function, spec)
     # The VAN has the function since before a reboot, or its claim was checked
     # before root was asked.
     claimed = as_root or (
@@ -113,12 +120,30 @@ def obstacles(
     )
     for kind, text in itertools.chain(
         _unsuitable(function, spec, claimed),
+        ((Kind.UNSUITABLE, text) for text in refused),
         _allocated(function, taker, holders) if holders else (),
         _host_uses(function, snapshot, as_root),
         () if alone else _group(function, taker, holders, snapshot),
         _not_bound(function) if bind == device_spec.BIND_NONE else (),
     ):
         yield Obstacle(kind, f'PCI function {function.address}', text)
+
+
+def vfio_refusals(
+    function: pci.Function, spec: device_spec.Spec | None
+) -> Iterator[str]:
+    """Say why the kernel would refuse a function for a guest.
+
+    The answer is the same for all VFs of a PF, unless VFIO has one already.
+
+    :returns: a clause for each reason
+    """
+    driver = vfio.driver_for(function, spec or device_spec.Spec())
+    if not vfio.is_bound(function):
+        text = vfio_rules.denied(function, driver)
+        if text is not None:
+            yield text
+    yield from vfio_rules.unattachable(function)
 
 
 def _not_bound(function: pci.Function) -> Iterator[tuple[Kind, str]]:

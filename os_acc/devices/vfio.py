@@ -20,6 +20,7 @@ import logging
 import os
 
 from os_acc import exception
+from os_acc.devices import device_spec
 from os_acc.devices import modules
 from os_acc.devices import operation_lock
 from os_acc.devices import pci
@@ -64,9 +65,56 @@ def read_binding(function: pci.Function, seconds: float) -> Binding:
 
 
 def is_bound(function: pci.Function) -> bool:
-    """Whether a function is bound to vfio-pci or a variant of it."""
-    return function.driver is not None and modules.is_vfio_driver(
-        function.driver
+    """Whether a function is bound to vfio-pci or a variant of it.
+
+    A function on a VFIO driver has a folder vfio-dev (drivers/vfio/vfio_main.c
+    from Linux 6.1 on); libvirt goes by it as well (src/util/virpci.c). On an
+    older kernel a variant is known by modules.alias only. A VF that NVIDIA's
+    driver keeps for vGPUs has vfio-dev too, but that driver is no variant of
+    vfio-pci: the VF is useless to a guest until it has a vGPU type.
+    """
+    if function.driver is None:
+        return False
+    return modules.is_vfio_driver(function.driver) or (
+        'vfio-dev' in function.entries and 'nvidia' not in function.entries
+    )
+
+
+def driver_for(function: pci.Function, spec: device_spec.Spec) -> str:
+    """The module of the VFIO driver that os-acc binds a function to.
+
+    It is the entry's vfio_driver if that is set. Otherwise it is what
+    modules.alias says, which cannot be read in a container without the host's
+    /lib/modules: then it is vfio-pci.
+
+    :param spec: the entry of device_spec for it
+    :raises InvalidRequest: if vfio_driver is not the name of a VFIO driver
+    """
+    chosen = spec.vfio_driver
+    if chosen is None:
+        return modules.vfio_driver(function.modalias)
+    if not modules.is_name(chosen) or 'vfio' not in chosen:
+        raise exception.InvalidRequest(
+            subject='[os_acc] device_spec',
+            field='vfio_driver',
+            value=chosen,
+            expected='the name of a VFIO driver, such as vfio-pci or '
+            'mlx5_vfio_pci',
+        )
+    return chosen
+
+
+def has_groups() -> bool:
+    """Whether the kernel gives functions to guests by their IOMMU group.
+
+    A kernel without CONFIG_VFIO_GROUP has no file for a group, only one for
+    each device, which a guest uses with iommufd. The kernel makes the class
+    vfio for groups and the class vfio-dev for devices (drivers/vfio/group.c,
+    vfio_main.c) when the module vfio is loaded. As long as it is not, the
+    answer is True.
+    """
+    return os.path.isdir(f'{sysfs.SYS}/class/vfio') or not os.path.isdir(
+        f'{sysfs.SYS}/class/vfio-dev'
     )
 
 
@@ -128,8 +176,15 @@ def bind(address: str, driver: str, seconds: float) -> None:
             'firmware, and boot with intel_iommu=on or the equivalent of '
             'the platform',
         )
-    path = node(group)
-    waiting.until(lambda: os.path.exists(path), seconds, path)
+    if has_groups():
+        path = node(group)
+        waiting.until(lambda: os.path.exists(path), seconds, path)
+        return
+    waiting.until(
+        lambda: any(os.path.exists(f) for f in nodes(pci.folder(address))),
+        seconds,
+        f'a file in {sysfs.DEV}/vfio/devices for PCI function {address}',
+    )
 
 
 def restore(address: str, to: Binding, seconds: float) -> None:

@@ -47,10 +47,11 @@ def take(
     function = arguments.function(address)
     allowed = arguments.addresses(siblings)
     seconds = arguments.seconds(seconds)
-    if not modules.same(driver, modules.vfio_driver(function.modalias)):
-        arguments.refuse(
-            'driver', driver, modules.vfio_driver(function.modalias)
-        )
+    expected = vfio.driver_for(
+        function, device_spec.load(cfg.CONF).check(function)
+    )
+    if not modules.same(driver, expected):
+        arguments.refuse('driver', driver, expected)
 
     def act() -> str:
         with operation_lock.held(function.path, seconds / 2):

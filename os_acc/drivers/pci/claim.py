@@ -25,7 +25,6 @@ from os_acc import exception
 from os_acc import log
 from os_acc import objects
 from os_acc.devices import device_spec
-from os_acc.devices import modules
 from os_acc.devices import pci
 from os_acc.devices import reset
 from os_acc.devices import vfio
@@ -248,7 +247,7 @@ class Claims:
             release.RESET: spec.reset or self._by.config.reset,
         }
         if bind == device_spec.BIND_OS_ACC:
-            data[release.VFIO_DRIVER] = modules.vfio_driver(function.modalias)
+            data[release.VFIO_DRIVER] = vfio.driver_for(function, spec)
             if function.driver is not None:
                 data[release.DRIVER_BEFORE] = function.driver
             now = vfio.read_binding(function, CONF.os_acc.device_timeout)

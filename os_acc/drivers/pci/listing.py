@@ -96,7 +96,7 @@ def listed(
     """
     for function in pci_scan.functions():
         base_class = function.base_class
-        if base_class == pci.CLASS_BRIDGE or not (
+        if function.is_bridge or not (
             specs.entries or base_class in _CLASSES
         ):
             continue
@@ -160,6 +160,7 @@ def _free(
     # grouping depends on the bridges above: pci_device_group() in
     # drivers/iommu/iommu.c.
     alone = availability.is_alone(functions[0])
+    refused = list(availability.vfio_refusals(functions[0], spec))
     bind = spec.bind or bind
     return sum(
         not any(
@@ -170,6 +171,7 @@ def _free(
                 holders=holders,
                 snapshot=snapshot,
                 alone=alone,
+                refused=refused,
             )
         )
         for function in functions

@@ -83,7 +83,7 @@ def show(
         'numa node': function.numa_node,
         'kernel driver': function.driver,
         'driver override': _override(function),
-        'vfio driver': modules.vfio_driver(function.modalias),
+        'vfio driver': vfio.driver_for(function, spec or device_spec.Spec()),
         'iommu group': group,
         'iommu group members': pci.group_members(group) if group else [],
         'pf': function.physfn,
@@ -152,7 +152,7 @@ def findings(
     yield _module(modules.VFIO_PCI)
     functions = list(pci_listing.listed(specs))
     holders = allocation.holders(by)
-    variants = {modules.vfio_driver(f.modalias) for f, _ in functions}
+    variants = {vfio.driver_for(f, spec) for f, spec in functions}
     for name in sorted(variants - {modules.VFIO_PCI}):
         yield _module(name)
     yield from _entries(specs)
