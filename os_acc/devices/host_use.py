@@ -189,15 +189,8 @@ def by_host(
     for name in interfaces:
         if (use := _interface_use(name)) is not None:
             return use
-    for name in snapshot.below(function.path):
-        if (use := snapshot.use(name)) is not None:
-            return use
-    for name in _controllers(function) if snapshot.exported else ():
-        if name in snapshot.exported:
-            return (
-                f'the NVMe target exports controller {name} as '
-                f'{snapshot.exported[name]}'
-            )
+    if (use := _storage_use(function, snapshot)) is not None:
+        return use
     if function.base_class == pci.CLASS_NETWORK and not interfaces:
         return (
             f'driver {function.driver} is bound to it and has no interface in '
@@ -207,9 +200,18 @@ def by_host(
     return None
 
 
-def _controllers(function: pci.Function) -> list[str]:
-    """The names of a function's NVMe controllers, such as nvme0."""
-    return sysfs.names(f'{function.path}/nvme')
+def _storage_use(function: pci.Function, snapshot: Snapshot) -> str | None:
+    for name in snapshot.below(function.path):
+        if (use := snapshot.use(name)) is not None:
+            return use
+    if snapshot.exported:
+        for name in sysfs.names(f'{function.path}/nvme'):
+            if (subsystem := snapshot.exported.get(name)) is not None:
+                return (
+                    f'NVMe controller {name} is exported by the NVMe target '
+                    f'as {subsystem}'
+                )
+    return None
 
 
 def _parts_given_out(function: pci.Function) -> str | None:

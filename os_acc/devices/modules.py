@@ -26,7 +26,11 @@ from os_acc.devices import sysfs
 VFIO_PCI = 'vfio-pci'
 
 # modprobe.d(5). The last value of an option counts.
-MODPROBE_FOLDERS = ('/usr/lib/modprobe.d', '/run/modprobe.d', '/etc/modprobe.d')
+MODPROBE_FOLDERS = (
+    '/usr/lib/modprobe.d',
+    '/run/modprobe.d',
+    '/etc/modprobe.d',
+)
 
 _TRUE = re.compile('[yt1]|on', re.I)
 

@@ -104,6 +104,19 @@ def driver_for(function: pci.Function, spec: device_spec.Spec) -> str:
     return chosen
 
 
+def is_migratable(driver: str) -> bool:
+    """Whether guests can be live migrated with functions on a VFIO driver.
+
+    vfio-pci cannot save the state of a device; a variant driver is made to do
+    so. The exception is in drivers/vfio/pci/nvgrace-gpu. Whether the device's
+    firmware supports it too, only the guest's start shows.
+    """
+    return not any(
+        modules.same(driver, name)
+        for name in (modules.VFIO_PCI, 'nvgrace_gpu_vfio_pci')
+    )
+
+
 def has_groups() -> bool:
     """Whether the kernel gives functions to guests by their IOMMU group.
 

@@ -145,6 +145,10 @@ class Claims:
         log.about(LOG, van.instance_uuid, van.uuid).info(
             'PCI function %s is bound to %s', address, name
         )
+        # It is known for certain only now that the module vfio is loaded.
+        if not vfio.has_groups() and release.IOMMUFD not in van.driver_data:
+            van.driver_data = {**van.driver_data, release.IOMMUFD: 'yes'}
+            van.save()
 
     def give_back(self, van: objects.VAN) -> None:
         """Clean and give back what a VAN has, and remove VFs made for it.
@@ -197,6 +201,7 @@ class Claims:
                     **self._state_before(function, spec, bind),
                 }
                 van.device = pf or address
+                van.live_migratable = _is_live_migratable(function, spec, bind)
                 van.handle = objects.PCIHandle(
                     address=address,
                     managed=bind == device_spec.BIND_LIBVIRT,
@@ -246,6 +251,10 @@ class Claims:
             release.IDS: function.ids,
             release.RESET: spec.reset or self._by.config.reset,
         }
+        if not vfio.has_groups():
+            data[release.IOMMUFD] = 'yes'
+        if bind == device_spec.BIND_LIBVIRT and spec.vfio_driver is not None:
+            data[release.VFIO_DRIVER] = vfio.driver_for(function, spec)
         if bind == device_spec.BIND_OS_ACC:
             data[release.VFIO_DRIVER] = vfio.driver_for(function, spec)
             if function.driver is not None:
@@ -295,6 +304,7 @@ class Claims:
                     failed.add(van.device)
                 pci_vfs.remove(self._by, van)
                 van.handle, van.device, van.driver_data = None, None, before
+                van.live_migratable = None
                 van.save()
         raise allocation.none_left(
             request, reasons, 'no such PCI function is left on this host'
@@ -321,3 +331,17 @@ class Claims:
                 pf, spec, vf=True
             ).serves(request):
                 yield address
+
+
+def _is_live_migratable(
+    function: pci.Function, spec: device_spec.Spec, bind: str
+) -> bool:
+    """Whether an instance can be live migrated with a function.
+
+    libvirt chooses the VFIO driver as os-acc does (src/util/virpci.c).
+    """
+    if spec.live_migratable is not None:
+        return spec.live_migratable
+    if bind == device_spec.BIND_NONE and function.driver is not None:
+        return vfio.is_migratable(function.driver)
+    return vfio.is_migratable(vfio.driver_for(function, spec))

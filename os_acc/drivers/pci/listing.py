@@ -96,9 +96,7 @@ def listed(
     """
     for function in pci_scan.functions():
         base_class = function.base_class
-        if function.is_bridge or not (
-            specs.entries or base_class in _CLASSES
-        ):
+        if function.is_bridge or not (specs.entries or base_class in _CLASSES):
             continue
         spec = specs.find(function)
         # A device that is offered for mdevs or vGPUs is not offered whole.

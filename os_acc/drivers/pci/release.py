@@ -31,6 +31,7 @@ BIND = 'bind'
 IDS = 'ids'
 RESET = 'reset'
 VFIO_DRIVER = 'vfio_driver'  # the driver to bind the function to
+IOMMUFD = 'iommufd'  # a hint for the plugin: the kernel has no VFIO groups
 DRIVER_BEFORE = 'driver_before'
 OVERRIDE_BEFORE = 'override_before'
 

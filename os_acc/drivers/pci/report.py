@@ -30,6 +30,7 @@ from os_acc.devices import sysfs
 from os_acc.devices import vfio
 from os_acc.drivers import allocation
 from os_acc.drivers.pci import listing as pci_listing
+from os_acc.drivers.pci import report_vfio
 
 Finding = finding.Finding
 Kind = availability.Kind
@@ -147,8 +148,7 @@ def findings(
 ) -> Iterator[Finding]:
     """See ExtensionBase.diagnose."""
     yield _iommu()
-    if (found := _unsafe()) is not None:
-        yield found
+    yield from report_vfio.findings()
     yield _module(modules.VFIO_PCI)
     functions = list(pci_listing.listed(specs))
     holders = allocation.holders(by)
@@ -178,18 +178,6 @@ def _iommu() -> Finding:
         return Finding('IOMMU', finding.OK, f'on: {number} groups')
     return Finding(
         'IOMMU', finding.ERROR, 'off: there is no IOMMU group', _NO_IOMMU
-    )
-
-
-def _unsafe() -> Finding | None:
-    name = 'enable_unsafe_noiommu_mode'
-    if sysfs.read(f'{sysfs.SYS}/module/vfio/parameters/{name}') != 'Y':
-        return None
-    return Finding(
-        'kernel module vfio',
-        finding.ERROR,
-        f'{name} is on: a guest can write to all memory of the host',
-        f'remove the option {name} of the kernel module vfio',
     )
 
 
