@@ -272,6 +272,24 @@ class Kernel:
             self._show_group(pathlib.Path(path).name)
         return self._pid
 
+    def open_function(
+        self, pid: int, address: str, shown: bool = True
+    ) -> pathlib.Path:
+        """A process opens a function by the file of its IOMMU group.
+
+        :param shown: the kernel names the function (Linux 6.17)
+        :returns: the descriptor; close it with unlink()
+        """
+        folder = self.root / f'proc/{pid}'
+        number = len(list((folder / 'fd').iterdir())) + 20
+        path = folder / f'fd/{number}'
+        path.symlink_to('anon_inode:[vfio-device]')
+        (folder / 'fdinfo').mkdir(exist_ok=True)
+        there = self._file(address, '').resolve()
+        line = f'vfio-device-syspath: {there}\n' if shown else ''
+        (folder / f'fdinfo/{number}').write_text(f'pos:\t0\n{line}')
+        return path
+
     def end(self, pid: int) -> None:
         shutil.rmtree(self.root / f'proc/{pid}')
 
@@ -450,6 +468,9 @@ class Kernel:
     def _explicit_bind(self, address: str, driver: str) -> None:
         if self.driver_of(address) or not self._allowed(address, driver):
             fail(errno.ENODEV)
+        # iommu_device_use_default_domain() in drivers/iommu/iommu.c
+        if driver not in VFIO and self._is_held(self._group_of(address)):
+            fail(errno.EBUSY)
         self._bind(address, driver)
 
     def _probe(self, address: str) -> None:
@@ -481,6 +502,13 @@ class Kernel:
             self._hide_device(address)
         if driver in VFIO and not self._group_in_vfio(address):
             self._hide_group(self._group_of(address))
+
+    def _is_held(self, group: str) -> bool:
+        node = self.root / 'dev/vfio' / group
+        return any(
+            link.readlink() == node
+            for link in (self.root / 'proc').glob('[0-9]*/fd/*')
+        )
 
     def _group_in_vfio(self, address: str) -> bool:
         members = self._file(address, 'iommu_group') / 'devices'

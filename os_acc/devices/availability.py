@@ -20,12 +20,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Iterator
+from collections.abc import Sequence
 import dataclasses
 import enum
 import itertools
 
 from os_acc import exception
 from os_acc.devices import allocated
+from os_acc.devices import companions
 from os_acc.devices import device_spec
 from os_acc.devices import host_use
 from os_acc.devices import open_files
@@ -111,6 +113,11 @@ def obstacles(
     whole = holders.of_function(function.address)
     if refused is None:
         refused = vfio_refusals(function, spec)
+    along = companions.of(function, spec, bind)
+    with_them = taker
+    if along:
+        addresses = taker.functions | {each.address for each in along}
+        with_them = dataclasses.replace(taker, functions=addresses)
     # The VAN has the function since before a reboot, or its claim was checked
     # before root was asked.
     claimed = as_root or (
@@ -123,7 +130,8 @@ def obstacles(
         ((Kind.UNSUITABLE, text) for text in refused),
         _allocated(function, taker, holders) if holders else (),
         _host_uses(function, snapshot, as_root),
-        () if alone else _group(function, taker, holders, snapshot),
+        _companions(along, taker, holders, snapshot, as_root),
+        () if alone else _group(function, with_them, holders, snapshot),
         _not_bound(function) if bind == device_spec.BIND_NONE else (),
     ):
         yield Obstacle(kind, f'PCI function {function.address}', text)
@@ -176,6 +184,12 @@ def _unsuitable(
             f'device_spec sets num_vfs to {spec.num_vfs}, but it can have '
             f'{sriov.total(function.address)} VFs, or the kernel does not '
             'tell their addresses',
+        )
+    elif (main := companions.main_of(function, spec)) is not None:
+        yield (
+            Kind.NOT_OFFERED,
+            f'it is a companion of {main} in [os_acc] device_spec and is '
+            'offered only with it',
         )
     if function.is_bridge:
         yield Kind.UNSUITABLE, 'it is a bridge, which no guest can use'
@@ -247,6 +261,23 @@ def _host_uses(
         names = snapshot.below(function.path)
         for text in open_files.exclusively_used(names):
             yield Kind.HOST_USE, text
+
+
+def _companions(
+    along: Sequence[pci.Function],
+    taker: allocated.Taker,
+    holders: allocated.Holders,
+    snapshot: host_use.Snapshot | None,
+    as_root: bool,
+) -> Iterator[tuple[Kind, str]]:
+    """Check the functions that are bound to VFIO along with a function."""
+    for each in along:
+        whole = holders.of_function(each.address)
+        if whole is not None and whole.instance_uuid != taker.instance_uuid:
+            what = f'its companion {each.address}'
+            yield Kind.ALLOCATED, _has(whole, what)
+        for kind, text in _host_uses(each, snapshot, as_root):
+            yield kind, f'its companion {each.address}: {text}'
 
 
 def _group(

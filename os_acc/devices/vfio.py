@@ -144,20 +144,31 @@ def node(group: str) -> str:
 def nodes(path: str) -> list[str]:
     """The existing VFIO files of a device.
 
-    The file of its IOMMU group exists once a device of the group is bound to
-    VFIO. In no-IOMMU mode its name is noiommu-<group> (drivers/vfio/group.c).
-    From Linux 6.6 on, a device can also have a file of its own
-    (Documentation/driver-api/vfio.rst).
-
     :param path: the device's folder in sysfs
+    """
+    return group_nodes(path) + device_nodes(path)
+
+
+def group_nodes(path: str) -> list[str]:
+    """The existing VFIO files of a device's IOMMU group.
+
+    The file exists once a device of the group is bound to VFIO. In no-IOMMU
+    mode its name is noiommu-<group> (drivers/vfio/group.c).
     """
     group = sysfs.link(f'{path}/iommu_group')
     there = f'{sysfs.SYS}/class/vfio'
-    groups = (group, f'noiommu-{group}') if group is not None else ()
+    names = (group, f'noiommu-{group}') if group is not None else ()
+    return [node(n) for n in names if os.path.exists(f'{there}/{n}')]
+
+
+def device_nodes(path: str) -> list[str]:
+    """The VFIO files of a device of its own.
+
+    From Linux 6.6 on, a device can have one (Documentation/driver-api/
+    vfio.rst).
+    """
     own = sysfs.names(f'{path}/vfio-dev')
-    return [node(n) for n in groups if os.path.exists(f'{there}/{n}')] + [
-        f'{sysfs.DEV}/vfio/devices/{name}' for name in own
-    ]
+    return [f'{sysfs.DEV}/vfio/devices/{name}' for name in own]
 
 
 def bind(address: str, driver: str, seconds: float) -> None:
@@ -194,7 +205,7 @@ def bind(address: str, driver: str, seconds: float) -> None:
         waiting.until(lambda: os.path.exists(path), seconds, path)
         return
     waiting.until(
-        lambda: any(os.path.exists(f) for f in nodes(pci.folder(address))),
+        lambda: any(map(os.path.exists, device_nodes(pci.folder(address)))),
         seconds,
         f'a file in {sysfs.DEV}/vfio/devices for PCI function {address}',
     )

@@ -18,6 +18,7 @@ from os_acc.devices import open_files
 from os_acc.devices import pci
 from os_acc.devices import sysfs
 from os_acc.devices import vfio
+from os_acc.devices import vfio_users
 from os_acc.devices import waiting
 from os_acc.privileged import arguments
 from os_acc.privileged import context
@@ -70,7 +71,9 @@ def of_mdev(uuid: str, instance_uuid: str) -> list[str]:
     )
 
 
-def wait_until_closed(path: str, device: str, seconds: float) -> None:
+def wait_until_closed(
+    path: str, device: str, seconds: float, shares: bool = False
+) -> None:
     """Wait until no guest has a device open.
 
     QEMU may close the device's file seconds after it has reported the device
@@ -78,13 +81,14 @@ def wait_until_closed(path: str, device: str, seconds: float) -> None:
 
     :param path: the device's folder in sysfs
     :param device: the device, for the error
+    :param shares: whether the guest keeps other functions of its IOMMU group,
+        see vfio_users.users_of()
     :raises DeviceBusy: if a guest still has it open
     """
-    files = vfio.nodes(path)
     users: list[str] = []
 
     def closed() -> bool:
-        users[:] = open_files.users_of(files) if files else []
+        users[:] = vfio_users.users_of(path, shares)
         return not users
 
     try:

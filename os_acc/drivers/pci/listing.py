@@ -20,6 +20,7 @@ import os_resource_classes as resource_classes
 from os_acc import objects
 from os_acc.devices import allocated
 from os_acc.devices import availability
+from os_acc.devices import companions
 from os_acc.devices import device_spec
 from os_acc.devices import host_use
 from os_acc.devices import pci
@@ -99,8 +100,14 @@ def listed(
         if function.is_bridge or not (specs.entries or base_class in _CLASSES):
             continue
         spec = specs.find(function)
-        # A device that is offered for mdevs or vGPUs is not offered whole.
-        if spec is not None and not spec.mdev_types and not spec.vgpu_type:
+        # A device that is offered for mdevs or vGPUs is not offered whole, and
+        # a companion is offered only with its GPU.
+        if (
+            spec is not None
+            and not spec.mdev_types
+            and not spec.vgpu_type
+            and companions.main_of(function, spec) is None
+        ):
             yield function, spec
 
 
