@@ -30,8 +30,8 @@ def of_function(address: str, instance_uuid: str, shares: bool) -> list[str]:
 
     :param instance_uuid: the instance that is allowed to have it
     :param shares: whether the instance has other functions of its IOMMU
-        group. Its guest may then have the group's file open, so VFIO's files
-        are not checked
+        group. Its guest may then have the group's file open, so that file is
+        not checked
     :returns: a clause for each user, such as
         'process 4711 (qemu) has /dev/vfio/12 open'
     """
@@ -52,8 +52,9 @@ def of_function(address: str, instance_uuid: str, shares: bool) -> list[str]:
             for name in sysfs.names(f'{function.path}/drm')
         ]
         files += open_files.device_files(function.path)
+    files += vfio.device_nodes(function.path)
     if not shares:
-        files += vfio.nodes(function.path)
+        files += vfio.group_nodes(function.path)
     return (
         open_files.users_of(files)
         + open_files.exclusively_used(names)

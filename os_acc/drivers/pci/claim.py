@@ -287,7 +287,8 @@ class Claims:
             for each in companion_functions.of(function, spec, bind)
         }
         for address in known.keys() - along.keys():
-            if (left := pci.find(address)) is not None:
+            left = pci.find(address)
+            if left is not None and left.ids == known[address][release.IDS]:
                 along[address] = left
         if not along:
             return {}
@@ -302,7 +303,7 @@ class Claims:
             allocation.check_nobody_has_open(each, van.instance_uuid, holders)
             its_spec = companion_functions.entry_for(self._specs(), each)
             records[address] = {
-                # What the VAN's own reset is must not be asked of them.
+                # Few companions have a reset of their own to require.
                 **self._state_before(
                     van, each, its_spec, device_spec.BIND_OS_ACC
                 ),

@@ -52,7 +52,7 @@ def give_back(by: driver.DriverBase, van: objects.VAN) -> None:
 
     Then do the same for its companions. If the instance keeps another function
     of the IOMMU group, the function may have to stay on VFIO: then the VAN of
-    the other function gives it back, see _give_back().
+    the other function gives it back, see _hand_over().
 
     Does nothing for a function that is gone, or if another one is at its
     address. If os-acc had bound the function, but somebody else has bound it
@@ -87,33 +87,42 @@ def _give_back(
             function.ids,
         )
         return
-    # The VAN that stays does not change meanwhile.
-    with allocation.group_lock(by, function):
-        stays = companions.staying(by, van, function)
-        if stays is not None and BIND not in stays.driver_data:
-            stays = None  # its driver does not know companions
-        before = _cleaned(van, function, data, stays is not None)
-        if data[BIND] != device_spec.BIND_OS_ACC:
-            return
-        if stays is not None and _must_wait(function, before):
-            _hand_over(by, stays, address, data)
-            logger.info(
-                'PCI function %s stays on VFIO with VAN %s, which has another '
-                'function of its IOMMU group',
-                address,
-                stays.uuid,
-            )
-            return
-        from os_acc.privileged import pci as privileged
+    shares = _staying(by, van, function) is not None
+    before = _cleaned(van, function, data, shares)
+    if data[BIND] != device_spec.BIND_OS_ACC:
+        return
+    if before not in (None, function.driver):
+        # Two VANs of the instance may hand over functions at the same time.
+        with allocation.group_lock(by, function):
+            if (stays := _staying(by, van, function)) is not None:
+                _hand_over(by, stays, address, data)
+                logger.info(
+                    'PCI function %s stays on VFIO with VAN %s, which has '
+                    'another function of its IOMMU group',
+                    address,
+                    stays.uuid,
+                )
+                return
+    from os_acc.privileged import pci as privileged
 
-        privileged.give_back(
-            address,
-            function.ids,
-            before,
-            data.get(OVERRIDE_BEFORE),
-            CONF.os_acc.device_timeout,
-            stays is not None,
-        )
+    privileged.give_back(
+        address,
+        function.ids,
+        before,
+        data.get(OVERRIDE_BEFORE),
+        CONF.os_acc.device_timeout,
+        shares,
+    )
+
+
+def _staying(
+    by: driver.DriverBase, van: objects.VAN, function: pci.Function
+) -> objects.VAN | None:
+    """The VAN that can give back a function later, see companions.staying()"""
+    stays = companions.staying(by, van, function)
+    if stays is None or BIND not in stays.driver_data:
+        return None  # its driver knows nothing of companions
+    return stays
 
 
 def _cleaned(
@@ -148,19 +157,15 @@ def _cleaned(
     return before
 
 
-def _must_wait(function: pci.Function, before: str | None) -> bool:
-    """Whether a function cannot be bound to its driver at the moment.
-
-    While a guest uses the IOMMU group, the kernel refuses it to a driver of
-    the host; before Linux 5.19 it stopped with a BUG instead.
-    """
-    return before not in (None, function.driver)
-
-
 def _hand_over(
     by: driver.DriverBase, to: objects.VAN, address: str, data: dict[str, str]
 ) -> None:
-    """Make another VAN of the instance give back a function."""
+    """Make another VAN of the instance give back a function.
+
+    While a guest uses the IOMMU group, the kernel lets no driver of the host
+    bind the function; before Linux 5.19 it stopped with a BUG instead. If the
+    guest is off, the group would be unusable at its next start.
+    """
     record = {key: data[key] for key in _OF_FUNCTION if key in data}
     records = companions.of(to) | {address: record}
     to.driver_data = {**to.driver_data, **companions.to_data(records)}
