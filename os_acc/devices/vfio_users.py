@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""Who has a PCI function open through VFIO, also in a shared IOMMU group.
+"""Which functions of a shared IOMMU group processes have open through VFIO.
 
 Needs the privileges that open_files needs.
 """
@@ -32,29 +32,20 @@ _DEVICE = 'anon_inode:[vfio-device]'
 _SYSPATH = 'vfio-device-syspath:'
 
 
-def users_of(path: str, shares: bool) -> list[str]:
-    """Find the processes that have a device open through VFIO.
+def have_others_only(path: str) -> bool:
+    """Whether a function's IOMMU group is open for other functions of it only.
 
-    :param path: the device's folder in sysfs
-    :param shares: whether the guest keeps other functions of the device's
-        IOMMU group, and so keeps the group's file open. The device then counts
-        as open unless the kernel or libvirt shows that the file is open for
-        the other functions only
-    :returns: a clause for each process, as open_files.users_of()
+    A guest that keeps another function of the group keeps the group's file
+    open. The answer is True only if the kernel or libvirt shows that no
+    process has this function open.
+
+    :param path: the function's folder in sysfs
     """
-    # A device in no group and on no VFIO driver has no files.
-    own, group = vfio.device_nodes(path), vfio.group_nodes(path)
-    found = open_files.users_of(own) if own else []
-    of_group = open_files.users_of(group) if group else []
-    if of_group and shares and _is_for_others(os.path.basename(path)):
-        of_group = []
-    return found + [text for text in of_group if text not in found]
-
-
-def _is_for_others(address: str) -> bool:
-    """Whether a group's file is open for other functions of it only."""
-    group = vfio.group_of(address) or ''
-    others = set(pci.group_members(group)) - {address}
+    own = vfio.device_nodes(path)
+    if own and open_files.users_of(own):
+        return False
+    address = os.path.basename(path)
+    others = set(pci.group_members(vfio.group_of(address) or '')) - {address}
     opened = list(_open_devices())
     shown = {function for _, function in opened if function is not None}
     if shown:
@@ -66,7 +57,7 @@ def _is_for_others(address: str) -> bool:
             return False
         if others & set(domain.devices):
             number = sum(pid == domain.pid for pid, _ in opened)
-            return number <= len(domain.devices)
+            return 0 < number <= len(domain.devices)
     return False
 
 

@@ -82,14 +82,16 @@ def wait_until_closed(
 
     :param path: the device's folder in sysfs
     :param device: the device, for the error
-    :param shares: whether the guest keeps other functions of its IOMMU group,
-        see vfio_users.users_of()
+    :param shares: whether the guest keeps other functions of its IOMMU group
     :raises DeviceBusy: if a guest still has it open
     """
+    files = vfio.nodes(path)
     users: list[str] = []
 
     def closed() -> bool:
-        users[:] = vfio_users.users_of(path, shares)
+        users[:] = open_files.users_of(files) if files else []
+        if users and shares and vfio_users.have_others_only(path):
+            users.clear()
         return not users
 
     try:
