@@ -30,6 +30,7 @@ from os_acc.devices import allocated
 from os_acc.devices import companions
 from os_acc.devices import device_spec
 from os_acc.devices import host_use
+from os_acc.devices import modules
 from os_acc.devices import open_files
 from os_acc.devices import pci
 from os_acc.devices import sriov
@@ -104,15 +105,15 @@ def obstacles(
     :param as_root: this process is root: also find block devices that the
         host has opened exclusively
     :param alone: the caller knows that it is alone in its IOMMU group
-    :param refused: what vfio_refusals() says of it, or of a VF of the same PF;
-        None: it is called here
+    :param refused: what vfio_refusals() says of it, or of a VF of the same PF,
+        and vfio_rules.of_host(); None: they are called here
     :returns: all obstacles, the most important one first; nothing if the
         function is free
     """
     holders = holders or allocated.Holders()
     whole = holders.of_function(function.address)
     if refused is None:
-        refused = vfio_refusals(function, spec)
+        refused = _refusals(function, spec)
     along = companions.of(function, spec, bind)
     with_them = taker
     if along:
@@ -143,15 +144,25 @@ def vfio_refusals(
     """Say why the kernel would refuse a function for a guest.
 
     The answer is the same for all VFs of a PF, unless VFIO has one already.
+    vfio_rules.of_host() is not included, because it is the same for all.
 
     :returns: a clause for each reason
     """
-    driver = vfio.driver_for(function, spec or device_spec.Spec())
-    if not vfio.is_bound(function):
-        text = vfio_rules.denied(function, driver)
+    if vfio_rules.is_listed(function.ids) and not vfio.is_bound(function):
+        driver = vfio.driver_for(function, spec or device_spec.Spec())
+        text = vfio_rules.denied(function.ids, driver)
         if text is not None:
             yield text
-    yield from vfio_rules.unattachable(function)
+    if (text := vfio_rules.of_group(function)) is not None:
+        yield text
+
+
+def _refusals(
+    function: pci.Function, spec: device_spec.Spec | None
+) -> Iterator[str]:
+    yield from vfio_refusals(function, spec)
+    if (text := vfio_rules.of_host()) is not None:
+        yield text
 
 
 def _not_bound(function: pci.Function) -> Iterator[tuple[Kind, str]]:
@@ -330,8 +341,12 @@ def vfs_obstacles(
     pf: pci.Function,
     taker: allocated.Taker = allocated.ANYONE,
     holders: allocated.Holders | None = None,
+    spec: device_spec.Spec | None = None,
 ) -> Iterator[Obstacle]:
-    """Say why VFs cannot be created on a PF that has none."""
+    """Say why VFs cannot be created on a PF that has none, or not be given.
+
+    :param spec: the entry of device_spec for the PF
+    """
     device = f'PF {pf.address}'
     yield from whole_obstacles(
         pf.address, device, taker, holders or allocated.Holders()
@@ -346,6 +361,15 @@ def vfs_obstacles(
         )
     if pf.iommu_group is None:
         yield Obstacle(Kind.NO_IOMMU_GROUP, device, NO_IOMMU_GROUP)
+    product = sriov.vf_product_id(pf.address) or pf.product_id
+    # No variant driver is for a VF of the denylist, unless the entry says so.
+    driver = (spec and spec.vfio_driver) or modules.VFIO_PCI
+    for text in (
+        vfio_rules.denied(f'{pf.vendor_id}:{product}', driver),
+        vfio_rules.of_host(),
+    ):
+        if text is not None:
+            yield Obstacle(Kind.UNSUITABLE, f'a VF of {device}', text)
 
 
 def vgpu_obstacles(

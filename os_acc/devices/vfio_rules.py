@@ -14,7 +14,6 @@ then would the kernel refuse.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 import re
 
 from os_acc.devices import modules
@@ -50,16 +49,22 @@ _UNSAFE = 'allow_unsafe_interrupts'
 _IO_APIC = re.compile(r'\sIO-APIC\s')
 
 
-def denied(function: pci.Function, driver: str) -> str | None:
+def is_listed(ids: str) -> bool:
+    """Whether the denylist of vfio-pci has vendor:product."""
+    return ids in _DENIED
+
+
+def denied(ids: str, driver: str) -> str | None:
     """Say why vfio-pci refuses to bind a function because of its ids.
 
     A variant driver does not look at the list, and a function that vfio-pci
     has bound already was not refused.
 
+    :param ids: vendor:product
     :param driver: the VFIO driver that is to bind it
     :returns: a clause; None if it is not refused
     """
-    kind = _DENIED.get(function.ids)
+    kind = _DENIED.get(ids)
     if (
         kind is None
         or not modules.same(driver, modules.VFIO_PCI)
@@ -67,32 +72,41 @@ def denied(function: pci.Function, driver: str) -> str | None:
     ):
         return None
     return (
-        f'vfio-pci refuses {function.ids}, because {kind} have errata that a '
+        f'vfio-pci refuses {ids}, because {kind} have errata that a '
         'guest can exploit: if you trust the guests, set the option '
         'disable_denylist=1 of the kernel module vfio-pci and reload it'
     )
 
 
-def unattachable(function: pci.Function) -> Iterator[str]:
-    """Say why the kernel attaches no guest to a function that VFIO has bound.
+def of_group(function: pci.Function) -> str | None:
+    """Say why the kernel attaches no guest to a function's IOMMU group.
 
-    :returns: a clause for each reason
+    :returns: a clause; None if it does
     """
     group = function.iommu_group
-    if group is not None and (region := _direct_region(group)) is not None:
-        yield (
-            f'the firmware uses the memory {region} with its IOMMU group '
-            f'{group} (RMRR), so the kernel refuses it for a guest: turn that '
-            'use off in the firmware, such as shared memory of the '
-            "management controller, or ask the server's vendor"
-        )
-    if lacks_interrupt_remapping() and not allows_unsafe_interrupts():
-        yield (
-            'the IOMMU of this host cannot remap interrupts, so the kernel '
-            'refuses it for a guest: enable interrupt remapping (x2APIC) in '
-            'the firmware, or, if you trust the guests, set the option '
-            f'{_UNSAFE}=1 of the kernel module vfio_iommu_type1'
-        )
+    if group is None or (region := _direct_region(group)) is None:
+        return None
+    return (
+        f'the firmware uses the memory {region} with its IOMMU group {group} '
+        '(RMRR), so the kernel refuses it for a guest: turn that use off in '
+        'the firmware, such as shared memory of the management controller, or '
+        "ask the server's vendor"
+    )
+
+
+def of_host() -> str | None:
+    """Say why the kernel attaches no guest to any function of this host.
+
+    :returns: a clause about a function; None if there is no reason
+    """
+    if not lacks_interrupt_remapping() or allows_unsafe_interrupts():
+        return None
+    return (
+        'the IOMMU of this host cannot remap interrupts, so the kernel '
+        'refuses it for a guest: enable interrupt remapping (x2APIC) in the '
+        'firmware, or, if you trust the guests, set the option '
+        f'{_UNSAFE}=1 of the kernel module vfio_iommu_type1'
+    )
 
 
 def lacks_interrupt_remapping() -> bool:

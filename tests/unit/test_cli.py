@@ -311,6 +311,7 @@ def test_van_show(run):
         'device': 'fake:test:0000:0c:00.2',
         'handle': 'test/0000:0c:00.2',
         'function_id': None,
+        'live_migratable': None,
         'guest_config': None,
         'driver_data': {},
         'boot_id': van.boot_id,

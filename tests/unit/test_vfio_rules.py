@@ -138,6 +138,19 @@ def test_a_variant_driver_has_no_denylist(here):
     taken(here, DENIED)
 
 
+def test_vfs_of_the_denylist_are_not_even_made(here):
+    here.add_function(DENIED, '8086:37c8', 0x0B4000, 'qat', totalvfs=4)
+    path = here.pci / 'devices' / DENIED / 'sriov_vf_device'
+    path.write_text('37c9\n')
+    devices.spec({'address': DENIED, 'num_vfs': 2})
+    assert free(DENIED) == 0
+    err = refused(here, '0000:0a:00.1')
+    assert f'a VF of PF {DENIED}: vfio-pci refuses 8086:37c9' in str(err)
+    here.write_file('sys/module/vfio_pci/parameters/disable_denylist', 'Y\n')
+    assert free(DENIED) == 2
+    taken(here, '0000:0a:00.1')
+
+
 # --- memory that the firmware uses
 
 
@@ -171,6 +184,10 @@ def test_an_iommu_that_cannot_remap_interrupts(here):
     err = refused(here, devices.GPU)
     assert isinstance(err, exception.DeviceError)
     assert 'cannot remap interrupts' in str(err)
+    assert free(devices.GPU) == 0
+    devices.spec({'address': devices.PF, 'num_vfs': 2})
+    assert free(devices.PF) == 0
+    assert 'cannot remap' in str(refused(here, devices.VFS[0]))
     assert 'allow_unsafe_interrupts=1' in str(err)
 
 

@@ -26,6 +26,7 @@ from os_acc.devices import host_use
 from os_acc.devices import pci
 from os_acc.devices import pci_scan
 from os_acc.devices import sriov
+from os_acc.devices import vfio_rules
 
 # Base classes of functions that a guest can have a use for: storage, network,
 # display, co-processors, encryption, signal processing, processing
@@ -131,6 +132,8 @@ def devices(
         if (pf := function.physfn) is not None:
             vfs.setdefault(pf, []).append(function)
     snapshot = host_use.Snapshot.read()
+    of_host = vfio_rules.of_host()
+    refused = [of_host] if of_host is not None else []
     found = []
     for function, spec in functions:
         if function.is_vf:
@@ -144,11 +147,15 @@ def devices(
             kind, total = kind_of(function, spec), 1
         if made:
             blocked = any(
-                availability.vfs_obstacles(function, holders=holders)
+                availability.vfs_obstacles(
+                    function, holders=holders, spec=spec
+                )
             )
             free = 0 if blocked else total
         else:
-            free = _free(own_vfs or [function], spec, bind, holders, snapshot)
+            free = _free(
+                own_vfs or [function], spec, bind, holders, snapshot, refused
+            )
         found.append(_device(driver, function, kind, total, free))
     return found
 
@@ -159,13 +166,17 @@ def _free(
     bind: str,
     holders: allocated.Holders,
     snapshot: host_use.Snapshot,
+    refused: Sequence[str],
 ) -> int:
-    """Count those of a PF's VFs, or of one function, that can be taken."""
+    """Count those of a PF's VFs, or of one function, that can be taken.
+
+    :param refused: why the kernel refuses every function of the host
+    """
     # Either all VFs of a PF are alone in their IOMMU groups or none is, since
     # grouping depends on the bridges above: pci_device_group() in
     # drivers/iommu/iommu.c.
     alone = availability.is_alone(functions[0])
-    refused = list(availability.vfio_refusals(functions[0], spec))
+    refused = [*availability.vfio_refusals(functions[0], spec), *refused]
     bind = spec.bind or bind
     return sum(
         not any(
