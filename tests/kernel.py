@@ -25,6 +25,7 @@ from typing import Any
 import uuid
 
 from os_acc.devices import libvirt_domains
+from os_acc.devices import modules
 from os_acc.devices import sysfs
 from os_acc.devices import waiting
 from os_acc.privileged import context
@@ -76,6 +77,8 @@ class Kernel:
         self.dead = False
         self._pid = 4711
         self._group = 100
+        self._vfio_devices = 0
+        self.groups = True
         for name in (
             'sys/bus/pci/devices',
             'sys/bus/pci/drivers',
@@ -84,10 +87,11 @@ class Kernel:
             'sys/class/block',
             'sys/class/net',
             'sys/class/vfio',
+            'sys/class/vfio-dev',
             'sys/kernel/iommu_groups',
             'proc/self',
             'proc/sys/kernel/random',
-            'dev/vfio',
+            'dev/vfio/devices',
             'libvirt',
         ):
             (root / name).mkdir(parents=True)
@@ -104,6 +108,9 @@ class Kernel:
         for name in ('sys', 'proc', 'dev'):
             patch.setattr(sysfs, name.upper(), str(self.root / name))
         patch.setattr(sysfs, 'LIB_MODULES', str(self.root / 'modules'))
+        patch.setattr(
+            modules, 'MODPROBE_FOLDERS', (str(self.root / 'modprobe.d'),)
+        )
         patch.setattr(sysfs, 'write', self.write)
         patch.setattr(
             libvirt_domains, 'STATE_FOLDER', str(self.root / 'libvirt')
@@ -265,6 +272,24 @@ class Kernel:
             self._show_group(pathlib.Path(path).name)
         return self._pid
 
+    def open_function(
+        self, pid: int, address: str, shown: bool = True
+    ) -> pathlib.Path:
+        """A process opens a function by the file of its IOMMU group.
+
+        :param shown: the kernel names the function (Linux 6.17)
+        :returns: the descriptor; close it with unlink()
+        """
+        folder = self.root / f'proc/{pid}'
+        number = len(list((folder / 'fd').iterdir())) + 20
+        path = folder / f'fd/{number}'
+        path.symlink_to('anon_inode:[vfio-device]')
+        (folder / 'fdinfo').mkdir(exist_ok=True)
+        there = self._file(address, '').resolve()
+        line = f'vfio-device-syspath: {there}\n' if shown else ''
+        (folder / f'fdinfo/{number}').write_text(f'pos:\t0\n{line}')
+        return path
+
     def end(self, pid: int) -> None:
         shutil.rmtree(self.root / f'proc/{pid}')
 
@@ -282,6 +307,31 @@ class Kernel:
     def _hide_group(self, name: str) -> None:
         (self.root / 'dev/vfio' / name).unlink(missing_ok=True)
         (self.sys / 'class/vfio' / name).unlink(missing_ok=True)
+
+    def without_groups(self) -> None:
+        """Be a kernel that is built without CONFIG_VFIO_GROUP."""
+        self.groups = False
+        shutil.rmtree(self.sys / 'class/vfio')
+
+    def device_node(self, address: str) -> str:
+        """The file of a function itself, for iommufd."""
+        (folder,) = (self._file(address, 'vfio-dev')).iterdir()
+        return str(self.root / 'dev/vfio/devices' / folder.name)
+
+    def _show_device(self, address: str) -> None:
+        self._vfio_devices += 1
+        name = f'vfio{self._vfio_devices}'
+        (self._file(address, 'vfio-dev') / name).mkdir(parents=True)
+        (self.sys / 'class/vfio-dev' / name).touch()
+        if not self.groups:
+            (self.root / 'dev/vfio/devices' / name).touch()
+
+    def _hide_device(self, address: str) -> None:
+        for folder in self._file(address, 'vfio-dev').iterdir():
+            (self.sys / 'class/vfio-dev' / folder.name).unlink()
+            node = self.root / 'dev/vfio/devices' / folder.name
+            node.unlink(missing_ok=True)
+        shutil.rmtree(self._file(address, 'vfio-dev'))
 
     def fail(self, pattern: str, act: int | Callable[[], None]) -> None:
         """The next write to such a path answers with an errno, or does."""
@@ -418,6 +468,9 @@ class Kernel:
     def _explicit_bind(self, address: str, driver: str) -> None:
         if self.driver_of(address) or not self._allowed(address, driver):
             fail(errno.ENODEV)
+        # iommu_device_use_default_domain() in drivers/iommu/iommu.c
+        if driver not in VFIO and self._is_held(self._group_of(address)):
+            fail(errno.EBUSY)
         self._bind(address, driver)
 
     def _probe(self, address: str) -> None:
@@ -435,7 +488,9 @@ class Kernel:
         self._file(address, 'driver').symlink_to(folder)
         (folder / address).symlink_to(self.pci / 'devices' / address)
         if driver in VFIO:
-            self._show_group(self._group_of(address))
+            self._show_device(address)
+            if self.groups:
+                self._show_group(self._group_of(address))
 
     def _unbind(self, address: str) -> None:
         driver = self.driver_of(address)
@@ -443,8 +498,17 @@ class Kernel:
             return
         self._file(address, 'driver').unlink()
         (self.pci / 'drivers' / driver / address).unlink()
+        if driver in VFIO:
+            self._hide_device(address)
         if driver in VFIO and not self._group_in_vfio(address):
             self._hide_group(self._group_of(address))
+
+    def _is_held(self, group: str) -> bool:
+        node = self.root / 'dev/vfio' / group
+        return any(
+            link.readlink() == node
+            for link in (self.root / 'proc').glob('[0-9]*/fd/*')
+        )
 
     def _group_in_vfio(self, address: str) -> bool:
         members = self._file(address, 'iommu_group') / 'devices'

@@ -50,6 +50,7 @@ VAN_COLUMNS = (
     'Plugin',
     'Handle',
     'Device',
+    'Live migratable',
     'Error',
 )
 
@@ -122,5 +123,6 @@ def van_row(van: objects.VAN) -> tuple[Any, ...]:
         van.plugin,
         Nullable(handle),
         Nullable(van.device),
+        Nullable(van.live_migratable),
         Nullable(van.error),
     )

@@ -124,6 +124,7 @@ def _unreadable_row(row: journal.UnreadableRow) -> tuple[Any, ...]:
         base.Nullable(None),
         base.Nullable(row.handle),
         base.Nullable(row.device),
+        base.Nullable(None),
         base.Nullable(row.reason),
     )
 
@@ -155,6 +156,7 @@ def _fields(entry: journal.Entry) -> list[tuple[str, Any]]:
         ('device', van.device),
         ('handle', handle.identity if handle is not None else None),
         ('function_id', van.function_id),
+        ('live_migratable', van.live_migratable),
         ('guest_config', van.guest_config),
         ('driver_data', dict(van.driver_data)),
         ('boot_id', van.boot_id),

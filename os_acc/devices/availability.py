@@ -18,19 +18,24 @@ function open, because only root can see it. See privileged.device_users.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Iterator
+from collections.abc import Sequence
 import dataclasses
 import enum
 import itertools
 
 from os_acc import exception
 from os_acc.devices import allocated
+from os_acc.devices import companions
 from os_acc.devices import device_spec
 from os_acc.devices import host_use
+from os_acc.devices import modules
 from os_acc.devices import open_files
 from os_acc.devices import pci
 from os_acc.devices import sriov
 from os_acc.devices import vfio
+from os_acc.devices import vfio_rules
 from os_acc.devices import vgpu
 
 NO_IOMMU_GROUP = (
@@ -89,6 +94,7 @@ def obstacles(
     snapshot: host_use.Snapshot | None = None,
     as_root: bool = False,
     alone: bool = False,
+    refused: Iterable[str] | None = None,
 ) -> Iterator[Obstacle]:
     """Say why a PCI function cannot be taken as a whole.
 
@@ -99,11 +105,20 @@ def obstacles(
     :param as_root: this process is root: also find block devices that the
         host has opened exclusively
     :param alone: the caller knows that it is alone in its IOMMU group
+    :param refused: what vfio_refusals() says of it, or of a VF of the same PF,
+        and vfio_rules.of_host(); None: they are called here
     :returns: all obstacles, the most important one first; nothing if the
         function is free
     """
     holders = holders or allocated.Holders()
     whole = holders.of_function(function.address)
+    if refused is None:
+        refused = _refusals(function, spec)
+    along = companions.of(function, spec, bind)
+    with_them = taker
+    if along:
+        addresses = taker.functions | {each.address for each in along}
+        with_them = dataclasses.replace(taker, functions=addresses)
     # The VAN has the function since before a reboot, or its claim was checked
     # before root was asked.
     claimed = as_root or (
@@ -113,12 +128,41 @@ def obstacles(
     )
     for kind, text in itertools.chain(
         _unsuitable(function, spec, claimed),
+        ((Kind.UNSUITABLE, text) for text in refused),
         _allocated(function, taker, holders) if holders else (),
         _host_uses(function, snapshot, as_root),
-        () if alone else _group(function, taker, holders, snapshot),
+        _companions(along, taker, holders, snapshot, as_root),
+        () if alone else _group(function, with_them, holders, snapshot),
         _not_bound(function) if bind == device_spec.BIND_NONE else (),
     ):
         yield Obstacle(kind, f'PCI function {function.address}', text)
+
+
+def vfio_refusals(
+    function: pci.Function, spec: device_spec.Spec | None
+) -> Iterator[str]:
+    """Say why the kernel would refuse a function for a guest.
+
+    The answer is the same for all VFs of a PF, unless VFIO has one already.
+    vfio_rules.of_host() is not included, because it is the same for all.
+
+    :returns: a clause for each reason
+    """
+    if vfio_rules.is_listed(function.ids) and not vfio.is_bound(function):
+        driver = vfio.driver_for(function, spec or device_spec.Spec())
+        text = vfio_rules.denied(function.ids, driver)
+        if text is not None:
+            yield text
+    if (text := vfio_rules.of_group(function)) is not None:
+        yield text
+
+
+def _refusals(
+    function: pci.Function, spec: device_spec.Spec | None
+) -> Iterator[str]:
+    yield from vfio_refusals(function, spec)
+    if (text := vfio_rules.of_host()) is not None:
+        yield text
 
 
 def _not_bound(function: pci.Function) -> Iterator[tuple[Kind, str]]:
@@ -151,6 +195,12 @@ def _unsuitable(
             f'device_spec sets num_vfs to {spec.num_vfs}, but it can have '
             f'{sriov.total(function.address)} VFs, or the kernel does not '
             'tell their addresses',
+        )
+    elif (main := companions.main_of(function, spec)) is not None:
+        yield (
+            Kind.NOT_OFFERED,
+            f'it is a companion of {main} in [os_acc] device_spec and is '
+            'offered only with it',
         )
     if function.is_bridge:
         yield Kind.UNSUITABLE, 'it is a bridge, which no guest can use'
@@ -224,6 +274,23 @@ def _host_uses(
             yield Kind.HOST_USE, text
 
 
+def _companions(
+    along: Sequence[pci.Function],
+    taker: allocated.Taker,
+    holders: allocated.Holders,
+    snapshot: host_use.Snapshot | None,
+    as_root: bool,
+) -> Iterator[tuple[Kind, str]]:
+    """Check the functions that are bound to VFIO along with a function."""
+    for each in along:
+        whole = holders.of_function(each.address)
+        if whole is not None and whole.instance_uuid != taker.instance_uuid:
+            what = f'its companion {each.address}'
+            yield Kind.ALLOCATED, _has(whole, what)
+        for kind, text in _host_uses(each, snapshot, as_root):
+            yield kind, f'its companion {each.address}: {text}'
+
+
 def _group(
     function: pci.Function,
     taker: allocated.Taker,
@@ -274,8 +341,12 @@ def vfs_obstacles(
     pf: pci.Function,
     taker: allocated.Taker = allocated.ANYONE,
     holders: allocated.Holders | None = None,
+    spec: device_spec.Spec | None = None,
 ) -> Iterator[Obstacle]:
-    """Say why VFs cannot be created on a PF that has none."""
+    """Say why VFs cannot be created on a PF that has none, or not be given.
+
+    :param spec: the entry of device_spec for the PF
+    """
     device = f'PF {pf.address}'
     yield from whole_obstacles(
         pf.address, device, taker, holders or allocated.Holders()
@@ -290,6 +361,15 @@ def vfs_obstacles(
         )
     if pf.iommu_group is None:
         yield Obstacle(Kind.NO_IOMMU_GROUP, device, NO_IOMMU_GROUP)
+    product = sriov.vf_product_id(pf.address) or pf.product_id
+    # No variant driver is for a VF of the denylist, unless the entry says so.
+    driver = (spec and spec.vfio_driver) or modules.VFIO_PCI
+    for text in (
+        vfio_rules.denied(f'{pf.vendor_id}:{product}', driver),
+        vfio_rules.of_host(),
+    ):
+        if text is not None:
+            yield Obstacle(Kind.UNSUITABLE, f'a VF of {device}', text)
 
 
 def vgpu_obstacles(

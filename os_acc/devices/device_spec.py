@@ -70,6 +70,12 @@ class Spec:
     :ivar persistent: whether a device keeps its function over a reboot of the
         host
     :ivar region_type: the region type that bitstreams must be made for
+    :ivar vfio_driver: the VFIO driver for its functions; None: chosen by
+        modules.alias, see vfio.driver_for()
+    :ivar companions: whether a VAN that takes a function takes its companions
+        too, see the module companions
+    :ivar live_migratable: whether an instance can be live migrated with it;
+        None: a function on a VFIO variant driver can
     """
 
     address: str = '*'
@@ -89,6 +95,9 @@ class Spec:
     function_file: str | None = None
     persistent: bool = False
     region_type: str | None = None
+    vfio_driver: str | None = None
+    companions: bool = False
+    live_migratable: bool | None = None
 
     def matches(self, function: pci.Function) -> bool:
         """Whether the entry names a function or, for a VF, its PF."""
@@ -290,6 +299,14 @@ def _flag(key: str, value: Any) -> bool:
     return bool(value)
 
 
+def _yes_or_no(key: str, value: Any) -> bool:
+    """A flag as Nova writes it: 'yes' and 'no', or true and false."""
+    chosen = _MANAGED.get(str(value).lower())
+    if chosen is None:
+        _refuse(key, value, "'yes' or 'no'")
+    return chosen
+
+
 def _count(key: str, value: Any) -> int:
     try:
         number = int(str(value))
@@ -336,6 +353,9 @@ _READERS: dict[str, tuple[str, Any]] = {
     'function_file': ('function_file', _below),
     'persistent': ('persistent', _flag),
     'region_type': ('region_type', _text),
+    'vfio_driver': ('vfio_driver', _text),
+    'companions': ('companions', _flag),
+    'live_migratable': ('live_migratable', _yes_or_no),
 }
 
 

@@ -19,9 +19,10 @@ import dataclasses
 import os
 import re
 
-from os_acc.devices import modules
+from os_acc.devices import nvmet
 from os_acc.devices import pci
 from os_acc.devices import sysfs
+from os_acc.devices import vfio
 
 _UUID = re.compile('[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}')
 
@@ -29,6 +30,8 @@ _IFF_UP = 0x1  # include/uapi/linux/if.h
 
 # Drivers that do no DMA for the host, and so leave an IOMMU group viable. The
 # first two set driver_managed_dma (drivers/pci/pcie/portdrv.c, pci-stub.c).
+# shpchp does not: only a kernel that exempts every bridge (before 5.19) takes
+# it, which the number of a distribution's kernel does not tell.
 _HARMLESS = frozenset({'pcieport', 'pci-stub', 'shpchp'})
 
 
@@ -41,6 +44,8 @@ class Snapshot:
     :ivar sources: mount points by source, such as ``/dev/sda1``
     :ivar swaps: names of the block devices that are swap space
     :ivar interfaces: the folder in sysfs of each interface, by its name
+    :ivar exported: the NVMe target's subsystem of each block device or NVMe
+        controller that it exports
     """
 
     paths: dict[str, str]
@@ -48,6 +53,7 @@ class Snapshot:
     sources: dict[str, str]
     swaps: frozenset[str]
     interfaces: dict[str, str]
+    exported: dict[str, str]
 
     @classmethod
     def read(cls) -> Snapshot:
@@ -65,6 +71,7 @@ class Snapshot:
             interfaces={
                 name: sysfs.place(f'{net}/{name}') for name in sysfs.names(net)
             },
+            exported=nvmet.exported(),
         )
 
     def below(self, path: str) -> list[str]:
@@ -100,6 +107,11 @@ class Snapshot:
                 return f'block device {name} is mounted on {place}'
         if name in self.swaps:
             return f'block device {name} is swap space'
+        if (subsystem := self.exported.get(name)) is not None:
+            return (
+                f'block device {name} is exported by the NVMe target as a '
+                f'namespace of {subsystem}'
+            )
         upper = sysfs.names(f'{self.paths[name]}/holders')
         if upper:
             labels = [_upper_label(each) for each in upper]
@@ -168,7 +180,7 @@ def by_host(
         sysfs.read(f'{function.path}/boot_vga') == '1'
     ):
         return 'it is the boot display'
-    if function.driver is None or modules.is_vfio_driver(function.driver):
+    if function.driver is None or vfio.is_bound(function):
         return None
     if (use := _parts_given_out(function)) is not None:
         return use
@@ -177,15 +189,28 @@ def by_host(
     for name in interfaces:
         if (use := _interface_use(name)) is not None:
             return use
-    for name in snapshot.below(function.path):
-        if (use := snapshot.use(name)) is not None:
-            return use
+    if (use := _storage_use(function, snapshot)) is not None:
+        return use
     if function.base_class == pci.CLASS_NETWORK and not interfaces:
         return (
             f'driver {function.driver} is bound to it and has no interface in '
             'this network namespace: the interface is in another network '
             'namespace, or a program drives the function'
         )
+    return None
+
+
+def _storage_use(function: pci.Function, snapshot: Snapshot) -> str | None:
+    for name in snapshot.below(function.path):
+        if (use := snapshot.use(name)) is not None:
+            return use
+    if snapshot.exported:
+        for name in sysfs.names(f'{function.path}/nvme'):
+            if (subsystem := snapshot.exported.get(name)) is not None:
+                return (
+                    f'NVMe controller {name} is exported by the NVMe target '
+                    f'as {subsystem}'
+                )
     return None
 
 
@@ -257,8 +282,7 @@ def in_group(
 
 def _leaves_viable(member: pci.Function) -> bool:
     return (
-        member.is_bridge
-        or member.driver is None
+        member.driver is None
         or member.driver in _HARMLESS
-        or modules.is_vfio_driver(member.driver)
+        or vfio.is_bound(member)
     )

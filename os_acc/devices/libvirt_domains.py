@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+import dataclasses
 
 from lxml import etree
 
@@ -18,6 +19,41 @@ from os_acc.devices import sysfs
 
 # Where libvirt keeps the state of its domains: stateDir, src/qemu/qemu_conf.c.
 STATE_FOLDER = '/run/libvirt/qemu'
+
+
+@dataclasses.dataclass(frozen=True)
+class Domain:
+    """A domain that is starting or running.
+
+    :ivar pid: of its QEMU, in decimal digits
+    :ivar devices: its host devices that need VFIO: PCI addresses, and UUIDs of
+        mediated devices
+    """
+
+    name: str | None
+    uuid: str | None
+    pid: str | None
+    devices: list[str]
+
+
+def running() -> Iterator[Domain]:
+    """Read the state files of all domains."""
+    for name in sysfs.names(STATE_FOLDER):
+        if not name.endswith('.xml'):
+            continue
+        try:
+            root = etree.parse(f'{STATE_FOLDER}/{name}').getroot()
+        except (OSError, etree.XMLSyntaxError):
+            continue
+        domain = root.find('domain')
+        if domain is not None:
+            found = (_device(each) for each in _host_addresses(domain))
+            yield Domain(
+                domain.findtext('name'),
+                domain.findtext('uuid'),
+                root.get('pid'),
+                [device for device in found if device is not None],
+            )
 
 
 def users_of(
@@ -30,23 +66,12 @@ def users_of(
     :param except_uuid: UUID of the domain that is allowed to have it
     :returns: a clause for each, such as 'libvirt domain web has it'
     """
-    found = []
-    for name in sysfs.names(STATE_FOLDER):
-        if not name.endswith('.xml'):
-            continue
-        try:
-            root = etree.parse(f'{STATE_FOLDER}/{name}').getroot()
-        except (OSError, etree.XMLSyntaxError):
-            continue
-        domain = root.find('domain')
-        if domain is None or domain.findtext('uuid') == except_uuid:
-            continue
-        if any(
-            _is(address, pci_address, mdev_uuid)
-            for address in _host_addresses(domain)
-        ):
-            found.append(f'libvirt domain {domain.findtext("name")} has it')
-    return found
+    return [
+        f'libvirt domain {domain.name} has it'
+        for domain in running()
+        if domain.uuid != except_uuid
+        and (pci_address in domain.devices or mdev_uuid in domain.devices)
+    ]
 
 
 def _host_addresses(domain: etree._Element) -> Iterator[etree._Element]:
@@ -59,17 +84,16 @@ def _host_addresses(domain: etree._Element) -> Iterator[etree._Element]:
         yield from domain.iterfind(f'{path}/source/address')
 
 
-def _is(
-    address: etree._Element, pci_address: str | None, mdev_uuid: str | None
-) -> bool:
+def _device(address: etree._Element) -> str | None:
+    """The PCI address or UUID of a host device, in the form of a handle."""
     uuid = address.get('uuid')
     if uuid is not None:
-        return uuid.lower() == mdev_uuid
+        return str(uuid).lower()
     try:
         parts = [
             int(address.get(name, '0'), 16)
             for name in ('domain', 'bus', 'slot', 'function')
         ]
     except ValueError:
-        return False
-    return '%04x:%02x:%02x.%x' % tuple(parts) == pci_address
+        return None
+    return '%04x:%02x:%02x.%x' % tuple(parts)

@@ -10,7 +10,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from collections.abc import Sequence
+import contextlib
 import fnmatch
 import functools
 import os
@@ -22,6 +24,15 @@ from os_acc.devices import pci
 from os_acc.devices import sysfs
 
 VFIO_PCI = 'vfio-pci'
+
+# modprobe.d(5). The last value of an option counts.
+MODPROBE_FOLDERS = (
+    '/usr/lib/modprobe.d',
+    '/run/modprobe.d',
+    '/etc/modprobe.d',
+)
+
+_TRUE = re.compile('[yt1]|on', re.I)
 
 _NAME = re.compile(r'[A-Za-z0-9][A-Za-z0-9_-]{0,63}')
 
@@ -47,7 +58,10 @@ def vfio_driver(modalias: str) -> str:
 
 
 def is_vfio_driver(name: str) -> bool:
-    """Whether a driver is vfio-pci or a variant of it."""
+    """Whether a driver is vfio-pci or, by modules.alias, a variant of it.
+
+    See vfio.is_bound() for a function that is bound.
+    """
     return same(name, VFIO_PCI) or any(
         same(name, module) for _, module in _vfio_aliases()
     )
@@ -109,6 +123,51 @@ def is_installed(module: str) -> bool:
         except OSError:
             continue
     return False
+
+
+def is_on(module: str, option: str) -> bool:
+    """Whether a flag of a module is set, or would be when it is loaded.
+
+    The kernel shows the value for a loaded module. For another one, this reads
+    the kernel's command line and the files of modprobe.d(5), as modprobe does.
+    """
+    name = module.replace('-', '_')
+    value = sysfs.read(f'{sysfs.SYS}/module/{name}/parameters/{option}')
+    if value is None and not os.path.isdir(f'{sysfs.SYS}/module/{name}'):
+        value = _configured(name, option)
+    # kstrtobool() in lib/kstrtox.c
+    return value is not None and _TRUE.match(value) is not None
+
+
+def _configured(module: str, option: str) -> str | None:
+    found = None
+    for line in _option_lines():
+        words = line.split()
+        if words[:1] == ['options'] and same(words[1], module):
+            for word in words[2:]:
+                key, _, value = word.partition('=')
+                if same(key, option):
+                    found = value or 'y'
+    for word in (sysfs.read(f'{sysfs.PROC}/cmdline') or '').split():
+        key, _, value = word.partition('=')
+        if same(key, f'{module}.{option}'):
+            found = value or 'y'
+    return found
+
+
+def _option_lines() -> Iterator[str]:
+    """The lines of modprobe's files with at least two words."""
+    for folder in MODPROBE_FOLDERS:
+        for name in sysfs.names(folder):
+            if not name.endswith('.conf'):
+                continue
+            path = os.path.join(folder, name)
+            # What cannot be read does not count as set.
+            with (
+                contextlib.suppress(OSError),
+                open(path, encoding='utf-8', errors='replace') as file,
+            ):
+                yield from (line for line in file if len(line.split()) > 1)
 
 
 def load_driver(module: str, seconds: float) -> str:

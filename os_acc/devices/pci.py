@@ -37,6 +37,7 @@ CLASS_STORAGE = 0x01
 CLASS_NETWORK = 0x02
 CLASS_DISPLAY = 0x03
 CLASS_BRIDGE = 0x06
+_CLASS_BRIDGE_OTHER = 0x0680  # PCI_CLASS_BRIDGE_OTHER
 
 
 def is_address(text: str) -> bool:
@@ -103,7 +104,16 @@ class Function:
 
     @property
     def is_bridge(self) -> bool:
-        return self.base_class == CLASS_BRIDGE
+        """Whether it is a bridge, or a part of the host such as an ISA bridge.
+
+        The kernel shows secondary_bus_number for functions whose header is
+        that of a bridge (drivers/pci/pci-sysfs.c). Of the other functions of
+        class 06, sub-class 80 is a device: NVSwitch, a PCIe switch's endpoint.
+        """
+        return 'secondary_bus_number' in self.entries or (
+            self.base_class == CLASS_BRIDGE
+            and self.pci_class >> 8 != _CLASS_BRIDGE_OTHER
+        )
 
     @property
     def is_vf(self) -> bool:

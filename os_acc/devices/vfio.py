@@ -20,6 +20,7 @@ import logging
 import os
 
 from os_acc import exception
+from os_acc.devices import device_spec
 from os_acc.devices import modules
 from os_acc.devices import operation_lock
 from os_acc.devices import pci
@@ -64,9 +65,69 @@ def read_binding(function: pci.Function, seconds: float) -> Binding:
 
 
 def is_bound(function: pci.Function) -> bool:
-    """Whether a function is bound to vfio-pci or a variant of it."""
-    return function.driver is not None and modules.is_vfio_driver(
-        function.driver
+    """Whether a function is bound to vfio-pci or a variant of it.
+
+    A function on a VFIO driver has a folder vfio-dev (drivers/vfio/vfio_main.c
+    from Linux 6.1 on); libvirt goes by it as well (src/util/virpci.c). On an
+    older kernel a variant is known by modules.alias only. A VF that NVIDIA's
+    driver keeps for vGPUs has vfio-dev too, but that driver is no variant of
+    vfio-pci: the VF is useless to a guest until it has a vGPU type.
+    """
+    if function.driver is None:
+        return False
+    return modules.is_vfio_driver(function.driver) or (
+        'vfio-dev' in function.entries and 'nvidia' not in function.entries
+    )
+
+
+def driver_for(function: pci.Function, spec: device_spec.Spec) -> str:
+    """The module of the VFIO driver that os-acc binds a function to.
+
+    It is the entry's vfio_driver if that is set. Otherwise it is what
+    modules.alias says, which cannot be read in a container without the host's
+    /lib/modules: then it is vfio-pci.
+
+    :param spec: the entry of device_spec for it
+    :raises InvalidRequest: if vfio_driver is not the name of a VFIO driver
+    """
+    chosen = spec.vfio_driver
+    if chosen is None:
+        return modules.vfio_driver(function.modalias)
+    if not modules.is_name(chosen) or 'vfio' not in chosen:
+        raise exception.InvalidRequest(
+            subject='[os_acc] device_spec',
+            field='vfio_driver',
+            value=chosen,
+            expected='the name of a VFIO driver, such as vfio-pci or '
+            'mlx5_vfio_pci',
+        )
+    return chosen
+
+
+def is_migratable(driver: str) -> bool:
+    """Whether guests can be live migrated with functions on a VFIO driver.
+
+    vfio-pci cannot save the state of a device; a variant driver is made to do
+    so. The exception is in drivers/vfio/pci/nvgrace-gpu. Whether the device's
+    firmware supports it too, only the guest's start shows.
+    """
+    return not any(
+        modules.same(driver, name)
+        for name in (modules.VFIO_PCI, 'nvgrace_gpu_vfio_pci')
+    )
+
+
+def has_groups() -> bool:
+    """Whether the kernel gives functions to guests by their IOMMU group.
+
+    A kernel without CONFIG_VFIO_GROUP has no file for a group, only one for
+    each device, which a guest uses with iommufd. The kernel makes the class
+    vfio for groups and the class vfio-dev for devices (drivers/vfio/group.c,
+    vfio_main.c) when the module vfio is loaded. As long as it is not, the
+    answer is True.
+    """
+    return os.path.isdir(f'{sysfs.SYS}/class/vfio') or not os.path.isdir(
+        f'{sysfs.SYS}/class/vfio-dev'
     )
 
 
@@ -83,20 +144,31 @@ def node(group: str) -> str:
 def nodes(path: str) -> list[str]:
     """The existing VFIO files of a device.
 
-    The file of its IOMMU group exists once a device of the group is bound to
-    VFIO. In no-IOMMU mode its name is noiommu-<group> (drivers/vfio/group.c).
-    From Linux 6.6 on, a device can also have a file of its own
-    (Documentation/driver-api/vfio.rst).
-
     :param path: the device's folder in sysfs
+    """
+    return group_nodes(path) + device_nodes(path)
+
+
+def group_nodes(path: str) -> list[str]:
+    """The existing VFIO files of a device's IOMMU group.
+
+    The file exists once a device of the group is bound to VFIO. In no-IOMMU
+    mode its name is noiommu-<group> (drivers/vfio/group.c).
     """
     group = sysfs.link(f'{path}/iommu_group')
     there = f'{sysfs.SYS}/class/vfio'
-    groups = (group, f'noiommu-{group}') if group is not None else ()
+    names = (group, f'noiommu-{group}') if group is not None else ()
+    return [node(n) for n in names if os.path.exists(f'{there}/{n}')]
+
+
+def device_nodes(path: str) -> list[str]:
+    """The VFIO files of a device of its own.
+
+    From Linux 6.6 on, a device can have one (Documentation/driver-api/
+    vfio.rst).
+    """
     own = sysfs.names(f'{path}/vfio-dev')
-    return [node(n) for n in groups if os.path.exists(f'{there}/{n}')] + [
-        f'{sysfs.DEV}/vfio/devices/{name}' for name in own
-    ]
+    return [f'{sysfs.DEV}/vfio/devices/{name}' for name in own]
 
 
 def bind(address: str, driver: str, seconds: float) -> None:
@@ -128,8 +200,15 @@ def bind(address: str, driver: str, seconds: float) -> None:
             'firmware, and boot with intel_iommu=on or the equivalent of '
             'the platform',
         )
-    path = node(group)
-    waiting.until(lambda: os.path.exists(path), seconds, path)
+    if has_groups():
+        path = node(group)
+        waiting.until(lambda: os.path.exists(path), seconds, path)
+        return
+    waiting.until(
+        lambda: any(map(os.path.exists, device_nodes(pci.folder(address)))),
+        seconds,
+        f'a file in {sysfs.DEV}/vfio/devices for PCI function {address}',
+    )
 
 
 def restore(address: str, to: Binding, seconds: float) -> None:

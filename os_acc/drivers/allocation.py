@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
 import contextlib
+import dataclasses
 
 from os_acc import driver
 from os_acc import exception
@@ -61,6 +62,7 @@ def check_function(
     spec: device_spec.Spec | None,
     bind: str,
     new: bool,
+    along: Iterable[str] = (),
 ) -> None:
     """Check that a VAN can take a PCI function.
 
@@ -70,6 +72,8 @@ def check_function(
     :param bind: who is to bind it, one of device_spec.BINDS
     :param new: whether it is a VF that os-acc has just made, so that nobody
         can have it open
+    :param along: the addresses of functions that are bound to VFIO along with
+        it
     :raises DeviceBusy: if another instance or a process has it, or another
         instance has a part of it or a member of its IOMMU group
     :raises DeviceInUseByHost: if the host uses it or a member of its group
@@ -77,19 +81,29 @@ def check_function(
     :raises DeviceNotFound: if device_spec does not offer it
     """
     known = holders(by)
-    check(
-        availability.obstacles(function, spec, bind, taker_of(by, van), known)
-    )
+    taker = taker_of(by, van)
+    taker = dataclasses.replace(taker, functions=taker.functions.union(along))
+    check(availability.obstacles(function, spec, bind, taker, known))
     if not new:
-        from os_acc.privileged import device_users
+        check_nobody_has_open(function, van.instance_uuid, known)
 
-        shares = availability.shares_group(function, van.instance_uuid, known)
-        check_open(
-            f'PCI function {function.address}',
-            device_users.of_function(
-                function.address, van.instance_uuid, shares
-            ),
-        )
+
+def check_nobody_has_open(
+    function: pci.Function,
+    instance_uuid: str,
+    known: allocated.Holders,
+) -> None:
+    """Check that no other instance and no process has a function open.
+
+    :raises DeviceBusy: if one has
+    """
+    from os_acc.privileged import device_users
+
+    shares = availability.shares_group(function, instance_uuid, known)
+    check_open(
+        f'PCI function {function.address}',
+        device_users.of_function(function.address, instance_uuid, shares),
+    )
 
 
 def check_not_whole(

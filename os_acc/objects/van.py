@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 import datetime
 from typing import Any
+from typing import ClassVar
 
 from oslo_versionedobjects import base as ovo_base
 from oslo_versionedobjects import fields as ovo_fields
@@ -66,12 +67,14 @@ class VANStateField(ovo_fields.AutoTypedField[str]):
 class VAN(base.VersionedObject):
     """One accelerator attached to one instance, as a VIF is for a port.
 
-    os-acc creates and stores it. A driver sets handle, device, function_id
-    and driver_data; a plugin sets guest_config.
+    os-acc creates and stores it. A driver sets handle, device, function_id,
+    live_migratable and driver_data; a plugin sets guest_config.
     """
 
     # Version 1.0: Initial version
-    VERSION = '1.0'
+    # Version 1.1: Added live_migratable
+    VERSION = '1.1'
+    ADDED_IN: ClassVar[dict[str, str]] = {'live_migratable': '1.1'}
 
     fields = {
         # The UUID of the request.
@@ -94,6 +97,8 @@ class VAN(base.VersionedObject):
         # The boot of the host in which the device was prepared.
         'boot_id': ovo_fields.StringField(),
         'error': ovo_fields.StringField(nullable=True),
+        # Whether the instance can be live migrated with it; None: unknown.
+        'live_migratable': ovo_fields.BooleanField(nullable=True),
         'created_at': DateTimeField(nullable=True),
         'updated_at': DateTimeField(nullable=True),
     }

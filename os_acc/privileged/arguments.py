@@ -17,6 +17,7 @@ import uuid as uuid_module
 from oslo_config import cfg
 
 from os_acc import exception
+from os_acc.devices import companions
 from os_acc.devices import device_spec
 from os_acc.devices import mdev
 from os_acc.devices import pci
@@ -28,12 +29,13 @@ def function(address: str) -> pci.Function:
     """Find a PCI function that os-acc may touch.
 
     :raises InvalidRequest: if the address is malformed
-    :raises DeviceNotFound: if it is not there, or device_spec does not name it
+    :raises DeviceNotFound: if it is not there, or device_spec names neither it
+        nor the function whose companion it is
     """
     if not isinstance(address, str):
         refuse('address', address, 'a PCI address')
     found = pci.get(address)
-    device_spec.load(cfg.CONF).check(found)
+    companions.entry_for(device_spec.load(cfg.CONF), found)
     return found
 
 

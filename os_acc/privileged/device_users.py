@@ -18,6 +18,7 @@ from os_acc.devices import open_files
 from os_acc.devices import pci
 from os_acc.devices import sysfs
 from os_acc.devices import vfio
+from os_acc.devices import vfio_users
 from os_acc.devices import waiting
 from os_acc.privileged import arguments
 from os_acc.privileged import context
@@ -29,8 +30,8 @@ def of_function(address: str, instance_uuid: str, shares: bool) -> list[str]:
 
     :param instance_uuid: the instance that is allowed to have it
     :param shares: whether the instance has other functions of its IOMMU
-        group. Its guest may then have the group's file open, so VFIO's files
-        are not checked
+        group. Its guest may then have the group's file open, so that file is
+        not checked
     :returns: a clause for each user, such as
         'process 4711 (qemu) has /dev/vfio/12 open'
     """
@@ -51,8 +52,9 @@ def of_function(address: str, instance_uuid: str, shares: bool) -> list[str]:
             for name in sysfs.names(f'{function.path}/drm')
         ]
         files += open_files.device_files(function.path)
+    files += vfio.device_nodes(function.path)
     if not shares:
-        files += vfio.nodes(function.path)
+        files += vfio.group_nodes(function.path)
     return (
         open_files.users_of(files)
         + open_files.exclusively_used(names)
@@ -70,7 +72,9 @@ def of_mdev(uuid: str, instance_uuid: str) -> list[str]:
     )
 
 
-def wait_until_closed(path: str, device: str, seconds: float) -> None:
+def wait_until_closed(
+    path: str, device: str, seconds: float, shares: bool = False
+) -> None:
     """Wait until no guest has a device open.
 
     QEMU may close the device's file seconds after it has reported the device
@@ -78,6 +82,7 @@ def wait_until_closed(path: str, device: str, seconds: float) -> None:
 
     :param path: the device's folder in sysfs
     :param device: the device, for the error
+    :param shares: whether the guest keeps other functions of its IOMMU group
     :raises DeviceBusy: if a guest still has it open
     """
     files = vfio.nodes(path)
@@ -85,6 +90,8 @@ def wait_until_closed(path: str, device: str, seconds: float) -> None:
 
     def closed() -> bool:
         users[:] = open_files.users_of(files) if files else []
+        if users and shares and vfio_users.have_others_only(path):
+            users.clear()
         return not users
 
     try:

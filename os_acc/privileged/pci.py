@@ -17,6 +17,7 @@ from oslo_config import cfg
 from os_acc import exception
 from os_acc.devices import allocated
 from os_acc.devices import availability
+from os_acc.devices import companions
 from os_acc.devices import device_spec
 from os_acc.devices import modules
 from os_acc.devices import operation_lock
@@ -47,10 +48,10 @@ def take(
     function = arguments.function(address)
     allowed = arguments.addresses(siblings)
     seconds = arguments.seconds(seconds)
-    if not modules.same(driver, modules.vfio_driver(function.modalias)):
-        arguments.refuse(
-            'driver', driver, modules.vfio_driver(function.modalias)
-        )
+    specs = device_spec.load(cfg.CONF)
+    expected = vfio.driver_for(function, companions.entry_for(specs, function))
+    if not modules.same(driver, expected):
+        arguments.refuse('driver', driver, expected)
 
     def act() -> str:
         with operation_lock.held(function.path, seconds / 2):
@@ -72,7 +73,7 @@ def _check_available(address: str, siblings: Sequence[str]) -> None:
     function = pci.get(address)
     for obstacle in availability.obstacles(
         function,
-        device_spec.load(cfg.CONF).find(function),
+        companions.entry_for(device_spec.load(cfg.CONF), function),
         device_spec.BIND_OS_ACC,
         allocated.Taker(functions=frozenset(siblings)),
         as_root=True,
@@ -87,6 +88,7 @@ def clean(
     reset_mode: str,
     release_seconds: float,
     seconds: float,
+    shares: bool = False,
 ) -> None:
     """Clean a function, once its guest has closed it. It stays bound.
 
@@ -94,6 +96,7 @@ def clean(
     :param reset_mode: one of reset.MODES
     :param release_seconds: how long the guest may take to close it
     :param seconds: for the reset
+    :param shares: whether the guest keeps other functions of its IOMMU group
     :raises DeviceBusy: if a guest still has it open
     :raises DeviceInUseByHost: if the host uses it by now: a reset would harm
         the host
@@ -106,7 +109,7 @@ def clean(
     with operation_lock.held(function.path, seconds / 2) as lock:
         function = _same(address, ids)
         device_users.wait_until_closed(
-            function.path, f'PCI function {address}', release_seconds
+            function.path, f'PCI function {address}', release_seconds, shares
         )
         if not vfio.is_bound(function):
             for obstacle in availability.host_obstacles(
@@ -123,6 +126,7 @@ def give_back(
     driver: str | None,
     override: str | None,
     seconds: float,
+    shares: bool = False,
 ) -> None:
     """Bind a function to its earlier driver again. It must be clean.
 
@@ -130,6 +134,7 @@ def give_back(
     :param driver: the driver that it had before; None if it had none
     :param override: its driver_override before; None if it was unset
     :param seconds: for the whole operation
+    :param shares: whether the guest keeps other functions of its IOMMU group
     :raises DeviceBusy: if a guest has it open, or somebody else has bound it
     :raises DeviceError, Timeout: if its driver could not be bound again
     """
@@ -148,7 +153,7 @@ def give_back(
                     device=device, reason=f'it is bound to driver {now.driver}'
                 )
             if now.driver != to.driver:
-                device_users.wait_until_closed(now.path, device, 0)
+                device_users.wait_until_closed(now.path, device, 0, shares)
             if to.driver and modules.loaded_driver(to.driver) is None:
                 raise exception.DeviceError(
                     device=device,

@@ -219,7 +219,7 @@ def test_with_bind_none_only_what_is_bound_is_free(here):
 def test_no_vf_of_a_pf_that_a_van_has(here):
     """An administrator makes VFs of a PF that a guest has as a whole."""
     os_acc.plug(devices.instance(), [devices.pci(devices.PF)])
-    here.add_function(devices.VFS[0], '8086:37c8', 0x0B4000, physfn=devices.PF)
+    here.add_function(devices.VFS[0], '8086:4940', 0x0B4000, physfn=devices.PF)
     with pytest.raises(exception.PlugException, match='its PF is taken'):
         os_acc.plug(devices.instance(), [devices.pci(devices.VFS[0])])
 

@@ -122,6 +122,7 @@ def test_plug_from_a_file(run):
         'Plugin': 'libvirt',
         'Handle': 'test/0000:0c:00.1',
         'Device': 'fake:test:0000:0c:00.1',
+        'Live migratable': None,
         'Error': None,
         'Guest config': None,
     }
@@ -242,7 +243,7 @@ def test_van_list_for_programs(run, form, load):
     assert [row['Error'] for row in rows] == [None, None]
     assert set(rows[0]) == {
         *('VAN', 'Instance', 'State', 'Driver', 'Plugin', 'Handle'),
-        *('Device', 'Error'),
+        *('Device', 'Live migratable', 'Error'),
     }
 
 
@@ -253,7 +254,7 @@ def test_van_list_for_people(run):
     cells = [cell.strip() for cell in lines[3].strip('|').split('|')]
     assert cells == [
         *(VANS[0], INSTANCE, 'plugged', 'fake', 'libvirt'),
-        *('test/0000:0c:00.1', 'fake:test:0000:0c:00.1', ''),
+        *('test/0000:0c:00.1', 'fake:test:0000:0c:00.1', '', ''),
     ]
 
 
@@ -310,6 +311,7 @@ def test_van_show(run):
         'device': 'fake:test:0000:0c:00.2',
         'handle': 'test/0000:0c:00.2',
         'function_id': None,
+        'live_migratable': None,
         'guest_config': None,
         'driver_data': {},
         'boot_id': van.boot_id,

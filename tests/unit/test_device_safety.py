@@ -374,7 +374,7 @@ def test_a_claim_that_came_to_nothing_removes_its_vfs(here):
     """The first PF's VFs share its group; the second's do not."""
     group = (here.pci / 'devices' / devices.PF / 'iommu_group').readlink()
     other = '0000:61:00.0'
-    here.add_function(other, '8086:37c8', 0x0B4000, 'qat', totalvfs=2)
+    here.add_function(other, '8086:4940', 0x0B4000, 'qat', totalvfs=2)
     add = here.add_function
 
     def shared(address, *args, **kwargs):
@@ -399,7 +399,7 @@ def test_a_claim_that_came_to_nothing_removes_its_vfs(here):
 def test_a_pf_that_somebody_gave_fewer_vfs(here):
     """All of them are taken: the next PF serves."""
     other = '0000:61:00.0'
-    here.add_function(other, '8086:37c8', 0x0B4000, 'qat', totalvfs=2)
+    here.add_function(other, '8086:4940', 0x0B4000, 'qat', totalvfs=2)
     wanted = {'num_vfs': 2, 'resource_class': 'CUSTOM_Q'}
     devices.spec(
         {'address': devices.PF, **wanted}, {'address': other, **wanted}
@@ -434,7 +434,7 @@ def test_vfs_that_come_while_candidates_are_listed(here, monkeypatch):
 
 def test_a_pf_that_makes_no_vfs_is_tried_once(here):
     other = '0000:61:00.0'
-    here.add_function(other, '8086:37c8', 0x0B4000, 'qat', totalvfs=2)
+    here.add_function(other, '8086:4940', 0x0B4000, 'qat', totalvfs=2)
     wanted = {'num_vfs': 2, 'resource_class': 'CUSTOM_Q'}
     devices.spec(
         {'address': devices.PF, **wanted}, {'address': other, **wanted}

@@ -1071,7 +1071,7 @@ def test_a_newer_minor_version_is_written_back(state_path):
 
     edit(state_path, 'van', check)
     (found,) = read_again(state_path)
-    assert found.van.VERSION == '1.0'
+    assert found.van.VERSION == '1.1'
     assert found.van.handle == entry.van.handle
 
 
@@ -1079,7 +1079,7 @@ def test_a_row_of_an_older_minor_version_is_read(state_path, monkeypatch):
     (entry,) = fill(state_path, 1, handle=test_handle('h'))
 
     def older(primitive):
-        current = {'InstanceInfo': '1.1'}
+        current = {'InstanceInfo': '1.1', 'VAN': '1.1'}
         name = primitive['versioned_object.name']
         assert primitive[VERSION] == current.get(name, '1.0')
         # Not yet known to that version.

@@ -421,6 +421,39 @@ def test_a_transient_domain(plugin, daemon, van):
     assert domain.live == []
 
 
+@pytest.mark.parametrize(
+    'version, fine', [(12000000, False), (12001000, True)]
+)
+def test_iommufd_needs_a_libvirt_that_knows_it(
+    plugin, daemon, van, monkeypatch, version, fine
+):
+    monkeypatch.setattr(
+        double.Connection, 'getLibVersion', lambda _: version, raising=False
+    )
+    domain = daemon.domain(UUID)
+    van.driver_data = {'iommufd': 'yes'}
+    if fine:
+        plugin.plug(van, INSTANCE, True)
+    else:
+        with pytest.raises(
+            exception.HypervisorError, match=r'before 12\.1 does not know'
+        ):
+            plugin.plug(van, INSTANCE, True)
+    assert len(domain.live) == int(fine)
+
+
+def test_the_doctor_on_iommufd(plugin, kernel, monkeypatch):
+    kernel.without_groups()
+    for name, value in (('getLibVersion', 12000000), ('numOfDomains', 0)):
+        monkeypatch.setattr(
+            double.Connection, name, lambda _, v=value: v, raising=False
+        )
+    version, found = plugin.diagnose()
+    assert version.verdict == 'ok'
+    assert found.verdict == 'error'
+    assert 'CONFIG_VFIO_GROUP' in found.text
+
+
 def test_a_test_handle_needs_no_libvirt(plugin, daemon):
     van = new_van(objects.TestHandle(name='none'))
     plugin.plug(van, INSTANCE, True)

@@ -184,6 +184,29 @@ class TestPCI:
         )
 
     @pytest.mark.parametrize(
+        ('values', 'managed', 'hints', 'expected'),
+        [
+            ({}, False, {'iommufd': 'yes'}, {'iommufd': 'yes'}),
+            ({'iommufd': False}, False, {'iommufd': 'yes'}, {'iommufd': 'no'}),
+            ({}, False, {'vfio_driver': 'mlx5_vfio_pci'}, None),
+            (
+                {'vfio_driver': 'x'},
+                True,
+                {'vfio_driver': 'mlx5_vfio_pci', 'iommufd': 'yes'},
+                {'name': 'vfio', 'model': 'mlx5_vfio_pci', 'iommufd': 'yes'},
+            ),
+        ],
+    )
+    def test_hints_of_a_driver(
+        self, plug, options, values, managed, hints, expected
+    ):
+        options(**values)
+        drivers = plug(pci(managed=managed), **hints).findall('driver')
+        assert [dict(d.attrib) for d in drivers] == (
+            [expected] if expected else []
+        )
+
+    @pytest.mark.parametrize(
         ('value', 'expected'),
         [(None, []), (True, [{'bar': 'on'}]), (False, [{'bar': 'off'}])],
     )

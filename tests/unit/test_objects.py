@@ -50,7 +50,7 @@ HASHES = {
     'PCIHandle': '1.0-ef77f65f317b86a6fd07ccc632cdfc07',
     'RecoveryReport': '1.1-bd7296c930708fe27f1cedf47d93d7df',
     'TestHandle': '1.0-c5e17173ff82956c17df877a86e36edb',
-    'VAN': '1.0-fbc30c1275283d817d96293bd2550a23',
+    'VAN': '1.1-d9f8fe7ab055ac0c3a97e0b48f0cfabe',
     'VANList': '1.0-15ecf022a68ddbb8c2a6739cfc9f8f5e',
 }
 FIELDS = {
@@ -77,7 +77,8 @@ FIELDS = {
     'TestHandle': 'name',
     'VAN': (
         'boot_id created_at device driver driver_data error function_id '
-        'guest_config handle instance_uuid plugin state updated_at uuid'
+        'guest_config handle instance_uuid live_migratable plugin state '
+        'updated_at uuid'
     ),
     'VANList': 'objects',
 }
@@ -546,6 +547,7 @@ class TestObjects:
             driver_data={'device_api': 'vfio-pci'},
             boot_id='b',
             error='e',
+            live_migratable=True,
             created_at=now,
             updated_at=now,
         )
@@ -556,6 +558,12 @@ class TestObjects:
         vans = objects.VANList(objects=[van, again])
         assert round_trip(vans) == vans
         assert [v.uuid for v in vans] == [UUID, UUID]
+
+    def test_a_van_for_an_older_reader(self):
+        data = objects.VAN(uuid=UUID, live_migratable=True).obj_to_primitive(
+            '1.0'
+        )['versioned_object.data']
+        assert data == {'uuid': UUID}
 
     def test_save_of_a_copy(self):
         with pytest.raises(exception.JournalError) as caught:

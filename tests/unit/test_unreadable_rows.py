@@ -105,6 +105,7 @@ def test_van_list(run, unreadable):
         'Plugin': None,
         'Handle': 'gone/x7',
         'Device': 'fake:test:0000:0c:00.1',
+        'Live migratable': None,
     }
     assert states(run) == BOTH
     assert states(run, '--instance', INSTANCE) == BOTH

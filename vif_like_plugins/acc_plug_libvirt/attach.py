@@ -14,8 +14,11 @@ import logging
 import threading
 from typing import Any
 
+from lxml import etree
+
 from acc_plug_libvirt import connection
 from acc_plug_libvirt import domain_xml
+from acc_plug_libvirt import report
 from os_acc import exception
 from os_acc import log
 from os_acc import objects
@@ -77,6 +80,25 @@ def _attach(
         )
 
 
+def _check_iommufd(opened: Any, van: objects.VAN) -> None:
+    """Check that libvirt knows iommufd if the <hostdev> asks for it.
+
+    An older libvirt ignores the attribute, and QEMU then finds no file of the
+    device's IOMMU group.
+
+    :raises HypervisorError: if libvirt is too old
+    """
+    driver = etree.fromstring(van.guest_config or '').find('driver')
+    if driver is None or driver.get('iommufd') != 'yes':
+        return
+    if opened.getLibVersion() < report.IOMMUFD_SINCE:
+        raise exception.HypervisorError(
+            what=_what(van),
+            reason='the device needs iommufd, because this kernel has no VFIO '
+            f'groups or [os_acc_libvirt] iommufd is set; {report.NO_IOMMUFD}',
+        )
+
+
 def _what(van: objects.VAN) -> str:
     return f'attach to domain {van.instance_uuid}'
 
@@ -93,6 +115,7 @@ def _attach_missing(
     """
     libvirt = connection.module()
     logger = log.about(LOG, van.instance_uuid, van.uuid)
+    _check_iommufd(opened, van)
     domain = _domain(opened, van)
     flags = libvirt.VIR_DOMAIN_AFFECT_CONFIG
     if domain.ID() != _NOT_RUNNING:

@@ -87,7 +87,7 @@ class Builder:
         handle = van.handle
         if isinstance(handle, objects.PCIHandle):
             name = handle.address
-            hostdev = self._pci(name, handle.managed)
+            hostdev = self._pci(name, handle.managed, van.driver_data)
         elif isinstance(handle, objects.MdevHandle):
             name = handle.uuid
             hostdev = self._mdev(name, _model(handle, van))
@@ -114,21 +114,42 @@ class Builder:
         )
         return text
 
-    def _pci(self, address: str, managed: bool | None) -> etree._Element:
+    def _pci(
+        self, address: str, managed: bool | None, hints: dict[str, str]
+    ) -> etree._Element:
         hostdev = etree.Element('hostdev')
         hostdev.set('mode', 'subsystem')
         hostdev.set('type', 'pci')
         if managed is None:
             managed = self.managed
         hostdev.set('managed', _yes_no(managed))
-        if self.driver:
-            etree.SubElement(hostdev, 'driver', self.driver)
+        if driver := self._driver(managed, hints):
+            etree.SubElement(hostdev, 'driver', driver)
         source = etree.SubElement(hostdev, 'source')
         _set_pci_address(etree.SubElement(source, 'address'), address)
         if self.rom_bar is not None:
             bar = 'on' if self.rom_bar else 'off'
             etree.SubElement(hostdev, 'rom').set('bar', bar)
         return hostdev
+
+    def _driver(self, managed: bool, hints: dict[str, str]) -> dict[str, str]:
+        """The attributes of <driver>.
+
+        libvirt needs the model only to bind the function itself: with
+        managed='no' it takes any VFIO driver that the function is bound to.
+        """
+        driver = {}
+        if managed and 'vfio_driver' in hints:
+            driver = {'name': 'vfio', 'model': hints['vfio_driver']}
+        if hints.get('iommufd') == 'yes':
+            driver['iommufd'] = 'yes'
+        # The hint for one device goes before the option for all, but what
+        # the operator says of iommufd counts.
+        return {
+            **self.driver,
+            **driver,
+            **{n: v for n, v in self.driver.items() if n == 'iommufd'},
+        }
 
     def _mdev(self, uuid: str, model: str) -> etree._Element:
         hostdev = etree.Element('hostdev')

@@ -17,7 +17,13 @@ from typing import Any
 from acc_plug_libvirt import connection
 from os_acc import exception
 from os_acc import finding
+from os_acc.devices import vfio
 from os_acc.devices import waiting
+
+# The first libvirt that opens PCI functions through iommufd: 12.1.0, as
+# virConnectGetLibVersion() gives it.
+IOMMUFD_SINCE = 12001000
+NO_IOMMUFD = 'libvirt before 12.1 does not know iommufd'
 
 
 def _ask(libvirt: Any, uri: str) -> tuple[int, int]:
@@ -62,3 +68,11 @@ def findings(uri: str, seconds: float) -> Iterator[finding.Finding]:
     yield finding.Finding(
         subject, finding.OK, f'version {text}, {running} running guests'
     )
+    if version < IOMMUFD_SINCE and not vfio.has_groups():
+        yield finding.Finding(
+            subject,
+            finding.ERROR,
+            'this kernel has no VFIO groups (CONFIG_VFIO_GROUP), so guests '
+            f'need iommufd, but {NO_IOMMUFD}',
+            'upgrade libvirt, or boot a kernel with CONFIG_VFIO_GROUP',
+        )

@@ -24,13 +24,14 @@ from os_acc import driver
 from os_acc import exception
 from os_acc import log
 from os_acc import objects
+from os_acc.devices import companions as companion_functions
 from os_acc.devices import device_spec
-from os_acc.devices import modules
 from os_acc.devices import pci
 from os_acc.devices import reset
 from os_acc.devices import vfio
 from os_acc.devices import waiting
 from os_acc.drivers import allocation
+from os_acc.drivers.pci import companions
 from os_acc.drivers.pci import listing as pci_listing
 from os_acc.drivers.pci import release
 from os_acc.drivers.pci import vfs as pci_vfs
@@ -127,20 +128,38 @@ class Claims:
     def bind(self, van: objects.VAN) -> None:
         """Bind a VAN's function to VFIO, unless libvirt or the operator does.
 
+        Its companions are bound after it.
+
         :raises: as privileged.pci.take
         """
-        if van.driver_data[release.BIND] != device_spec.BIND_OS_ACC:
+        address = allocation.address_of(van)
+        wanted = companions.own(self._by, van)
+        if van.driver_data[release.BIND] == device_spec.BIND_OS_ACC:
+            wanted = {address: van.driver_data, **wanted}
+        if not wanted:
             return
+        requests = self._by.requests_of(van.instance_uuid)
+        siblings = allocation.functions_of(requests) | {address, *wanted}
+        for each, data in wanted.items():
+            self._take(van, each, data, siblings)
+        # It is known for certain only now that the module vfio is loaded.
+        if not vfio.has_groups() and release.IOMMUFD not in van.driver_data:
+            van.driver_data = {**van.driver_data, release.IOMMUFD: 'yes'}
+            van.save()
+
+    @staticmethod
+    def _take(
+        van: objects.VAN,
+        address: str,
+        data: dict[str, str],
+        siblings: set[str],
+    ) -> None:
         from os_acc.privileged import pci as privileged
 
-        address = allocation.address_of(van)
-        siblings = allocation.functions_of(
-            self._by.requests_of(van.instance_uuid)
-        )
         name = privileged.take(
             address,
-            van.driver_data[release.VFIO_DRIVER],
-            sorted(siblings),
+            data[release.VFIO_DRIVER],
+            sorted(siblings - {address}),
             CONF.os_acc.device_timeout,
         )
         log.about(LOG, van.instance_uuid, van.uuid).info(
@@ -158,7 +177,7 @@ class Claims:
         if van.handle is None:
             return
         if release.BIND in van.driver_data:
-            release.give_back(van)
+            release.give_back(self._by, van)
         pci_vfs.remove(self._by, van)
 
     def pf_of(self, address: str) -> str | None:
@@ -195,9 +214,11 @@ class Claims:
                 van.driver_data = {
                     **van.driver_data,
                     **made,
-                    **self._state_before(function, spec, bind),
+                    **self._state_before(van, function, spec, bind),
+                    **self._companions(van, function, spec, bind),
                 }
                 van.device = pf or address
+                van.live_migratable = _is_live_migratable(function, spec, bind)
                 van.handle = objects.PCIHandle(
                     address=address,
                     managed=bind == device_spec.BIND_LIBVIRT,
@@ -228,18 +249,74 @@ class Claims:
             spec = self._specs().check(function)
             with allocation.group_lock(self._by, function):
                 allocation.check_function(
-                    self._by, van, function, spec, bind, new=False
+                    self._by,
+                    van,
+                    function,
+                    spec,
+                    bind,
+                    new=False,
+                    along=companions.of(van),
                 )
+                data = dict(van.driver_data)
                 if not vfio.is_bound(function):
-                    data = dict(van.driver_data)
                     data.pop(release.DRIVER_BEFORE, None)
                     data.pop(release.OVERRIDE_BEFORE, None)
-                    data |= self._state_before(function, spec, bind)
-                    van.driver_data = data
+                    data |= self._state_before(van, function, spec, bind)
+                data |= self._companions(van, function, spec, bind)
+                van.driver_data = data
                 van.save()
 
+    def _companions(
+        self,
+        van: objects.VAN,
+        function: pci.Function,
+        spec: device_spec.Spec,
+        bind: str,
+    ) -> dict[str, str]:
+        """Check what is to be bound along with a function, and record it.
+
+        After a reboot this includes functions that were unplugged while the
+        VAN stayed.
+
+        :returns: for driver_data
+        :raises DeviceBusy: if somebody has one of them open
+        """
+        known = companions.own(self._by, van)
+        along = {
+            each.address: each
+            for each in companion_functions.of(function, spec, bind)
+        }
+        for address in known.keys() - along.keys():
+            left = pci.find(address)
+            if left is not None and left.ids == known[address][release.IDS]:
+                along[address] = left
+        if not along:
+            return {}
+        holders = allocation.holders(self._by)
+        records = {}
+        for address, each in along.items():
+            if holders.of_function(address) is not None:
+                continue  # another VAN of the instance has it
+            if address in known and vfio.is_bound(each):
+                records[address] = known[address]
+                continue
+            allocation.check_nobody_has_open(each, van.instance_uuid, holders)
+            its_spec = companion_functions.entry_for(self._specs(), each)
+            records[address] = {
+                # Few companions have a reset of their own to require.
+                **self._state_before(
+                    van, each, its_spec, device_spec.BIND_OS_ACC
+                ),
+                release.RESET: its_spec.reset or reset.AUTO,
+            }
+        return companions.to_data(records)
+
     def _state_before(
-        self, function: pci.Function, spec: device_spec.Spec, bind: str
+        self,
+        van: objects.VAN,
+        function: pci.Function,
+        spec: device_spec.Spec,
+        bind: str,
     ) -> dict[str, str]:
         """What undo needs to know of a function before it is touched."""
         data = {
@@ -247,13 +324,24 @@ class Claims:
             release.IDS: function.ids,
             release.RESET: spec.reset or self._by.config.reset,
         }
+        if not vfio.has_groups():
+            data[release.IOMMUFD] = 'yes'
+        if bind == device_spec.BIND_LIBVIRT and spec.vfio_driver is not None:
+            data[release.VFIO_DRIVER] = vfio.driver_for(function, spec)
         if bind == device_spec.BIND_OS_ACC:
-            data[release.VFIO_DRIVER] = modules.vfio_driver(function.modalias)
+            data[release.VFIO_DRIVER] = vfio.driver_for(function, spec)
             if function.driver is not None:
                 data[release.DRIVER_BEFORE] = function.driver
             now = vfio.read_binding(function, CONF.os_acc.device_timeout)
             if now.override is not None:
                 data[release.OVERRIDE_BEFORE] = now.override
+            # Another VAN of the instance has bound it to VFIO.
+            taken = companions.record_of(self._by, van, function)
+            if taken is not None and vfio.is_bound(function):
+                for key in (release.DRIVER_BEFORE, release.OVERRIDE_BEFORE):
+                    data.pop(key, None)
+                    if key in taken:
+                        data[key] = taken[key]
         return data
 
     def _bind_mode(
@@ -296,6 +384,7 @@ class Claims:
                     failed.add(van.device)
                 pci_vfs.remove(self._by, van)
                 van.handle, van.device, van.driver_data = None, None, before
+                van.live_migratable = None
                 van.save()
         raise allocation.none_left(
             request, reasons, 'no such PCI function is left on this host'
@@ -322,3 +411,17 @@ class Claims:
                 pf, spec, vf=True
             ).serves(request):
                 yield address
+
+
+def _is_live_migratable(
+    function: pci.Function, spec: device_spec.Spec, bind: str
+) -> bool:
+    """Whether an instance can be live migrated with a function.
+
+    libvirt chooses the VFIO driver as os-acc does (src/util/virpci.c).
+    """
+    if spec.live_migratable is not None:
+        return spec.live_migratable
+    if bind == device_spec.BIND_NONE and function.driver is not None:
+        return vfio.is_migratable(function.driver)
+    return vfio.is_migratable(vfio.driver_for(function, spec))

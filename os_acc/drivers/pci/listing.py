@@ -20,11 +20,13 @@ import os_resource_classes as resource_classes
 from os_acc import objects
 from os_acc.devices import allocated
 from os_acc.devices import availability
+from os_acc.devices import companions
 from os_acc.devices import device_spec
 from os_acc.devices import host_use
 from os_acc.devices import pci
 from os_acc.devices import pci_scan
 from os_acc.devices import sriov
+from os_acc.devices import vfio_rules
 
 # Base classes of functions that a guest can have a use for: storage, network,
 # display, co-processors, encryption, signal processing, processing
@@ -96,13 +98,17 @@ def listed(
     """
     for function in pci_scan.functions():
         base_class = function.base_class
-        if base_class == pci.CLASS_BRIDGE or not (
-            specs.entries or base_class in _CLASSES
-        ):
+        if function.is_bridge or not (specs.entries or base_class in _CLASSES):
             continue
         spec = specs.find(function)
-        # A device that is offered for mdevs or vGPUs is not offered whole.
-        if spec is not None and not spec.mdev_types and not spec.vgpu_type:
+        # A device that is offered for mdevs or vGPUs is not offered whole, and
+        # a companion is offered only with its GPU.
+        if (
+            spec is not None
+            and not spec.mdev_types
+            and not spec.vgpu_type
+            and companions.main_of(function, spec) is None
+        ):
             yield function, spec
 
 
@@ -126,6 +132,8 @@ def devices(
         if (pf := function.physfn) is not None:
             vfs.setdefault(pf, []).append(function)
     snapshot = host_use.Snapshot.read()
+    of_host = vfio_rules.of_host()
+    refused = [of_host] if of_host is not None else []
     found = []
     for function, spec in functions:
         if function.is_vf:
@@ -139,11 +147,15 @@ def devices(
             kind, total = kind_of(function, spec), 1
         if made:
             blocked = any(
-                availability.vfs_obstacles(function, holders=holders)
+                availability.vfs_obstacles(
+                    function, holders=holders, spec=spec
+                )
             )
             free = 0 if blocked else total
         else:
-            free = _free(own_vfs or [function], spec, bind, holders, snapshot)
+            free = _free(
+                own_vfs or [function], spec, bind, holders, snapshot, refused
+            )
         found.append(_device(driver, function, kind, total, free))
     return found
 
@@ -154,12 +166,17 @@ def _free(
     bind: str,
     holders: allocated.Holders,
     snapshot: host_use.Snapshot,
+    refused: Sequence[str],
 ) -> int:
-    """Count those of a PF's VFs, or of one function, that can be taken."""
+    """Count those of a PF's VFs, or of one function, that can be taken.
+
+    :param refused: why the kernel refuses every function of the host
+    """
     # Either all VFs of a PF are alone in their IOMMU groups or none is, since
     # grouping depends on the bridges above: pci_device_group() in
     # drivers/iommu/iommu.c.
     alone = availability.is_alone(functions[0])
+    refused = [*availability.vfio_refusals(functions[0], spec), *refused]
     bind = spec.bind or bind
     return sum(
         not any(
@@ -170,6 +187,7 @@ def _free(
                 holders=holders,
                 snapshot=snapshot,
                 alone=alone,
+                refused=refused,
             )
         )
         for function in functions

@@ -30,6 +30,7 @@ from os_acc.devices import sysfs
 from os_acc.devices import vfio
 from os_acc.drivers import allocation
 from os_acc.drivers.pci import listing as pci_listing
+from os_acc.drivers.pci import report_vfio
 
 Finding = finding.Finding
 Kind = availability.Kind
@@ -83,7 +84,7 @@ def show(
         'numa node': function.numa_node,
         'kernel driver': function.driver,
         'driver override': _override(function),
-        'vfio driver': modules.vfio_driver(function.modalias),
+        'vfio driver': vfio.driver_for(function, spec or device_spec.Spec()),
         'iommu group': group,
         'iommu group members': pci.group_members(group) if group else [],
         'pf': function.physfn,
@@ -147,12 +148,11 @@ def findings(
 ) -> Iterator[Finding]:
     """See ExtensionBase.diagnose."""
     yield _iommu()
-    if (found := _unsafe()) is not None:
-        yield found
+    yield from report_vfio.findings()
     yield _module(modules.VFIO_PCI)
     functions = list(pci_listing.listed(specs))
     holders = allocation.holders(by)
-    variants = {modules.vfio_driver(f.modalias) for f, _ in functions}
+    variants = {vfio.driver_for(f, spec) for f, spec in functions}
     for name in sorted(variants - {modules.VFIO_PCI}):
         yield _module(name)
     yield from _entries(specs)
@@ -178,18 +178,6 @@ def _iommu() -> Finding:
         return Finding('IOMMU', finding.OK, f'on: {number} groups')
     return Finding(
         'IOMMU', finding.ERROR, 'off: there is no IOMMU group', _NO_IOMMU
-    )
-
-
-def _unsafe() -> Finding | None:
-    name = 'enable_unsafe_noiommu_mode'
-    if sysfs.read(f'{sysfs.SYS}/module/vfio/parameters/{name}') != 'Y':
-        return None
-    return Finding(
-        'kernel module vfio',
-        finding.ERROR,
-        f'{name} is on: a guest can write to all memory of the host',
-        f'remove the option {name} of the kernel module vfio',
     )
 
 

@@ -54,7 +54,10 @@ def create(
     spec = specs.check(function)
     allocation.check(
         availability.vfs_obstacles(
-            function, allocation.taker_of(by, van), allocation.holders(by)
+            function,
+            allocation.taker_of(by, van),
+            allocation.holders(by),
+            spec,
         )
     )
     number = sriov.count(pf)

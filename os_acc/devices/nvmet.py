@@ -1,0 +1,49 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""What the kernel's NVMe target exports to other hosts. Needs no privilege.
+
+The target opens a block device without O_EXCL (nvmet_bdev_ns_enable() in
+drivers/nvme/target/io-cmd-bdev.c), so no other check finds that it is used.
+"""
+
+from __future__ import annotations
+
+import os
+
+from os_acc.devices import sysfs
+
+
+def exported() -> dict[str, str]:
+    """List what the subsystems of the NVMe target export, also if disabled.
+
+    A namespace exports a block device; a passthru subsystem exports an NVMe
+    controller (drivers/nvme/target/configfs.c).
+
+    :returns: for the name of each, such as nvme0n1 or nvme0, the subsystem
+    """
+    folder = f'{sysfs.SYS}/kernel/config/nvmet/subsystems'
+    found = {}
+    for subsystem in sysfs.names(folder):
+        path = f'{folder}/{subsystem}'
+        places = [f'{path}/passthru'] + [
+            f'{path}/namespaces/{number}'
+            for number in sysfs.names(f'{path}/namespaces')
+        ]
+        for place in places:
+            text = sysfs.read(f'{place}/device_path')
+            # An unset path reads as (null).
+            if text and text.startswith('/dev/'):
+                found[_name(text)] = subsystem
+    return found
+
+
+def _name(path: str) -> str:
+    """The name of a device: the path may be a link, as in /dev/disk/by-id."""
+    there = os.path.join(sysfs.DEV, path.removeprefix('/dev/'))
+    return os.path.basename(os.path.realpath(there))
