@@ -744,7 +744,7 @@ def test_a_region_is_not_programmed_beside_the_whole(
         ('programming', 'none'),
         ('function_file', '/etc/passwd'),
         ('function_file', '../../x'),
-        ('persistent', 'yes'),
+        ('persistent', 'maybe'),
         ('region_type', ''),
     ],
 )
