@@ -788,6 +788,14 @@ def test_unplug_where_device_spec_has_changed(kernel, tool):
     assert os_acc.unplug(instance) == 1
 
 
+def test_an_entry_that_names_only_a_vf(kernel, tool):
+    """It cannot be programmed, because that takes the entry of its PF."""
+    spec = json.loads(os_acc.CONF.os_acc.device_spec[0])
+    kernel._set_numvfs(FPGA, 2)
+    devices.spec({**spec, 'address': VFS[0]})
+    assert [d.driver for d in os_acc.get_devices()] == ['pci']
+
+
 def test_a_driver_that_does_not_program(kernel, tool):
     """The driver pci must not give out a device without the function."""
     devices.furnish(kernel)
