@@ -129,9 +129,10 @@ class Spec:
         return self._interface_owner() in (function.address, function.physfn)
 
     def names_interface_of(self, function: pci.Function) -> bool:
-        """Whether it names a function only by the interface that it has.
+        """Whether it names a function by the function's own interface.
 
-        It no longer names such a function once that is bound to VFIO.
+        The function loses the interface when it is bound to VFIO, and then
+        the entry no longer names it.
         """
         return self._interface_owner() == function.address
 
@@ -163,7 +164,7 @@ def _remote_managed(key: str, value: Any) -> None:
 
 Reader = Callable[[str, Any], Any]
 
-# Nova's keys. In all but the ids, null means the same as leaving it out.
+# Nova's keys without the ids. null means the same as leaving the key out.
 _NOVA: dict[str, Reader] = {
     'address': spec_address.read,
     'devname': spec_values.interface,
