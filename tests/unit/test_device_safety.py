@@ -101,9 +101,9 @@ def test_a_function_with_a_vendors_vgpu(here):
 # --- cleaning never hits the host
 
 
-@pytest.mark.parametrize('managed', ['yes', 'no'])
-def test_what_the_host_uses_by_now_is_not_cleaned(here, cleaned, managed):
-    devices.spec({'address': devices.DISK, 'managed': managed})
+@pytest.mark.parametrize('bind', ['libvirt', 'os-acc'])
+def test_what_the_host_uses_by_now_is_not_cleaned(here, cleaned, bind):
+    devices.spec({'address': devices.DISK, 'bind': bind})
     instance = devices.instance()
     os_acc.plug(instance, [devices.pci(devices.DISK)])
     here.reboot()

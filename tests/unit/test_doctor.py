@@ -247,6 +247,9 @@ def test_bound_by_somebody_else(here, findings):
     assert verdict == 'warning'
     assert 'no VAN has it' in text
     assert 'driverctl' in advice
+    devices.spec({'address': devices.GPU, 'managed': 'no'})
+    found = one(findings(), f'PCI function {devices.GPU}')
+    assert found[:2] == ('ok', '10de:1eb8: free')
 
 
 def test_an_mdev_of_somebody_else(here, findings):
