@@ -19,7 +19,6 @@ Unlike /run, the folder of the notes survives a reboot.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import os
@@ -114,8 +113,12 @@ def mdev_text(device: mdev.Mdev) -> str:
 
 def forget(kind: str, name: str) -> None:
     """Delete the note of a device, if there is one."""
-    with contextlib.suppress(FileNotFoundError):
+    try:
         os.unlink(_path(kind, name))
+    except FileNotFoundError:
+        return
+    except OSError as err:
+        LOG.warning('%s: %s', FOLDER, exception.describe(err))
 
 
 def _path(kind: str, name: str) -> str:

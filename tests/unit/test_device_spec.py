@@ -144,6 +144,6 @@ def test_malformed_is_a_clear_error(clean, text, field):
 @given(st.text(max_size=30))
 def test_any_text_is_read_or_refused(text):
     try:
-        device_spec._parse((text,))
+        device_spec.parse(text)
     except exception.InvalidRequest as err:
         assert 'device_spec' in str(err)
