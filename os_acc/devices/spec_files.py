@@ -18,11 +18,11 @@ import dataclasses
 import json
 import os
 import stat
-import tempfile
 from typing import Any
 from typing import NoReturn
 
 from os_acc import exception
+from os_acc.devices import atomic_file
 from os_acc.devices import trust
 
 
@@ -103,21 +103,8 @@ def write(path: str, entry: dict[str, Any]) -> None:
 
     :raises PrivilegeError: if it cannot be written
     """
-    folder = os.path.dirname(path)
     try:
-        os.makedirs(folder, 0o755, exist_ok=True)
-        fd, new = tempfile.mkstemp('.new', '.', folder)
-        try:
-            with open(fd, 'w', encoding='utf-8') as file:
-                file.write(json.dumps(entry) + '\n')
-                file.flush()
-                os.fchmod(fd, 0o644)
-                os.fsync(fd)
-            os.replace(new, path)
-        except BaseException:
-            os.unlink(new)
-            raise
-        _sync(folder)
+        atomic_file.write(path, json.dumps(entry) + '\n', 0o644, 0o755)
     except OSError as err:
         raise _unwritable(path, err) from err
 
@@ -129,21 +116,9 @@ def remove(path: str) -> bool:
     :raises PrivilegeError: if it cannot be removed
     """
     try:
-        os.unlink(path)
-        _sync(os.path.dirname(path))
-    except FileNotFoundError:
-        return False
+        return atomic_file.remove(path)
     except OSError as err:
         raise _unwritable(path, err) from err
-    return True
-
-
-def _sync(folder: str) -> None:
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _unwritable(path: str, err: OSError) -> exception.PrivilegeError:

@@ -22,9 +22,9 @@ from __future__ import annotations
 import json
 import logging
 import os
-import tempfile
 
 from os_acc import exception
+from os_acc.devices import atomic_file
 from os_acc.devices import mdev
 from os_acc.devices import pci
 from os_acc.devices import trust
@@ -52,14 +52,9 @@ def note(kind: str, name: str, what: str) -> None:
     if is_noted(kind, name, what):
         return
     try:
-        os.makedirs(FOLDER, 0o700, exist_ok=True)
-        trust.check_folder(FOLDER)
-        fd, new = tempfile.mkstemp('.new', '.', FOLDER)
-        with open(fd, 'w', encoding='utf-8') as file:
-            json.dump(what, file)
-            file.flush()
-            os.fsync(fd)
-        os.replace(new, _path(kind, name))
+        if os.path.exists(FOLDER):
+            trust.check_folder(FOLDER)
+        atomic_file.write(_path(kind, name), json.dumps(what), 0o600, 0o700)
     except (OSError, exception.InvalidRequest) as err:
         LOG.warning(
             'Cannot note in %s that %s is given out: %s. If device_spec no '
@@ -114,9 +109,7 @@ def mdev_text(device: mdev.Mdev) -> str:
 def forget(kind: str, name: str) -> None:
     """Delete the note of a device, if there is one."""
     try:
-        os.unlink(_path(kind, name))
-    except FileNotFoundError:
-        return
+        atomic_file.remove(_path(kind, name))
     except OSError as err:
         LOG.warning('%s: %s', FOLDER, exception.describe(err))
 

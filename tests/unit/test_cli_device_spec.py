@@ -83,13 +83,19 @@ def test_allow(run, text):
     assert os.listdir(folder()) == [path.name]
 
 
-def test_allow_under_any_umask(run):
-    before = os.umask(0)
+@pytest.mark.parametrize('umask', [0, 0o077])
+def test_allow_under_any_umask(run, umask):
+    above = folder().parent / 'above'
+    os_acc.CONF.set_override('device_spec_dir', str(above / 's'), 'os_acc')
+    before = os.umask(umask)
     try:
         run.fine('device', 'allow', devices.GPU)
     finally:
         os.umask(before)
     assert offered(devices.GPU)
+    for path in (above, folder()):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o755
+    assert stat.S_IMODE(file(devices.GPU).stat().st_mode) == 0o644
 
 
 def test_allow_again_writes_nothing(run):
@@ -214,7 +220,7 @@ def test_a_folder_that_cannot_be_written(run, monkeypatch, verb):
     def fail(*args, **kwargs):
         raise PermissionError(13, 'Permission denied')
 
-    monkeypatch.setattr(os, 'makedirs', fail)
+    monkeypatch.setattr(os, 'mkdir', fail)
     line = run.fails(1, 'device', verb, devices.GPU)
     assert f'{file(devices.GPU)} cannot be changed: Permission denied' in line
     assert 'as root' in line

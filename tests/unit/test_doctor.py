@@ -438,3 +438,29 @@ def test_a_state_path_that_may_not_be_written(
     monkeypatch.setattr('os.access', lambda *_: False)
     text = one(findings(code=1), f'state path {path}')[1]
     assert f'may not write in {tmp_path}' in text
+
+
+def status_of(run, address: str) -> str:
+    code, shown = run('device', 'show', address)
+    assert code == 0
+    assert shown['In device_spec'] is False
+    return shown['Status']
+
+
+def test_show_what_is_not_offered(here, run):
+    devices.spec()
+    status = status_of(run, devices.GPU)
+    assert f'device_spec = {{"address": "{devices.GPU}"}}' in status
+    # To offer it would not help.
+    (here.sys / 'class/net/eth0/flags').write_text('0x1003\n')
+    assert status_of(run, devices.NIC) == (
+        'the host uses it, so it is never given out: interface eth0 is up'
+    )
+
+
+def test_show_what_is_denied_while_an_instance_has_it(here, run):
+    instance = devices.instance()
+    os_acc.plug(instance, [devices.pci(devices.GPU)])
+    devices.spec({'address': '*', 'deny': True})
+    assert instance.uuid in status_of(run, devices.GPU)
+    assert os_acc.unplug(instance) == 1
