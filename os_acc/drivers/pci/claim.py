@@ -129,11 +129,12 @@ class Claims:
 
         :raises: as privileged.pci.take
         """
+        address = allocation.address_of(van)
         if van.driver_data[release.BIND] != device_spec.BIND_OS_ACC:
+            release.hold(address)
             return
         from os_acc.privileged import pci as privileged
 
-        address = allocation.address_of(van)
         siblings = allocation.functions_of(
             self._by.requests_of(van.instance_uuid)
         )
@@ -225,7 +226,7 @@ class Claims:
                     f'before the reboot, {van.driver_data[release.IDS]} was',
                 )
             bind = van.driver_data[release.BIND]
-            spec = self._specs().check(function)
+            spec = self._specs().held(function)
             with allocation.group_lock(self._by, function):
                 allocation.check_function(
                     self._by, van, function, spec, bind, new=False
@@ -304,7 +305,10 @@ class Claims:
                 van.handle, van.device, van.driver_data = None, None, before
                 van.save()
         raise allocation.none_left(
-            request, reasons, 'no such PCI function is left on this host'
+            request,
+            reasons,
+            'device_spec offers no such PCI function that is left on this '
+            'host; os-acc device spec proposes lines for device_spec',
         )
 
     def _candidates(

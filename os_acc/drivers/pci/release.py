@@ -85,6 +85,8 @@ def give_back(van: objects.VAN) -> None:
             data.get(OVERRIDE_BEFORE),
             conf.device_timeout,
         )
+    else:
+        let_go(address)
 
 
 def clean(van: objects.VAN, function: pci.Function) -> None:
@@ -113,3 +115,23 @@ def clean(van: objects.VAN, function: pci.Function) -> None:
         log.about(LOG, van.instance_uuid, van.uuid).warning(
             'PCI function %s is not cleaned: %s', function.address, err
         )
+
+
+def hold(address: str) -> None:
+    """Tell the privileged half that a VAN has a function.
+
+    This is for functions that it is not asked to take: libvirt or the operator
+    binds them. The VAN then keeps the function if device_spec changes.
+
+    :raises: as privileged.pci.hold
+    """
+    from os_acc.privileged import pci as privileged
+
+    privileged.hold(address)
+
+
+def let_go(address: str) -> None:
+    """Tell the privileged half that the VAN of hold() is released."""
+    from os_acc.privileged import pci as privileged
+
+    privileged.let_go(address)
