@@ -119,7 +119,9 @@ def use(host, initialize, monkeypatch) -> Callable[[int], pathlib.Path]:
         return made.sys
 
     initialize()
+    os_acc.CONF.set_override('device_spec', ['{"address": "*"}'], 'os_acc')
     yield do
+    os_acc.CONF.clear_override('device_spec', 'os_acc')
     context.pctxt.set_client_mode(True)
 
 

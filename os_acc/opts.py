@@ -84,10 +84,23 @@ OPTS = [
     cfg.MultiStrOpt(
         'device_spec',
         default=[],
+        mutable=True,
         help='The devices that os-acc may touch, as JSON objects in the '
         "style of Nova's [pci] device_spec. May be given several times; the "
-        'first entry that matches a device counts. If it is not set, every '
-        'device that the host itself does not use may be requested.',
+        'first entry that matches a device counts. If it is not set, and '
+        'device_spec_dir has no file, no device of the host is offered. '
+        '"os-acc device spec" proposes values.',
+    ),
+    cfg.StrOpt(
+        'device_spec_dir',
+        default='/etc/os-acc/device_spec.d',
+        mutable=True,
+        help='Folder with files *.json, each with an entry of device_spec or '
+        'a list of entries. They come before those of device_spec, in the '
+        'order of the names of the files. The folder is read anew at each '
+        'call. It and its files must belong to root, and must not be '
+        'writable by others. "os-acc device allow" and "os-acc device deny" '
+        'write such files.',
     ),
     cfg.FloatOpt(
         'device_timeout',
@@ -190,7 +203,11 @@ def check(
 # Options that name a folder, which must be absolute paths: a relative path
 # would name another folder in each process. The value here replaces an empty
 # option in the check: '' refuses an empty option, '/' allows it.
-_FOLDERS = {(GROUP, 'state_path'): '', (GROUP, 'lock_path'): '/'}
+_FOLDERS = {
+    (GROUP, 'state_path'): '',
+    (GROUP, 'lock_path'): '/',
+    (GROUP, 'device_spec_dir'): '/',
+}
 
 
 def _reason(err: Exception) -> str:

@@ -29,6 +29,7 @@ from os_acc.devices import modules
 from os_acc.devices import sysfs
 from os_acc.devices import waiting
 from os_acc.privileged import context
+from os_acc.privileged import held
 
 VFIO = ('vfio-pci', 'mlx5_vfio_pci')
 
@@ -115,6 +116,7 @@ class Kernel:
         patch.setattr(
             libvirt_domains, 'STATE_FOLDER', str(self.root / 'libvirt')
         )
+        patch.setattr(held, 'FOLDER', str(self.root / 'held'))
         # No events come from files.
         patch.setattr(waiting, '_monitor', lambda subsystem: None)
         context.pctxt.set_client_mode(False)

@@ -55,6 +55,9 @@ class Demo(base.Command):
         conf.set_override('state_path', folder, 'os_acc')
         conf.set_override('lock_path', '', 'os_acc')
         conf.set_override('plugin', 'libvirt', 'os_acc')
+        # Offer no device of this host.
+        conf.set_override('device_spec', [], 'os_acc')
+        conf.set_override('device_spec_dir', '', 'os_acc')
         os_acc.initialize()
         conf.set_override('hardware_path', '', 'os_acc_fake')
         conf.set_override('devices', _DEVICES, 'os_acc_fake')
@@ -62,15 +65,22 @@ class Demo(base.Command):
         conf.set_override('fail', [], 'os_acc_fake')
         delays = {'prepareVAN': '0.2', 'program': '1.5'}
         conf.set_override('delays', delays, 'os_acc_fake')
-        self._say(
-            f'== This host, with three fake devices; journal in {folder}\n'
-        )
-        for device in os_acc.get_devices():
+        self._say(f'== A host with three fake devices; journal in {folder}\n')
+        for device in self._devices():
             self._say(
                 f'   {device.address:6} {device.resource_class:17} '
                 f'{device.handles_free} of {device.handles_total} handles '
                 f'free, programming: {device.programming}'
             )
+
+    @staticmethod
+    def _devices() -> list[objects.Device]:
+        """The fake devices, even if another driver cannot list its own."""
+        try:
+            devices = os_acc.get_devices()
+        except exception.DiscoveryFailed as err:
+            devices = err.devices
+        return [device for device in devices if device.driver == 'fake']
 
     @staticmethod
     def _instance(name: str) -> objects.InstanceInfo:

@@ -95,6 +95,7 @@ def obstacles(
     as_root: bool = False,
     alone: bool = False,
     refused: Iterable[str] | None = None,
+    held: bool = False,
 ) -> Iterator[Obstacle]:
     """Say why a PCI function cannot be taken as a whole.
 
@@ -107,6 +108,8 @@ def obstacles(
     :param alone: the caller knows that it is alone in its IOMMU group
     :param refused: what vfio_refusals() says of it, or of a VF of the same PF,
         and vfio_rules.of_host(); None: they are called here
+    :param held: the caller knows that a VAN has had it since before, so that
+        device_spec does not matter
     :returns: all obstacles, the most important one first; nothing if the
         function is free
     """
@@ -119,15 +122,16 @@ def obstacles(
     if along:
         addresses = taker.functions | {each.address for each in along}
         with_them = dataclasses.replace(taker, functions=addresses)
-    # The VAN has the function since before a reboot, or its claim was checked
-    # before root was asked.
-    claimed = as_root or (
+    # The VAN has had the function since before a reboot. It keeps it, even if
+    # device_spec no longer offers it.
+    held = held or (
         whole is not None
         and whole.device is not None
         and whole.van_uuid == taker.van_uuid
     )
     for kind, text in itertools.chain(
-        _unsuitable(function, spec, claimed),
+        () if held else _not_offered(function, spec, as_root),
+        _unsuitable(function),
         ((Kind.UNSUITABLE, text) for text in refused),
         _allocated(function, taker, holders) if holders else (),
         _host_uses(function, snapshot, as_root),
@@ -174,11 +178,11 @@ def _not_bound(function: pci.Function) -> Iterator[tuple[Kind, str]]:
         )
 
 
-def _unsuitable(
-    function: pci.Function, spec: device_spec.Spec | None, claimed: bool
+def _not_offered(
+    function: pci.Function, spec: device_spec.Spec | None, as_root: bool
 ) -> Iterator[tuple[Kind, str]]:
     if spec is None:
-        yield Kind.NOT_OFFERED, '[os_acc] device_spec does not name it'
+        yield Kind.NOT_OFFERED, device_spec.not_offered(function.address)
     elif spec.mdev_types or spec.vgpu_type:
         yield (
             Kind.NOT_OFFERED,
@@ -191,7 +195,8 @@ def _unsuitable(
             'which it loses when it is bound to VFIO: name it by its address',
         )
     elif (
-        not claimed
+        # Root is asked after a claim, which was checked for this.
+        not as_root
         and function.is_pf
         and spec.num_vfs is not None
         and not sriov.future_addresses(function.address, spec.num_vfs)
@@ -208,6 +213,9 @@ def _unsuitable(
             f'it is a companion of {main} in [os_acc] device_spec and is '
             'offered only with it',
         )
+
+
+def _unsuitable(function: pci.Function) -> Iterator[tuple[Kind, str]]:
     if function.is_bridge:
         yield Kind.UNSUITABLE, 'it is a bridge, which no guest can use'
     if function.is_pf and (number := sriov.count(function.address)):

@@ -9,20 +9,27 @@
 """The option device_spec: which devices of the host os-acc may touch.
 
 Its syntax is that of Nova's ``[pci] device_spec``: JSON objects, each of which
-names devices and says how they are offered.
+names devices and says how they are offered. The files of the folder
+``[os_acc] device_spec_dir`` add to it. A device that no entry names is not
+offered.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from collections.abc import Iterator
 import dataclasses
 import functools
 import json
+from typing import Any
 
 from oslo_config import cfg
 
 from os_acc import exception
 from os_acc.devices import pci
+from os_acc.devices import spec_address
 from os_acc.devices import spec_entry
+from os_acc.devices import spec_files
 from os_acc.devices import spec_values
 from os_acc.devices.spec_entry import BIND_LIBVIRT
 from os_acc.devices.spec_entry import BIND_NONE
@@ -37,84 +44,168 @@ __all__ = (
     'BIND_OS_ACC',
     'Spec',
     'Specs',
+    'line',
     'load',
+    'not_offered',
+    'parse',
 )
-
-_ANY = Spec()
 
 
 @dataclasses.dataclass(frozen=True)
 class Specs:
-    """All entries. The first one that names a device counts."""
+    """All entries. The first one that names a device counts.
+
+    A device that no entry names is not offered. An entry with ``deny`` counts
+    before all others.
+    """
 
     entries: tuple[Spec, ...] = ()
 
     def find(self, function: pci.Function) -> Spec | None:
         """The entry for a function.
 
-        :returns: None if the option is set and does not name it
+        :returns: None if no entry names it, or one denies it
         """
-        if not self.entries:
-            return _ANY
+        return _granted(self.first(function))
+
+    def first(self, function: pci.Function) -> Spec | None:
+        """The entry that counts for a function, which may deny it."""
+        return next((s for s in self._order() if s.matches(function)), None)
+
+    def held(self, function: pci.Function) -> Spec:
+        """The entry for a function that a VAN has already.
+
+        The VAN keeps the function until it is released, also if a later entry
+        denies it. If no entry names it any more, an entry without further
+        values is returned.
+        """
         for spec in self.entries:
-            if spec.matches(function):
+            if not spec.deny and spec.matches(function):
                 return spec
-        return None
+        return Spec(address=spec_address.Address(function.address))
 
     def find_parent(self, name: str) -> Spec | None:
         """The entry for a parent of mdevs, which may be no PCI function."""
+        return _granted(self.first_parent(name))
+
+    def first_parent(self, name: str) -> Spec | None:
+        """The entry that counts for a parent of mdevs. See first()."""
         if pci.is_address(name):
             function = pci.find(name)
-            return self.find(function) if function is not None else None
-        if not self.entries:
-            return _ANY
-        for spec in self.entries:
-            if spec.matches_parent(name):
-                return spec
-        return None
+            return self.first(function) if function is not None else None
+        return next((s for s in self._order() if s.matches_parent(name)), None)
 
     def check(self, function: pci.Function) -> Spec:
         """The entry for a function.
 
-        :raises DeviceNotFound: if the option is set and does not name it
+        :raises DeviceNotFound: if no entry names it, or one denies it
         """
-        return _named(self.find(function), f'PCI function {function.address}')
+        return _offered(self.find(function), 'PCI function', function.address)
 
     def check_parent(self, name: str) -> Spec:
         """The entry for a parent of mdevs. See check()."""
         if pci.is_address(name):
             pci.get(name)
-        return _named(self.find_parent(name), f'mdev parent {name}')
+        return _offered(self.find_parent(name), 'mdev parent', name)
+
+    def check_mdev(self, parent: str, kind: str) -> Spec:
+        """The entry for an mdev parent, if it allows an mdev type.
+
+        :param kind: the name of the mdev type
+        :raises DeviceNotFound: as check(), and if the type is not allowed
+        """
+        spec = self.check_parent(parent)
+        if not spec.allows_mdev(kind):
+            raise exception.DeviceNotFound(
+                wanted=f'mdev type {kind} on {parent}',
+                reason='[os_acc] device_spec allows the types '
+                + ', '.join(spec.mdev_types),
+            )
+        return spec
+
+    def _order(self) -> Iterator[Spec]:
+        yield from (spec for spec in self.entries if spec.deny)
+        yield from (spec for spec in self.entries if not spec.deny)
 
 
-def _named(spec: Spec | None, device: str) -> Spec:
+def _granted(spec: Spec | None) -> Spec | None:
+    return None if spec is None or spec.deny else spec
+
+
+def not_offered(device: str) -> str:
+    """Say that a device is not offered, and how to offer it.
+
+    :param device: a PCI address, or the name of a parent of mdevs
+    """
+    return (
+        '[os_acc] device_spec does not offer it, so os-acc does not touch it. '
+        f'To offer it, run os-acc device allow {device} as root, or add to '
+        f'the configuration: {line({"address": device})}'
+    )
+
+
+def line(entry: dict[str, Any]) -> str:
+    """The line of a configuration file that adds an entry."""
+    return f'device_spec = {json.dumps(entry)}'
+
+
+def _offered(spec: Spec | None, kind: str, device: str) -> Spec:
     if spec is None:
         raise exception.DeviceNotFound(
-            wanted=device,
-            reason='[os_acc] device_spec does not name it, so os-acc does not '
-            'touch it',
+            wanted=f'{kind} {device}', reason=not_offered(device)
         )
     return spec
 
 
 def load(conf: cfg.ConfigOpts) -> Specs:
-    """Read ``[os_acc] device_spec``.
+    """Read ``[os_acc] device_spec`` and the folder ``device_spec_dir``.
 
+    They are read at each call, so that a change takes effect at once. If one
+    entry is malformed, none counts: it could be the one that denies a device.
+
+    :raises InvalidRequest: if an entry is malformed, or a file cannot be read
+        or trusted; the error names option or file, key and value
+    """
+    found: list[Spec] = []
+    for file in spec_files.read_all(conf.os_acc.device_spec_dir):
+        found += _numbered(_of_file(file), file.path)
+    option: list[Spec] = []
+    for text in conf.os_acc.device_spec:
+        option += parse(text)
+    found += _numbered(option, 'device_spec')
+    return Specs(tuple(found))
+
+
+def _of_file(file: spec_files.File) -> tuple[Spec, ...]:
+    try:
+        return parse(file.text)
+    except exception.InvalidRequest as err:
+        raise exception.InvalidRequest(
+            **{**err.kwargs, 'subject': file.path}
+        ) from err
+
+
+def _numbered(specs: Iterable[Spec], source: str) -> list[Spec]:
+    return [
+        dataclasses.replace(spec, source=f'{source}, entry {number}')
+        for number, spec in enumerate(specs, 1)
+    ]
+
+
+@functools.lru_cache(maxsize=256)
+def parse(text: str) -> tuple[Spec, ...]:
+    """Read one value of the option, or the text of one file.
+
+    :param text: JSON: an entry, or a list of entries
     :raises InvalidRequest: if it is malformed; the error names key and value
     """
-    return _parse(tuple(conf.os_acc.device_spec))
-
-
-@functools.lru_cache(maxsize=8)
-def _parse(texts: tuple[str, ...]) -> Specs:
+    try:
+        parsed = json.loads(text)
+    except (ValueError, RecursionError) as err:
+        spec_values.refuse('JSON', text, f'a JSON object ({err})')
     entries: list[Spec] = []
-    for text in texts:
-        try:
-            parsed = json.loads(text)
-        except ValueError as err:
-            spec_values.refuse('JSON', text, f'a JSON object ({err})')
-        for item in parsed if isinstance(parsed, list) else [parsed]:
-            if not isinstance(item, dict):
-                spec_values.refuse('entry', item, 'a JSON object')
-            entries.append(spec_entry.read(item))
-    return Specs(tuple(entries))
+    for item in parsed if isinstance(parsed, list) else [parsed]:
+        if not isinstance(item, dict):
+            spec_values.refuse('entry', item, 'a JSON object')
+        entries.append(spec_entry.read(item))
+    return tuple(entries)

@@ -66,6 +66,9 @@ class Spec:
     :ivar persistent: whether a device keeps its function over a reboot of the
         host
     :ivar region_type: the region type that bitstreams must be made for
+    :ivar deny: the devices that it names are not offered, whatever the other
+        entries say
+    :ivar source: where the entry is: the option or file, and its number
     """
 
     address: spec_address.Address = spec_address.ANY
@@ -93,6 +96,8 @@ class Spec:
     function_file: str | None = None
     persistent: bool = False
     region_type: str | None = None
+    deny: bool = False
+    source: str = ''
 
     def matches(self, function: pci.Function) -> bool:
         """Whether the entry names a PCI function.
@@ -100,11 +105,12 @@ class Spec:
         As in Nova, the address or devname of a PF stands for its VFs too, and
         the ids are those of the function itself. The keys that are about the
         VFs of a PF name the VFs of each PF that the entry names, because VFs
-        may have another product id than their PF.
+        may have another product id than their PF. An entry that denies a PF
+        denies its VFs too.
         """
         if self._names(function):
             return True
-        if self.num_vfs is None and not self.vgpu_type and not self.program:
+        if not (self.num_vfs or self.vgpu_type or self.program or self.deny):
             return False
         parent = function.physfn
         pf = pci.find(parent) if parent is not None else None
@@ -118,6 +124,10 @@ class Spec:
             and self.product_id is None
             and self.address.names_parent(name)
         )
+
+    def allows_mdev(self, kind: str) -> bool:
+        """Whether mdevs of a type may be made on the parents it names."""
+        return not self.mdev_types or kind in self.mdev_types
 
     def _names(self, function: pci.Function) -> bool:
         if self.vendor_id not in (None, function.vendor_id):
@@ -196,6 +206,7 @@ _KEYS: dict[str, Reader] = _NOVA | {
     'function_file': spec_values.glob_below,
     'persistent': spec_values.flag,
     'region_type': spec_values.text,
+    'deny': spec_values.flag,
 }
 
 

@@ -13,8 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 import os
 
+from oslo_config import cfg
+
 from os_acc import exception
 from os_acc import finding
+from os_acc.devices import device_spec
 
 _SUBJECT = 'privsep daemon'
 
@@ -55,4 +58,33 @@ def findings() -> Iterator[finding.Finding]:
             _SUBJECT,
             finding.OK,
             'it starts, and has the capabilities that it needs',
+        )
+    yield from _offers()
+
+
+def _offers() -> Iterator[finding.Finding]:
+    """Check that the daemon reads the same device_spec as this process."""
+    from os_acc.privileged import offers
+
+    advice = (
+        'let the daemon read files of root that nobody else can write: see '
+        '"The privileged half" in the documentation'
+    )
+    try:
+        number = offers.count()
+    except exception.ExceptionBase as err:
+        yield finding.Finding(
+            f'{_SUBJECT}: device_spec',
+            finding.ERROR,
+            f'it offers nothing: {exception.describe(err)}',
+            advice,
+        )
+        return
+    own = len(device_spec.load(cfg.CONF).entries)
+    if number != own:
+        yield finding.Finding(
+            f'{_SUBJECT}: device_spec',
+            finding.WARNING,
+            f'it reads {number} entries, but this process reads {own}',
+            'start the daemon with the configuration files of the service',
         )

@@ -76,6 +76,15 @@ class _Programmable(device_spec.Specs):
             )
         return spec
 
+    def check_held(self, function: pci.Function) -> device_spec.Spec:
+        """The entry for a device that a VAN has already. See held().
+
+        :raises DeviceNotFound: if no entry has a program command for it any
+            more, so that the device cannot be programmed
+        """
+        spec = self.held(function)
+        return spec if spec.program else self.check(function)
+
 
 class FPGADriver(driver.DriverBase):
     """Programs PCI functions before they are given to instances."""
@@ -139,12 +148,12 @@ class FPGADriver(driver.DriverBase):
 
     def diagnose(self) -> Iterator[finding.Finding]:
         """Check the commands and slots; the driver pci does the rest."""
-        for number, spec in enumerate(self._specs().entries, 1):
+        for spec in self._specs().entries:
             for key in ('program', 'check', 'clear'):
                 command = getattr(spec, key)
                 if command and not os.access(command[0], os.X_OK):
                     yield finding.Finding(
-                        f'device_spec, entry {number}',
+                        spec.source,
                         finding.ERROR,
                         f'{key}: there is no command {command[0]}',
                         "install the vendor's tools, or correct the path",
@@ -186,7 +195,7 @@ class FPGADriver(driver.DriverBase):
         assert isinstance(van.handle, objects.PCIHandle)
         assert van.device is not None
         parent = pci.get(van.device)
-        spec = self._specs().check(parent)
+        spec = self._specs().check_held(parent)
         region = _region_of(parent, spec, van.handle.address)
         van.driver_data = {**van.driver_data, programming.REGION: region}
         van.save()
@@ -267,9 +276,9 @@ class FPGADriver(driver.DriverBase):
         if programming.REGION not in van.driver_data or van.device is None:
             return
         function = pci.find(van.device)
-        spec = self._specs().find(function) if function is not None else None
-        if function is None or spec is None:
-            return  # the card is gone, or device_spec changed
+        spec = self._specs().held(function) if function is not None else None
+        if function is None or spec is None or not spec.program:
+            return  # the card is gone, or its entry of device_spec
         region = van.driver_data[programming.REGION]
         act = functools.partial(
             privileged.clear,
@@ -303,7 +312,7 @@ class FPGADriver(driver.DriverBase):
         return rank
 
     @staticmethod
-    def _specs() -> device_spec.Specs:
+    def _specs() -> _Programmable:
         return _Programmable(device_spec.load(CONF).entries)
 
     def _slots(

@@ -173,7 +173,9 @@ class MdevDriver(driver.DriverBase):
             if spec is None:
                 continue
             types = [
-                each for each in mdev.types(parent) if _allows(spec, each.name)
+                each
+                for each in mdev.types(parent)
+                if spec.allows_mdev(each.name)
             ]
             if types:
                 yield parent, spec, types
@@ -223,13 +225,9 @@ class MdevDriver(driver.DriverBase):
                 self, van, handle.parent, f'mdev parent {handle.parent}'
             )
             wanted = mdev_of(handle)
-            spec = self._specs().check_parent(wanted.parent)
-            if not _allows(spec, wanted.type):
-                raise exception.DeviceNotFound(
-                    wanted=f'mdev type {wanted.type} on {wanted.parent}',
-                    reason='[os_acc] device_spec allows the types '
-                    + ', '.join(spec.mdev_types),
-                )
+            if van.device is None:
+                self._specs().check_mdev(wanted.parent, wanted.type)
+            # Otherwise the VAN has had it since before, and keeps it.
             there = mdev.find(wanted.uuid)
             if there is None and self.config.owner == EXTERNAL:
                 there = waiting.until(
@@ -248,6 +246,8 @@ class MdevDriver(driver.DriverBase):
             van.save()
             if there is None:
                 self._privileged_create(van, wanted)
+            else:
+                hold(wanted)
 
     def _privileged_create(self, van: objects.VAN, wanted: mdev.Mdev) -> None:
         from os_acc.privileged import mdev as privileged
@@ -298,7 +298,9 @@ class MdevDriver(driver.DriverBase):
                     van.driver_data = {}
                     van.save()
         raise allocation.none_left(
-            request, reasons, 'no parent on this host has such a type'
+            request,
+            reasons,
+            'device_spec offers no parent of this host that has such a type',
         )
 
     def unprepareVAN(
@@ -338,6 +340,13 @@ def check_free(van: objects.VAN, there: mdev.Mdev, wanted: mdev.Mdev) -> None:
     )
 
 
+def hold(there: mdev.Mdev) -> None:
+    """Tell the privileged half that a VAN has an mdev that exists already."""
+    from os_acc.privileged import mdev as privileged
+
+    privileged.hold(there.uuid)
+
+
 def release(van: objects.VAN, handle: objects.MdevHandle) -> None:
     """Release the mediated device of a VAN; remove it if os-acc made it.
 
@@ -364,10 +373,6 @@ def release(van: objects.VAN, handle: objects.MdevHandle) -> None:
     log.about(LOG, van.instance_uuid, van.uuid).info(
         'mdev %s removed', wanted.uuid
     )
-
-
-def _allows(spec: device_spec.Spec, kind: str) -> bool:
-    return not spec.mdev_types or kind in spec.mdev_types
 
 
 def type_trait(kind: str) -> str:

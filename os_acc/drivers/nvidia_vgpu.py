@@ -215,7 +215,7 @@ class NvidiaVGPUDriver(driver.DriverBase):
             if vgpu.current(address) != number:
                 function = pci.get(address)
                 spec = dataclasses.replace(
-                    device_spec.load(CONF).check(function),
+                    device_spec.load(CONF).held(function),
                     vgpu_type=str(number),
                 )
                 self._check_available(van, function, spec)
@@ -246,7 +246,9 @@ class NvidiaVGPUDriver(driver.DriverBase):
             except (exception.DeviceBusy, exception.DeviceNotFound) as err:
                 reasons.append(str(err))
         raise allocation.none_left(
-            request, reasons, 'no such VF is on this host'
+            request,
+            reasons,
+            'device_spec offers no such VF of this host',
         )
 
     def unprepareVAN(

@@ -14,13 +14,10 @@ from collections.abc import Sequence
 import contextlib
 import uuid as uuid_module
 
-from oslo_config import cfg
-
 from os_acc import exception
-from os_acc.devices import companions
-from os_acc.devices import device_spec
 from os_acc.devices import mdev
 from os_acc.devices import pci
+from os_acc.privileged import offers
 
 _LONGEST = 24 * 3600.0
 
@@ -29,23 +26,37 @@ def function(address: str) -> pci.Function:
     """Find a PCI function that os-acc may touch.
 
     :raises InvalidRequest: if the address is malformed
-    :raises DeviceNotFound: if it is not there, or device_spec names neither it
-        nor the function whose companion it is
+    :raises DeviceNotFound: if it is not there, or device_spec offers neither
+        it nor the function whose companion it is, and no VAN has it since
+        before
     """
-    if not isinstance(address, str):
-        refuse('address', address, 'a PCI address')
-    found = pci.get(address)
-    companions.entry_for(device_spec.load(cfg.CONF), found)
+    found = there(address)
+    offers.check(found)
     return found
 
 
-def parent(name: str) -> str:
-    """Check the name of a parent of mediated devices. See function()."""
-    if not isinstance(name, str):
-        refuse('parent', name, 'the name of a device')
-    mdev.check_name(name, 'parent')
-    device_spec.load(cfg.CONF).check_parent(name)
-    return name
+def there(address: str) -> pci.Function:
+    """Find a PCI function, whether os-acc may touch it or not.
+
+    :raises InvalidRequest: if the address is malformed
+    :raises DeviceNotFound: if it is not there
+    """
+    if not isinstance(address, str):
+        refuse('address', address, 'a PCI address')
+    return pci.get(address)
+
+
+def an_mdev(uuid: str, parent: str, kind: str) -> mdev.Mdev:
+    """Check the names of a mediated device.
+
+    :raises InvalidRequest: if one of them is malformed
+    """
+    for field, value in (('parent', parent), ('type', kind)):
+        if not isinstance(value, str):
+            refuse(field, value, 'a text')
+        mdev.check_name(value, field)
+    mdev.folder(uuid)
+    return mdev.Mdev(uuid, parent, kind)
 
 
 def uuid(value: str) -> str:

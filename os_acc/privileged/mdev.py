@@ -21,18 +21,21 @@ from os_acc.privileged import arguments
 from os_acc.privileged import cleaning
 from os_acc.privileged import context
 from os_acc.privileged import device_users
+from os_acc.privileged import held
+from os_acc.privileged import offers
 
 
 @context.entry
 def create(uuid: str, parent: str, kind: str, seconds: float) -> None:
     """Make a mediated device. See devices.mdev.create()."""
-    arguments.parent(parent)
-    wanted = mdev.Mdev(uuid=uuid, parent=parent, type=kind)
+    wanted = arguments.an_mdev(uuid, parent, kind)
+    offers.check_mdev(wanted, new=True)
     mdev.check_type(parent, kind)
     seconds = arguments.seconds(seconds)
 
     def act() -> None:
         with operation_lock.held(mdev.parent_folder(parent), seconds / 2):
+            held.note_mdev(wanted)
             mdev.create(wanted, seconds)
 
     waiting.at_most(act, seconds, f'mdev {uuid} to be made')
@@ -49,18 +52,20 @@ def remove(
         device's
     """
     seconds = arguments.seconds(seconds)
-    mdev.check_name(parent, 'parent')
+    wanted = arguments.an_mdev(uuid, parent, kind)
     path, folder = mdev.parent_folder(parent), mdev.folder(uuid)
     if not os.path.isdir(path):
         # The parent is gone, and its mediated devices with it.
+        held.forget(held.MDEV, uuid)
         return
-    arguments.parent(parent)
     with operation_lock.held(path, seconds / 2):
         # With the lock held, no creation is under way.
         there = mdev.find(uuid)
     if there is None:
+        held.forget(held.MDEV, uuid)
         return
-    mdev.check_same(there, mdev.Mdev(uuid=uuid, parent=parent, type=kind))
+    offers.check_mdev(wanted, new=False)
+    mdev.check_same(there, wanted)
     with operation_lock.held(folder, seconds / 2) as lock:
         device_users.wait_until_closed(folder, f'mdev {uuid}', release_seconds)
         cleaning.run_command(uuid)
@@ -74,6 +79,22 @@ def remove(
             seconds,
             f'mdev {uuid} to be removed',
         )
+    held.forget(held.MDEV, uuid)
+
+
+@context.entry
+def hold(uuid: str) -> None:
+    """Note that a VAN has a mediated device that somebody else has made.
+
+    :raises DeviceNotFound: if there is none, or device_spec does not offer it
+    """
+    mdev.folder(uuid)
+    if (there := mdev.find(uuid)) is None:
+        raise exception.DeviceNotFound(
+            wanted=f'mdev {uuid}', reason='this host has none'
+        )
+    offers.check_mdev(there, new=False)
+    held.note_mdev(there)
 
 
 @context.entry
@@ -85,12 +106,13 @@ def released(uuid: str, release_seconds: float) -> None:
     there = mdev.find(uuid)
     if there is None:
         return
-    arguments.parent(there.parent)
+    offers.check_mdev(there, new=False)
     with operation_lock.held(mdev.folder(uuid), release_seconds):
         device_users.wait_until_closed(
             mdev.folder(uuid), f'mdev {uuid}', release_seconds
         )
         cleaning.run_command(uuid)
+    held.forget(held.MDEV, uuid)
 
 
 @context.entry
@@ -98,13 +120,16 @@ def set_vgpu_type(address: str, number: int, seconds: float) -> None:
     """Set the vGPU type of a VF.
 
     :raises DeviceBusy: if the VF has another type
+    :raises DeviceNotFound: if device_spec does not offer the VF for this type
     """
     function = arguments.function(address)
     arguments.whole(number, 'number', 2**31, least=1)
     seconds = arguments.seconds(seconds)
+    offers.check_vgpu(function, number)
 
     def act() -> None:
         with operation_lock.held(function.path, seconds / 2):
+            held.note_function(function)
             if (now := vgpu.current(address)) not in (vgpu.NONE, number):
                 raise exception.DeviceBusy(
                     device=f'VF {address}', reason=f'it has vGPU type {now}'
@@ -124,9 +149,13 @@ def clear_vgpu_type(
         somebody else has set it, and nothing is changed
     :raises DeviceBusy: if a guest still has the VF open
     """
-    function = arguments.function(address)
+    function = arguments.there(address)
     arguments.whole(number, 'number', 2**31, least=1)
     seconds = arguments.seconds(seconds)
+    if vgpu.current(address) == vgpu.NONE:
+        held.forget(held.PCI, address)
+        return
+    offers.check(function)
     with operation_lock.held(function.path, seconds / 2) as lock:
         if vgpu.current(address) != number:
             return
@@ -143,3 +172,4 @@ def clear_vgpu_type(
             seconds,
             f'the vGPU type of VF {address} to be cleared',
         )
+    held.forget(held.PCI, address)

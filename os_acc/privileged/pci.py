@@ -12,12 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from oslo_config import cfg
-
 from os_acc import exception
 from os_acc.devices import allocated
 from os_acc.devices import availability
-from os_acc.devices import companions
 from os_acc.devices import device_spec
 from os_acc.devices import modules
 from os_acc.devices import operation_lock
@@ -29,6 +26,8 @@ from os_acc.privileged import arguments
 from os_acc.privileged import cleaning
 from os_acc.privileged import context
 from os_acc.privileged import device_users
+from os_acc.privileged import held
+from os_acc.privileged import offers
 
 
 @context.entry
@@ -48,8 +47,7 @@ def take(
     function = arguments.function(address)
     allowed = arguments.addresses(siblings)
     seconds = arguments.seconds(seconds)
-    specs = device_spec.load(cfg.CONF)
-    expected = vfio.driver_for(function, companions.entry_for(specs, function))
+    expected = vfio.driver_for(function, offers.entry(function))
     if not modules.same(driver, expected):
         arguments.refuse('driver', driver, expected)
 
@@ -57,6 +55,7 @@ def take(
         with operation_lock.held(function.path, seconds / 2):
             _check_available(address, allowed)
             name = modules.load_driver(driver, seconds)
+            held.note_function(function)
             vfio.bind(address, name, seconds)
             return name
 
@@ -71,12 +70,14 @@ def _check_available(address: str, siblings: Sequence[str]) -> None:
     The privileged half has no journal; the calling driver has checked it.
     """
     function = pci.get(address)
+    since_before = held.has(function)
     for obstacle in availability.obstacles(
         function,
-        companions.entry_for(device_spec.load(cfg.CONF), function),
+        None if since_before else offers.entry(function),
         device_spec.BIND_OS_ACC,
         allocated.Taker(functions=frozenset(siblings)),
         as_root=True,
+        held=since_before,
     ):
         raise obstacle.error()
 
@@ -138,10 +139,15 @@ def give_back(
     :raises DeviceBusy: if a guest has it open, or somebody else has bound it
     :raises DeviceError, Timeout: if its driver could not be bound again
     """
-    function = arguments.function(address)
+    function = arguments.there(address)
     to = vfio.Binding(driver, override)
     _check_names(to)
     seconds = arguments.seconds(seconds)
+    if vfio.read_binding(function, seconds) == to:
+        # It was given back before, and may not be offered any more.
+        held.forget(held.PCI, address)
+        return
+    offers.check(function)
     device = f'PCI function {address}'
 
     def act() -> None:
@@ -167,6 +173,23 @@ def give_back(
         seconds,
         f'PCI function {address} to be given back to {driver or "no driver"}',
     )
+    held.forget(held.PCI, address)
+
+
+@context.entry
+def hold(address: str) -> None:
+    """Note that a VAN has a function that others bind to VFIO and back.
+
+    :raises DeviceNotFound: if device_spec does not offer it
+    """
+    held.note_function(arguments.function(address))
+
+
+@context.entry
+def let_go(address: str) -> None:
+    """Delete the note of hold(), once the function is clean."""
+    arguments.addresses([address])
+    held.forget(held.PCI, address)
 
 
 def _same(address: str, ids: str) -> pci.Function:
@@ -209,6 +232,7 @@ def create_vfs(pf: str, number: int, seconds: float) -> None:
                 raise exception.DeviceBusy(
                     device=f'PF {pf}', reason=f'it has {there} VFs'
                 )
+            held.note(held.VFS, pf, function.ids)
             sriov.create(pf, number, seconds)
 
     waiting.at_most(act, seconds, f'{number} VFs of PF {pf} to be made')
@@ -224,16 +248,22 @@ def remove_vfs(
     :returns: a clause for each VF that is used; empty if they are removed
     :raises DeviceError, Timeout: if they cannot be removed
     """
-    function = arguments.function(pf)
+    function = arguments.there(pf)
     seconds = arguments.seconds(seconds)
     if autoprobe_before not in (None, '0', '1'):
         arguments.refuse('autoprobe_before', autoprobe_before, "'0' or '1'")
+    if not sriov.count(pf) and sriov.autoprobe(pf) == autoprobe_before:
+        # They were removed before, and the PF may not be offered any more.
+        held.forget(held.VFS, pf)
+        return []
+    offers.check(function)
 
     def act() -> list[str]:
         with operation_lock.held(function.path, seconds / 2):
             users = availability.vf_users(pci.get(pf))
             if not users:
                 sriov.remove(pf, autoprobe_before)
+            held.forget(held.VFS, pf)
             return users
 
     return waiting.at_most(act, seconds, f'the VFs of PF {pf} to be removed')

@@ -43,6 +43,7 @@ from os_acc.objects import device as device_objects
 from os_acc.objects import function_id as function_ids
 from os_acc.privileged import arguments
 from os_acc.privileged import context
+from os_acc.privileged import offers
 
 _TAIL = 300
 # Seconds for a killed process to end; after that it is left alone.
@@ -215,7 +216,8 @@ def _device(
     if function.is_vf:
         # Locks and checks work on the PF, not on its VFs.
         arguments.refuse('address', address, 'a device that is not a VF')
-    spec = device_spec.load(cfg.CONF).check(function)
+    # arguments.function() has checked that it is offered, or was.
+    spec = offers.specs().held(function)
     if not spec.program:
         arguments.refuse('address', address, 'a device with a program command')
     _check_region(function, spec, region)

@@ -190,6 +190,7 @@ def host(tmp_path, monkeypatch) -> Iterator[Host]:
         'plugin': 'noop',
         'drivers': ['cyborg'],
         'release_timeout': 0.2,
+        'device_spec': ['{"address": "*"}'],
     }.items():
         conf.set_override(name, value, 'os_acc')
     conf.set_override('allowed_folders', [str(tmp_path)], 'os_acc_bitstreams')

@@ -11,13 +11,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Sequence
 import json
 import os
 import pathlib
 import signal
 import subprocess
 import sys
+import threading
 import time
+from typing import Any
 
 import lab_devices
 import processes
@@ -26,6 +29,7 @@ import use
 
 import os_acc
 from os_acc import exception
+from os_acc.devices import spec_files
 from os_acc.devices import sriov
 from os_acc.privileged import context
 
@@ -59,17 +63,25 @@ class Service:
         self.said = path / 'said'
         self.write_config()
 
-    def write_config(self, capabilities: str = '') -> None:
+    def write_config(
+        self,
+        capabilities: str = '',
+        specs: Sequence[dict[str, Any]] = use.SPECS,
+    ) -> None:
+        self.specs = self.path / 'specs'
         lines = [
             '[os_acc]',
             f'state_path = {self.path}/state',
             'release_timeout = 1',
-            *(f'device_spec = {json.dumps(spec)}' for spec in use.SPECS),
+            f'device_spec_dir = {self.specs}',
+            *(f'device_spec = {json.dumps(spec)}' for spec in specs),
             '[os_acc_privileged]',
         ]
         if capabilities:
             lines.append(f'capabilities = {capabilities}')
-        (self.path / 'os-acc.conf').write_text('\n'.join(lines) + '\n')
+        path = self.path / 'os-acc.conf'
+        path.write_text('\n'.join(lines) + '\n')
+        path.chmod(0o644)
 
     def process(self, work: Callable[[], object]) -> int:
         """Do work as nobody; its return value goes to ``said``."""
@@ -99,7 +111,8 @@ class Service:
 def service(tmp_path):
     for folder in (tmp_path, *tmp_path.parents):
         if folder.is_relative_to('/lab/tmp'):
-            folder.chmod(0o777)
+            # With the sticky bit nobody can replace the files of root.
+            folder.chmod(0o1777)
     return Service(tmp_path)
 
 
@@ -249,4 +262,112 @@ def test_without_the_daemon(service, snapshot):
     assert kind == 'PrivilegeError'
     assert 'helper_command' in text
     assert undo == []
+    assert snapshot() == before
+
+
+class Operator(threading.Thread):
+    """Root, who changes device_spec_dir when a service asks for it.
+
+    :param acts: what to do, in turn
+    """
+
+    def __init__(self, path: pathlib.Path, *acts: Callable[[], None]) -> None:
+        super().__init__(daemon=True)
+        self._path = path
+        self._acts = acts
+
+    def run(self) -> None:
+        for number, act in enumerate(self._acts):
+            while not (self._path / f'ask-{number}').exists():
+                time.sleep(0.05)
+            act()
+            (self._path / f'done-{number}').touch()
+
+    def ask(self, number: int) -> None:
+        """Called by the service."""
+        (self._path / f'ask-{number}').touch()
+        deadline = time.monotonic() + 60
+        while not (self._path / f'done-{number}').exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+def test_device_spec_changes_while_the_service_runs(
+    service, sudoers, snapshot
+):
+    before = snapshot()
+    service.write_config(specs=())
+    file = pathlib.Path(
+        spec_files.path_of(str(service.specs), lab_devices.PLAIN)
+    )
+
+    def write(**values: Any) -> None:
+        spec_files.write(str(file), {'address': lab_devices.PLAIN, **values})
+
+    operator = Operator(
+        service.path,
+        write,
+        lambda: write(deny=True),
+        lambda: (write(), os.chown(file, NOBODY, 0)),
+    )
+    operator.start()
+
+    def work():
+        instance = use.instance(INSTANCE)
+        request = use.pci_request(lab_devices.PLAIN)
+        closed = error_of(lambda: plug(request))
+        operator.ask(0)
+        opened = plug(request)
+        operator.ask(1)
+        again = error_of(lambda: plug(use.pci_request(lab_devices.NIC)))
+        released = os_acc.unplug(instance)
+        denied = error_of(lambda: plug(request))
+        operator.ask(2)
+        foreign = error_of(lambda: plug(request))
+        return closed, opened, again, released, denied, foreign
+
+    closed, opened, again, released, denied, foreign = service.answer(work)
+    for error in (closed, again, denied):
+        assert error[0] == 'DeviceNotFound'
+        assert 'device_spec = {"address": ' in error[1]
+    assert opened == [f'pci/{lab_devices.PLAIN}']
+    assert released == 1
+    # The service trusts its own file, but the daemon does not.
+    assert foreign[0] == 'InvalidRequest'
+    assert str(file) in foreign[1]
+    assert f'user id {NOBODY}' in foreign[1]
+    assert snapshot() == before
+
+
+def test_the_daemon_offers_nothing_by_itself(service, sudoers, snapshot):
+    """A service that skips its own checks gets no further."""
+    before = snapshot()
+    service.write_config(specs=())
+
+    def work():
+        from os_acc.privileged import mdev
+        from os_acc.privileged import pci
+
+        name = '11111111-2222-4333-8444-555555555555'
+        calls = (
+            lambda: pci.take(lab_devices.PLAIN, 'vfio-pci', [], 5.0),
+            lambda: pci.clean(lab_devices.PLAIN, '1234:11e8', 'auto', 0, 5.0),
+            lambda: pci.give_back(
+                lab_devices.NIC, '8086:10d3', None, None, 5.0
+            ),
+            lambda: pci.hold(lab_devices.PLAIN),
+            lambda: pci.create_vfs(lab_devices.NVME_PF, 2, 5.0),
+            lambda: mdev.create(name, use.MTTY, 'mtty-1', 5.0),
+        )
+        found = []
+        for call in calls:
+            try:
+                call()
+            except exception.ExceptionBase as err:
+                found.append([type(err).__name__, str(err)])
+        return found
+
+    found = service.answer(work)
+    assert [kind for kind, _ in found] == ['DeviceNotFound'] * 6
+    assert all('os-acc device allow' in text for _, text in found)
     assert snapshot() == before

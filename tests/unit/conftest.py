@@ -169,6 +169,7 @@ def clean(tmp_path, monkeypatch) -> Iterator[None]:
     conf = os_acc.CONF
     conf([], project='os-acc', default_config_files=[])
     conf.set_override('state_path', str(tmp_path / 'state'), 'os_acc')
+    conf.set_override('device_spec_dir', str(tmp_path / 'specs'), 'os_acc')
     conf.set_override('lock_timeout', 5.0, 'os_acc')
     yield
     if os_acc._host is not None:

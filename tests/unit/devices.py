@@ -30,7 +30,8 @@ FUNCTIONS = (PF, GPU, NIC, DISK, BRIDGE, SHARED, SHARED_NIC)
 
 
 def furnish(kernel) -> None:
-    """Put a small host together."""
+    """Put a small host together. All its devices are offered."""
+    spec({'address': '*'})
     kernel.add_function(PF, '8086:4940', 0x0B4000, 'qat', totalvfs=4)
     kernel.add_function(GPU, '10de:1eb8', 0x030200, numa=1)
     kernel.add_function(NIC, '8086:10d3', 0x020000, 'e1000e', net='eth0')

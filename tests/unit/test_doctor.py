@@ -17,11 +17,14 @@ import pytest
 import os_acc
 from os_acc.devices import boot
 from os_acc.privileged import context
+from os_acc.privileged import offers
 
 
 @pytest.fixture
 def here(kernel, monkeypatch):
     devices.furnish(kernel)
+    offered = (devices.PF, devices.GPU, devices.NIC, devices.DISK, 'mtty')
+    devices.spec(*({'address': address} for address in offered))
     kernel.modules(
         'kernel/drivers/vfio/pci/vfio-pci.ko.xz',
         'kernel/drivers/vfio/mdev/mdev.ko',
@@ -75,9 +78,47 @@ def test_a_host_that_is_well(here, findings):
     assert one(found, 'kernel module vfio-pci')[1] == 'loaded'
     gpu = one(found, f'PCI function {devices.GPU}')
     assert gpu == ('ok', '10de:1eb8: free', '')
-    disk = one(found, f'PCI function {devices.SHARED}')
-    assert 'IOMMU group 50 also contains 0000:06:00.1' in disk[1]
     assert one(found, 'mdev parent mtty')[1].startswith('mtty-1: 24 more')
+    assert one(found, 'privsep daemon')[0] == 'ok'
+
+
+def test_an_iommu_group_that_the_host_uses(here, findings):
+    devices.spec({'address': devices.SHARED})
+    verdict, text, _ = one(findings(), f'PCI function {devices.SHARED}')
+    assert verdict == 'warning'
+    assert 'IOMMU group 50 also contains 0000:06:00.1' in text
+
+
+def test_nothing_is_offered(here, findings):
+    devices.spec()
+    found = findings()
+    verdict, text, advice = one(found, 'device_spec')
+    assert verdict == 'warning'
+    assert 'no device of this host is offered' in text
+    assert 'os-acc device spec' in advice
+    assert not any(subject.startswith('PCI function') for subject in found)
+
+
+def test_the_daemon_refuses_device_spec(here, findings, monkeypatch):
+    def refuse():
+        raise os_acc.exception.InvalidRequest(
+            subject='/etc/x', field='owner', value='user id 7', expected='root'
+        )
+
+    monkeypatch.setattr(offers, 'count', refuse)
+    found = findings(code=1)
+    verdict, text, advice = one(found, 'privsep daemon: device_spec')
+    assert verdict == 'error'
+    assert "/etc/x: owner is 'user id 7'" in text
+    assert 'The privileged half' in advice
+
+
+def test_the_daemon_reads_another_device_spec(here, findings, monkeypatch):
+    monkeypatch.setattr(offers, 'count', lambda: 1)
+    verdict, text, advice = one(findings(), 'privsep daemon: device_spec')
+    assert verdict == 'warning'
+    assert 'it reads 1 entries, but this process reads 5' in text
+    assert 'configuration files' in advice
 
 
 def test_it_looks_only(here, findings):
@@ -416,3 +457,29 @@ def test_a_state_path_that_may_not_be_written(
     monkeypatch.setattr('os.access', lambda *_: False)
     text = one(findings(code=1), f'state path {path}')[1]
     assert f'may not write in {tmp_path}' in text
+
+
+def status_of(run, address: str) -> str:
+    code, shown = run('device', 'show', address)
+    assert code == 0
+    assert shown['In device_spec'] is False
+    return shown['Status']
+
+
+def test_show_what_is_not_offered(here, run):
+    devices.spec()
+    status = status_of(run, devices.GPU)
+    assert f'device_spec = {{"address": "{devices.GPU}"}}' in status
+    # To offer it would not help.
+    (here.sys / 'class/net/eth0/flags').write_text('0x1003\n')
+    assert status_of(run, devices.NIC) == (
+        'the host uses it, so it is never given out: interface eth0 is up'
+    )
+
+
+def test_show_what_is_denied_while_an_instance_has_it(here, run):
+    instance = devices.instance()
+    os_acc.plug(instance, [devices.pci(devices.GPU)])
+    devices.spec({'address': '*', 'deny': True})
+    assert instance.uuid in status_of(run, devices.GPU)
+    assert os_acc.unplug(instance) == 1

@@ -16,9 +16,16 @@ import sys
 import textwrap
 import tomllib
 
+import devices
 import pytest
 
+import os_acc
+from os_acc import exception
 from os_acc import loader
+from os_acc.devices import device_spec
+from os_acc.devices import pci
+from os_acc.devices import pci_names
+from os_acc.devices import proposals
 
 ROOT = pathlib.Path(__file__).parents[2]
 SOURCE = ROOT / 'doc' / 'source'
@@ -102,3 +109,46 @@ def test_the_drivers_and_plugins_of_this_release_are_listed():
     assert listed == {('driver', name) for name in points[loader.DRIVERS]} | {
         ('plugin', name) for name in points[loader.PLUGINS]
     }
+
+
+@pytest.mark.parametrize('page', ['linux.rst', 'nova.rst', 'programming.rst'])
+def test_the_examples_of_device_spec_are_valid(clean, tmp_path, page):
+    found = blocks(page, 'ini', 'device_spec = ')
+    assert found
+    for number, text in enumerate(found):
+        path = tmp_path / f'{number}.conf'
+        path.write_text(text)
+        os_acc.CONF(['--config-file', str(path)], project='os-acc')
+        values = os_acc.CONF.os_acc.device_spec
+        entries = device_spec.load(os_acc.CONF).entries
+        assert len(entries) == len(values) == text.count('device_spec = ')
+
+
+def test_the_error_of_a_device_that_is_not_offered(kernel):
+    devices.furnish(kernel)
+    devices.spec()
+    address = '0000:3b:00.0'
+    kernel.add_function(address)
+    with pytest.raises(exception.DeviceNotFound) as caught:
+        device_spec.load(os_acc.CONF).check(pci.get(address))
+    (text,) = blocks('linux.rst', 'none', 'No device for')
+    assert ' '.join(text.split()) == str(caught.value)
+
+
+def test_the_proposal_is_as_the_command_prints_it(kernel, monkeypatch):
+    monkeypatch.setattr(pci_names, 'FILES', [])
+    kernel.add_function('0000:3b:00.0', '10de:1eb8', 0x030200, numa=1)
+    kernel.add_function(
+        '0000:5e:00.0',
+        '15b3:1017',
+        0x020000,
+        'mlx5_core',
+        numa=0,
+        totalvfs=8,
+        net='eth9',
+    )
+    found = proposals.proposals(device_spec.load(os_acc.CONF))
+    said = '\n'.join(each.text() for each in found)
+    (told,) = blocks('linux.rst', 'console', 'os-acc device spec')
+    told = re.sub(r'(: )[^(\n]*\((\w{4}:\w{4}, [^)]*)\)', r'\1\2', told)
+    assert told.rstrip().endswith(said.rstrip())

@@ -102,6 +102,7 @@ def plug_before_the_record(monkeypatch, wanted):
 
 def test_it_takes_what_its_commands_program(kernel, tool):
     devices.furnish(kernel)
+    tool.configure('single')
     for wanted, driver in (
         (request(tool, address=VFS[1]), 'fpga'),
         (request(tool), 'fpga'),

@@ -197,6 +197,7 @@ class CyborgDriver(driver.DriverBase):
             and (function := pci.find(van.handle.address)) is not None
         ):
             pci_release.clean(van, function)
+            pci_release.let_go(van.handle.address)
 
     def program(
         self, address: str, image_path: str, function_id: str | None
@@ -242,6 +243,8 @@ class CyborgDriver(driver.DriverBase):
                 cyborg_mdev.check(van, handle)
             van.handle, van.device = handle, found.address
             van.save()
+        if isinstance(handle, objects.PCIHandle):
+            pci_release.hold(handle.address)
         if found.programmable:
             cyborg_program.put_function(
                 self, self._source, van, request, found.address
@@ -255,7 +258,9 @@ class CyborgDriver(driver.DriverBase):
     ) -> Iterator[None]:
         """Check that a guest may have a PCI function; lock its IOMMU group."""
         function = pci.get(handle.address)
-        spec = device_spec.load(CONF).check(function)
+        specs = device_spec.load(CONF)
+        again = van.device is not None
+        spec = specs.held(function) if again else specs.check(function)
         with allocation.group_lock(self, function):
             allocation.check_function(
                 self, van, function, spec, device_spec.BIND_LIBVIRT, new=False

@@ -41,7 +41,9 @@ def check(van: objects.VAN, handle: objects.MdevHandle) -> None:
         another type or parent, or a guest has it
     """
     wanted = mdev_driver.mdev_of(handle)
-    device_spec.load(CONF).check_parent(wanted.parent)
+    if van.device is None:
+        device_spec.load(CONF).check_mdev(wanted.parent, wanted.type)
+    # Otherwise the VAN has had it since before, and keeps it.
     kind = mdev.type_of(wanted.parent, wanted.type)
     there = mdev.find(wanted.uuid)
     if there is None:
@@ -66,6 +68,7 @@ def make(
     """
     wanted = mdev_driver.mdev_of(handle)
     if mdev.find(wanted.uuid) is not None:
+        mdev_driver.hold(wanted)
         return
     try:
         create(handle)
@@ -85,6 +88,7 @@ def make(
         'mdev',
     )
     mdev.check_same(there, wanted)
+    mdev_driver.hold(wanted)
     log.about(LOG, van.instance_uuid, van.uuid).info(
         'Cyborg created mdev %s of type %s on %s',
         wanted.uuid,

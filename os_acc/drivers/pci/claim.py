@@ -136,6 +136,8 @@ class Claims:
         wanted = companions.own(self._by, van)
         if van.driver_data[release.BIND] == device_spec.BIND_OS_ACC:
             wanted = {address: van.driver_data, **wanted}
+        else:
+            release.hold(address)
         if not wanted:
             return
         requests = self._by.requests_of(van.instance_uuid)
@@ -246,7 +248,7 @@ class Claims:
                     f'before the reboot, {van.driver_data[release.IDS]} was',
                 )
             bind = van.driver_data[release.BIND]
-            spec = self._specs().check(function)
+            spec = self._specs().held(function)
             with allocation.group_lock(self._by, function):
                 allocation.check_function(
                     self._by,
@@ -393,7 +395,10 @@ class Claims:
                 van.live_migratable = None
                 van.save()
         raise allocation.none_left(
-            request, reasons, 'no such PCI function is left on this host'
+            request,
+            reasons,
+            'device_spec offers no such PCI function that is left on this '
+            'host; os-acc device spec proposes lines for device_spec',
         )
 
     def _candidates(

@@ -28,12 +28,6 @@ from os_acc.devices import pci_scan
 from os_acc.devices import sriov
 from os_acc.devices import vfio_rules
 
-# Base classes of functions that a guest can have a use for: storage, network,
-# display, co-processors, encryption, signal processing, processing
-# accelerators, and functions without a class. PCI Code and ID Assignment
-# Specification, chapter 1.
-_CLASSES = frozenset({0x00, 0x01, 0x02, 0x03, 0x0B, 0x10, 0x11, 0x12, 0xFF})
-
 # Vendors and products of FPGAs: no PCI class says that a function is one.
 _FPGA = re.compile('10ee:.*|1172:.*|8086:(09c4|09c5|0b2b|0b2c|0b30|0b31|bcce)')
 
@@ -91,14 +85,11 @@ def kind_of(
 def listed(
     specs: device_spec.Specs,
 ) -> Iterator[tuple[pci.Function, device_spec.Spec]]:
-    """The functions that are offered, including PFs that have VFs.
-
-    If device_spec is unset, these are all functions of the base classes that
-    accelerators have.
-    """
+    """The functions that are offered, including PFs that have VFs."""
+    if not specs.entries:
+        return
     for function in pci_scan.functions():
-        base_class = function.base_class
-        if function.is_bridge or not (specs.entries or base_class in _CLASSES):
+        if function.is_bridge:
             continue
         spec = specs.find(function)
         # A device that is offered for mdevs or vGPUs is not offered whole, and

@@ -90,6 +90,7 @@ def _give_back(
     shares = _staying(by, van, function) is not None
     before = _cleaned(van, function, data, shares)
     if data[BIND] != device_spec.BIND_OS_ACC:
+        let_go(address)
         return
     if before not in (None, function.driver):
         # Two VANs of the instance may hand over functions at the same time.
@@ -204,3 +205,23 @@ def clean(
         log.about(LOG, van.instance_uuid, van.uuid).warning(
             'PCI function %s is not cleaned: %s', function.address, err
         )
+
+
+def hold(address: str) -> None:
+    """Tell the privileged half that a VAN has a function.
+
+    This is for functions that it is not asked to take: libvirt or the operator
+    binds them. The VAN then keeps the function if device_spec changes.
+
+    :raises: as privileged.pci.hold
+    """
+    from os_acc.privileged import pci as privileged
+
+    privileged.hold(address)
+
+
+def let_go(address: str) -> None:
+    """Tell the privileged half that the VAN of hold() is released."""
+    from os_acc.privileged import pci as privileged
+
+    privileged.let_go(address)

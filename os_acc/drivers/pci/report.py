@@ -49,6 +49,9 @@ _NORMAL = (
     Kind.GROUP_ALLOCATED,
 )
 
+# What to say first of a function that is not offered.
+_ORDER = {Kind.ALLOCATED: 0, Kind.HOST_USE: 1}
+
 _ADVICE = {
     Kind.HOST_USE: 'stop using it on the host, or remove it from device_spec',
     Kind.NO_IOMMU_GROUP: _NO_IOMMU,
@@ -80,7 +83,7 @@ def show(
         'class': f'{function.pci_class:06x}',
         'resource class': kind.resource_class,
         'traits': list(kind.traits),
-        'in device_spec': spec is not None if specs.entries else None,
+        'in device_spec': spec is not None,
         'numa node': function.numa_node,
         'kernel driver': function.driver,
         'driver override': _override(function),
@@ -122,17 +125,21 @@ def status(
 
     :returns: verdict, text and advice, as in a Finding
     """
-    # Without a device_spec it is normal that the host uses most functions.
-    bad = finding.WARNING if specs.entries else finding.OK
     spec = specs.find(function)
+    # It is normal that the host uses functions that are not offered.
+    bad = finding.OK if spec is None else finding.WARNING
     bind = (spec.bind if spec else None) or by.config.bind
-    for found in availability.obstacles(function, spec, bind, holders=holders):
-        verdict = finding.OK if found.kind in _NORMAL else bad
-        advice = _ADVICE.get(found.kind, '')
-        if found.kind is Kind.HOST_USE:
-            text = f'the host uses it, so it is never given out: {found.text}'
-            return verdict, text, advice if specs.entries else ''
-        return verdict, found.text, advice
+    found = list(availability.obstacles(function, spec, bind, holders=holders))
+    if spec is None:
+        # To offer it would not help if it is taken or the host uses it.
+        found.sort(key=lambda each: _ORDER.get(each.kind, len(_ORDER)))
+    for each in found:
+        verdict = finding.OK if each.kind in _NORMAL else bad
+        advice = _ADVICE.get(each.kind, '')
+        if each.kind is Kind.HOST_USE:
+            text = f'the host uses it, so it is never given out: {each.text}'
+            return verdict, text, advice if spec else ''
+        return verdict, each.text, advice
     if vfio.is_bound(function) and bind != device_spec.BIND_NONE:
         return (
             bad,
@@ -155,6 +162,15 @@ def findings(
     variants = {vfio.driver_for(f, spec) for f, spec in functions}
     for name in sorted(variants - {modules.VFIO_PCI}):
         yield _module(name)
+    if not specs.entries:
+        yield Finding(
+            'device_spec',
+            finding.WARNING,
+            'it is not set, and the folder device_spec_dir has no entry: no '
+            'device of this host is offered',
+            'os-acc device spec proposes entries; os-acc device allow ADDRESS '
+            'offers one device',
+        )
     yield from _entries(specs)
     for function, spec in functions:
         subject = f'PCI function {function.address}'
@@ -199,15 +215,13 @@ def _module(name: str) -> Finding:
 
 def _entries(specs: device_spec.Specs) -> Iterator[Finding]:
     """Report the entries of device_spec that match no device."""
-    functions = list(pci_scan.functions())
-    parents = mdev.parents()
-    for number, spec in enumerate(specs.entries, 1):
-        if any(specs.find(function) is spec for function in functions):
-            continue
-        if any(specs.find_parent(parent) is spec for parent in parents):
+    matching = {id(specs.first(each)) for each in pci_scan.functions()}
+    matching |= {id(specs.first_parent(name)) for name in mdev.parents()}
+    for spec in specs.entries:
+        if id(spec) in matching:
             continue
         yield Finding(
-            f'device_spec, entry {number}',
+            spec.source,
             finding.WARNING,
             'it matches no device of this host, or only devices that an '
             'earlier entry matches',

@@ -1,0 +1,176 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""os-acc device spec, device allow, device deny: what os-acc may touch."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+import os_acc
+from os_acc import exception
+from os_acc import journal as journal_module
+from os_acc.cli import base
+from os_acc.devices import allocated
+from os_acc.devices import availability
+from os_acc.devices import device_spec
+from os_acc.devices import mdev
+from os_acc.devices import pci
+from os_acc.devices import proposals
+from os_acc.devices import spec_files
+from os_acc.objects import fields
+from os_acc.privileged import held
+
+
+class DeviceSpec(base.Command):
+    """Propose entries of device_spec for the accelerators of this host.
+
+    The output can be pasted into a configuration file. It has no device that
+    the host itself uses. The command changes nothing.
+    """
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        found = proposals.proposals(device_spec.load(os_acc.CONF))
+        self.app.stdout.write('[os_acc]\n')
+        for each in found:
+            self.app.stdout.write(f'\n{each.text()}')
+        if not found:
+            self.app.stdout.write(
+                '# No accelerator was found that the host does not use.\n'
+            )
+
+
+class _Change(base.Command):
+    """The base of the commands that write into device_spec_dir."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            'address',
+            metavar='ADDRESS',
+            help='the address of a PCI function, or the name of another '
+            'parent of mediated devices',
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        name = _device(parsed_args.address)
+        folder = os_acc.CONF.os_acc.device_spec_dir
+        if not folder:
+            raise exception.InvalidRequest(
+                subject='configuration',
+                field='[os_acc] device_spec_dir',
+                value=folder,
+                expected='a folder',
+            )
+        # Refuse to build upon files that cannot be read or trusted.
+        device_spec.load(os_acc.CONF)
+        self._change(name, spec_files.path_of(folder, name))
+
+    def _change(self, name: str, path: str) -> None:
+        raise NotImplementedError
+
+    def _say(self, text: str) -> None:
+        self.app.stdout.write(text + '\n')
+
+
+class DeviceAllow(_Change):
+    """Offer a device from now on. Run it as root.
+
+    It removes the file that device deny has written. If no other entry of
+    device_spec offers the device then, it writes a file into device_spec_dir.
+    Services need no restart.
+    """
+
+    def _change(self, name: str, path: str) -> None:
+        if spec_files.remove(path):
+            self._say(f'removed {path}')
+        entry = _entry(name)
+        if entry is None:
+            spec_files.write(path, {'address': name})
+            self._say(f'wrote {path}')
+            entry = _entry(name)
+        if entry is not None and entry.deny:
+            raise exception.DeviceNotFound(
+                wanted=name, reason=f'{entry.source} denies it: change that'
+            )
+        self._say(f'{name} is offered' + self._hint(name, entry))
+
+    @staticmethod
+    def _hint(name: str, entry: device_spec.Spec | None) -> str:
+        function = pci.find(name) if pci.is_address(name) else None
+        if function is None and name not in mdev.parents():
+            return ' once this host has it'
+        assert entry is not None
+        text = f' by {entry.source}'
+        if function is None:
+            return text
+        for obstacle in availability.obstacles(
+            function, entry, entry.bind or device_spec.BIND_OS_ACC
+        ):
+            return f'{text}, but it cannot be given out now: {obstacle.text}'
+        return text
+
+
+class DeviceDeny(_Change):
+    """Offer a device no more from now on. Run it as root.
+
+    It writes a file into device_spec_dir that counts before all other entries.
+    An instance that has the device keeps it until it is unplugged. Services
+    need no restart.
+    """
+
+    def _change(self, name: str, path: str) -> None:
+        spec_files.write(path, {'address': name, 'deny': True})
+        self._say(f'wrote {path}')
+        holders = _holders(base.look().journal, name)
+        for each in holders:
+            self._say(
+                f'instance {each.instance_uuid} keeps {each.handle or name} '
+                f'until it is unplugged (VAN {each.van_uuid})'
+            )
+        if not holders and pci.is_address(name):
+            # No VAN has it, so that the privileged half need not release it.
+            held.forget(held.PCI, name)
+            held.forget(held.VFS, name)
+        self._say(f'{name} is not offered')
+
+
+def _device(text: str) -> str:
+    """Check the name of a device, and give it in its canonical form.
+
+    :raises InvalidRequest: if it is no PCI address and no such name
+    """
+    address = fields.parse_pci_address(text)
+    if address is not None:
+        return '%04x:%02x:%02x.%x' % address
+    if ':' in text:
+        raise exception.InvalidRequest(
+            subject='device',
+            field='address',
+            value=text,
+            expected='a PCI address, dddd:bb:ss.f',
+        )
+    return mdev.check_name(text, 'address')
+
+
+def _entry(name: str) -> device_spec.Spec | None:
+    """The entry that counts for a device, which may deny it."""
+    specs = device_spec.load(os_acc.CONF)
+    if pci.is_address(name):
+        function = pci.find(name)
+        return None if function is None else specs.first(function)
+    return specs.first_parent(name)
+
+
+def _holders(journal: journal_module.Journal, name: str) -> list[Any]:
+    holders = allocated.Holders(journal.handles())
+    found = list(holders.on(name))
+    whole = holders.of_function(name)
+    return found if whole is None or whole in found else [whole, *found]

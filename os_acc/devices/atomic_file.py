@@ -1,0 +1,74 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Small files that are written as a whole, or not at all."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+
+
+def write(path: str, text: str, mode: int, folder_mode: int) -> None:
+    """Write a file in one step, so that it survives a loss of power.
+
+    Its folder, and the folders above, are made if they do not exist. The
+    process's umask does not matter.
+
+    :param mode: of the file
+    :param folder_mode: of its folder, if it is made
+    :raises OSError: if it cannot be written; nothing is left of it then
+    """
+    folder = os.path.dirname(path)
+    _make(folder, folder_mode)
+    # The prefix hides the file from those who read all files of the folder.
+    fd, new = tempfile.mkstemp('.new', '.', folder)
+    try:
+        with open(fd, 'w', encoding='utf-8') as file:
+            file.write(text)
+            file.flush()
+            os.fchmod(fd, mode)
+            os.fsync(fd)
+        os.replace(new, path)
+    except BaseException:
+        os.unlink(new)
+        raise
+    _sync(folder)
+
+
+def remove(path: str) -> bool:
+    """Remove a file.
+
+    :returns: False if it does not exist
+    :raises OSError: if it cannot be removed
+    """
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return False
+    _sync(os.path.dirname(path))
+    return True
+
+
+def _make(folder: str, mode: int) -> None:
+    if os.path.isdir(folder):
+        return
+    _make(os.path.dirname(folder), 0o755)
+    try:
+        os.mkdir(folder)
+    except FileExistsError:
+        return
+    os.chmod(folder, mode)
+
+
+def _sync(folder: str) -> None:
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,52 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Names of PCI vendors and products, from the file pci.ids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+import os
+
+#: Where distributions install the file: the packages pci.ids and hwdata.
+FILES = ['/usr/share/misc/pci.ids', '/usr/share/hwdata/pci.ids']
+
+
+def of(wanted: Iterable[str]) -> dict[str, str]:
+    """Find the names of products.
+
+    :param wanted: ids as vendor:product, 4 hex digits each
+    :returns: 'VENDOR PRODUCT' by id, or 'VENDOR' if the product is unknown.
+        An id of an unknown vendor is left out, and so are all if this host has
+        no pci.ids
+    """
+    ids = set(wanted)
+    vendors = {each.partition(':')[0] for each in ids}
+    found: dict[str, str] = {}
+    vendor = label = ''
+    path = next((each for each in FILES if os.path.exists(each)), None)
+    if path is None:
+        return found
+    with open(path, encoding='utf-8', errors='replace') as file:
+        for line in file:
+            if line.startswith('C '):
+                break  # the classes follow the vendors
+            # The formats are 'VVVV  NAME' and TAB 'PPPP  NAME'.
+            if line[:1] not in '#\t\n':
+                vendor, label = line[:4], line[4:].strip()
+                if vendor in vendors:
+                    found |= {
+                        each: label
+                        for each in ids
+                        if each.startswith(f'{vendor}:')
+                    }
+            elif line[:1] == '\t' and line[1:2] != '\t':
+                name = f'{vendor}:{line[1:5]}'
+                if name in ids:
+                    found[name] = f'{label} {line[5:].strip()}'
+    return found

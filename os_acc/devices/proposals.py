@@ -1,0 +1,183 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Entries of device_spec that could be of use on this host.
+
+The operator decides: a class code does not say whether a function is meant for
+guests. Never proposed is what the host itself uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+import dataclasses
+import re
+
+from os_acc.devices import availability
+from os_acc.devices import device_spec
+from os_acc.devices import host_use
+from os_acc.devices import pci
+from os_acc.devices import pci_names
+from os_acc.devices import pci_scan
+from os_acc.devices import sriov
+
+Kind = availability.Kind
+
+# The displays of management controllers (BMC) and of emulated machines: file
+# pci.ids. They are no accelerators, and the console of the host may need them.
+_CONSOLES = re.compile(
+    '1a03:.*'  # ASPEED
+    '|102b:.*'  # Matrox
+    '|18ca:.*'  # XGI
+    '|19e5:1711'  # Huawei iBMC
+    '|1002:(4752|5159|515e)'  # ATI Rage XL, RV100, ES1000
+    '|(1013|1234|15ad|1af4|1b36|80ee):.*'  # emulated
+)
+
+# Class 10, encryption: the secure processor of AMD's CPUs (PSP, CCP), which
+# the firmware and the host need: drivers/crypto/ccp in the kernel.
+_SECURE_PROCESSOR = re.compile('1022:.*')
+
+# Intel's data movers and compressors have the class 'other system peripheral':
+# drivers/dma/idxd/registers.h in the kernel. Old QAT:
+# drivers/crypto/intel/qat/qat_common/adf_accel_devices.h.
+_INTEL = {
+    '8086:0b25': 'data streaming accelerator (DSA)',
+    '8086:11fb': 'data streaming accelerator (DSA)',
+    '8086:1212': 'data streaming accelerator (DSA)',
+    '8086:0cfe': 'analytics accelerator (IAA)',
+    '8086:1216': 'analytics accelerator (IAA)',
+    '8086:b02d': 'analytics accelerator (IAA)',
+    '8086:fd2d': 'analytics accelerator (IAA)',
+    '8086:0435': 'QuickAssist (QAT)',
+    '8086:18a0': 'QuickAssist (QAT)',
+    '8086:18ee': 'QuickAssist (QAT)',
+    '8086:19e2': 'QuickAssist (QAT)',
+    '8086:37c8': 'QuickAssist (QAT)',
+    '8086:4940': 'QuickAssist (QAT)',
+    '8086:4942': 'QuickAssist (QAT)',
+    '8086:4944': 'QuickAssist (QAT)',
+    '8086:4946': 'QuickAssist (QAT)',
+    '8086:4948': 'QuickAssist (QAT)',
+    '8086:6f54': 'QuickAssist (QAT)',
+}
+
+# Base classes: PCI Code and ID Assignment Specification, chapter 1.
+_CLASSES = {
+    0x0B: 'co-processor',
+    0x10: 'encryption controller',
+    0x12: 'processing accelerator',
+}
+
+# What an operator has to solve before the function can be given out.
+_HINDRANCES = (Kind.NO_IOMMU_GROUP, Kind.GROUP_HOST_USE, Kind.UNSUITABLE)
+
+
+@dataclasses.dataclass(frozen=True)
+class Proposal:
+    """A function that could be offered.
+
+    :ivar what: what it is: name, ids and kind
+    :ivar notes: whole sentences that the operator should know
+    :ivar named_by: the source of the entry that names it already; None: none
+    """
+
+    address: str
+    what: str
+    notes: tuple[str, ...]
+    named_by: str | None
+
+    def text(self) -> str:
+        """Lines for a configuration file: comments, and the option.
+
+        There is no option if an entry names the function already.
+        """
+        lines = [f'# {self.address}: {self.what}']
+        lines += [f'# {note}' for note in self.notes]
+        if self.named_by is None:
+            lines.append(device_spec.line({'address': self.address}))
+        return '\n'.join(lines) + '\n'
+
+
+def proposals(specs: device_spec.Specs) -> list[Proposal]:
+    """Find the functions that could be offered, in order of their addresses.
+
+    VFs are left out, because an entry that names a PF also names its VFs.
+
+    :param specs: the present entries of device_spec
+    """
+    snapshot = host_use.Snapshot.read()
+    found = [
+        (function, label)
+        for function in pci_scan.functions()
+        if not function.is_vf
+        and (label := _label(function)) is not None
+        and not any(availability.host_obstacles(function, snapshot))
+    ]
+    names = pci_names.of(function.ids for function, _ in found)
+    return [
+        _proposal(function, label, names, specs, snapshot)
+        for function, label in found
+    ]
+
+
+def _label(function: pci.Function) -> str | None:
+    """What kind of accelerator a function is; None if it seems to be none."""
+    base_class, ids = function.base_class, function.ids
+    if (label := _INTEL.get(ids)) is not None:
+        return label
+    if base_class == pci.CLASS_DISPLAY:
+        return None if _CONSOLES.fullmatch(ids) else 'display controller'
+    if base_class == pci.CLASS_NETWORK:
+        return 'network card with SR-IOV' if function.is_pf else None
+    if base_class == 0x10 and _SECURE_PROCESSOR.fullmatch(ids):
+        return None
+    return _CLASSES.get(base_class)
+
+
+def _proposal(
+    function: pci.Function,
+    label: str,
+    names: dict[str, str],
+    specs: device_spec.Specs,
+    snapshot: host_use.Snapshot,
+) -> Proposal:
+    name = names.get(function.ids)
+    what = f'{function.ids}, {label}'
+    if name is not None:
+        what = f'{name} ({what})'
+    if function.numa_node is not None:
+        what += f', NUMA node {function.numa_node}'
+    entry = specs.first(function)
+    return Proposal(
+        address=function.address,
+        what=what,
+        notes=tuple(_notes(function, entry, snapshot)),
+        named_by=None if entry is None else entry.source,
+    )
+
+
+def _notes(
+    function: pci.Function,
+    entry: device_spec.Spec | None,
+    snapshot: host_use.Snapshot,
+) -> Iterator[str]:
+    if entry is not None:
+        verb = 'denies' if entry.deny else 'offers'
+        yield f'Already in device_spec: {entry.source} {verb} it.'
+    if function.is_pf and (total := sriov.total(function.address)):
+        yield (
+            f'It can have {total} VFs. To give out VFs, add "num_vfs" with '
+            'their number.'
+        )
+    spec = entry or device_spec.Spec()
+    for found in availability.obstacles(
+        function, spec, device_spec.BIND_OS_ACC, snapshot=snapshot
+    ):
+        if found.kind in _HINDRANCES:
+            yield f'It cannot be given out now: {found.text}.'

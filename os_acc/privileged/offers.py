@@ -1,0 +1,138 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""What the operator offers, as the privileged half reads it.
+
+No caller can say what is offered. The daemon reads the configuration files
+that it was started with, and the folder device_spec_dir, at each call. It
+refuses a file that another user than root could have written.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+
+from oslo_config import cfg
+
+from os_acc import exception
+from os_acc import opts
+from os_acc.devices import companions
+from os_acc.devices import device_spec
+from os_acc.devices import mdev
+from os_acc.devices import pci
+from os_acc.devices import trust
+from os_acc.devices import vgpu
+from os_acc.privileged import context
+from os_acc.privileged import held
+
+
+def specs() -> device_spec.Specs:
+    """Read device_spec and the files of device_spec_dir.
+
+    :raises InvalidRequest: if an entry is malformed, or another user than
+        root could have written a file
+    """
+    conf = cfg.CONF
+    # privsep-helper defines this option. Without it, this is a service that
+    # runs as root and calls the privileged half in its own process.
+    if 'privsep_context' in conf:
+        conf = reread(conf)
+    return device_spec.load(conf)
+
+
+def reread(conf: cfg.ConfigOpts) -> cfg.ConfigOpts:
+    """Read again the files that a configuration was read from.
+
+    Environment variables do not count: the caller could have set them.
+
+    :raises InvalidRequest: if a file cannot be read, or another user than
+        root could have written it
+    """
+    arguments = []
+    for path in conf.config_file or ():
+        trust.check_file(path)
+        arguments += ['--config-file', path]
+    for folder in conf.config_dir or ():
+        # The default folders need not exist.
+        if not os.path.isdir(folder):
+            continue
+        trust.check_folder(folder)
+        for path in sorted(glob.glob(f'{glob.escape(folder)}/*.conf')):
+            trust.check_file(path)
+        arguments += ['--config-dir', folder]
+    fresh = cfg.ConfigOpts()
+    opts.register(fresh)
+    try:
+        fresh(
+            arguments,
+            project='os-acc',
+            default_config_files=[],
+            default_config_dirs=[],
+            use_env=False,
+        )
+    except cfg.Error as err:
+        raise exception.InvalidRequest(f'configuration: {err}') from err
+    return fresh
+
+
+def entry(function: pci.Function) -> device_spec.Spec:
+    """The entry of device_spec by which a function may be touched.
+
+    :raises DeviceNotFound: if device_spec offers neither it nor the function
+        whose companion it is, and no VAN has it since before
+    """
+    if held.has(function):
+        return specs().held(function)
+    return companions.entry_for(specs(), function)
+
+
+def check(function: pci.Function) -> None:
+    """Check that a function may be touched. See entry()."""
+    entry(function)
+
+
+def check_mdev(wanted: mdev.Mdev, new: bool) -> None:
+    """Check that a mediated device may be made, or touched.
+
+    :param new: whether it is to be made
+    :raises DeviceNotFound: if device_spec does not offer it, and no VAN has
+        it since before
+    """
+    if held.is_noted(held.MDEV, wanted.uuid, held.mdev_text(wanted)):
+        return
+    if new:
+        specs().check_mdev(wanted.parent, wanted.type)
+    else:
+        specs().check_parent(wanted.parent)
+
+
+def check_vgpu(vf: pci.Function, number: int) -> None:
+    """Check that a vGPU type may be set on a VF.
+
+    :param number: the id of the type
+    :raises DeviceNotFound: if device_spec does not set this type, and no VAN
+        has the VF since before
+    """
+    if held.has(vf):
+        return
+    wanted = specs().check(vf).vgpu_type
+    if wanted is None or vgpu.find_type(vf.address, wanted) != number:
+        raise exception.DeviceNotFound(
+            wanted=f'vGPU type {number} on VF {vf.address}',
+            reason=f'[os_acc] device_spec sets the type {wanted} for it',
+        )
+
+
+@context.entry
+def count() -> int:
+    """Count the entries that the privileged half has, for os-acc doctor.
+
+    :raises InvalidRequest: as specs()
+    """
+    return len(specs().entries)

@@ -1,0 +1,237 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""os-acc device spec, device allow and device deny."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import stat
+
+import command
+import devices
+import pytest
+
+import os_acc
+from os_acc.devices import device_spec
+from os_acc.devices import pci
+from os_acc.privileged import held
+
+
+@pytest.fixture
+def here(kernel):
+    devices.furnish(kernel)
+    devices.spec()
+    os_acc.CONF.set_override('plugin', 'noop', 'os_acc')
+    os_acc.initialize()
+    return kernel
+
+
+@pytest.fixture
+def run(here, capsys, monkeypatch):
+    path = os_acc.CONF.os_acc.state_path
+    return command.Command(path, capsys, monkeypatch)
+
+
+def folder() -> pathlib.Path:
+    return pathlib.Path(os_acc.CONF.os_acc.device_spec_dir)
+
+
+def file(name: str) -> pathlib.Path:
+    return folder() / f'50-os-acc-{name}.json'
+
+
+def offered(address: str) -> bool:
+    specs = device_spec.load(os_acc.CONF)
+    return specs.find(pci.get(address)) is not None
+
+
+def test_spec(run):
+    out = run.fine('device', 'spec').out
+    assert out.startswith('[os_acc]\n\n# 0000:01:00.0: ')
+    assert device_spec.line({'address': devices.GPU}) in out
+    for address in (devices.NIC, devices.DISK, devices.SHARED):
+        assert address not in out
+
+
+def test_spec_where_there_is_nothing(run, here):
+    for address in (devices.PF, devices.GPU):
+        here._remove_function(address)
+    assert run.fine('device', 'spec').out == (
+        '[os_acc]\n# No accelerator was found that the host does not use.\n'
+    )
+
+
+@pytest.mark.parametrize('text', [devices.GPU, '02:00.0', '0000:02:00.0'])
+def test_allow(run, text):
+    out = run.fine('device', 'allow', text).out
+    path = file(devices.GPU)
+    assert out == (
+        f'wrote {path}\n{devices.GPU} is offered by {path}, entry 1\n'
+    )
+    assert offered(devices.GPU)
+    assert not offered(devices.NIC)
+    assert json.loads(path.read_text()) == {'address': devices.GPU}
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+    assert os.listdir(folder()) == [path.name]
+
+
+@pytest.mark.parametrize('umask', [0, 0o077])
+def test_allow_under_any_umask(run, umask):
+    above = folder().parent / 'above'
+    os_acc.CONF.set_override('device_spec_dir', str(above / 's'), 'os_acc')
+    before = os.umask(umask)
+    try:
+        run.fine('device', 'allow', devices.GPU)
+    finally:
+        os.umask(before)
+    assert offered(devices.GPU)
+    for path in (above, folder()):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o755
+    assert stat.S_IMODE(file(devices.GPU).stat().st_mode) == 0o644
+
+
+def test_allow_again_writes_nothing(run):
+    run.fine('device', 'allow', devices.GPU)
+    run.fine('device', 'allow', devices.GPU)
+    assert offered(devices.GPU)
+    devices.spec({'address': devices.PF, 'num_vfs': 2})
+    out = run.fine('device', 'allow', devices.PF).out
+    assert out == f'{devices.PF} is offered by device_spec, entry 1\n'
+    assert not file(devices.PF).exists()
+
+
+def test_allow_what_cannot_be_given_out(run):
+    devices.spec()
+    out = run.fine('device', 'allow', devices.SHARED).out
+    assert 'but it cannot be given out now: its IOMMU group 50' in out
+
+
+def test_allow_what_is_not_there_yet(run):
+    out = run.fine('device', 'allow', '0000:77:00.0').out
+    assert out.endswith('0000:77:00.0 is offered once this host has it\n')
+    out = run.fine('device', 'allow', 'matrix').out
+    assert out.endswith('matrix is offered once this host has it\n')
+
+
+def test_deny_and_allow_keep_the_entry_of_the_operator(run):
+    devices.spec({'address': devices.PF, 'num_vfs': 2})
+    out = run.fine('device', 'deny', devices.PF).out
+    path = file(devices.PF)
+    assert out == f'wrote {path}\n{devices.PF} is not offered\n'
+    assert not offered(devices.PF)
+    out = run.fine('device', 'allow', devices.PF).out
+    assert out == (
+        f'removed {path}\n{devices.PF} is offered by device_spec, entry 1\n'
+    )
+    assert device_spec.load(os_acc.CONF).check(pci.get(devices.PF)).num_vfs
+
+
+def test_deny_what_was_allowed(run):
+    run.fine('device', 'allow', devices.GPU)
+    run.fine('device', 'deny', devices.GPU)
+    assert not offered(devices.GPU)
+    assert os.listdir(folder()) == [file(devices.GPU).name]
+
+
+def test_deny_what_an_instance_has(run):
+    devices.spec({'address': '*'})
+    instance = devices.instance()
+    (van,) = os_acc.plug(instance, [devices.pci(devices.GPU)])
+    out = run.fine('device', 'deny', devices.GPU).out
+    assert (
+        f'instance {instance.uuid} keeps pci/{devices.GPU} until it is '
+        f'unplugged (VAN {van.uuid})\n'
+    ) in out
+    assert held.has(pci.get(devices.GPU))
+    assert os_acc.unplug(instance) == 1
+    assert not held.has(pci.get(devices.GPU))
+
+
+def test_deny_deletes_a_note_that_no_van_needs(run):
+    """The VAN was deleted by os-acc van forget."""
+    devices.spec({'address': '*'})
+    held.note_function(pci.get(devices.GPU))
+    run.fine('device', 'deny', devices.GPU)
+    assert not held.has(pci.get(devices.GPU))
+
+
+def test_a_parent_of_mdevs(run):
+    run.fine('device', 'allow', 'mtty')
+    instance = devices.instance()
+    os_acc.plug(instance, [devices.mdev()])
+    out = run.fine('device', 'deny', 'mtty').out
+    assert f'instance {instance.uuid} keeps mdev/' in out
+    assert device_spec.load(os_acc.CONF).find_parent('mtty') is None
+    assert os_acc.unplug(instance) == 1
+
+
+def test_a_change_takes_effect_at_once(run, here):
+    """In the process that called initialize() before."""
+    assert os_acc.get_devices() == []
+    run.fine('device', 'allow', devices.GPU)
+    os_acc.initialize()
+    assert [d.address for d in os_acc.get_devices()] == [devices.GPU]
+    run.fine('device', 'deny', devices.GPU)
+    assert os_acc.get_devices() == []
+
+
+@pytest.mark.parametrize('verb', ['allow', 'deny'])
+@pytest.mark.parametrize(
+    'text', ['0000:02:00.9', '2:0.0:', '../x', '*', 'a/b', '', '0000:*']
+)
+def test_what_is_no_device(run, verb, text):
+    line = run.fails(2, 'device', verb, text)
+    assert repr(text) in line
+    assert not folder().exists()
+
+
+@pytest.mark.parametrize('verb', ['allow', 'deny'])
+def test_a_malformed_file_comes_first(run, verb):
+    folder().mkdir(0o755)
+    (folder() / 'x.json').write_text('{')
+    (folder() / 'x.json').chmod(0o644)
+    assert 'x.json' in run.fails(2, 'device', verb, devices.GPU)
+    assert os.listdir(folder()) == ['x.json']
+
+
+def test_another_entry_denies_it(run):
+    devices.spec({'address': '*', 'deny': True})
+    result = run('device', 'allow', devices.GPU)
+    assert result.code == 1
+    assert 'device_spec, entry 1 denies it' in result.err
+
+
+def test_no_folder(run):
+    os_acc.CONF.set_override('device_spec_dir', '', 'os_acc')
+    line = run.fails(2, 'device', 'allow', devices.GPU)
+    assert 'device_spec_dir' in line
+
+
+@pytest.mark.parametrize('verb', ['allow', 'deny'])
+def test_a_folder_that_cannot_be_written(run, monkeypatch, verb):
+    def fail(*args, **kwargs):
+        raise PermissionError(13, 'Permission denied')
+
+    monkeypatch.setattr(os, 'mkdir', fail)
+    line = run.fails(1, 'device', verb, devices.GPU)
+    assert f'{file(devices.GPU)} cannot be changed: Permission denied' in line
+    assert 'as root' in line
+
+
+def test_nothing_is_left_of_a_failed_write(run, monkeypatch):
+    def fail(*args, **kwargs):
+        raise OSError(28, 'No space left on device')
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, 'replace', fail)
+        line = run.fails(1, 'device', 'allow', devices.GPU)
+    assert 'No space left on device' in line
+    assert os.listdir(folder()) == []

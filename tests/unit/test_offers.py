@@ -1,0 +1,150 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""How the privileged daemon reads device_spec: anew, and only from root."""
+
+from __future__ import annotations
+
+import os
+
+from oslo_config import cfg
+import pytest
+
+from os_acc import exception
+from os_acc import opts
+from os_acc.devices import device_spec
+from os_acc.privileged import offers
+
+
+@pytest.fixture
+def files(tmp_path):
+    """A configuration file, a folder of such files, and device_spec_dir."""
+    for name in ('conf', 'specs'):
+        (tmp_path / name).mkdir()
+        (tmp_path / name).chmod(0o755)
+    put(tmp_path / 'os-acc.conf', f'device_spec_dir = {tmp_path}/specs', 'm')
+    put(tmp_path / 'conf/extra.conf', '')
+    return tmp_path
+
+
+def put(path, line, *addresses) -> None:
+    lines = ['[os_acc]', line]
+    lines += [f'device_spec = {{"address": "{each}"}}' for each in addresses]
+    path.write_text('\n'.join(lines) + '\n')
+    path.chmod(0o644)
+
+
+@pytest.fixture
+def daemon(files):
+    """The configuration that the daemon was started with."""
+    conf = cfg.ConfigOpts()
+    opts.register(conf)
+    conf(
+        [
+            f'--config-file={files}/os-acc.conf',
+            f'--config-dir={files}/conf',
+        ],
+        project='privsep',
+    )
+    return conf
+
+
+def offered(daemon) -> list[str]:
+    specs = device_spec.load(offers.reread(daemon))
+    return [spec.address.name for spec in specs.entries]
+
+
+def test_a_change_takes_effect_at_the_next_call(files, daemon):
+    assert offered(daemon) == ['m']
+    put(files / 'os-acc.conf', f'device_spec_dir = {files}/specs', 'n', 'o')
+    assert offered(daemon) == ['n', 'o']
+    (files / 'specs/d.json').write_text('{"address": "p"}')
+    (files / 'specs/d.json').chmod(0o644)
+    assert offered(daemon) == ['p', 'n', 'o']
+    put(files / 'os-acc.conf', 'device_spec_dir = /nowhere')
+    assert offered(daemon) == []
+
+
+def test_a_folder_of_configuration_files(files, daemon):
+    put(files / 'conf/extra.conf', '', 'x')
+    assert offered(daemon) == ['m', 'x']
+
+
+def test_the_environment_does_not_count(daemon, monkeypatch):
+    monkeypatch.setenv('OS_OS_ACC__DEVICE_SPEC', '{"address": "*"}')
+    assert offered(daemon) == ['m']
+
+
+def test_overrides_of_the_caller_do_not_count(daemon):
+    daemon.set_override('device_spec', ['{"address": "*"}'], 'os_acc')
+    assert offered(daemon) == ['m']
+
+
+@pytest.mark.parametrize(
+    ('name', 'mode'),
+    [
+        ('os-acc.conf', 0o666),
+        ('os-acc.conf', 0o664),
+        ('conf/extra.conf', 0o662),
+        ('conf', 0o777),
+        ('specs', 0o775),
+        ('.', 0o777),
+    ],
+)
+def test_files_and_folders_that_others_can_write(files, daemon, name, mode):
+    path = files / name
+    path.chmod(mode)
+    with pytest.raises(exception.InvalidRequest, match='mode is') as caught:
+        offered(daemon)
+    assert str(caught.value).startswith(f'{path}: ')
+
+
+def test_a_file_of_another_user(files, daemon, monkeypatch):
+    stat = os.stat
+
+    def other(path, **kwargs):
+        found = list(stat(path, **kwargs))
+        if str(path).endswith('os-acc.conf'):
+            found[4] = 4711
+        return os.stat_result(found)
+
+    monkeypatch.setattr(os, 'stat', other)
+    with pytest.raises(exception.InvalidRequest, match='user id 4711'):
+        offered(daemon)
+
+
+def test_a_file_that_is_gone(files, daemon):
+    (files / 'os-acc.conf').unlink()
+    with pytest.raises(exception.InvalidRequest, match='access is'):
+        offered(daemon)
+
+
+def test_a_file_that_is_malformed(files, daemon):
+    (files / 'os-acc.conf').write_text('no option\n')
+    with pytest.raises(exception.InvalidRequest, match='configuration'):
+        offered(daemon)
+
+
+def test_a_default_folder_that_does_not_exist(clean):
+    conf = cfg.ConfigOpts()
+    opts.register(conf)
+    conf(
+        [],
+        project='privsep',
+        default_config_files=[],
+        default_config_dirs=['/nowhere'],
+    )
+    conf.set_default('device_spec_dir', '', 'os_acc')
+    assert offers.reread(conf).os_acc.device_spec == []
+
+
+def test_a_service_that_runs_as_root_itself(kernel):
+    """There is no daemon: the configuration is the service's own."""
+    cfg.CONF.set_override('device_spec', ['{"address": "m"}'], 'os_acc')
+    assert [spec.address.name for spec in offers.specs().entries] == ['m']
+    assert offers.count() == 1
