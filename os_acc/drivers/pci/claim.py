@@ -129,12 +129,11 @@ class Claims:
 
         :raises: as privileged.pci.take
         """
-        address = allocation.address_of(van)
         if van.driver_data[release.BIND] != device_spec.BIND_OS_ACC:
-            release.hold(address)
             return
         from os_acc.privileged import pci as privileged
 
+        address = allocation.address_of(van)
         siblings = allocation.functions_of(
             self._by.requests_of(van.instance_uuid)
         )
@@ -192,6 +191,8 @@ class Claims:
                 allocation.check_function(
                     self._by, van, function, spec, bind, new
                 )
+                if bind != device_spec.BIND_OS_ACC:
+                    release.hold(address)
                 made = pci_vfs.known(self._by, pf) if pf and not new else {}
                 van.driver_data = {
                     **van.driver_data,
