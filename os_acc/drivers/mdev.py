@@ -239,6 +239,7 @@ class MdevDriver(driver.DriverBase):
                 )
             if there is not None:
                 check_free(van, there, wanted)
+                hold(wanted)
             else:
                 mdev.check_type(wanted.parent, wanted.type)
                 van.driver_data = {**van.driver_data, MADE: '1'}
@@ -246,8 +247,6 @@ class MdevDriver(driver.DriverBase):
             van.save()
             if there is None:
                 self._privileged_create(van, wanted)
-            else:
-                hold(wanted)
 
     def _privileged_create(self, van: objects.VAN, wanted: mdev.Mdev) -> None:
         from os_acc.privileged import mdev as privileged

@@ -152,13 +152,11 @@ def clear_vgpu_type(
     function = arguments.there(address)
     arguments.whole(number, 'number', 2**31, least=1)
     seconds = arguments.seconds(seconds)
-    if vgpu.current(address) == vgpu.NONE:
-        held.forget(held.PCI, address)
-        return
-    offers.check(function)
     with operation_lock.held(function.path, seconds / 2) as lock:
         if vgpu.current(address) != number:
+            held.forget(held.PCI, address)
             return
+        offers.check(function)
         device_users.wait_until_closed(
             function.path, f'VF {address}', release_seconds
         )

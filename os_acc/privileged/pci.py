@@ -143,16 +143,16 @@ def give_back(
     to = vfio.Binding(driver, override)
     _check_names(to)
     seconds = arguments.seconds(seconds)
-    if vfio.read_binding(function, seconds) == to:
-        # It was given back before, and may not be offered any more.
-        held.forget(held.PCI, address)
-        return
-    offers.check(function)
     device = f'PCI function {address}'
 
     def act() -> None:
         with operation_lock.held(function.path, seconds / 2):
             now = _same(address, ids)
+            if vfio.Binding.of(now) == to:
+                # It was given back before, and may not be offered any more.
+                held.forget(held.PCI, address)
+                return
+            offers.check(now)
             foreign = now.driver not in (None, to.driver)
             if foreign and not vfio.is_bound(now):
                 raise exception.DeviceBusy(
@@ -167,13 +167,13 @@ def give_back(
                     'any more: load it',
                 )
             vfio.restore(address, to, seconds)
+            held.forget(held.PCI, address)
 
     waiting.at_most(
         act,
         seconds,
         f'PCI function {address} to be given back to {driver or "no driver"}',
     )
-    held.forget(held.PCI, address)
 
 
 @context.entry
@@ -252,14 +252,14 @@ def remove_vfs(
     seconds = arguments.seconds(seconds)
     if autoprobe_before not in (None, '0', '1'):
         arguments.refuse('autoprobe_before', autoprobe_before, "'0' or '1'")
-    if not sriov.count(pf) and sriov.autoprobe(pf) == autoprobe_before:
-        # They were removed before, and the PF may not be offered any more.
-        held.forget(held.VFS, pf)
-        return []
-    offers.check(function)
 
     def act() -> list[str]:
         with operation_lock.held(function.path, seconds / 2):
+            if not sriov.count(pf) and sriov.autoprobe(pf) == autoprobe_before:
+                # They were removed before, and the PF may not be offered.
+                held.forget(held.VFS, pf)
+                return []
+            offers.check(pci.get(pf))
             users = availability.vf_users(pci.get(pf))
             if not users:
                 sriov.remove(pf, autoprobe_before)

@@ -23,9 +23,13 @@ import vendor as vendor_module
 
 import os_acc
 from os_acc import exception
+from os_acc.devices import device_spec
 from os_acc.devices import mdev as os_mdev
+from os_acc.devices import operation_lock
+from os_acc.devices import pci
 from os_acc.privileged import held
 from os_acc.privileged import mdev as privileged_mdev
+from os_acc.privileged import offers
 from os_acc.privileged import pci as privileged_pci
 from os_acc.privileged import programming as privileged_programming
 
@@ -402,6 +406,33 @@ def test_release_again_after_a_crash_between_undo_and_journal(
     monkeypatch.setattr(driver, 'unprepareVAN', twice)
     assert os_acc.unplug(instance) == 2
     assert here.snapshot() == before
+
+
+@pytest.mark.parametrize('bind', ['os-acc', 'libvirt'])
+def test_the_privileged_half_refuses_what_the_driver_takes(
+    here, monkeypatch, bind
+):
+    """The daemon reads another device_spec. Nothing is left to be undone."""
+    devices.spec({'address': devices.GPU, 'bind': bind}, {'address': 'mtty'})
+    path = f'{os_mdev.parent_folder("mtty")}/mdev_supported_types/mtty-1'
+    here.write(f'{path}/create', UUID)
+    before = here.snapshot()
+    monkeypatch.setattr(offers, 'specs', device_spec.Specs)
+    for request in (devices.pci(devices.GPU), devices.mdev(name=UUID)):
+        assert isinstance(cause(request), exception.DeviceNotFound)
+    assert here.snapshot() == before
+    assert list(os_acc.get_vans()) == []
+    assert notes() == []
+
+
+def test_release_waits_for_an_operation_that_is_under_way(here):
+    """The service was killed: its last call may go on in the daemon."""
+    devices.spec({'address': devices.GPU})
+    path = pci.folder(devices.GPU)
+    with operation_lock.held(path, 1.0):
+        with pytest.raises(exception.Timeout, match='earlier operation'):
+            privileged_pci.give_back(devices.GPU, '10de:1eb8', None, None, 0.2)
+    privileged_pci.give_back(devices.GPU, '10de:1eb8', None, None, 1.0)
 
 
 def test_a_note_that_cannot_be_written_is_logged(here, caplog):

@@ -22,6 +22,7 @@ from os_acc import exception
 from os_acc import finding
 from os_acc import objects
 from os_acc.privileged import context
+from os_acc.privileged import offers
 
 
 def device(**fields: Any) -> objects.Device:
@@ -186,7 +187,9 @@ def test_wrong_handle_types(host, odd, types, text):
 
 @pytest.fixture
 def run(host, odd, capsys, monkeypatch):
+    # In place of the daemon.
     monkeypatch.setattr(context, 'whoami', lambda: (0, []))
+    monkeypatch.setattr(offers, 'count', lambda: 0)
     path = os_acc.CONF.os_acc.state_path
     return command.Command(path, capsys, monkeypatch)
 

@@ -243,8 +243,6 @@ class CyborgDriver(driver.DriverBase):
                 cyborg_mdev.check(van, handle)
             van.handle, van.device = handle, found.address
             van.save()
-        if isinstance(handle, objects.PCIHandle):
-            pci_release.hold(handle.address)
         if found.programmable:
             cyborg_program.put_function(
                 self, self._source, van, request, found.address
@@ -265,6 +263,7 @@ class CyborgDriver(driver.DriverBase):
             allocation.check_function(
                 self, van, function, spec, device_spec.BIND_LIBVIRT, new=False
             )
+            pci_release.hold(handle.address)
             van.driver_data = {
                 **van.driver_data,
                 pci_release.IDS: function.ids,

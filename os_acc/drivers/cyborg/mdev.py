@@ -52,6 +52,7 @@ def check(van: objects.VAN, handle: objects.MdevHandle) -> None:
         van.driver_data = {**van.driver_data, mdev_driver.MADE: '1'}
         return
     mdev_driver.check_free(van, there, wanted)
+    mdev_driver.hold(wanted)
 
 
 def make(
@@ -68,7 +69,6 @@ def make(
     """
     wanted = mdev_driver.mdev_of(handle)
     if mdev.find(wanted.uuid) is not None:
-        mdev_driver.hold(wanted)
         return
     try:
         create(handle)

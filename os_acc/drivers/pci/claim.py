@@ -136,8 +136,6 @@ class Claims:
         wanted = companions.own(self._by, van)
         if van.driver_data[release.BIND] == device_spec.BIND_OS_ACC:
             wanted = {address: van.driver_data, **wanted}
-        else:
-            release.hold(address)
         if not wanted:
             return
         requests = self._by.requests_of(van.instance_uuid)
@@ -212,6 +210,8 @@ class Claims:
                 allocation.check_function(
                     self._by, van, function, spec, bind, new
                 )
+                if bind != device_spec.BIND_OS_ACC:
+                    release.hold(address)
                 made = pci_vfs.known(self._by, pf) if pf and not new else {}
                 van.driver_data = {
                     **van.driver_data,
