@@ -15,7 +15,6 @@ see include/uapi/linux/vfio.h and Documentation/driver-api/vfio.rst of Linux.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from collections.abc import MutableSequence
 import contextlib
 import ctypes
 import errno
@@ -69,11 +68,11 @@ class NotViable(exception.DeviceError):
 class Access(Protocol):
     """What the controller needs of a function.
 
-    :ivar memory: MEMORY bytes that the function can read and write
+    :ivar memory: a mutable sequence of MEMORY bytes, read and written by DMA
     :ivar iova: the address of the memory as the function sees it
     """
 
-    memory: MutableSequence[int] | Any
+    memory: Any
     iova: int
 
     def read32(self, offset: int) -> int:
@@ -168,7 +167,7 @@ def _open(
         raise NotViable(
             device=device,
             reason=f'another function of IOMMU group {group_name} is bound '
-            "to a driver of the host",
+            'to a driver of the host',
         )
     fcntl.ioctl(group, _GROUP_SET_CONTAINER, struct.pack('i', container))
     if not fcntl.ioctl(container, _CHECK_EXTENSION, _TYPE1):
@@ -218,9 +217,7 @@ def _map(container: int, memory: mmap.mmap) -> int:
     place = ctypes.addressof(ctypes.c_char.from_buffer(memory))
     refused: OSError | None = None
     for iova in _IOVAS:
-        order = struct.pack(
-            '<IIQQQ', 32, _DMA_READ_WRITE, place, iova, MEMORY
-        )
+        order = struct.pack('<IIQQQ', 32, _DMA_READ_WRITE, place, iova, MEMORY)
         try:
             fcntl.ioctl(container, _IOMMU_MAP_DMA, order)
             return iova
