@@ -217,6 +217,7 @@ class Kernel:
     def _add_net(self, path: pathlib.Path, name: str) -> None:
         (path / 'net' / name).mkdir(parents=True)
         (path / 'net' / name / 'flags').write_text('0x1002\n')
+        (path / 'net' / name / 'device').symlink_to(path)
         (self.sys / 'class/net' / name).symlink_to(path / 'net' / name)
 
     def _add_block(self, path: pathlib.Path, name: str) -> None:

@@ -114,9 +114,12 @@ class FPGADriver(driver.DriverBase):
     def get_devices(self) -> list[objects.Device]:
         if not any(spec.program for spec in self._specs().entries):
             return []
-        found = self._claims.get_devices()
-        for device in found:
-            spec = self._specs().check(pci.get(device.address))
+        found = []
+        for device in self._claims.get_devices():
+            spec = self._specs().find(pci.get(device.address))
+            if spec is None:
+                continue  # only its VFs are named: it cannot be programmed
+            found.append(device)
             device.programming = spec.programming
             device.function_id = programming.common_function(
                 self._slots(device.address, spec)

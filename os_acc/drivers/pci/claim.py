@@ -259,11 +259,17 @@ class Claims:
     def _bind_mode(
         self, wanted: objects.PCIHandle, spec: device_spec.Spec
     ) -> str:
-        """Who is to bind a function: the handle's ``managed`` goes first."""
+        """Who is to bind a function.
+
+        The handle's ``managed`` goes first, except that a function that the
+        operator binds stays bound.
+        """
+        chosen: str = spec.bind or self._by.config.bind
+        if chosen == device_spec.BIND_NONE:
+            return chosen
         if wanted.managed:
             return device_spec.BIND_LIBVIRT
-        chosen: str = spec.bind or self._by.config.bind
-        if wanted.managed is False and chosen == device_spec.BIND_LIBVIRT:
+        if wanted.managed is False:
             return device_spec.BIND_OS_ACC
         return chosen
 

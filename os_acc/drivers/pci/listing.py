@@ -114,38 +114,46 @@ def devices(
 ) -> list[objects.Device]:
     """Report the PCI functions of this host, VFs as a part of their PF.
 
-    A handle counts as free if availability knows no obstacle to taking it.
+    The VFs of one PF are one device for each entry of device_spec that names
+    some of them. A handle counts as free if availability knows no obstacle to
+    taking it.
 
     :param driver: the name of the driver that reports
     :param bind: who binds a function if its entry of device_spec does not say
     :param holders: the VANs that have handles
     """
-    functions = list(listed(specs))
-    vfs: dict[str, list[pci.Function]] = {}
-    for function, _ in functions:
+    whole: dict[str, tuple[pci.Function, device_spec.Spec]] = {}
+    vfs: dict[str, dict[device_spec.Spec, list[pci.Function]]] = {}
+    for function, spec in listed(specs):
         if (pf := function.physfn) is not None:
-            vfs.setdefault(pf, []).append(function)
+            vfs.setdefault(pf, {}).setdefault(spec, []).append(function)
+        else:
+            whole[function.address] = function, spec
     snapshot = host_use.Snapshot.read()
     found = []
-    for function, spec in functions:
-        if function.is_vf:
+    for address, (function, spec) in whole.items():
+        if address in vfs:
             continue
-        own_vfs = vfs.get(function.address, [])
-        made = [] if own_vfs else _could_make(function, spec)
-        if own_vfs or made:
-            kind = kind_of(own_vfs[0] if own_vfs else function, spec, vf=True)
-            total = len(own_vfs or made)
-        else:
-            kind, total = kind_of(function, spec), 1
-        if made:
+        if made := _could_make(function, spec):
+            kind, total = kind_of(function, spec, vf=True), len(made)
             blocked = any(
                 availability.vfs_obstacles(function, holders=holders)
             )
             free = 0 if blocked else total
         else:
-            free = _free(own_vfs or [function], spec, bind, holders, snapshot)
+            kind, total = kind_of(function, spec), 1
+            free = _free([function], spec, bind, holders, snapshot)
         found.append(_device(driver, function, kind, total, free))
-    return found
+    for address, by_spec in vfs.items():
+        # device_spec may name VFs without naming their PF.
+        parent = whole[address][0] if address in whole else pci.find(address)
+        if parent is None:
+            continue
+        for spec, own in by_spec.items():
+            kind = kind_of(own[0], spec)
+            free = _free(own, spec, bind, holders, snapshot)
+            found.append(_device(driver, parent, kind, len(own), free))
+    return sorted(found, key=lambda device: device.address)
 
 
 def _free(

@@ -132,12 +132,12 @@ def status(
             text = f'the host uses it, so it is never given out: {found.text}'
             return verdict, text, advice if specs.entries else ''
         return verdict, found.text, advice
-    if vfio.is_bound(function):
+    if vfio.is_bound(function) and bind != device_spec.BIND_NONE:
         return (
             bad,
             f'it is bound to {function.driver}, but no VAN has it',
             'find out who bound it (libvirt, driverctl, a kernel argument); '
-            'with bind = none this is correct',
+            'if this is intended, set bind = none',
         )
     return finding.OK, 'free', ''
 
@@ -223,7 +223,8 @@ def _entries(specs: device_spec.Specs) -> Iterator[Finding]:
             finding.WARNING,
             'it matches no device of this host, or only devices that an '
             'earlier entry matches',
-            'compare address, vendor_id and product_id with lspci -nn -D',
+            'compare address, vendor_id and product_id with lspci -nn -D, and '
+            'devname with ip link',
         )
 
 

@@ -1,0 +1,153 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""The ``address`` of an entry of device_spec: which devices it names.
+
+The forms and their meaning are those of Nova's ``[pci] device_spec``: see
+WhitelistPciAddress in Nova's nova/pci/devspec.py. In addition, the name of a
+parent of mediated devices that is no PCI function is an address too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import re
+from typing import Any
+
+from os_acc.devices import pci
+from os_acc.devices import spec_values
+
+#: The fields of a PCI address with their largest values: Nova's limits.
+LARGEST = {'domain': 0xFFFF, 'bus': 0xFF, 'slot': 0x1F, 'function': 0x7}
+
+_ANY = '*'
+_SYNTAX = (
+    '[[[domain:]bus:]slot][.function] in hex digits, such as 0000:3b:00.0 or '
+    '*:3b:00.*; or an object with regular expressions for domain, bus, slot '
+    'and function; or the name of a parent of mediated devices'
+)
+# A text without a colon is a slot and a function, or else a device's name.
+_SLOT = re.compile(
+    r'\s*(\*|(0x)?[0-9a-f]*)\s*(\.\s*(\*|(0x)?[0-9a-f]*)\s*)?', re.I
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Address:
+    """Which devices an entry names by their addresses or names.
+
+    :ivar fields: a regular expression for the start of each field of a PCI
+        address, in the order of LARGEST; None: it names no PCI function
+    :ivar complete: the PCI address, if the entry leaves nothing open. If a PF
+        is there, the entry names its VFs too
+    :ivar name: a glob over names of parents of mediated devices that are no
+        PCI functions; None: it names none of them
+    """
+
+    fields: tuple[re.Pattern[str], ...] | None
+    complete: str | None = None
+    name: str | None = None
+
+    def names(self, function: pci.Function) -> bool:
+        """Whether it names a PCI function, by itself or as a VF of its PF."""
+        if self.fields is None:
+            return False
+        if all(
+            pattern.match(field)
+            for pattern, field in zip(
+                self.fields, re.split('[:.]', function.address), strict=True
+            )
+        ):
+            return True
+        return self.complete is not None and self.complete == function.physfn
+
+    def names_parent(self, name: str) -> bool:
+        """Whether it names a parent of mdevs that is no PCI function."""
+        return self.name is not None and fnmatch.fnmatchcase(name, self.name)
+
+
+#: Every device. This is what an entry without an address names.
+ANY = Address((re.compile(''),) * len(LARGEST), name=_ANY)
+
+
+def read(key: str, value: Any) -> Address:
+    """Read an address in any of its forms.
+
+    An empty object names every device, as in Nova. So does an empty text in
+    Nova; it is refused here, because it is more likely to be a mistake.
+
+    :raises InvalidRequest: if it is malformed
+    """
+    if value == {}:
+        return ANY
+    if isinstance(value, dict):
+        return _regexes(key, value)
+    if not isinstance(value, str) or not value.strip():
+        spec_values.refuse(key, value, _SYNTAX)
+    if value.strip() == _ANY:
+        return ANY
+    if ':' not in value and not _SLOT.fullmatch(value):
+        return Address(None, name=value.strip())
+    return _glob(key, value)
+
+
+def _glob(key: str, value: str) -> Address:
+    """Read an address with fields that are a hex number, ``*`` or left out."""
+    rest, _, function = value.partition('.')
+    parts = rest.split(':')
+    if len(parts) > len(LARGEST) - 1:
+        spec_values.refuse(key, value, _SYNTAX)
+    parts = [_ANY] * (len(LARGEST) - 1 - len(parts)) + parts + [function]
+    fields = []
+    for (name, largest), part in zip(LARGEST.items(), parts, strict=True):
+        if part.strip() in ('', _ANY):
+            fields.append(_ANY)
+            continue
+        number = spec_values.hex_number(part, largest)
+        if number is None:
+            spec_values.refuse(
+                key,
+                value,
+                f'a {name} that is a hex number of at most {largest:X}, or '
+                f"'*': {part.strip()!r} is not",
+            )
+        fields.append(f'{number:0{len(f"{largest:x}")}x}')
+    return Address(
+        tuple(re.compile('' if f == _ANY else f'{f}$') for f in fields),
+        None if _ANY in fields else '{}:{}:{}.{}'.format(*fields),
+    )
+
+
+def _regexes(key: str, value: dict[str, Any]) -> Address:
+    """Read an address with a regular expression for each field.
+
+    Each must match the start of the field, which has lower-case hex digits.
+    A field that is left out may be anything.
+    """
+    if unknown := sorted(value.keys() - LARGEST.keys()):
+        spec_values.refuse(
+            key,
+            value,
+            f'only the fields {", ".join(LARGEST)}, not {unknown[0]!r}',
+        )
+    patterns = {}
+    for name in LARGEST:
+        text = value.get(name, '.*')
+        try:
+            patterns[name] = re.compile(text)
+        except (re.error, TypeError) as err:
+            spec_values.refuse(
+                key, value, f'a regular expression as {name} ({err})'
+            )
+    texts = {name: pattern.pattern for name, pattern in patterns.items()}
+    complete = '{domain}:{bus}:{slot}.{function}'.format(**texts)
+    return Address(
+        tuple(patterns.values()),
+        complete if pci.is_address(complete) else None,
+    )

@@ -1,0 +1,213 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""One entry of device_spec: its keys, and which devices it names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import dataclasses
+from typing import Any
+
+from os_acc.devices import pci
+from os_acc.devices import reset
+from os_acc.devices import spec_address
+from os_acc.devices import spec_values
+from os_acc.devices import sysfs
+
+BIND_OS_ACC, BIND_LIBVIRT, BIND_NONE = 'os-acc', 'libvirt', 'none'
+BINDS = (BIND_OS_ACC, BIND_LIBVIRT, BIND_NONE)
+
+#: What a function is bound to between two guests: a VFIO driver, or the
+#: driver that it had before os-acc took it.
+BETWEEN_VFIO, BETWEEN_HOST = 'vfio', 'host'
+
+
+@dataclasses.dataclass(frozen=True)
+class Spec:
+    """One entry of the option.
+
+    The fields from address to one_time_use are Nova's keys.
+
+    :ivar address: which devices it names, if devname is None
+    :ivar devname: a network interface. The entry names the PCI function that
+        has it and, if that is a PF, its VFs
+    :ivar vendor_id: 4 hex digits, as product_id; None: any
+    :ivar resource_class: replaces the one that os-acc would use; normalised
+    :ivar traits: in addition to those that os-acc sets; normalised
+    :ivar physical_network: Neutron's name of the network that the device is
+        connected to; None: none, or an overlay
+    :ivar trusted: whether ports that request a trusted VF may have it
+    :ivar live_migratable: whether a guest can be migrated live with it
+    :ivar one_time_use: whether it is reserved after its release, until the
+        operator frees it
+    :ivar bind: who binds a function to VFIO; None: as the driver's option
+    :ivar vfio_driver: the VFIO driver to bind it to; None: the one that the
+        kernel's module aliases name
+    :ivar between_tenants: BETWEEN_VFIO or BETWEEN_HOST; None: not set
+    :ivar companions: whether the other functions of a GPU in its IOMMU group,
+        such as audio and USB, go to the guest with it
+    :ivar num_vfs: how many VFs os-acc creates on a PF; None: none
+    :ivar reset: one of reset.MODES; None: as the driver's option
+    :ivar mdev_types: the mdev types that may be made; empty: all
+    :ivar vgpu_type: the vGPU type, by id or name, that its VFs get
+    :ivar programming: single or dynamic, as in objects.Device
+    :ivar program: the command that programs a device, see
+        privileged.programming
+    :ivar check: the command that checks which function a device contains
+    :ivar clear: the command that removes the function from a device
+    :ivar function_file: a glob below the device's folder in sysfs, for the
+        file that contains the id of the device's function
+    :ivar persistent: whether a device keeps its function over a reboot of the
+        host
+    :ivar region_type: the region type that bitstreams must be made for
+    """
+
+    address: spec_address.Address = spec_address.ANY
+    devname: str | None = None
+    vendor_id: str | None = None
+    product_id: str | None = None
+    resource_class: str | None = None
+    traits: tuple[str, ...] = ()
+    physical_network: str | None = None
+    trusted: bool | None = None
+    live_migratable: bool | None = None
+    one_time_use: bool | None = None
+    bind: str | None = None
+    vfio_driver: str | None = None
+    between_tenants: str | None = None
+    companions: bool = False
+    num_vfs: int | None = None
+    reset: str | None = None
+    mdev_types: tuple[str, ...] = ()
+    vgpu_type: str | None = None
+    programming: str = 'single'
+    program: tuple[str, ...] = ()
+    check: tuple[str, ...] = ()
+    clear: tuple[str, ...] = ()
+    function_file: str | None = None
+    persistent: bool = False
+    region_type: str | None = None
+
+    def matches(self, function: pci.Function) -> bool:
+        """Whether the entry names a PCI function.
+
+        As in Nova, the address or devname of a PF stands for its VFs too, and
+        the ids are those of the function itself. The keys that are about the
+        VFs of a PF name the VFs of each PF that the entry names, because VFs
+        may have another product id than their PF.
+        """
+        if self._names(function):
+            return True
+        if self.num_vfs is None and not self.vgpu_type and not self.program:
+            return False
+        parent = function.physfn
+        pf = pci.find(parent) if parent is not None else None
+        return pf is not None and self._names(pf)
+
+    def matches_parent(self, name: str) -> bool:
+        """Whether it names a parent of mdevs that is no PCI function."""
+        return (
+            self.devname is None
+            and self.vendor_id is None
+            and self.product_id is None
+            and self.address.names_parent(name)
+        )
+
+    def _names(self, function: pci.Function) -> bool:
+        if self.vendor_id not in (None, function.vendor_id):
+            return False
+        if self.product_id not in (None, function.product_id):
+            return False
+        if self.devname is None:
+            return self.address.names(function)
+        device = sysfs.link(f'{sysfs.SYS}/class/net/{self.devname}/device')
+        return device is not None and (
+            device in (function.address, function.physfn)
+        )
+
+
+def _managed(key: str, value: Any) -> str:
+    """Read who binds a function to VFIO, as Nova says it.
+
+    With ``managed: no``, Nova expects that the operator has bound it already.
+    """
+    return BIND_LIBVIRT if spec_values.flag(key, value) else BIND_NONE
+
+
+def _remote_managed(key: str, value: Any) -> None:
+    if spec_values.flag(key, value):
+        spec_values.refuse(
+            key,
+            value,
+            'false: os-acc does not attach VFs that a SmartNIC DPU manages; '
+            "leave them to Nova's [pci] device_spec",
+        )
+
+
+Reader = Callable[[str, Any], Any]
+
+# Nova's keys. In all but the ids, null means the same as leaving it out.
+_NOVA: dict[str, Reader] = {
+    'address': spec_address.read,
+    'devname': spec_values.interface,
+    'resource_class': spec_values.resource_class,
+    'traits': spec_values.traits,
+    'physical_network': spec_values.text,
+    'trusted': spec_values.flag,
+    'live_migratable': spec_values.flag,
+    'one_time_use': spec_values.flag,
+    'managed': _managed,
+    'remote_managed': _remote_managed,
+}
+
+_KEYS: dict[str, Reader] = _NOVA | {
+    'vendor_id': spec_values.pci_id,
+    'product_id': spec_values.pci_id,
+    'bind': spec_values.one_of(*BINDS),
+    'vfio_driver': spec_values.kernel_driver,
+    'between_tenants': spec_values.one_of(BETWEEN_VFIO, BETWEEN_HOST),
+    'companions': spec_values.flag,
+    'num_vfs': spec_values.count,
+    'reset': spec_values.one_of(*reset.MODES),
+    'mdev_types': spec_values.texts,
+    'vgpu_type': spec_values.text,
+    'programming': spec_values.one_of('single', 'dynamic'),
+    'program': spec_values.command,
+    'check': spec_values.command,
+    'clear': spec_values.command,
+    'function_file': spec_values.glob_below,
+    'persistent': spec_values.flag,
+    'region_type': spec_values.text,
+}
+
+
+def read(item: dict[str, Any]) -> Spec:
+    """Read one entry.
+
+    :param item: the JSON object
+    :raises InvalidRequest: if a key or value is invalid; the error names it
+    """
+    values: dict[str, Any] = {}
+    for key, value in item.items():
+        if key not in _KEYS:
+            spec_values.refuse(
+                'key', key, f'one of {", ".join(sorted(_KEYS))}'
+            )
+        if value is not None or key not in _NOVA:
+            values[key] = _KEYS[key](key, value)
+    if values.get('devname') is not None and 'address' in values:
+        spec_values.refuse(
+            'devname',
+            item['devname'],
+            'no devname if there is an address: they exclude each other',
+        )
+    values.pop('remote_managed', None)
+    bind = values.pop('managed', None)
+    values.setdefault('bind', bind)
+    return Spec(**values)
