@@ -30,6 +30,7 @@ from os_acc.devices import host_use
 from os_acc.devices import open_files
 from os_acc.devices import pci
 from os_acc.devices import sriov
+from os_acc.devices import storage
 from os_acc.devices import vfio
 from os_acc.devices import vgpu
 
@@ -113,12 +114,20 @@ def obstacles(
     )
     for kind, text in itertools.chain(
         _unsuitable(function, spec, claimed),
+        _cannot_be_emptied(function, bind),
         _allocated(function, taker, holders) if holders else (),
         _host_uses(function, snapshot, as_root),
         () if alone else _group(function, taker, holders, snapshot),
         _not_bound(function) if bind == device_spec.BIND_NONE else (),
     ):
         yield Obstacle(kind, f'PCI function {function.address}', text)
+
+
+def _cannot_be_emptied(
+    function: pci.Function, bind: str
+) -> Iterator[tuple[Kind, str]]:
+    if (text := storage.refusal(function, bind)) is not None:
+        yield Kind.UNSUITABLE, text
 
 
 def _not_bound(function: pci.Function) -> Iterator[tuple[Kind, str]]:

@@ -20,7 +20,7 @@ from os_acc.privileged.nvme import controller as controllers
 from os_acc.privileged.nvme import function
 
 ADDRESS = '0000:04:00.0'
-FORMAT, SANITIZE = 0x80, 0x84
+FORMAT = 0x80
 
 
 @pytest.fixture
@@ -135,7 +135,7 @@ def test_an_erase_that_does_nothing_is_found(drive):
 
 def test_a_pattern_of_one_byte_counts_as_content(drive):
     namespace = drive.namespaces[1]
-    namespace.data = {n: b'A' * 512 for n in range(namespace.blocks)}
+    namespace.data = dict.fromkeys(range(namespace.blocks), b'A' * 512)
     drive.effective = False
     with pytest.raises(exception.CleaningFailed, match='reads as before'):
         empty()
@@ -229,7 +229,7 @@ def test_what_cannot_be_emptied_is_known_at_plug_time(
     for name, value in values.items():
         setattr(drive, name, value)
     for act in (cleaning.check, empty):
-        with pytest.raises(cleaning.CannotEmpty, match=text) as caught:
+        with pytest.raises(function.Unsupported, match=text) as caught:
             act(*((ADDRESS, is_vf) if act is cleaning.check else (is_vf,)))
         assert 'Model serial cannot be emptied' in str(caught.value)
         assert 'cleaning_command' in str(caught.value)
@@ -238,14 +238,11 @@ def test_what_cannot_be_emptied_is_known_at_plug_time(
 
 def test_an_offline_secondary_controller(drive):
     drive.offline = True
-    with pytest.raises(exception.DeviceError, match='offline'):
+    with pytest.raises(function.Unsupported, match='offline'):
         cleaning.check(ADDRESS, True)
 
 
 def test_a_controller_that_fails_for_good(drive):
-    drive.hooks[FORMAT] = lambda: setattr(drive, 'dead', True)
-    drive.namespaces[1].blocks = 8
-    result = []
     original = drive._complete
 
     def never(number, queue, command):
@@ -256,8 +253,7 @@ def test_a_controller_that_fails_for_good(drive):
 
     drive._complete = never
     with pytest.raises(exception.DeviceError, match=r'CSTS\.CFS'):
-        result.append(empty())
-    assert result == []
+        empty()
 
 
 def test_a_format_that_does_not_end(drive):
@@ -290,5 +286,5 @@ def test_namespaces_that_change_meanwhile(drive):
 
 def test_large_pages_only(drive):
     drive.page_shift = 1
-    with pytest.raises(exception.DeviceError, match='pages of 4 KiB'):
+    with pytest.raises(function.Unsupported, match='pages of 4 KiB'):
         empty()

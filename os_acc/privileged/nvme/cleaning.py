@@ -34,15 +34,11 @@ from os_acc.privileged.nvme import verification
 Tell = Callable[[float | None, str], None]
 
 
-class CannotEmpty(exception.DeviceError):
-    """The controller has no way to erase what a tenant has written."""
-
-
 def check(address: str, is_vf: bool) -> None:
     """Check that a function can be emptied later. Nothing is erased.
 
     :param address: of a function that is bound to VFIO and not open
-    :raises CannotEmpty: if it cannot be emptied; the error says why
+    :raises Unsupported: if it cannot be emptied; the error says why
     :raises DeviceError, Timeout: if the controller does not work
     """
     with _started(address) as controller:
@@ -56,7 +52,7 @@ def empty(
 
     :param address: of a function that is bound to VFIO and not open
     :param seconds: for all of it
-    :raises CannotEmpty: if it cannot be emptied; nothing is erased
+    :raises Unsupported: if it cannot be emptied; nothing is erased
     :raises DeviceError, Timeout: if the erase failed or did not end in time
     :raises CleaningFailed: if a block still reads as before
     """
@@ -107,7 +103,7 @@ class _Drive:
     """What a controller gives access to, and how that is erased.
 
     :param is_vf: whether the function is a VF
-    :raises CannotEmpty: if there is no way
+    :raises Unsupported: if there is no way
     """
 
     def __init__(
@@ -147,9 +143,9 @@ class _Drive:
             tell(None, 'reading back')
             return reader.verify(how)
 
-    def _cannot(self, reason: str) -> CannotEmpty:
+    def _cannot(self, reason: str) -> function.Unsupported:
         data = self._data
-        return CannotEmpty(
+        return function.Unsupported(
             device=self._device,
             reason=f'{data.model} {data.serial} cannot be emptied: {reason}. '
             '[os_acc] cleaning_command can name a command that empties it',
@@ -178,7 +174,7 @@ class _Drive:
     def _check_format(self) -> None:
         """Check that Format NVM of the namespaces suffices.
 
-        :raises CannotEmpty: if not
+        :raises Unsupported: if not
         """
         data, alone = self._data, self._alone
         if not data.formats:

@@ -71,6 +71,7 @@ class Controller:
     """The controller behind a function.
 
     :param device: the function, for errors
+    :raises Unsupported: if it is offline, or has no pages of 4 KiB
     """
 
     def __init__(self, access: function.Access, device: str) -> None:
@@ -83,13 +84,13 @@ class Controller:
         if self._capabilities == 0:
             # A secondary controller is offline until the primary one brings
             # it online: Base 8.26.
-            raise self._error(
+            raise self._unsupported(
                 'it answers nothing. If it is a VF, its secondary controller '
                 'is offline: give it queues and bring it online, see '
                 'nvme-virt-mgmt(1)'
             )
         if self._capabilities >> 48 & 0xF:
-            raise self._error('it cannot use pages of 4 KiB')
+            raise self._unsupported('it cannot use pages of 4 KiB')
 
     @property
     def has_persistent_memory(self) -> bool:
@@ -330,6 +331,9 @@ class Controller:
     def _clear(self, queue: _Queue) -> None:
         for place in (queue.submission, queue.completion):
             self._access.memory[place : place + _PAGE] = bytes(_PAGE)
+
+    def _unsupported(self, reason: str) -> function.Unsupported:
+        return function.Unsupported(device=self._device, reason=reason)
 
     def _error(self, reason: str) -> exception.DeviceError:
         return exception.DeviceError(device=self._device, reason=reason)

@@ -61,8 +61,11 @@ _MEMORY_AND_BUS_MASTER = 0x6
 _GROUP_WAIT = 5.0
 
 
-class NotViable(exception.DeviceError):
-    """Not all functions of the IOMMU group are bound to VFIO yet."""
+class Unsupported(exception.DeviceError):
+    """The built-in cleaning cannot be used for a function.
+
+    Nothing was erased. A command of the operator may be able to clean it.
+    """
 
 
 class Access(Protocol):
@@ -123,15 +126,16 @@ def opened(address: str) -> Iterator[Access]:
 
     VFIO resets the function when it is opened and closed.
 
-    :raises NotViable: if a function of its IOMMU group is bound to another
-        driver than VFIO's
+    :raises Unsupported: if the kernel has no VFIO groups, its IOMMU is not of
+        type 1, or a function of its IOMMU group is bound to another driver
+        than VFIO's
     :raises DeviceBusy: if a guest has its IOMMU group open
-    :raises DeviceError: if the kernel has no VFIO groups, or refuses
+    :raises DeviceError: if the kernel refuses
     """
     device = f'PCI function {address}'
     group_name = vfio.group_of(address)
     if group_name is None or not os.path.exists(vfio.node(group_name)):
-        raise exception.DeviceError(
+        raise Unsupported(
             device=device,
             reason='it has no file of an IOMMU group below /dev/vfio, which '
             'the built-in NVMe cleaning needs. On a kernel without '
@@ -164,14 +168,14 @@ def _open(
     status = bytearray(struct.pack('<II', 8, 0))
     fcntl.ioctl(group, _GROUP_GET_STATUS, status)
     if not struct.unpack('<II', status)[1] & _VIABLE:
-        raise NotViable(
+        raise Unsupported(
             device=device,
             reason=f'another function of IOMMU group {group_name} is bound '
             'to a driver of the host',
         )
     fcntl.ioctl(group, _GROUP_SET_CONTAINER, struct.pack('i', container))
     if not fcntl.ioctl(container, _CHECK_EXTENSION, _TYPE1):
-        raise exception.DeviceError(
+        raise Unsupported(
             device=device, reason='its IOMMU is not of VFIO type 1'
         )
     fcntl.ioctl(container, _SET_IOMMU, _TYPE1)
