@@ -76,6 +76,13 @@ class Host:
         if self.read_only:
             raise exception.ReadOnly(call=call)
 
+    def start_daemon(self) -> None:
+        """Start the privileged daemon in a thread, if devices are offered."""
+        if self.conf.os_acc.device_spec:
+            from os_acc.privileged import context
+
+            context.start_in_background()
+
     def close(self) -> None:
         """Close the journal."""
         self.journal.close()

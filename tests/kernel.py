@@ -25,6 +25,7 @@ from typing import Any
 import uuid
 
 from os_acc.devices import libvirt_domains
+from os_acc.devices import root_folder
 from os_acc.devices import sysfs
 from os_acc.devices import waiting
 from os_acc.privileged import context
@@ -55,7 +56,7 @@ def _set_vgpu_type(path: pathlib.Path, text: str) -> None:
 
 
 class Kernel:
-    """A host. Its folders: sys, proc, dev, modules, libvirt.
+    """A host. Its folders: sys, proc, dev, modules, libvirt, run.
 
     :ivar writes: (path below the root, text) of every write
     :ivar dead: the process has crashed: nothing that it does counts
@@ -89,6 +90,7 @@ class Kernel:
             'proc/sys/kernel/random',
             'dev/vfio',
             'libvirt',
+            'run',
         ):
             (root / name).mkdir(parents=True)
         self.write_file('sys/bus/pci/drivers_probe', '')
@@ -108,6 +110,7 @@ class Kernel:
         patch.setattr(
             libvirt_domains, 'STATE_FOLDER', str(self.root / 'libvirt')
         )
+        patch.setattr(root_folder, 'PATH', str(self.root / 'run/os-acc'))
         # No events come from files.
         patch.setattr(waiting, '_monitor', lambda subsystem: None)
         context.pctxt.set_client_mode(False)
@@ -306,6 +309,7 @@ class Kernel:
                 self._bind(address, native)
         for pid in list((self.root / 'proc').glob('[0-9]*')):
             shutil.rmtree(pid)
+        shutil.rmtree(self.root / 'run/os-acc', ignore_errors=True)
         self.boot()
 
     def snapshot(self) -> dict[str, Any]:

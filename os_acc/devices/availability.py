@@ -12,13 +12,16 @@ Discovery, selection, the check before a VAN takes a function, the privileged
 half and os-acc doctor all ask obstacles(), so that they agree. The caller
 passes what the journal knows as plain data, see allocated.Holder.
 
-This module does not check which processes and libvirt domains have the
-function open, because only root can see it. See privileged.device_users.
+Only root can see which processes and libvirt domains have a function open. A
+caller that can find out passes a function that does so, see
+privileged.device_users.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Iterator
+from collections.abc import Sequence
 import dataclasses
 import enum
 import itertools
@@ -90,6 +93,7 @@ def obstacles(
     snapshot: host_use.Snapshot | None = None,
     as_root: bool = False,
     alone: bool = False,
+    users: Callable[[], Sequence[str]] | None = None,
 ) -> Iterator[Obstacle]:
     """Say why a PCI function cannot be taken as a whole.
 
@@ -100,6 +104,8 @@ def obstacles(
     :param as_root: this process is root: also find block devices that the
         host has opened exclusively
     :param alone: the caller knows that it is alone in its IOMMU group
+    :param users: finds who has the function open: a clause for each user.
+        Called last. None: do not check this
     :returns: all obstacles, the most important one first; nothing if the
         function is free
     """
@@ -119,6 +125,7 @@ def obstacles(
         _host_uses(function, snapshot, as_root),
         () if alone else _group(function, taker, holders, snapshot),
         _not_bound(function) if bind == device_spec.BIND_NONE else (),
+        () if users is None else _open(users),
     ):
         yield Obstacle(kind, f'PCI function {function.address}', text)
 
@@ -128,6 +135,11 @@ def _cannot_be_emptied(
 ) -> Iterator[tuple[Kind, str]]:
     if (text := storage.refusal(function, bind)) is not None:
         yield Kind.UNSUITABLE, text
+
+
+def _open(users: Callable[[], Sequence[str]]) -> Iterator[tuple[Kind, str]]:
+    if found := users():
+        yield Kind.OPEN, '; '.join(found)
 
 
 def _not_bound(function: pci.Function) -> Iterator[tuple[Kind, str]]:

@@ -77,19 +77,26 @@ def check_function(
     :raises DeviceNotFound: if device_spec does not offer it
     """
     known = holders(by)
-    check(
-        availability.obstacles(function, spec, bind, taker_of(by, van), known)
-    )
-    if not new:
+
+    def users() -> Sequence[str]:
         from os_acc.privileged import device_users
 
-        shares = availability.shares_group(function, van.instance_uuid, known)
-        check_open(
-            f'PCI function {function.address}',
-            device_users.of_function(
-                function.address, van.instance_uuid, shares
-            ),
+        return device_users.of_function(
+            function.address,
+            van.instance_uuid,
+            availability.shares_group(function, van.instance_uuid, known),
         )
+
+    check(
+        availability.obstacles(
+            function,
+            spec,
+            bind,
+            taker_of(by, van),
+            known,
+            users=None if new else users,
+        )
+    )
 
 
 def check_not_whole(

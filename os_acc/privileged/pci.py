@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+import dataclasses
 
 from oslo_config import cfg
 
@@ -22,41 +23,70 @@ from os_acc.devices import modules
 from os_acc.devices import operation_lock
 from os_acc.devices import pci
 from os_acc.devices import sriov
+from os_acc.devices import storage as storage_functions
 from os_acc.devices import vfio
 from os_acc.devices import waiting
 from os_acc.privileged import arguments
 from os_acc.privileged import cleaning
 from os_acc.privileged import context
 from os_acc.privileged import device_users
+from os_acc.privileged import record
+from os_acc.privileged import storage
 
 
 @context.entry
 def take(
-    address: str, driver: str, siblings: Sequence[str], seconds: float
+    address: str,
+    driver: str,
+    siblings: Sequence[str],
+    instance_uuid: str,
+    seconds: float,
 ) -> str:
     """Bind a function that nobody uses to a VFIO driver.
 
     :param driver: the VFIO driver's module
     :param siblings: addresses of the functions that go to the same guest
+    :param instance_uuid: the instance that gets it
     :param seconds: for the whole operation
     :returns: the driver's name as the kernel spells it
     :raises DeviceInUseByHost, DeviceBusy: if it is used
-    :raises DeviceError: if no guest can use it, or the kernel refuses
+    :raises DeviceError: if no guest can use it, the kernel refuses, or it
+        stores data and cannot be emptied. It is then bound as before
     :raises Timeout: if it is not bound in time
     """
     function = arguments.function(address)
     allowed = arguments.addresses(siblings)
+    arguments.uuid(instance_uuid)
     seconds = arguments.seconds(seconds)
-    if not modules.same(driver, modules.vfio_driver(function.modalias)):
+    if not isinstance(driver, str) or not modules.same(
+        driver, modules.vfio_driver(function.modalias)
+    ):
         arguments.refuse(
             'driver', driver, modules.vfio_driver(function.modalias)
         )
+    if device_spec.load(cfg.CONF).check(function).bind == (
+        device_spec.BIND_NONE
+    ):
+        arguments.refuse(
+            'address',
+            address,
+            'a function that os-acc may bind; device_spec has bind = none',
+        )
+    deadline = waiting.Deadline(seconds)
 
     def act() -> str:
-        with operation_lock.held(function.path, seconds / 2):
-            _check_available(address, allowed)
-            name = modules.load_driver(driver, seconds)
-            vfio.bind(address, name, seconds)
+        with operation_lock.held(function.path, deadline.left(0.5)):
+            _check_available(address, allowed, instance_uuid)
+            name = modules.load_driver(driver, deadline.left())
+            before = pci.get(address)
+            _remember(before, name)
+            vfio.bind(address, name, deadline.left())
+            try:
+                storage.hand_out(before)
+            except BaseException:
+                if not vfio.is_bound(before):
+                    _restore(address, before.ids, deadline.left(0.9))
+                raise
             return name
 
     return waiting.at_most(
@@ -64,20 +94,89 @@ def take(
     )
 
 
-def _check_available(address: str, siblings: Sequence[str]) -> None:
+@context.entry
+def hand_out(address: str, seconds: float) -> None:
+    """Check that a function that the operator has bound can be emptied.
+
+    take() does so for the functions that os-acc binds.
+
+    :raises DeviceError: if it stores data and cannot be emptied, or is not
+        bound to VFIO
+    """
+    function = arguments.function(address)
+    seconds = arguments.seconds(seconds)
+
+    def act() -> None:
+        with operation_lock.held(function.path, seconds / 2):
+            now = pci.get(address)
+            if not vfio.is_bound(now):
+                raise exception.DeviceError(
+                    device=f'PCI function {address}',
+                    reason=f'it is bound to {now.driver or "no driver"}, not '
+                    'to VFIO',
+                )
+            storage.hand_out(now)
+
+    waiting.at_most(act, seconds, f'PCI function {address} to be checked')
+
+
+def _check_available(
+    address: str, siblings: Sequence[str], instance_uuid: str
+) -> None:
     """Check again, under the lock, that a function can be taken.
 
     The privileged half has no journal; the calling driver has checked it.
     """
     function = pci.get(address)
+    shares = any(
+        member != address and member in siblings and _is_bound(member)
+        for member in pci.group_members(function.iommu_group or '')
+    )
     for obstacle in availability.obstacles(
         function,
         device_spec.load(cfg.CONF).find(function),
         device_spec.BIND_OS_ACC,
-        allocated.Taker(functions=frozenset(siblings)),
+        allocated.Taker(
+            instance_uuid=instance_uuid, functions=frozenset(siblings)
+        ),
         as_root=True,
+        users=lambda: device_users.find(function, instance_uuid, shares),
     ):
         raise obstacle.error()
+
+
+def _is_bound(name: str) -> bool:
+    function = pci.find(name) if pci.is_address(name) else None
+    return function is not None and vfio.is_bound(function)
+
+
+def _remember(function: pci.Function, vfio_driver: str) -> None:
+    """Write the record of a function that is about to be bound to VFIO.
+
+    If an earlier take() or give_back() was interrupted, there is a record
+    already. It says what was there before os-acc changed anything, so it
+    stays.
+    """
+    now = vfio.Binding.of(function)
+    known = record.functions.read(function.address)
+    if known is not None and (
+        known.ids != function.ids
+        or (
+            now.driver not in (None, known.vfio_driver)
+            and not _wrote_override(now, known)
+        )
+    ):
+        # The function is not as take() or give_back() leave it: another
+        # function, or somebody else has bound it since.
+        known = None
+    record.functions.write(
+        function.address,
+        dataclasses.replace(known, vfio_driver=vfio_driver)
+        if known is not None
+        else record.Function(
+            function.ids, now.driver, now.override, vfio_driver
+        ),
+    )
 
 
 @context.entry
@@ -87,13 +186,20 @@ def clean(
     reset_mode: str,
     release_seconds: float,
     seconds: float,
+    only_if_used: bool = False,
 ) -> None:
-    """Clean a function, once its guest has closed it. It stays bound.
+    """Clean a function, once its guest has closed it.
+
+    It stays bound, except that a function that stores data is bound to VFIO
+    first, so that no driver of the host sees the data. A function that was
+    emptied, and that no guest has had since, is not emptied again.
 
     :param ids: vendor:product of the function when it was taken
     :param reset_mode: one of reset.MODES
     :param release_seconds: how long the guest may take to close it
     :param seconds: for the reset
+    :param only_if_used: do nothing unless it stores data, and a guest has had
+        it since it was last emptied
     :raises DeviceBusy: if a guest still has it open
     :raises DeviceInUseByHost: if the host uses it by now: a reset would harm
         the host
@@ -105,63 +211,133 @@ def clean(
     # if the caller dies meanwhile.
     with operation_lock.held(function.path, seconds / 2) as lock:
         function = _same(address, ids)
+        stores = storage_functions.is_storage(function)
+        if only_if_used and not (stores and storage.was_handed_out(function)):
+            return
         device_users.wait_until_closed(
             function.path, f'PCI function {address}', release_seconds
         )
+        if stores and storage.is_empty(function):
+            return
         if not vfio.is_bound(function):
             for obstacle in availability.host_obstacles(
                 function, as_root=True
             ):
                 raise obstacle.error()
+            if stores:
+                function = _bind_to_clean(function, seconds, lock)
         cleaning.clean(function, reset_mode, seconds, lock)
 
 
+def _bind_to_clean(
+    function: pci.Function, seconds: float, lock: int
+) -> pci.Function:
+    """Bind a function that stores data to VFIO, as after a reboot."""
+    address = function.address
+    module = modules.vfio_driver(function.modalias)
+
+    def act() -> None:
+        name = modules.load_driver(module, seconds / 2)
+        _remember(function, name)
+        vfio.bind(address, name, seconds / 2)
+
+    waiting.at_most(
+        operation_lock.kept_until(lock, act),
+        seconds,
+        f'PCI function {address} to be bound to {module}',
+    )
+    return pci.get(address)
+
+
 @context.entry
-def give_back(
-    address: str,
-    ids: str,
-    driver: str | None,
-    override: str | None,
-    seconds: float,
-) -> None:
-    """Bind a function to its earlier driver again. It must be clean.
+def cleaning_progress(address: str) -> tuple[float | None, str] | None:
+    """How far clean() is with emptying a function; None: not at work."""
+    return storage.progress(arguments.function(address).address)
+
+
+@context.entry
+def give_back(address: str, ids: str, seconds: float) -> bool:
+    """Bind a function as it was before take(). It must be clean.
+
+    If somebody else has bound it to another driver since, it stays bound to
+    that driver, and only what take() wrote to driver_override is undone.
 
     :param ids: vendor:product of the function when it was taken
-    :param driver: the driver that it had before; None if it had none
-    :param override: its driver_override before; None if it was unset
     :param seconds: for the whole operation
-    :raises DeviceBusy: if a guest has it open, or somebody else has bound it
+    :returns: False if there is no record that take() has changed the
+        function; then this changes nothing
+    :raises DeviceBusy: if a guest has it open
+    :raises CleaningFailed: if it may hold data of a guest
     :raises DeviceError, Timeout: if its driver could not be bound again
     """
     function = arguments.function(address)
-    to = vfio.Binding(driver, override)
-    _check_names(to)
     seconds = arguments.seconds(seconds)
-    device = f'PCI function {address}'
+    deadline = waiting.Deadline(seconds)
 
-    def act() -> None:
-        with operation_lock.held(function.path, seconds / 2):
-            now = _same(address, ids)
-            foreign = now.driver not in (None, to.driver)
-            if foreign and not vfio.is_bound(now):
-                raise exception.DeviceBusy(
-                    device=device, reason=f'it is bound to driver {now.driver}'
-                )
-            if now.driver != to.driver:
-                device_users.wait_until_closed(now.path, device, 0)
-            if to.driver and modules.loaded_driver(to.driver) is None:
-                raise exception.DeviceError(
-                    device=device,
-                    reason=f'its earlier driver {to.driver} is not loaded '
-                    'any more: load it',
-                )
-            vfio.restore(address, to, seconds)
+    def act() -> bool:
+        with operation_lock.held(function.path, deadline.left(0.5)):
+            return _restore(address, ids, deadline.left())
 
-    waiting.at_most(
-        act,
-        seconds,
-        f'PCI function {address} to be given back to {driver or "no driver"}',
+    return waiting.at_most(
+        act, seconds, f'PCI function {address} to be given back'
     )
+
+
+def _restore(address: str, ids: str, seconds: float) -> bool:
+    """See give_back()."""
+    now = _same(address, ids)
+    known = record.functions.read(address)
+    if known is None or known.ids != ids:
+        return False
+    to = _before(now, known)
+    if to.driver != now.driver:
+        device = f'PCI function {address}'
+        device_users.wait_until_closed(now.path, device, 0)
+        storage.check_empty(now)
+        if to.driver and modules.loaded_driver(to.driver) is None:
+            raise exception.DeviceError(
+                device=device,
+                reason=f'its earlier driver {to.driver} is not loaded any '
+                'more: load it',
+            )
+    vfio.restore(address, to, seconds)
+    record.functions.delete(address)
+    return True
+
+
+def _before(function: pci.Function, known: record.Function) -> vfio.Binding:
+    """How a function is to be bound again.
+
+    This leaves alone a driver or a driver_override that somebody else has set
+    since take().
+    """
+    now = vfio.Binding.of(function)
+    foreign = now.driver is not None and not vfio.is_bound(function)
+    return vfio.Binding(
+        now.driver if foreign else known.driver,
+        known.override if _wrote_override(now, known) else now.override,
+    )
+
+
+def _wrote_override(now: vfio.Binding, known: record.Function) -> bool:
+    """Whether driver_override is as take() or give_back() have written it.
+
+    vfio.restore() writes the earlier driver to it for a moment.
+    """
+    return now.override is not None and now.override in (
+        known.vfio_driver,
+        known.driver,
+    )
+
+
+@context.entry
+def override_of(address: str, seconds: float) -> str | None:
+    """Read a function's driver_override, for ``os-acc device show``.
+
+    :raises Timeout: if it cannot be read now
+    """
+    function = pci.get(address)
+    return vfio.read_binding(function, arguments.seconds(seconds)).override
 
 
 def _same(address: str, ids: str) -> pci.Function:
@@ -178,57 +354,84 @@ def _same(address: str, ids: str) -> pci.Function:
     return function
 
 
-def _check_names(binding: vfio.Binding) -> None:
-    for field, value in (
-        ('driver', binding.driver),
-        ('override', binding.override),
-    ):
-        if value is not None and not modules.is_name(value):
-            arguments.refuse(field, value, 'the name of a driver, or None')
-
-
 @context.entry
 def create_vfs(pf: str, number: int, seconds: float) -> None:
-    """Create VFs on a PF that has none.
+    """Create the VFs that device_spec sets for a PF that has none.
 
-    :raises DeviceBusy: if the PF has VFs already
+    :param number: num_vfs of the PF's entry of device_spec
+    :raises InvalidRequest: if num_vfs is another number or unset
+    :raises DeviceBusy: if the PF has VFs already, or is bound to VFIO
     :raises DeviceError, Timeout: as sriov.create
     """
     function = arguments.function(pf)
     arguments.whole(number, 'number', sriov.total(pf), least=1)
     seconds = arguments.seconds(seconds)
+    wanted = device_spec.load(cfg.CONF).check(function).num_vfs
+    if number != wanted:
+        arguments.refuse('number', number, f'num_vfs of device_spec, {wanted}')
+    deadline = waiting.Deadline(seconds)
 
     def act() -> None:
-        with operation_lock.held(function.path, seconds / 2):
+        with operation_lock.held(function.path, deadline.left(0.5)):
             if there := sriov.count(pf):
                 raise exception.DeviceBusy(
                     device=f'PF {pf}', reason=f'it has {there} VFs'
                 )
-            sriov.create(pf, number, seconds)
+            for obstacle in availability.vfs_obstacles(pci.get(pf)):
+                raise obstacle.error()
+            # An earlier call that was interrupted has set autoprobe already.
+            known = record.vfs.read(pf)
+            before = known.autoprobe if known else sriov.autoprobe(pf)
+            record.vfs.write(pf, record.Vfs(number, before))
+            sriov.create(pf, number, deadline.left())
 
     waiting.at_most(act, seconds, f'{number} VFs of PF {pf} to be made')
 
 
 @context.entry
-def remove_vfs(
-    pf: str, autoprobe_before: str | None, seconds: float
-) -> list[str]:
-    """Remove the VFs of a PF, if nobody uses any of them.
+def made_vfs(pf: str, seconds: float) -> int:
+    """How many VFs of a PF os-acc has made in this boot; 0 if none."""
+    function = arguments.function(pf)
+    with operation_lock.held(function.path, arguments.seconds(seconds)):
+        known = record.vfs.read(pf)
+        return known.number if known and known.number == sriov.count(pf) else 0
 
-    :param autoprobe_before: '0', '1' or None, see sriov.remove
-    :returns: a clause for each VF that is used; empty if they are removed
+
+@context.entry
+def remove_vfs(pf: str, seconds: float) -> list[str]:
+    """Remove the VFs that create_vfs() has made, if nobody uses any of them.
+
+    If the VFs stay, sriov_drivers_autoprobe of the PF is still restored.
+
+    :returns: clauses that say why the VFs stay; empty if the PF has none now
     :raises DeviceError, Timeout: if they cannot be removed
     """
     function = arguments.function(pf)
     seconds = arguments.seconds(seconds)
-    if autoprobe_before not in (None, '0', '1'):
-        arguments.refuse('autoprobe_before', autoprobe_before, "'0' or '1'")
+    deadline = waiting.Deadline(seconds)
 
     def act() -> list[str]:
-        with operation_lock.held(function.path, seconds / 2):
-            users = availability.vf_users(pci.get(pf))
-            if not users:
-                sriov.remove(pf, autoprobe_before)
-            return users
+        with operation_lock.held(function.path, deadline.left(0.5)):
+            return _remove_vfs(pci.get(pf))
 
     return waiting.at_most(act, seconds, f'the VFs of PF {pf} to be removed')
+
+
+def _remove_vfs(pf: pci.Function) -> list[str]:
+    known, there = record.vfs.read(pf.address), sriov.count(pf.address)
+    if known is None:
+        return ['os-acc has no record that it made them'] if there else []
+    if there not in (0, known.number):
+        # Somebody else has removed os-acc's VFs and made these.
+        sriov.restore_autoprobe(pf.address, known.autoprobe)
+        record.vfs.delete(pf.address)
+        return [f'somebody else has changed their number to {there}']
+    if users := availability.vf_users(pf):
+        sriov.restore_autoprobe(pf.address, known.autoprobe)
+        return users
+    addresses = pf.vf_addresses
+    sriov.remove(pf.address, known.autoprobe)
+    for address in addresses:
+        record.functions.delete(address)
+    record.vfs.delete(pf.address)
+    return []

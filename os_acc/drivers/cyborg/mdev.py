@@ -67,6 +67,11 @@ def make(
     wanted = mdev_driver.mdev_of(handle)
     if mdev.find(wanted.uuid) is not None:
         return
+    from os_acc.privileged import mdev as privileged
+
+    privileged.announce(
+        wanted.uuid, wanted.parent, wanted.type, CONF.os_acc.device_timeout
+    )
     try:
         create(handle)
     except cyborg_process.CallFailed as err:

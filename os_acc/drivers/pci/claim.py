@@ -141,6 +141,7 @@ class Claims:
             address,
             van.driver_data[release.VFIO_DRIVER],
             sorted(siblings),
+            van.instance_uuid,
             CONF.os_acc.device_timeout,
         )
         log.about(LOG, van.instance_uuid, van.uuid).info(
@@ -191,7 +192,11 @@ class Claims:
                 allocation.check_function(
                     self._by, van, function, spec, bind, new
                 )
-                made = pci_vfs.known(self._by, pf) if pf and not new else {}
+                made = (
+                    pci_vfs.known(self._by, pf, self._specs())
+                    if pf and not new
+                    else {}
+                )
                 van.driver_data = {
                     **van.driver_data,
                     **made,
@@ -210,7 +215,7 @@ class Claims:
         address = allocation.address_of(van)
         pf = van.device or address
         with self._by.lock(pf):
-            pci_vfs.create_again(van, pf)
+            pci_vfs.create_again(van, pf, self._specs())
             # VFs that another service makes appear once it has started.
             function = waiting.until(
                 lambda: pci.find(address),
@@ -233,7 +238,6 @@ class Claims:
                 if not vfio.is_bound(function):
                     data = dict(van.driver_data)
                     data.pop(release.DRIVER_BEFORE, None)
-                    data.pop(release.OVERRIDE_BEFORE, None)
                     data |= self._state_before(function, spec, bind)
                     van.driver_data = data
                 van.save()
@@ -251,9 +255,6 @@ class Claims:
             data[release.VFIO_DRIVER] = modules.vfio_driver(function.modalias)
             if function.driver is not None:
                 data[release.DRIVER_BEFORE] = function.driver
-            now = vfio.read_binding(function, CONF.os_acc.device_timeout)
-            if now.override is not None:
-                data[release.OVERRIDE_BEFORE] = now.override
         return data
 
     def _bind_mode(

@@ -20,6 +20,8 @@ from os_acc import objects
 from os_acc.devices import boot
 from os_acc.devices import device_spec
 from os_acc.devices import pci
+from os_acc.devices import root_folder
+from os_acc.devices import sysfs
 from os_acc.devices import vfio
 from os_acc.drivers import allocation
 
@@ -32,7 +34,6 @@ IDS = 'ids'
 RESET = 'reset'
 VFIO_DRIVER = 'vfio_driver'  # the driver to bind the function to
 DRIVER_BEFORE = 'driver_before'
-OVERRIDE_BEFORE = 'override_before'
 
 
 def give_back(van: objects.VAN) -> None:
@@ -40,7 +41,8 @@ def give_back(van: objects.VAN) -> None:
 
     Does nothing if the function is gone, or another one is at its address. If
     os-acc had bound the function, but somebody else has bound it since, it
-    keeps that driver and is not cleaned; only its driver_override is restored.
+    keeps that driver and is not cleaned. The privileged half knows by its own
+    record how the function was bound before.
 
     :raises: as clean() and privileged.pci.give_back
     """
@@ -69,7 +71,6 @@ def give_back(van: objects.VAN) -> None:
             address,
             function.driver,
         )
-        before = function.driver
     elif (
         not ours
         or rebooted
@@ -77,13 +78,35 @@ def give_back(van: objects.VAN) -> None:
         or vfio.is_bound(function)
     ):
         clean(van, function)
-    if ours:
-        privileged.give_back(
-            address,
-            function.ids,
-            before,
-            data.get(OVERRIDE_BEFORE),
-            conf.device_timeout,
+    if ours and not privileged.give_back(
+        address, function.ids, conf.device_timeout
+    ):
+        _check_given_back(function, before)
+
+
+def _check_given_back(function: pci.Function, before: str | None) -> None:
+    """Check a function that the privileged half has not taken in this boot.
+
+    It was given back already if a crash came between that and the deletion of
+    the VAN's row, or if the host was rebooted.
+
+    :param before: its driver before it was taken, by the journal
+    :raises DeviceError: if it is still bound to VFIO: an earlier version of
+        os-acc has bound it, or the record was lost
+    """
+    if vfio.is_bound(function) and function.driver != before:
+        there = f'{sysfs.SYS}/bus/pci'
+        raise exception.DeviceError(
+            device=f'PCI function {function.address}',
+            reason=f'it is bound to {function.driver}, but the privileged '
+            'daemon has no record of it: it was taken by an earlier version '
+            f'of os-acc, or the record below {root_folder.PATH} was lost. '
+            'Bind it '
+            f'to its driver ({before or "none"}) as root, and run os-acc '
+            f'recover: echo > {there}/devices/{function.address}'
+            f'/driver_override; echo {function.address} > {there}/drivers/'
+            f'{function.driver}/unbind; echo {function.address} > {there}'
+            '/drivers_probe',
         )
 
 

@@ -105,9 +105,20 @@ def show(
 
 
 def _override(function: pci.Function) -> str | None:
+    """The driver_override, read by the privileged half.
+
+    A process that reads it while an unbind of the function is blocked cannot
+    be killed. Only root can see whether os-acc is unbinding it.
+    """
+    from os_acc.privileged import pci as privileged
+
     try:
-        return vfio.read_binding(function, 1.0).override
-    except exception.Timeout as err:
+        return privileged.override_of(function.address, 1.0)
+    except (
+        exception.DeviceNotFound,
+        exception.PrivilegeError,
+        exception.Timeout,
+    ) as err:
         return f'cannot be read now: {err}'
 
 
