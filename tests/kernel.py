@@ -24,11 +24,14 @@ import shutil
 from typing import Any
 import uuid
 
+import nvme_model
+
 from os_acc.devices import libvirt_domains
 from os_acc.devices import root_folder
 from os_acc.devices import sysfs
 from os_acc.devices import waiting
 from os_acc.privileged import context
+from os_acc.privileged.nvme import function as nvme_function
 
 VFIO = ('vfio-pci', 'mlx5_vfio_pci')
 
@@ -59,6 +62,7 @@ class Kernel:
     """A host. Its folders: sys, proc, dev, modules, libvirt, run.
 
     :ivar writes: (path below the root, text) of every write
+    :ivar drives: the NVMe drives, each with a small namespace
     :ivar dead: the process has crashed: nothing that it does counts
     """
 
@@ -75,6 +79,7 @@ class Kernel:
         self._failures: list[tuple[str, Any]] = []
         self._crash: tuple[int, bool] | None = None
         self.dead = False
+        self.drives = nvme_model.Drives()
         self._pid = 4711
         self._group = 100
         for name in (
@@ -111,6 +116,7 @@ class Kernel:
             libvirt_domains, 'STATE_FOLDER', str(self.root / 'libvirt')
         )
         patch.setattr(root_folder, 'PATH', str(self.root / 'run/os-acc'))
+        patch.setattr(nvme_function, 'opened', self._opened)
         # No events come from files.
         patch.setattr(waiting, '_monitor', lambda subsystem: None)
         context.pctxt.set_client_mode(False)
@@ -132,6 +138,11 @@ class Kernel:
         """The modules of modules.dep."""
         path = f'modules/{os.uname().release}/modules.dep'
         self.write_file(path, ''.join(f'{each}:\n' for each in paths))
+
+    def _opened(self, address: str) -> Any:
+        """Open an NVMe drive, as VFIO does."""
+        assert self.driver_of(address) in VFIO
+        return self.drives.opened(address)
 
     def add_driver(self, name: str) -> None:
         for file in ('bind', 'unbind'):

@@ -386,7 +386,9 @@ class Drives:
         self.refusals: dict[str, exception.ExceptionBase] = {}
 
     def at(self, address: str) -> Drive:
-        return self.there.setdefault(address, Drive())
+        if address not in self.there:
+            self.there[address] = Drive({1: Namespace(blocks=64)})
+        return self.there[address]
 
     @contextlib.contextmanager
     def opened(self, address: str):

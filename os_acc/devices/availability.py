@@ -50,6 +50,7 @@ class Kind(enum.Enum):
     UNSUITABLE = enum.auto()  # no guest can use it, or not as it is set up
     NO_IOMMU_GROUP = enum.auto()
     HAS_VFS = enum.auto()
+    RESERVED = enum.auto()  # until an operator frees it
     ALLOCATED = enum.auto()  # a VAN has it, a part of it, or all of its PF
     HOST_USE = enum.auto()
     GROUP_HOST_USE = enum.auto()  # the host uses a member of its IOMMU group
@@ -121,6 +122,7 @@ def obstacles(
     for kind, text in itertools.chain(
         _unsuitable(function, spec, claimed),
         _cannot_be_emptied(function, bind),
+        _reserved(function, holders),
         _allocated(function, taker, holders) if holders else (),
         _host_uses(function, snapshot, as_root),
         () if alone else _group(function, taker, holders, snapshot),
@@ -177,6 +179,18 @@ def _unsuitable(
         yield Kind.UNSUITABLE, 'it is a bridge, which no guest can use'
     if function.is_pf and (number := sriov.count(function.address)):
         yield Kind.HAS_VFS, f'it is a PF that has {number} VFs'
+
+
+def _reserved(
+    function: pci.Function, holders: allocated.Holders
+) -> Iterator[tuple[Kind, str]]:
+    address = function.address
+    if (reason := holders.reserved(address)) is not None:
+        yield (
+            Kind.RESERVED,
+            f'it is reserved: {reason}. To free it: os-acc device free '
+            f'{address}',
+        )
 
 
 def _allocated(

@@ -29,7 +29,13 @@ def holders(by: driver.DriverBase) -> allocated.Holders:
 
     :param by: a driver, which is connected to the journal
     """
-    return allocated.Holders(by.handles())
+    return allocated.Holders(
+        by.handles(),
+        {
+            each.address: f'{each.reason} (since {each.since[:19]})'
+            for each in by.journal.reservations()
+        },
+    )
 
 
 def taker_of(by: driver.DriverBase, van: objects.VAN) -> allocated.Taker:

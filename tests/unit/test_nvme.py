@@ -27,7 +27,7 @@ FORMAT = 0x80
 def drive(monkeypatch):
     drives = nvme_model.Drives()
     monkeypatch.setattr(function, 'opened', drives.opened)
-    made = drives.at(ADDRESS)
+    made = drives.there[ADDRESS] = nvme_model.Drive()
     for namespace in made.namespaces.values():
         namespace.fill()
     return made

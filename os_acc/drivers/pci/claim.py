@@ -28,12 +28,14 @@ from os_acc.devices import device_spec
 from os_acc.devices import modules
 from os_acc.devices import pci
 from os_acc.devices import reset
+from os_acc.devices import storage
 from os_acc.devices import vfio
 from os_acc.devices import waiting
 from os_acc.drivers import allocation
 from os_acc.drivers.pci import listing as pci_listing
 from os_acc.drivers.pci import release
 from os_acc.drivers.pci import vfs as pci_vfs
+from os_acc.journal import reservations
 
 LOG = logging.getLogger(__name__)
 CONF = cfg.CONF
@@ -56,6 +58,17 @@ OPTS = (
         'if VFIO does not do so itself and the kernel can; required fails if '
         'the function cannot be reset; none never resets. An entry of '
         'device_spec can set another value for its devices.',
+    ),
+    cfg.StrOpt(
+        'between_tenants',
+        default=device_spec.BETWEEN_HOST,
+        choices=(device_spec.BETWEEN_VFIO, device_spec.BETWEEN_HOST),
+        help='What a function that os-acc binds is bound to after its '
+        'release: host binds it to the driver that it had before; vfio leaves '
+        'it bound to its VFIO driver, which is quicker, and no driver of the '
+        'host sees what a guest has left. "os-acc device free" gives such a '
+        'function back to the host. An entry of device_spec can set another '
+        'value for its devices.',
     ),
 )
 
@@ -129,11 +142,17 @@ class Claims:
 
         :raises: as privileged.pci.take
         """
-        if van.driver_data[release.BIND] != device_spec.BIND_OS_ACC:
-            return
         from os_acc.privileged import pci as privileged
 
         address = allocation.address_of(van)
+        function = pci.get(address)
+        self._reserve_later(van, function)
+        if van.driver_data[release.BIND] == device_spec.BIND_NONE:
+            if storage.is_storage(function):
+                privileged.hand_out(address, CONF.os_acc.device_timeout)
+            return
+        if van.driver_data[release.BIND] == device_spec.BIND_LIBVIRT:
+            return
         siblings = allocation.functions_of(
             self._by.requests_of(van.instance_uuid)
         )
@@ -159,8 +178,30 @@ class Claims:
         if van.handle is None:
             return
         if release.BIND in van.driver_data:
-            release.give_back(van)
+            release.give_back(van, self._stays(van))
         pci_vfs.remove(self._by, van)
+
+    def free(self, address: str) -> list[str]:
+        """Free a function that no VAN has: see DriverBase.free_device()."""
+        function = pci.find(address) if pci.is_address(address) else None
+        if function is None:
+            return []
+        from os_acc.privileged import pci as privileged
+
+        with self._by.lock(function.parent):
+            holder = allocation.holders(self._by).of_function(address)
+            if holder is not None:
+                raise exception.DeviceBusy(
+                    device=f'PCI function {address}',
+                    reason=f'instance {holder.instance_uuid} has it (VAN '
+                    f'{holder.van_uuid})',
+                )
+            if vfio.is_bound(function) and privileged.give_back(
+                address, function.ids, CONF.os_acc.device_timeout
+            ):
+                now = pci.driver_of(address)
+                return [f'it is bound to {now or "no driver"} again']
+        return []
 
     def pf_of(self, address: str) -> str | None:
         """The PF that has, or would have, a VF at an address."""
@@ -168,6 +209,33 @@ class Claims:
             if future == address:
                 return pf.address
         return None
+
+    def _reserve_later(self, van: objects.VAN, function: pci.Function) -> None:
+        """Save that a function of one-time use is reserved at its release."""
+        spec = self._specs().find(function)
+        if spec is not None and spec.one_time_use:
+            van.driver_data = {
+                **van.driver_data,
+                reservations.RESERVE: 'device_spec has one_time_use, and '
+                f'instance {van.instance_uuid} had it',
+            }
+            van.save()
+
+    def _stays(self, van: objects.VAN) -> bool:
+        """Whether a VAN's function stays bound to VFIO at its release.
+
+        VFs that os-acc has made do not, because they are removed.
+        """
+        if pci_vfs.MADE in van.driver_data or (
+            van.driver_data[release.BIND] != device_spec.BIND_OS_ACC
+        ):
+            return False
+        function = pci.find(allocation.address_of(van))
+        spec = self._specs().find(function) if function is not None else None
+        chosen: str = (
+            spec.between_tenants if spec is not None else None
+        ) or self._by.config.between_tenants
+        return chosen == device_spec.BETWEEN_VFIO
 
     def _claim(self, van: objects.VAN, wanted: objects.PCIHandle) -> None:
         address = wanted.address

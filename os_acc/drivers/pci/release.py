@@ -10,7 +10,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+import contextlib
 import logging
+import threading
 
 from oslo_config import cfg
 
@@ -21,6 +24,7 @@ from os_acc.devices import boot
 from os_acc.devices import device_spec
 from os_acc.devices import pci
 from os_acc.devices import root_folder
+from os_acc.devices import storage
 from os_acc.devices import sysfs
 from os_acc.devices import vfio
 from os_acc.drivers import allocation
@@ -35,8 +39,11 @@ RESET = 'reset'
 VFIO_DRIVER = 'vfio_driver'  # the driver to bind the function to
 DRIVER_BEFORE = 'driver_before'
 
+# Seconds between two reports of the progress.
+_REPORT_EVERY = 2.0
 
-def give_back(van: objects.VAN) -> None:
+
+def give_back(van: objects.VAN, keep: bool = False) -> None:
     """Clean the function of a VAN, and bind it to its earlier driver.
 
     Does nothing if the function is gone, or another one is at its address. If
@@ -44,6 +51,8 @@ def give_back(van: objects.VAN) -> None:
     keeps that driver and is not cleaned. The privileged half knows by its own
     record how the function was bound before.
 
+    :param keep: a function that os-acc has bound to VFIO stays bound to it
+    :raises DeviceBusy: if somebody else has bound a function that stores data
     :raises: as clean() and privileged.pci.give_back
     """
     from os_acc.privileged import pci as privileged
@@ -65,7 +74,15 @@ def give_back(van: objects.VAN) -> None:
     # After a reboot it is bound to its driver again, but was not cleaned.
     rebooted = van.boot_id != boot.boot_id()
     foreign = function.driver not in (None, before)
+    stores = storage.is_storage(function)
     if ours and foreign and not vfio.is_bound(function):
+        if stores:
+            raise exception.DeviceBusy(
+                device=f'PCI function {address}',
+                reason=f'it is bound to {function.driver}, by somebody else '
+                'than os-acc, and was not emptied. Unbind it, and run os-acc '
+                'recover',
+            )
         logger.warning(
             'PCI function %s is left bound: somebody has bound it to %s',
             address,
@@ -78,6 +95,12 @@ def give_back(van: objects.VAN) -> None:
         or vfio.is_bound(function)
     ):
         clean(van, function)
+    elif stores:
+        # Somebody may have bound it to its earlier driver by hand.
+        clean(van, function, only_if_used=True)
+    if keep and (now := pci.find(address)) and vfio.is_bound(now):
+        logger.info('PCI function %s stays bound to %s', address, now.driver)
+        return
     if ours and not privileged.give_back(
         address, function.ids, conf.device_timeout
     ):
@@ -110,24 +133,30 @@ def _check_given_back(function: pci.Function, before: str | None) -> None:
         )
 
 
-def clean(van: objects.VAN, function: pci.Function) -> None:
+def clean(
+    van: objects.VAN, function: pci.Function, only_if_used: bool = False
+) -> None:
     """Clean the function of a VAN, once its guest has closed it.
 
-    The VAN's driver_data has IDS and RESET.
+    The VAN's driver_data has IDS and RESET. Emptying a function that stores
+    data may take hours: the progress is reported.
 
+    :param only_if_used: see privileged.pci.clean
     :raises: as privileged.pci.clean
     """
     from os_acc.privileged import pci as privileged
 
     conf, data = CONF.os_acc, van.driver_data
     try:
-        privileged.clean(
-            function.address,
-            data[IDS],
-            data[RESET],
-            conf.release_timeout,
-            conf.device_timeout,
-        )
+        with _progress(van, function):
+            privileged.clean(
+                function.address,
+                data[IDS],
+                data[RESET],
+                conf.release_timeout,
+                conf.device_timeout,
+                only_if_used,
+            )
     except exception.DeviceInUseByHost as err:
         # libvirt or a reboot has given it back already. A network function
         # keeps no data of its last guest, but a disk may.
@@ -136,3 +165,30 @@ def clean(van: objects.VAN, function: pci.Function) -> None:
         log.about(LOG, van.instance_uuid, van.uuid).warning(
             'PCI function %s is not cleaned: %s', function.address, err
         )
+
+
+@contextlib.contextmanager
+def _progress(van: objects.VAN, function: pci.Function) -> Iterator[None]:
+    """Report meanwhile how far the privileged half is with emptying it."""
+    if not storage.is_storage(function):
+        yield
+        return
+    from os_acc.privileged import pci as privileged
+
+    done = threading.Event()
+
+    def report() -> None:
+        while not done.wait(_REPORT_EVERY):
+            # The clean-up itself reports what is wrong with the daemon.
+            with contextlib.suppress(exception.ExceptionBase):
+                now = privileged.cleaning_progress(function.address)
+                if now is not None and not done.is_set():
+                    van.report_progress(*now)
+
+    thread = threading.Thread(target=report, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()

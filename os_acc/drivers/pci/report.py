@@ -49,6 +49,7 @@ _NORMAL = (
 )
 
 _ADVICE = {
+    Kind.RESERVED: 'check the device, then free it with os-acc device free',
     Kind.HOST_USE: 'stop using it on the host, or remove it from device_spec',
     Kind.NO_IOMMU_GROUP: _NO_IOMMU,
     Kind.GROUP_HOST_USE: 'unbind that device from its driver, or move the '
