@@ -110,7 +110,8 @@ def obstacles(
     :returns: all obstacles, the most important one first; nothing if the
         function is free
     """
-    holders = holders or allocated.Holders()
+    if holders is None:
+        holders = allocated.Holders()
     whole = holders.of_function(function.address)
     # The VAN has the function since before a reboot, or its claim was checked
     # before root was asked.

@@ -140,32 +140,29 @@ class Claims:
     def bind(self, van: objects.VAN) -> None:
         """Bind a VAN's function to VFIO, unless libvirt or the operator does.
 
-        :raises: as privileged.pci.take
+        :raises: as privileged.pci.take and privileged.pci.hand_out
         """
         from os_acc.privileged import pci as privileged
 
         address = allocation.address_of(van)
-        function = pci.get(address)
+        function, bind = pci.get(address), van.driver_data[release.BIND]
+        if bind == device_spec.BIND_OS_ACC:
+            siblings = allocation.functions_of(
+                self._by.requests_of(van.instance_uuid)
+            )
+            name = privileged.take(
+                address,
+                van.driver_data[release.VFIO_DRIVER],
+                sorted(siblings),
+                van.instance_uuid,
+                CONF.os_acc.device_timeout,
+            )
+            log.about(LOG, van.instance_uuid, van.uuid).info(
+                'PCI function %s is bound to %s', address, name
+            )
+        elif bind == device_spec.BIND_NONE and storage.is_storage(function):
+            privileged.hand_out(address, CONF.os_acc.device_timeout)
         self._reserve_later(van, function)
-        if van.driver_data[release.BIND] == device_spec.BIND_NONE:
-            if storage.is_storage(function):
-                privileged.hand_out(address, CONF.os_acc.device_timeout)
-            return
-        if van.driver_data[release.BIND] == device_spec.BIND_LIBVIRT:
-            return
-        siblings = allocation.functions_of(
-            self._by.requests_of(van.instance_uuid)
-        )
-        name = privileged.take(
-            address,
-            van.driver_data[release.VFIO_DRIVER],
-            sorted(siblings),
-            van.instance_uuid,
-            CONF.os_acc.device_timeout,
-        )
-        log.about(LOG, van.instance_uuid, van.uuid).info(
-            'PCI function %s is bound to %s', address, name
-        )
 
     def give_back(self, van: objects.VAN) -> None:
         """Clean and give back what a VAN has, and remove VFs made for it.
