@@ -235,16 +235,16 @@ def _unavailable(err: Exception) -> exception.PrivilegeError:
     )
 
 
-_ready_to_fork = False
+# Whether the forking thread has made before_fork() succeed.
+_forking = threading.local()
 
 
 def _before_fork() -> None:
-    global _ready_to_fork
-    _ready_to_fork = pctxt.before_fork()
+    _forking.ready = pctxt.before_fork()
 
 
 def _after_fork_in_parent() -> None:
-    if _ready_to_fork:
+    if _forking.ready:
         pctxt.after_fork_in_parent()
 
 

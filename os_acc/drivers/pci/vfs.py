@@ -71,9 +71,7 @@ def create(
     except exception.DeviceBusy:
         # Somebody else has made VFs meanwhile: os-acc must not remove them.
         van.driver_data = {
-            key: value
-            for key, value in van.driver_data.items()
-            if key != MADE
+            key: value for key, value in van.driver_data.items() if key != MADE
         }
         van.save()
         raise
@@ -157,8 +155,6 @@ def remove(by: driver.DriverBase, van: objects.VAN) -> None:
         users = privileged.remove_vfs(pf, CONF.os_acc.device_timeout)
     logger = log.about(LOG, van.instance_uuid, van.uuid)
     if users:
-        logger.warning(
-            'PF %s keeps its VFs: %s', pf, '; '.join(users)
-        )
+        logger.warning('PF %s keeps its VFs: %s', pf, '; '.join(users))
     else:
         logger.info('PF %s: VFs removed', pf)
