@@ -37,6 +37,7 @@ from oslo_privsep import priv_context
 
 from os_acc import exception
 from os_acc.devices import open_files
+from os_acc.devices import root_folder
 
 LOG = logging.getLogger(__name__)
 
@@ -190,6 +191,15 @@ def whoami() -> tuple[int, list[str]]:
     except exception.PrivilegeError:
         names.append("the host's PID namespace")
     return os.geteuid(), names
+
+
+@entry
+def check_folder() -> None:
+    """Check the folder of the record, for ``os-acc doctor``.
+
+    :raises PrivilegeError: if others than root could change it
+    """
+    root_folder.check()
 
 
 @entry
