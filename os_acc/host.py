@@ -19,6 +19,7 @@ from os_acc import journal as journal_module
 from os_acc import loader
 from os_acc import locking
 from os_acc import opts
+from os_acc.devices import device_spec
 
 
 class Host:
@@ -78,7 +79,11 @@ class Host:
 
     def start_daemon(self) -> None:
         """Start the privileged daemon in a thread, if devices are offered."""
-        if self.conf.os_acc.device_spec:
+        try:
+            offered = device_spec.load(self.conf).entries
+        except exception.InvalidRequest:
+            return  # every call that needs the option raises this error
+        if offered:
             from os_acc.privileged import context
 
             context.start_in_background()

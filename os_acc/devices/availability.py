@@ -164,6 +164,12 @@ def _unsuitable(
             Kind.NOT_OFFERED,
             '[os_acc] device_spec offers it for mdevs or vGPUs only',
         )
+    elif spec.names_interface_of(function):
+        yield (
+            Kind.NOT_OFFERED,
+            f'[os_acc] device_spec names it by its interface {spec.devname}, '
+            'which it loses when it is bound to VFIO: name it by its address',
+        )
     elif (
         not claimed
         and function.is_pf

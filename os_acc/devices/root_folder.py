@@ -64,6 +64,15 @@ def open_file(folder: str, name: str) -> int:
         os.close(parent)
 
 
+def check() -> None:
+    """Check PATH, and make nothing, for ``os-acc doctor``.
+
+    :raises PrivilegeError: as open_folder()
+    """
+    if os.path.lexists(PATH):
+        os.close(_open(PATH, None))
+
+
 def check_name(name: str) -> str:
     """Check that a text names a file, not a path.
 

@@ -126,10 +126,21 @@ class Spec:
             return False
         if self.devname is None:
             return self.address.names(function)
-        device = sysfs.link(f'{sysfs.SYS}/class/net/{self.devname}/device')
-        return device is not None and (
-            device in (function.address, function.physfn)
-        )
+        return self._interface_owner() in (function.address, function.physfn)
+
+    def names_interface_of(self, function: pci.Function) -> bool:
+        """Whether it names a function only by the interface that it has.
+
+        It no longer names such a function once that is bound to VFIO.
+        """
+        return self._interface_owner() == function.address
+
+    def _interface_owner(self) -> str:
+        """The address of the function with the interface; empty if none."""
+        if self.devname is None:
+            return ''
+        path = f'{sysfs.SYS}/class/net/{self.devname}/device'
+        return sysfs.link(path) or ''
 
 
 def _managed(key: str, value: Any) -> str:

@@ -217,10 +217,12 @@ def _placement_name(
 
 def command(key: str, value: Any) -> tuple[str, ...]:
     """A list of arguments, or a text that is split as a shell would."""
-    try:
-        words = value if isinstance(value, list) else shlex.split(value)
-    except (AttributeError, TypeError, ValueError):
-        words = []
+    words = value if isinstance(value, list) else []
+    if isinstance(value, str):
+        try:
+            words = shlex.split(value)
+        except ValueError:  # a quotation mark without its partner
+            words = []
     if not words or not all(isinstance(word, str) for word in words):
         refuse(key, value, 'a command, or a list of its arguments')
     if not words[0].startswith('/'):

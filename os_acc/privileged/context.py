@@ -37,6 +37,7 @@ from oslo_privsep import priv_context
 
 from os_acc import exception
 from os_acc.devices import open_files
+from os_acc.devices import root_folder
 
 LOG = logging.getLogger(__name__)
 
@@ -193,6 +194,15 @@ def whoami() -> tuple[int, list[str]]:
 
 
 @entry
+def check_folder() -> None:
+    """Check the folder of the record, for ``os-acc doctor``.
+
+    :raises PrivilegeError: if others than root could change it
+    """
+    root_folder.check()
+
+
+@entry
 def load() -> None:
     """Import the modules of the calls that every plug makes."""
     for name in _MODULES:
@@ -235,16 +245,16 @@ def _unavailable(err: Exception) -> exception.PrivilegeError:
     )
 
 
-_ready_to_fork = False
+# Whether the forking thread has made before_fork() succeed.
+_forking = threading.local()
 
 
 def _before_fork() -> None:
-    global _ready_to_fork
-    _ready_to_fork = pctxt.before_fork()
+    _forking.ready = pctxt.before_fork()
 
 
 def _after_fork_in_parent() -> None:
-    if _ready_to_fork:
+    if _forking.ready:
         pctxt.after_fork_in_parent()
 
 

@@ -19,6 +19,7 @@ from os_acc import exception
 from os_acc.devices import allocated
 from os_acc.devices import availability
 from os_acc.devices import device_spec
+from os_acc.devices import host_use
 from os_acc.devices import modules
 from os_acc.devices import operation_lock
 from os_acc.devices import pci
@@ -126,28 +127,36 @@ def _check_available(
     """Check again, under the lock, that a function can be taken.
 
     The privileged half has no journal; the calling driver has checked it.
+
+    :param siblings: those of them that the host uses, or that device_spec
+        does not name, cannot go to a guest, so they count as the host's
     """
-    function = pci.get(address)
+    function, specs = pci.get(address), device_spec.load(cfg.CONF)
+    others = [pci.find(name) for name in siblings if name != address]
+    allowed = [
+        other
+        for other in others
+        if other is not None
+        and specs.find(other) is not None
+        and host_use.by_host(other) is None
+    ]
+    group = function.iommu_group
     shares = any(
-        member != address and member in siblings and _is_bound(member)
-        for member in pci.group_members(function.iommu_group or '')
+        other.iommu_group == group and vfio.is_bound(other)
+        for other in allowed
     )
     for obstacle in availability.obstacles(
         function,
-        device_spec.load(cfg.CONF).find(function),
+        specs.find(function),
         device_spec.BIND_OS_ACC,
         allocated.Taker(
-            instance_uuid=instance_uuid, functions=frozenset(siblings)
+            instance_uuid=instance_uuid,
+            functions=frozenset(other.address for other in allowed),
         ),
         as_root=True,
         users=lambda: device_users.find(function, instance_uuid, shares),
     ):
         raise obstacle.error()
-
-
-def _is_bound(name: str) -> bool:
-    function = pci.find(name) if pci.is_address(name) else None
-    return function is not None and vfio.is_bound(function)
 
 
 def _remember(function: pci.Function, vfio_driver: str) -> None:

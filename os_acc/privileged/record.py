@@ -34,7 +34,12 @@ from os_acc.devices import root_folder
 
 
 @dataclasses.dataclass(frozen=True)
-class Function:
+class Record:
+    """What an undo needs to know of a device."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Function(Record):
     """A PCI function that was bound to VFIO.
 
     :ivar ids: vendor:product
@@ -50,7 +55,7 @@ class Function:
 
 
 @dataclasses.dataclass(frozen=True)
-class Vfs:
+class Vfs(Record):
     """The VFs that were made on a PF.
 
     :ivar number: how many
@@ -63,7 +68,7 @@ class Vfs:
 
 
 @dataclasses.dataclass(frozen=True)
-class Mdev:
+class Mdev(Record):
     """A mediated device that was made."""
 
     parent: str
@@ -71,14 +76,14 @@ class Mdev:
 
 
 @dataclasses.dataclass(frozen=True)
-class Vgpu:
+class Vgpu(Record):
     """The vGPU type that was set on a VF."""
 
     number: int
 
 
 @dataclasses.dataclass(frozen=True)
-class Storage:
+class Storage(Record):
     """A PCI function that stores data.
 
     :ivar ids: vendor:product
@@ -90,7 +95,7 @@ class Storage:
     empty: bool
 
 
-_T = TypeVar('_T', Function, Vfs, Mdev, Vgpu, Storage)
+_T = TypeVar('_T', bound=Record)
 
 
 class Records(Generic[_T]):

@@ -59,12 +59,12 @@ class Service:
         self.said = path / 'said'
         self.write_config()
 
-    def write_config(self, capabilities: str = '') -> None:
+    def write_config(self, capabilities: str = '', specs=use.SPECS) -> None:
         lines = [
             '[os_acc]',
             f'state_path = {self.path}/state',
             'release_timeout = 1',
-            *(f'device_spec = {json.dumps(spec)}' for spec in use.SPECS),
+            *(f'device_spec = {json.dumps(spec)}' for spec in specs),
             '[os_acc_privileged]',
         ]
         if capabilities:

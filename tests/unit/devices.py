@@ -25,6 +25,8 @@ DISK = '0000:04:00.0'
 BRIDGE = '0000:05:00.0'
 SHARED = '0000:06:00.0'
 SHARED_NIC = '0000:06:00.1'
+#: The functions of furnish().
+FUNCTIONS = (PF, GPU, NIC, DISK, BRIDGE, SHARED, SHARED_NIC)
 
 
 def furnish(kernel) -> None:

@@ -10,7 +10,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
 
 import devices
 from hypothesis import given
@@ -22,6 +24,7 @@ from os_acc import exception
 from os_acc.devices import device_spec
 from os_acc.devices import pci
 from os_acc.devices import pci_scan
+from os_acc.devices import spec_entry
 
 
 @pytest.fixture
@@ -46,7 +49,17 @@ def named(*entries) -> set[str]:
         ({'address': '02:00.0'}, {devices.GPU}),
         ({'address': ':02:00.0'}, {devices.GPU}),
         ({'address': '*:06:00.*'}, {devices.SHARED, devices.SHARED_NIC}),
-        ({'address': '0000:06:00.[1-7]'}, {devices.SHARED_NIC}),
+        (
+            {'address': {'bus': '06', 'function': '[1-7]'}},
+            {devices.SHARED_NIC},
+        ),
+        ({'address': '*'}, set(devices.FUNCTIONS)),
+        ({'address': {}}, set(devices.FUNCTIONS)),
+        ({'address': None}, set(devices.FUNCTIONS)),
+        ({'address': 'mtty'}, set()),
+        ({'devname': 'eth0'}, {devices.NIC}),
+        ({'devname': 'eth0', 'vendor_id': '10de'}, set()),
+        ({'devname': 'eth9'}, set()),
         ({'vendor_id': '10DE'}, {devices.GPU}),
         ({'vendor_id': '0x10de', 'product_id': '1eb8'}, {devices.GPU}),
         ({'vendor_id': '10de', 'product_id': 'ffff'}, set()),
@@ -84,7 +97,7 @@ def test_a_list_in_one_value_and_commas(here):
     text = json.dumps(
         [
             {'address': 'mtty', 'mdev_types': 'mtty-1,mtty-2'},
-            {'vendor_id': '10de', 'traits': 'CUSTOM_A, hw_nic_sriov'},
+            {'vendor_id': '10de', 'traits': 'CUSTOM_A, HW_NIC_SRIOV'},
         ]
     )
     os_acc.CONF.set_override('device_spec', [text], 'os_acc')
@@ -97,7 +110,9 @@ def test_a_list_in_one_value_and_commas(here):
     ('entry', 'bind'),
     [
         ({'managed': 'yes'}, 'libvirt'),
-        ({'managed': 'no'}, 'os-acc'),
+        ({'managed': 'no'}, 'none'),
+        ({'managed': False}, 'none'),
+        ({'managed': None}, None),
         ({'managed': True}, 'libvirt'),
         ({'managed': 'yes', 'bind': 'none'}, 'none'),
         ({'bind': 'none', 'managed': 'yes'}, 'none'),
@@ -117,28 +132,276 @@ def test_managed_is_novas_word_for_bind(clean, entry, bind):
         ('{"adress": "*"}', 'key'),
         ('{"address": 7}', 'address'),
         ('{"address": " "}', 'address'),
-        ('{"vendor_id": "10d"}', 'vendor_id'),
-        ('{"product_id": 4318}', None),
+        ('{"address": ""}', 'address'),
+        ('{"address": []}', 'address'),
+        ('{"address": "0.8"}', 'address'),
+        ('{"address": "0000:06:00.[1-7]"}', 'address'),
+        ('{"address": {"func": "0"}}', 'address'),
+        ('{"address": {"bus": 2}}', 'address'),
+        ('{"address": {"bus": null}}', 'address'),
+        ('{"devname": "../eth0"}', 'devname'),
+        ('{"devname": ".."}', 'devname'),
+        ('{"devname": "sixteen-letters-"}', 'devname'),
+        ('{"devname": 7}', 'devname'),
+        ('{"devname": "eth0", "address": "*"}', 'devname'),
+        ('{"vendor_id": ""}', 'vendor_id'),
+        ('{"vendor_id": null}', 'vendor_id'),
+        ('{"vendor_id": "10deg"}', 'vendor_id'),
+        ('{"vendor_id": "110de"}', 'vendor_id'),
+        ('{"product_id": 4318}', 'product_id'),
+        ('{"num_vfs": null}', 'num_vfs'),
+        # shlex.split(None) would read the standard input.
+        ('{"program": null}', 'program'),
         ('{"num_vfs": 0}', 'num_vfs'),
         ('{"num_vfs": true}', 'num_vfs'),
         ('{"num_vfs": "many"}', 'num_vfs'),
         ('{"managed": "maybe"}', 'managed'),
+        ('{"managed": 2}', 'managed'),
+        ('{"remote_managed": true}', 'remote_managed'),
+        ('{"remote_managed": "maybe"}', 'remote_managed'),
+        ('{"trusted": "maybe"}', 'trusted'),
+        ('{"one_time_use": []}', 'one_time_use'),
+        ('{"physical_network": " "}', 'physical_network'),
+        ('{"physical_network": 7}', 'physical_network'),
+        ('{"vfio_driver": "../vfio"}', 'vfio_driver'),
+        ('{"vfio_driver": null}', 'vfio_driver'),
+        ('{"between_tenants": "kvm"}', 'between_tenants'),
+        ('{"companions": "all"}', 'companions'),
         ('{"bind": "kvm"}', 'bind'),
         ('{"reset": "bus"}', 'reset'),
-        ('{"resource_class": "GPUS"}', 'resource_class'),
-        ('{"traits": ["HW_NOTHING"]}', 'traits'),
+        ('{"resource_class": 7}', 'resource_class'),
+        ('{"resource_class": "CUSTOM_"}', 'resource_class'),
+        (f'{{"resource_class": "{"A" * 249}"}}', 'resource_class'),
         ('{"traits": 7}', 'traits'),
+        ('{"traits": "CUSTOM_A,"}', 'traits'),
+        ('{"traits": ["CUSTOM_"]}', 'traits'),
         ('{"mdev_types": {}}', 'mdev_types'),
     ],
 )
 def test_malformed_is_a_clear_error(clean, text, field):
     os_acc.CONF.set_override('device_spec', [text], 'os_acc')
-    if field is None:
-        assert device_spec.load(os_acc.CONF).entries
-        return
     with pytest.raises(exception.InvalidRequest, match='device_spec') as err:
         device_spec.load(os_acc.CONF)
     assert err.value.kwargs['field'] == field
+
+
+@pytest.mark.parametrize(
+    ('entry', 'field', 'expected'),
+    [
+        ({}, 'trusted', None),
+        ({'trusted': 'Yes'}, 'trusted', True),
+        ({'trusted': 'false'}, 'trusted', False),
+        ({}, 'physical_network', None),
+        ({'physical_network': ' net1 '}, 'physical_network', 'net1'),
+        ({'one_time_use': True}, 'one_time_use', True),
+        ({}, 'vfio_driver', None),
+        ({'vfio_driver': 'mlx5_vfio_pci'}, 'vfio_driver', 'mlx5_vfio_pci'),
+        ({}, 'between_tenants', None),
+        ({'between_tenants': 'vfio'}, 'between_tenants', 'vfio'),
+        ({'between_tenants': 'host'}, 'between_tenants', 'host'),
+        ({}, 'companions', False),
+        ({'companions': True}, 'companions', True),
+        ({'vendor_id': '0x10DE'}, 'vendor_id', '10de'),
+        ({'vendor_id': ' 10d '}, 'vendor_id', '010d'),
+        ({'product_id': '*'}, 'product_id', None),
+        # Placement refuses the hyphen, which Nova keeps.
+        (
+            {'resource_class': 'CUSTOM_my-gpu'},
+            'resource_class',
+            'CUSTOM_MY_GPU',
+        ),
+        ({'traits': ['b', 'a', 'B']}, 'traits', ('CUSTOM_B', 'CUSTOM_A')),
+        # Only a standard trait in upper case is one, in Nova too.
+        ({'traits': 'hw_nic_sriov'}, 'traits', ('CUSTOM_HW_NIC_SRIOV',)),
+    ],
+)
+def test_what_is_stored(clean, entry, field, expected):
+    devices.spec(entry)
+    (spec,) = device_spec.load(os_acc.CONF).entries
+    assert getattr(spec, field) == expected
+
+
+def test_keys_about_vfs_name_the_vfs_of_a_pf(here):
+    """A VF may have another product id than its PF."""
+    (here.pci / 'devices' / devices.PF / 'sriov_vf_device').write_text('37c9')
+    here._set_numvfs(devices.PF, 2)
+    vfs = set(devices.VFS[:2])
+    for address in vfs:
+        path = here.pci / 'devices' / address / 'modalias'
+        path.write_text(path.read_text().replace('d000037C8', 'd000037C9'))
+    ids = {'vendor_id': '8086', 'product_id': '37c8'}
+    assert named(ids) == {devices.PF}
+    assert named({**ids, 'num_vfs': 2}) == {devices.PF, *vfs}
+    assert named({**ids, 'vgpu_type': '558'}) == {devices.PF, *vfs}
+    program = {'program': '/bin/true'}
+    assert named({**ids, **program}) == {devices.PF, *vfs}
+    assert named({'vendor_id': '10de', **program}) == {devices.GPU}
+
+
+def test_a_glob_does_not_stand_for_vfs(here):
+    """Only a complete address of a PF does, as in Nova."""
+    here._set_numvfs(devices.PF, 2)
+    assert named({'address': '*:01:00.0'}) == {devices.PF}
+    assert named({'address': {'bus': '01', 'function': '0'}}) == {devices.PF}
+
+
+@pytest.mark.parametrize(
+    ('entry', 'expected'),
+    [
+        ({'address': 'mtty'}, True),
+        ({'address': 'm*'}, True),
+        ({'address': '*'}, True),
+        ({'mdev_types': 'mtty-1'}, True),
+        ({'address': '*:*:*.*'}, False),
+        ({'address': {}, 'vendor_id': '8086'}, False),
+        ({'devname': 'eth0'}, False),
+        ({'address': 'ap*'}, False),
+    ],
+)
+def test_mdev_parents_that_are_no_pci_function(here, entry, expected):
+    devices.spec(entry)
+    found = device_spec.load(os_acc.CONF).find_parent('mtty')
+    assert (found is not None) is expected
+
+
+def test_a_ccw_device_is_a_name(clean):
+    devices.spec({'address': '0.0.26ab'})
+    specs = device_spec.load(os_acc.CONF)
+    assert specs.find_parent('0.0.26ab') is not None
+    assert specs.find_parent('0.0.26ac') is None
+
+
+# How a field of a glob may be written: the text, and what it must equal.
+def _field(largest: int) -> st.SearchStrategy[tuple[str, int | None]]:
+    numbers = st.integers(0, largest)
+    return st.one_of(
+        st.sampled_from([('*', None), ('', None), (' * ', None)]),
+        st.builds(
+            lambda number, width, style: (
+                style(f'{number:0{width}x}'),
+                number,
+            ),
+            numbers,
+            st.integers(1, 5),
+            st.sampled_from([str, str.upper, '0x{}'.format, ' {} '.format]),
+        ),
+    )
+
+
+_NUMBERS = st.tuples(
+    st.integers(0, 0xFFFF),
+    st.integers(0, 0xFF),
+    st.integers(0, 0x1F),
+    st.integers(0, 7),
+)
+_GLOBS = st.tuples(_field(0xFFFF), _field(0xFF), _field(0x1F), _field(7))
+
+
+def function(numbers: tuple[int, ...]) -> pci.Function:
+    return pci.Function(
+        '%04x:%02x:%02x.%x' % numbers,
+        '8086',
+        '10d3',
+        0x020000,
+        '',
+        None,
+        frozenset(),
+    )
+
+
+@given(_GLOBS, _NUMBERS, st.integers(0, 2), st.booleans())
+def test_globs(fields, numbers, left_out, dotted):
+    """Each field is a number or anything; fields on the left may be missing.
+
+    :param left_out: how many of the fields before the slot are missing
+    :param dotted: whether there is a dot, and so a function
+    """
+    written = list(fields)
+    for place in range(left_out):
+        written[place] = ('', None)
+    if not dotted:
+        written[3] = ('', None)
+    text = ':'.join(each for each, _ in written[left_out:3])
+    if dotted:
+        text += f'.{written[3][0]}'
+    if not text.strip():
+        return  # refused: see test_malformed_is_a_clear_error
+    spec = spec_entry.read({'address': text})
+    # Most random numbers differ, so take the wanted ones in half the fields.
+    near = tuple(
+        wanted if wanted is not None and place % 2 else number
+        for place, ((_, wanted), number) in enumerate(
+            zip(written, numbers, strict=True)
+        )
+    )
+    same = tuple(
+        number if wanted is None else wanted
+        for (_, wanted), number in zip(written, numbers, strict=True)
+    )
+    for each in (numbers, near, same):
+        expected = all(
+            wanted in (None, number)
+            for (_, wanted), number in zip(written, each, strict=True)
+        )
+        assert spec.matches(function(each)) is expected
+    assert spec.matches(function(same))
+
+
+_PATTERNS = ['', '.*', '0', '0.', '[0-3]', '0a|0b', '(?i)0A$', '^1', '.', '7']
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(['domain', 'bus', 'slot', 'function']),
+        st.sampled_from(_PATTERNS),
+        min_size=1,
+    ),
+    _NUMBERS,
+)
+def test_regular_expressions(patterns, numbers):
+    wanted = function(numbers)
+    domain, bus, rest = wanted.address.split(':')
+    slot, number = rest.split('.')
+    expected = (
+        re.match(patterns.get('domain', ''), domain)
+        and re.match(patterns.get('bus', ''), bus)
+        and re.match(patterns.get('slot', ''), slot)
+        and re.match(patterns.get('function', ''), number)
+    )
+    spec = spec_entry.read({'address': patterns})
+    assert spec.matches(wanted) is bool(expected)
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda children: (
+        st.lists(children, max_size=3)
+        | st.dictionaries(st.text(), children, max_size=3)
+    ),
+    max_leaves=5,
+)
+_KEYS = sorted(
+    {field.name for field in dataclasses.fields(device_spec.Spec)}
+    | {'managed', 'remote_managed'}
+)
+
+
+@given(st.sampled_from(_KEYS), _JSON)
+def test_any_value_is_read_or_refused(key, value):
+    try:
+        spec_entry.read({key: value})
+    except exception.InvalidRequest as err:
+        assert err.kwargs['field'] == key
+
+
+@given(st.text('0123456789abcdefx:.* [-]mt', max_size=20))
+def test_any_address_is_read_or_refused(text):
+    try:
+        spec = spec_entry.read({'address': text})
+    except exception.InvalidRequest as err:
+        assert err.kwargs['field'] == 'address'
+    else:
+        spec.matches(function((0, 1, 2, 3)))
 
 
 @given(st.text(max_size=30))

@@ -30,6 +30,7 @@ from os_acc import bitstream_file
 from os_acc import exception
 from os_acc import objects
 from os_acc.devices import operation_lock
+from os_acc.devices import root_folder
 from os_acc.privileged import programming as privileged
 
 FPGA, VFS = vendor_module.FPGA, vendor_module.VFS
@@ -718,7 +719,7 @@ def test_a_region_is_not_programmed_beside_the_whole(
     if not vfs:
         kernel.write(f'{kernel.pci}/devices/{FPGA}/sriov_numvfs', '0')
     path = tool.bitstream('aes')
-    with open(f'{kernel.pci}/devices/{FPGA}/vendor') as file:
+    with open(root_folder.open_file('programming', FPGA), 'rb') as file:
         fcntl.flock(file, held)
         if goes:
             privileged.check(FPGA, region, path)
@@ -744,7 +745,7 @@ def test_a_region_is_not_programmed_beside_the_whole(
         ('programming', 'none'),
         ('function_file', '/etc/passwd'),
         ('function_file', '../../x'),
-        ('persistent', 'yes'),
+        ('persistent', 'maybe'),
         ('region_type', ''),
     ],
 )
@@ -786,6 +787,14 @@ def test_unplug_where_device_spec_has_changed(kernel, tool):
     os_acc.plug(instance, [request(tool)])
     devices.spec({'address': FPGA, 'num_vfs': 3})
     assert os_acc.unplug(instance) == 1
+
+
+def test_an_entry_that_names_only_a_vf(kernel, tool):
+    """It cannot be programmed, because that takes the entry of its PF."""
+    spec = json.loads(os_acc.CONF.os_acc.device_spec[0])
+    kernel._set_numvfs(FPGA, 2)
+    devices.spec({**spec, 'address': VFS[0]})
+    assert [d.driver for d in os_acc.get_devices()] == ['pci']
 
 
 def test_a_driver_that_does_not_program(kernel, tool):
