@@ -64,6 +64,7 @@ class Service:
             '[os_acc]',
             f'state_path = {self.path}/state',
             'release_timeout = 1',
+            'cleaning_command = true',
             *(f'device_spec = {json.dumps(spec)}' for spec in specs),
             '[os_acc_privileged]',
         ]

@@ -102,9 +102,7 @@ def test_a_function_with_a_vendors_vgpu(here):
 # --- cleaning never hits the host
 
 
-@pytest.mark.parametrize('bind', ['libvirt', 'os-acc'])
-def test_what_the_host_uses_by_now_is_not_cleaned(here, cleaned, bind):
-    devices.spec({'address': devices.DISK, 'bind': bind})
+def test_what_the_host_uses_by_now_is_not_cleaned(here, cleaned):
     instance = devices.instance()
     os_acc.plug(instance, [devices.pci(devices.DISK)])
     here.reboot()
@@ -530,26 +528,26 @@ def test_who_made_the_vfs_is_not_forgotten(here):
 def test_what_somebody_else_has_bound_since_is_left_as_it_is(here):
     here.add_driver(VF_DRIVER)
     instance = devices.instance()
-    os_acc.plug(instance, [devices.pci(devices.DISK)])
-    here.write(str(here.pci / 'drivers/vfio-pci/unbind'), devices.DISK)
-    path = here.pci / 'devices' / devices.DISK
+    os_acc.plug(instance, [devices.pci(devices.GPU)])
+    here.write(str(here.pci / 'drivers/vfio-pci/unbind'), devices.GPU)
+    path = here.pci / 'devices' / devices.GPU
     here.write(f'{path}/driver_override', VF_DRIVER)
-    here.write(str(here.pci / 'drivers_probe'), devices.DISK)
+    here.write(str(here.pci / 'drivers_probe'), devices.GPU)
     assert os_acc.unplug(instance) == 1
-    assert here.driver_of(devices.DISK) == VF_DRIVER
+    assert here.driver_of(devices.GPU) == VF_DRIVER
     # This one was not written by os-acc.
     assert (path / 'driver_override').read_text() == f'{VF_DRIVER}\n'
 
 
 def test_an_override_of_ours_that_somebody_else_left_is_undone(here):
     instance = devices.instance()
-    os_acc.plug(instance, [devices.pci(devices.DISK)])
-    here._unbind(devices.DISK)
+    os_acc.plug(instance, [devices.pci(devices.GPU)])
+    here._unbind(devices.GPU)
     here.add_driver(VF_DRIVER)
-    here._bind(devices.DISK, VF_DRIVER)
+    here._bind(devices.GPU, VF_DRIVER)
     assert os_acc.unplug(instance) == 1
-    assert here.driver_of(devices.DISK) == VF_DRIVER
-    path = here.pci / 'devices' / devices.DISK
+    assert here.driver_of(devices.GPU) == VF_DRIVER
+    path = here.pci / 'devices' / devices.GPU
     assert (path / 'driver_override').read_text() == '(null)\n'
 
 
