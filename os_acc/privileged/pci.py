@@ -95,32 +95,6 @@ def take(
     )
 
 
-@context.entry
-def hand_out(address: str, seconds: float) -> None:
-    """Check that a function that the operator has bound can be emptied.
-
-    take() does so for the functions that os-acc binds.
-
-    :raises DeviceError: if it stores data and cannot be emptied, or is not
-        bound to VFIO
-    """
-    function = arguments.function(address)
-    seconds = arguments.seconds(seconds)
-
-    def act() -> None:
-        with operation_lock.held(function.path, seconds / 2):
-            now = pci.get(address)
-            if not vfio.is_bound(now):
-                raise exception.DeviceError(
-                    device=f'PCI function {address}',
-                    reason=f'it is bound to {now.driver or "no driver"}, not '
-                    'to VFIO',
-                )
-            storage.hand_out(now)
-
-    waiting.at_most(act, seconds, f'PCI function {address} to be checked')
-
-
 def _check_available(
     address: str, siblings: Sequence[str], instance_uuid: str
 ) -> None:
@@ -256,12 +230,6 @@ def _bind_to_clean(
         f'PCI function {address} to be bound to {module}',
     )
     return pci.get(address)
-
-
-@context.entry
-def cleaning_progress(address: str) -> tuple[float | None, str] | None:
-    """How far clean() is with emptying a function; None: not at work."""
-    return storage.progress(arguments.function(address).address)
 
 
 @context.entry

@@ -25,7 +25,7 @@ def place(kernel):
     kernel.add_function(UNNAMED)
     devices.spec(
         {'address': devices.PF, 'num_vfs': 4},
-        {'address': '0000:0[1-6]:00.*'},
+        {'address': {'domain': '0000', 'bus': '0[1-6]', 'slot': '00'}},
         {'address': 'mtty'},
     )
     # What an administrator has set up.

@@ -140,9 +140,10 @@ class Claims:
     def bind(self, van: objects.VAN) -> None:
         """Bind a VAN's function to VFIO, unless libvirt or the operator does.
 
-        :raises: as privileged.pci.take and privileged.pci.hand_out
+        :raises: as privileged.pci.take and privileged.storage_calls.hand_out
         """
         from os_acc.privileged import pci as privileged
+        from os_acc.privileged import storage_calls
 
         address = allocation.address_of(van)
         function, bind = pci.get(address), van.driver_data[release.BIND]
@@ -161,7 +162,7 @@ class Claims:
                 'PCI function %s is bound to %s', address, name
             )
         elif bind == device_spec.BIND_NONE and storage.is_storage(function):
-            privileged.hand_out(address, CONF.os_acc.device_timeout)
+            storage_calls.hand_out(address, CONF.os_acc.device_timeout)
         self._reserve_later(van, function)
 
     def give_back(self, van: objects.VAN) -> None:

@@ -173,7 +173,7 @@ def _progress(van: objects.VAN, function: pci.Function) -> Iterator[None]:
     if not storage.is_storage(function):
         yield
         return
-    from os_acc.privileged import pci as privileged
+    from os_acc.privileged import storage_calls
 
     done = threading.Event()
 
@@ -181,7 +181,7 @@ def _progress(van: objects.VAN, function: pci.Function) -> Iterator[None]:
         while not done.wait(_REPORT_EVERY):
             # The clean-up itself reports what is wrong with the daemon.
             with contextlib.suppress(exception.ExceptionBase):
-                now = privileged.cleaning_progress(function.address)
+                now = storage_calls.cleaning_progress(function.address)
                 if now is not None and not done.is_set():
                     van.report_progress(*now)
 
