@@ -157,6 +157,15 @@ def test_deallocated_blocks_are_empty(drive):
     assert empty().empty == 4096
 
 
+def test_blocks_that_are_too_large_are_said_to_be_unverified(drive):
+    drive.namespaces[4] = nvme_model.Namespace(blocks=4, size=1 << 16)
+    drive.namespaces[4].fill()
+    result = empty()
+    assert result.unread == (4,)
+    assert 'because a block is too large: namespaces 4' in str(result)
+    assert left(drive) == []
+
+
 @pytest.mark.parametrize('mdts', [0, 1, 3])
 def test_transfers_are_no_larger_than_the_controller_takes(drive, mdts):
     drive.mdts = mdts

@@ -336,10 +336,12 @@ class TestBetweenTenants:
         os_acc.unplug(plug())
         assert here.snapshot() == before
 
-    def test_it_counts_as_free(self, here, drive):
+    def test_it_counts_as_free(self, here, drive, run):
         os_acc.unplug(plug())
         found = {d.address: d.handles_free for d in os_acc.get_devices()}
         assert found[devices.DISK] == 1
+        result = run('device', 'show', devices.DISK, '-f', 'json')
+        assert result.json['Status'] == 'free; it stays bound to vfio-pci'
 
     def test_device_free_gives_it_back(self, here, drive, run):
         before = here.snapshot()

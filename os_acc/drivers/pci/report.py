@@ -144,6 +144,11 @@ def status(
             text = f'the host uses it, so it is never given out: {found.text}'
             return verdict, text, advice if specs.entries else ''
         return verdict, found.text, advice
+    between = (
+        spec.between_tenants if spec else None
+    ) or by.config.between_tenants
+    if vfio.is_bound(function) and between == device_spec.BETWEEN_VFIO:
+        return finding.OK, f'free; it stays bound to {function.driver}', ''
     if vfio.is_bound(function) and bind != device_spec.BIND_NONE:
         return (
             bad,

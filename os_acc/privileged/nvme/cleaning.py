@@ -262,9 +262,10 @@ class _Drive:
         )
         self._wait_sanitized(deadline, tell)
         state, _ = self._sanitize_state()
-        if state == commands.SANITIZE_FAILED:
+        if state not in commands.SANITIZED:
             raise exception.CleaningFailed(
-                device=self._device, reason='Sanitize has failed'
+                device=self._device,
+                reason=f'Sanitize has failed (status {state})',
             )
         name = 'block' if action == commands.SANITIZE_BLOCK else 'crypto'
         return f'Sanitize ({name} erase)'

@@ -39,7 +39,8 @@ ERASE_USER_DATA, ERASE_CRYPTOGRAPHIC = 1, 2
 SANITIZE_BLOCK, SANITIZE_CRYPTO = 2, 4
 
 # Sanitize Status, bits 2:0: Base 5.16.1.22
-SANITIZING, SANITIZE_FAILED = 2, 3
+SANITIZING = 2
+SANITIZED = (1, 4)  # 4: without deallocating the blocks
 
 
 @dataclasses.dataclass(frozen=True)

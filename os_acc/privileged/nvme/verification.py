@@ -44,12 +44,14 @@ class Emptied:
     :ivar empty: blocks that read as one repeated byte, or are deallocated
     :ivar changed: blocks that hold something else than before
     :ivar unknown: blocks that hold something, and could not be read before
+    :ivar unread: namespaces whose blocks are too large to be read here
     """
 
     how: str
     empty: int
     changed: int
     unknown: int
+    unread: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         text = f'{self.how}; of the blocks that were read back, {self.empty} '
@@ -61,6 +63,9 @@ class Emptied:
                 f', {self.unknown} hold content that could not be compared '
                 'with what was there before'
             )
+        if self.unread:
+            text += '; not verified, because a block is too large: namespaces '
+            text += ', '.join(map(str, self.unread))
         return text
 
 
@@ -112,7 +117,16 @@ class Verification:
                     reason=f'{how} succeeded, but block {place[1]} of '
                     f'namespace {place[0]} reads as before',
                 )
-        return Emptied(how, empty, changed, unknown)
+        return Emptied(how, empty, changed, unknown, tuple(self._unread))
+
+    @property
+    def _unread(self) -> list[int]:
+        return [
+            n for n, each in self._there.items() if not self._at_once(each)
+        ]
+
+    def _at_once(self, namespace: commands.Namespace) -> int:
+        return self._controller.blocks_at_once(namespace, self._largest)
 
     def _blocks(self, strict: bool) -> Iterator[tuple[tuple[int, int], bytes]]:
         """Read blocks at both ends of each namespace and in between.
@@ -123,9 +137,8 @@ class Verification:
             that is deallocated
         """
         for nsid, namespace in self._there.items():
-            at_once = self._controller.blocks_at_once(namespace, self._largest)
+            at_once = self._at_once(namespace)
             if not at_once:
-                # A block with its metadata is larger than the memory.
                 continue
             size = namespace.transfer_size
             for start, number in _places(namespace, at_once):
