@@ -26,7 +26,7 @@ from os_acc.devices import spec_values
 #: The fields of a PCI address with their largest values: Nova's limits.
 LARGEST = {'domain': 0xFFFF, 'bus': 0xFF, 'slot': 0x1F, 'function': 0x7}
 
-_ANY = '*'
+_ANY, _ANY_REGEX = '*', '.*'
 _SYNTAX = (
     '[[[domain:]bus:]slot][.function] in hex digits, such as 0000:3b:00.0 or '
     '*:3b:00.*; or an object with regular expressions for domain, bus, slot '
@@ -42,30 +42,32 @@ _SLOT = re.compile(
 class Address:
     """Which devices an entry names by their addresses or names.
 
-    :ivar fields: a regular expression for the start of each field of a PCI
-        address, in the order of LARGEST; None: it names no PCI function
     :ivar complete: the PCI address, if the entry leaves nothing open. If a PF
         is there, the entry names its VFs too
+    :ivar fields: else the fields of a PCI address that are not open: the place
+        in LARGEST, and a regular expression for the start of the field; None:
+        the entry names no PCI function
     :ivar name: a glob over names of parents of mediated devices that are no
         PCI functions; None: it names none of them
     """
 
-    fields: tuple[re.Pattern[str], ...] | None
     complete: str | None = None
+    fields: tuple[tuple[int, re.Pattern[str]], ...] | None = None
     name: str | None = None
 
     def names(self, function: pci.Function) -> bool:
         """Whether it names a PCI function, by itself or as a VF of its PF."""
-        if self.fields is None:
-            return False
-        if all(
-            pattern.match(field)
-            for pattern, field in zip(
-                self.fields, re.split('[:.]', function.address), strict=True
+        if self.complete is not None:
+            return (
+                self.complete == function.address
+                or self.complete == function.physfn
             )
-        ):
-            return True
-        return self.complete is not None and self.complete == function.physfn
+        if not self.fields:
+            return self.fields is not None
+        parts = function.address.replace('.', ':').split(':')
+        return all(
+            pattern.match(parts[place]) for place, pattern in self.fields
+        )
 
     def names_parent(self, name: str) -> bool:
         """Whether it names a parent of mdevs that is no PCI function."""
@@ -73,7 +75,7 @@ class Address:
 
 
 #: Every device. This is what an entry without an address names.
-ANY = Address((re.compile(''),) * len(LARGEST), name=_ANY)
+ANY = Address(fields=(), name=_ANY)
 
 
 def read(key: str, value: Any) -> Address:
@@ -93,7 +95,7 @@ def read(key: str, value: Any) -> Address:
     if value.strip() == _ANY:
         return ANY
     if ':' not in value and not _SLOT.fullmatch(value):
-        return Address(None, name=value.strip())
+        return Address(name=value.strip())
     return _glob(key, value)
 
 
@@ -118,9 +120,14 @@ def _glob(key: str, value: str) -> Address:
                 f"'*': {part.strip()!r} is not",
             )
         fields.append(f'{number:0{len(f"{largest:x}")}x}')
+    if _ANY not in fields:
+        return Address('{}:{}:{}.{}'.format(*fields))
     return Address(
-        tuple(re.compile('' if f == _ANY else f'{f}$') for f in fields),
-        None if _ANY in fields else '{}:{}:{}.{}'.format(*fields),
+        fields=tuple(
+            (place, re.compile(f'{field}$'))
+            for place, field in enumerate(fields)
+            if field != _ANY
+        )
     )
 
 
@@ -136,18 +143,22 @@ def _regexes(key: str, value: dict[str, Any]) -> Address:
             value,
             f'only the fields {", ".join(LARGEST)}, not {unknown[0]!r}',
         )
-    patterns = {}
-    for name in LARGEST:
-        text = value.get(name, '.*')
+    patterns = []
+    for place, name in enumerate(LARGEST):
+        text = value.get(name, _ANY_REGEX)
         try:
-            patterns[name] = re.compile(text)
-        except (re.error, TypeError) as err:
+            patterns.append((place, re.compile(text)))
+        except (re.error, TypeError, OverflowError) as err:
             spec_values.refuse(
                 key, value, f'a regular expression as {name} ({err})'
             )
-    texts = {name: pattern.pattern for name, pattern in patterns.items()}
-    complete = '{domain}:{bus}:{slot}.{function}'.format(**texts)
+    complete = '{}:{}:{}.{}'.format(*(p.pattern for _, p in patterns))
+    if pci.is_address(complete):
+        return Address(complete)
     return Address(
-        tuple(patterns.values()),
-        complete if pci.is_address(complete) else None,
+        fields=tuple(
+            (place, pattern)
+            for place, pattern in patterns
+            if pattern.pattern != _ANY_REGEX
+        )
     )

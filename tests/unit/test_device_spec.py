@@ -35,7 +35,8 @@ def here(kernel):
 
 def named(*entries) -> set[str]:
     """The functions that a device_spec names."""
-    devices.spec(*entries)
+    texts = [json.dumps(entry).replace('$', '$$') for entry in entries]
+    os_acc.CONF.set_override('device_spec', texts, 'os_acc')
     specs = device_spec.load(os_acc.CONF)
     return {
         f.address for f in pci_scan.functions() if specs.find(f) is not None
@@ -139,6 +140,7 @@ def test_managed_is_novas_word_for_bind(clean, entry, bind):
         ('{"address": {"func": "0"}}', 'address'),
         ('{"address": {"bus": 2}}', 'address'),
         ('{"address": {"bus": null}}', 'address'),
+        ('{"address": {"bus": "0{99999999999}"}}', 'address'),
         ('{"devname": "../eth0"}', 'devname'),
         ('{"devname": ".."}', 'devname'),
         ('{"devname": "sixteen-letters-"}', 'devname'),
@@ -262,6 +264,27 @@ def test_mdev_parents_that_are_no_pci_function(here, entry, expected):
     devices.spec(entry)
     found = device_spec.load(os_acc.CONF).find_parent('mtty')
     assert (found is not None) is expected
+
+
+@pytest.mark.parametrize(
+    ('address', 'expected'),
+    [
+        ('*', True),
+        ('*:e1:00.0', True),
+        ({'domain': '10000'}, True),
+        (
+            {'domain': '10000', 'bus': 'e1', 'slot': '00', 'function': '0'},
+            True,
+        ),
+        ('1000:e1:00.*', False),
+        ('1000:e1:00.0', False),
+        ({'domain': '1000$'}, False),
+    ],
+)
+def test_a_domain_that_nova_does_not_know(kernel, address, expected):
+    """Domains of Intel's VMD begin at 10000."""
+    kernel.add_function('10000:e1:00.0')
+    assert bool(named({'address': address})) is expected
 
 
 def test_a_ccw_device_is_a_name(clean):
