@@ -41,7 +41,7 @@ class Emptied:
     """What was done, and what was verified.
 
     :ivar how: the command that erased
-    :ivar empty: blocks that read as one repeated byte, or are deallocated
+    :ivar empty: blocks that are filled with 00h or FFh, or deallocated
     :ivar changed: blocks that hold something else than before
     :ivar unknown: blocks that hold something, and could not be read before
     :ivar unread: namespaces whose blocks are too large to be read here
@@ -72,7 +72,7 @@ class Emptied:
 class Verification:
     """Blocks of all namespaces, as they were before the erase.
 
-    After the erase a block passes if it reads as one repeated byte, if the
+    After the erase a block passes if it is filled with 00h or FFh, if the
     controller says that it is deallocated, or if it holds something else than
     before: after a cryptographic erase the content is undefined. If a block
     could not be read before, the last of these is unknown.
@@ -101,11 +101,7 @@ class Verification:
         """
         empty = changed = unknown = 0
         for place, data in self._blocks(strict=True):
-            if (
-                not data
-                or data.strip(b'\0') == b''
-                or data.strip(b'\xff') == b''
-            ):
+            if any(not data.strip(byte) for byte in _EMPTY):
                 empty += 1
             elif place not in self._before:
                 unknown += 1
