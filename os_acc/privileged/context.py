@@ -74,7 +74,7 @@ _T = TypeVar('_T')
 class _Context(priv_context.PrivContext):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._starting = threading.Lock()
+        self._starting = threading.RLock()
 
     def start(
         self, method: priv_context.Method = priv_context.Method.ROOTWRAP
@@ -97,7 +97,7 @@ class _Context(priv_context.PrivContext):
 
     def after_fork_in_child(self) -> None:
         """Forget the parent's daemon and threads."""
-        self._starting = threading.Lock()
+        self._starting = threading.RLock()
         self.start_lock = threading.Lock()
         channel, self.channel = self.channel, None
         if channel is not None:
@@ -250,6 +250,8 @@ _forking = threading.local()
 
 
 def _before_fork() -> None:
+    # Python ignores an exception of this hook and forks all the same.
+    _forking.ready = False
     _forking.ready = pctxt.before_fork()
 
 

@@ -65,9 +65,8 @@ def take(
         arguments.refuse(
             'driver', driver, modules.vfio_driver(function.modalias)
         )
-    if device_spec.load(cfg.CONF).check(function).bind == (
-        device_spec.BIND_NONE
-    ):
+    spec = device_spec.load(cfg.CONF).check(function)
+    if spec.bind == device_spec.BIND_NONE:
         arguments.refuse(
             'address',
             address,

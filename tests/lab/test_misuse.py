@@ -46,10 +46,21 @@ NO_ENTRIES = (
 )
 
 
+def run(*command: object) -> None:
+    subprocess.run([str(word) for word in command], check=True, timeout=120)
+
+
 @pytest.fixture
-def place(mounted_nvme, nic_up, mtty):
+def place(tmp_path_factory, nic_up, mtty):
     """What an administrator has set up on the host."""
+    # Not mounted_nvme: it mounts the disk over the service's folder.
+    folder = tmp_path_factory.mktemp('mounted')
+    disk = lab_devices.NVME_DISK
+    (block,) = PF.with_name(disk).glob('nvme/nvme*/nvme*n1')
     with contextlib.ExitStack() as stack:
+        run('mkfs.ext2', '-q', '-F', f'/dev/{block.name}')
+        run('mount', f'/dev/{block.name}', folder)
+        stack.callback(run, 'umount', folder)
         plain = lab_devices.PLAIN
         before = vfio.Binding.of(pci.get(plain))
         vfio.bind(plain, 'vfio-pci', 60)
@@ -63,9 +74,8 @@ def place(mounted_nvme, nic_up, mtty):
             stack.callback((PF / name).write_text, later)
         path = pci.get(lab_devices.SHARED_NIC).path
         (interface,) = os.listdir(f'{path}/net')
-        link = ['ip', 'link', 'set', interface]
-        subprocess.run([*link, 'up'], check=True, timeout=60)
-        stack.callback(subprocess.run, [*link, 'down'], check=True)
+        run('ip', 'link', 'set', interface, 'up')
+        stack.callback(run, 'ip', 'link', 'set', interface, 'down')
         kind = mtty / 'mdev_supported_types/mtty-1'
         (kind / 'create').write_text(misuse.INSTANCE)
         stack.callback(
@@ -77,8 +87,8 @@ def place(mounted_nvme, nic_up, mtty):
         yield misuse.Place(
             bound=plain,
             bound_ids=lab_devices.EXPECTED[plain][0],
-            disk=mounted_nvme,
-            disk_ids=lab_devices.EXPECTED[mounted_nvme][0],
+            disk=disk,
+            disk_ids=lab_devices.EXPECTED[disk][0],
             nic=nic_up,
             nic_ids=lab_devices.EXPECTED[nic_up][0],
             bridge=lab_devices.BRIDGE,

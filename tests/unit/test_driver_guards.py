@@ -187,6 +187,7 @@ def test_wrong_handle_types(host, odd, types, text):
 @pytest.fixture
 def run(host, odd, capsys, monkeypatch):
     monkeypatch.setattr(context, 'whoami', lambda: (0, []))
+    monkeypatch.setattr(context, 'check_folder', lambda: None)
     path = os_acc.CONF.os_acc.state_path
     return command.Command(path, capsys, monkeypatch)
 

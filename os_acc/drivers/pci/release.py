@@ -105,6 +105,13 @@ def give_back(van: objects.VAN, keep: bool = False) -> None:
         address, function.ids, conf.device_timeout
     ):
         _check_given_back(function, before)
+        logger.info(
+            'PCI function %s was given back already: its driver is %s; it was '
+            '%s when it was taken',
+            address,
+            function.driver or 'none',
+            before or 'none',
+        )
 
 
 def _check_given_back(function: pci.Function, before: str | None) -> None:
