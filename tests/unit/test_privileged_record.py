@@ -31,7 +31,7 @@ from os_acc.privileged import pci as privileged_pci
 from os_acc.privileged import record
 
 INSTANCE = str(uuid.uuid4())
-DISK, IDS = devices.DISK, '1b36:0010'
+CARD, IDS = devices.NIC, '8086:10d3'
 VF, VF_IDS = devices.VFS[0], '8086:37c8'
 VGPU = '0000:43:00.4'
 
@@ -44,7 +44,7 @@ def here(kernel):
     return kernel
 
 
-def take(address=DISK) -> str:
+def take(address=CARD) -> str:
     return privileged_pci.take(address, 'vfio-pci', [], INSTANCE, 2.0)
 
 
@@ -96,8 +96,8 @@ def test_take_that_is_interrupted_is_undone(here, again):
     for _ in crash_everywhere(here, take):
         if again:
             take()
-            assert here.driver_of(DISK) == 'vfio-pci'
-        assert privileged_pci.give_back(DISK, IDS, 2.0)
+            assert here.driver_of(CARD) == 'vfio-pci'
+        assert privileged_pci.give_back(CARD, IDS, 2.0)
         assert here.snapshot() == before
         assert records(here) == []
 
@@ -106,21 +106,21 @@ def test_take_that_is_interrupted_is_undone(here, again):
 @pytest.mark.parametrize('override', ['(null)', 'other'])
 def test_a_give_back_that_is_interrupted_is_finished(here, again, override):
     here.write_file(
-        f'sys/bus/pci/devices/{DISK}/driver_override', f'{override}\n'
+        f'sys/bus/pci/devices/{CARD}/driver_override', f'{override}\n'
     )
     before = here.snapshot()
     take()
     for died in crash_everywhere(
-        here, lambda: privileged_pci.give_back(DISK, IDS, 2.0)
+        here, lambda: privileged_pci.give_back(CARD, IDS, 2.0)
     ):
         if again == 'take':
             take()
         left = died or again == 'take'
-        assert privileged_pci.give_back(DISK, IDS, 2.0) == left
+        assert privileged_pci.give_back(CARD, IDS, 2.0) == left
         assert here.snapshot() == before
         assert records(here) == []
         # Nothing is left to do.
-        assert not privileged_pci.give_back(DISK, IDS, 2.0)
+        assert not privileged_pci.give_back(CARD, IDS, 2.0)
         take()
 
 
@@ -169,41 +169,41 @@ def test_a_give_back_after_the_journal_was_lost(here):
     before = here.snapshot()
     take()
     take()
-    privileged_pci.give_back(DISK, IDS, 2.0)
+    privileged_pci.give_back(CARD, IDS, 2.0)
     assert here.snapshot() == before
 
 
 def test_somebody_else_has_bound_it_between_two_takes(here):
     take()
     here.add_driver('other')
-    here._unbind(DISK)
-    here.write(str(here.pci / f'devices/{DISK}/driver_override'), '\n')
-    here._bind(DISK, 'other')
+    here._unbind(CARD)
+    here.write(str(here.pci / f'devices/{CARD}/driver_override'), '\n')
+    here._bind(CARD, 'other')
     take()
-    assert here.driver_of(DISK) == 'vfio-pci'
+    assert here.driver_of(CARD) == 'vfio-pci'
     here._allowed = lambda address, driver: True
-    privileged_pci.give_back(DISK, IDS, 2.0)
-    assert here.driver_of(DISK) == 'other'
+    privileged_pci.give_back(CARD, IDS, 2.0)
+    assert here.driver_of(CARD) == 'other'
 
 
 def test_vans_of_an_earlier_version_are_an_error_with_a_remedy(here):
     """They have no record. Root changes nothing."""
     instance = devices.instance()
-    os_acc.plug(instance, [devices.pci(DISK)])
-    record.functions.delete(DISK)
+    os_acc.plug(instance, [devices.pci(CARD)])
+    record.functions.delete(CARD)
     with pytest.raises(exception.UnplugException, match='no record') as caught:
         os_acc.unplug(instance)
-    assert here.driver_of(DISK) == 'vfio-pci'
+    assert here.driver_of(CARD) == 'vfio-pci'
     # The error says which commands root has to run.
     bus = f'{here.sys}/bus/pci'
     for text, path in (
-        ('', f'{bus}/devices/{DISK}/driver_override'),
-        (DISK, f'{bus}/drivers/vfio-pci/unbind'),
-        (DISK, f'{bus}/drivers_probe'),
+        ('', f'{bus}/devices/{CARD}/driver_override'),
+        (CARD, f'{bus}/drivers/vfio-pci/unbind'),
+        (CARD, f'{bus}/drivers_probe'),
     ):
         assert ' '.join(f'echo {text} > {path}'.split()) in str(caught.value)
         here.write(path, text or '\n')
-    assert here.driver_of(DISK) == 'nvme'
+    assert here.driver_of(CARD) == 'e1000e'
     assert len(os_acc.recover().released) == 1
 
 
@@ -231,10 +231,10 @@ def test_a_record_of_another_boot_does_not_count(here):
 
 def test_another_device_at_the_address(here):
     take()
-    path = here.pci / 'devices' / DISK / 'modalias'
-    path.write_text(path.read_text().replace('d00000010', 'd00000099'))
-    assert not privileged_pci.give_back(DISK, '1b36:0099', 2.0)
-    assert here.driver_of(DISK) == 'vfio-pci'
+    path = here.pci / 'devices' / CARD / 'modalias'
+    path.write_text(path.read_text().replace('d000010D3', 'd00000099'))
+    assert not privileged_pci.give_back(CARD, '8086:0099', 2.0)
+    assert here.driver_of(CARD) == 'vfio-pci'
 
 
 def test_vfs_that_somebody_else_made_instead_stay(here):
@@ -383,7 +383,7 @@ def test_take_asks_what_libvirt_domains_have(here):
 
 
 def test_take_binds_nothing_that_the_operator_binds(here):
-    devices.spec({'address': DISK, 'bind': 'none'})
+    devices.spec({'address': CARD, 'bind': 'none'})
     with pytest.raises(exception.InvalidRequest, match='bind = none'):
         take()
 
@@ -410,11 +410,11 @@ def test_the_step_that_takes_too_long_is_named(here):
     ):
         os_acc.plug(instance, [devices.pci(devices.GPU)])
     del here._allowed
-    os_acc.plug(instance, [devices.pci(DISK)])
+    os_acc.plug(instance, [devices.pci(CARD)])
     here._explicit_bind = lambda address, driver: None
     with pytest.raises(
         exception.UnplugException,
-        match=f'driver nvme to bind PCI function {DISK} again',
+        match=f'driver e1000e to bind PCI function {CARD} again',
     ):
         os_acc.unplug(instance)
     del here._explicit_bind
@@ -487,18 +487,18 @@ def test_nobody_else_can_open_what_is_in_it(here):
 @pytest.mark.parametrize('name', ['', '/vendor'])
 def test_a_lock_that_any_user_can_hold_does_not_matter(here, name):
     """flock(2) on a folder or file of sysfs takes no privilege."""
-    fd = os.open(f'{here.pci}/devices/{DISK}{name}', os.O_RDONLY)
+    fd = os.open(f'{here.pci}/devices/{CARD}{name}', os.O_RDONLY)
     fcntl.flock(fd, fcntl.LOCK_EX)
     assert take() == 'vfio-pci'
-    assert privileged_pci.give_back(DISK, IDS, 2.0)
+    assert privileged_pci.give_back(CARD, IDS, 2.0)
     os.close(fd)
 
 
 def test_a_link_in_the_place_of_a_lock(here, tmp_path):
-    path = f'{here.pci}/devices/{DISK}'
+    path = f'{here.pci}/devices/{CARD}'
     with operation_lock.held(path, 1.0):
         pass
-    lock = f'{root_folder.PATH}/locks/{DISK}'
+    lock = f'{root_folder.PATH}/locks/{CARD}'
     os.unlink(lock)
     os.symlink(tmp_path / 'elsewhere', lock)
     with pytest.raises(exception.PrivilegeError, match=os.strerror(40)):
@@ -519,11 +519,11 @@ def test_names_that_are_paths(here, name):
 def test_a_record_that_cannot_be_read(here, text):
     """Nothing is done on the strength of it."""
     take()
-    path = f'{root_folder.PATH}/functions/{DISK}'
+    path = f'{root_folder.PATH}/functions/{CARD}'
     with open(path, encoding='utf-8') as file:
         boot_id = json.load(file)['boot_id']
     with open(path, 'w', encoding='utf-8') as file:
         file.write(text.replace('BOOT', boot_id))
     with pytest.raises(exception.PrivilegeError, match=path):
-        privileged_pci.give_back(DISK, IDS, 2.0)
-    assert here.driver_of(DISK) == 'vfio-pci'
+        privileged_pci.give_back(CARD, IDS, 2.0)
+    assert here.driver_of(CARD) == 'vfio-pci'
