@@ -66,7 +66,7 @@ def refusal(function: pci.Function, bind: str) -> str | None:
             'os-acc itself can empty only NVMe drives: set [os_acc] '
             'cleaning_command to a command that empties it'
         )
-    if others := _others(function):
+    if others := group_mates(function):
         return (
             'it stores data, and the built-in cleaning of NVMe drives cannot '
             'use it, because it shares its IOMMU group with '
@@ -76,8 +76,13 @@ def refusal(function: pci.Function, bind: str) -> str | None:
     return None
 
 
-def _others(function: pci.Function) -> list[str]:
-    """The other members of its IOMMU group, without bridges."""
+def group_mates(function: pci.Function) -> list[str]:
+    """The other members of a function's IOMMU group, without bridges.
+
+    If there are any, os-acc itself cannot empty the function: to open it,
+    VFIO takes the whole group from the drivers of the host, and the kernel
+    binds no member to one meanwhile.
+    """
     found = []
     for name in pci.group_members(function.iommu_group or ''):
         other = pci.find(name) if pci.is_address(name) else None

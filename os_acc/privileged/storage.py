@@ -70,7 +70,9 @@ def empty(function: pci.Function) -> None:
         return
     address, device = function.address, f'PCI function {function.address}'
     reason: object = 'os-acc itself can empty only NVMe drives'
-    if storage.is_nvme(function):
+    if mates := storage.group_mates(function):
+        reason = f'it shares its IOMMU group with {", ".join(mates)}'
+    elif storage.is_nvme(function):
 
         def tell(fraction: float | None, text: str) -> None:
             _progress[address] = fraction, text

@@ -161,6 +161,9 @@ def test_a_group_that_is_shared(here):
     here.add_function('0000:08:00.1', '8086:10d3', 0x020000, group=70)
     err = refusal('0000:08:00.0')
     assert 'shares its IOMMU group with 0000:08:00.1' in str(err)
+    os_acc.CONF.set_override('cleaning_command', 'true', 'os_acc')
+    os_acc.unplug(plug('0000:08:00.0'))
+    assert here.drives.at('0000:08:00.0').opened == 0
 
 
 def test_a_bridge_in_the_group_does_not_matter(here):
