@@ -76,14 +76,17 @@ class Tenant:
             number = min(self.at_once, self.namespace.blocks - block)
             self.write(
                 block,
-                b''.join(
-                    (SECRET + b'%d ' % (block + n) * size)[:size]
-                    for n in range(number)
-                ),
+                b''.join(pattern(block + n, size) for n in range(number)),
             )
         self.write(0, partition_table(self.namespace))
         # The label of an LVM physical volume is in one of four sectors.
-        self.write(1, (b'LABELONE' + SECRET * size)[:size])
+        self.write(1, b'LABELONE' + pattern(1, size - 8))
+
+
+def pattern(block: int, size: int) -> bytes:
+    """What a block is filled with; it is another one in each block."""
+    own = SECRET + b'%d ' % block
+    return (own * (size // len(own) + 1))[:size]
 
 
 def partition_table(namespace: commands.Namespace) -> bytes:
