@@ -43,7 +43,8 @@ def initialize(reset: bool = False, read_only: bool = False) -> None:
 
     Call it once per process, after oslo.config has read its files and before
     any other call. If the process forks afterwards, both the parent and the
-    child may use os_acc.
+    child may use os_acc. If device_spec offers devices, the privileged daemon
+    is started in a background thread.
 
     :param reset: True: load and open everything again, even if initialize()
         was called before; no other call may be running
@@ -65,6 +66,7 @@ def initialize(reset: bool = False, read_only: bool = False) -> None:
         made = host.Host.open(CONF, read_only)
         try:
             if not read_only:
+                made.start_daemon()
                 recovery.recover(made)
         except BaseException:
             made.close()

@@ -152,6 +152,18 @@ class DriverBase(extension.ExtensionBase, abc.ABC):
             reason=f'driver {self.name!r} does not program it',
         )
 
+    def free_device(self, address: str) -> list[str]:
+        """Give a device back to the host that stays prepared between VANs.
+
+        ``os-acc device free`` calls it. The default does nothing.
+
+        :param address: of an attach handle
+        :returns: a clause for each thing that was done; empty if there was
+            nothing to do, or the driver does not handle such a device
+        :raises DeviceBusy: if a VAN has the device
+        """
+        return []
+
     def lock(
         self, device: str, timeout: float | None = None
     ) -> AbstractContextManager[None]:

@@ -19,6 +19,7 @@ from os_acc import journal as journal_module
 from os_acc import loader
 from os_acc import locking
 from os_acc import opts
+from os_acc.devices import device_spec
 
 
 class Host:
@@ -75,6 +76,17 @@ class Host:
         """
         if self.read_only:
             raise exception.ReadOnly(call=call)
+
+    def start_daemon(self) -> None:
+        """Start the privileged daemon in a thread, if devices are offered."""
+        try:
+            offered = device_spec.load(self.conf).entries
+        except exception.InvalidRequest:
+            return  # every call that needs the option raises this error
+        if offered:
+            from os_acc.privileged import context
+
+            context.start_in_background()
 
     def close(self) -> None:
         """Close the journal."""

@@ -122,7 +122,9 @@ OPTS = [
         help='Command that cleans a device between two tenants. It is run as '
         'root without a shell; {address} stands for the PCI address, or the '
         'UUID of a mediated device. If it fails, the VAN stays in state '
-        'error and no other instance gets the device.',
+        'error and no other instance gets the device. A function that stores '
+        'data (PCI class 01) is given out only if this is set, or if it is an '
+        'NVMe drive that os-acc itself can empty.',
     ),
     cfg.FloatOpt(
         'cleaning_timeout',
@@ -130,6 +132,15 @@ OPTS = [
         min=0.1,
         help='Seconds that cleaning_command may take. Then it is killed, '
         'with all processes that it started.',
+    ),
+    cfg.FloatOpt(
+        'storage_cleaning_timeout',
+        default=14400.0,
+        min=1,
+        max=86400,
+        help='Seconds that emptying one NVMe drive may take, by Sanitize or '
+        'Format NVM. Then the VAN goes to state error. The drive is emptied '
+        'again when os-acc releases the VAN again.',
     ),
     cfg.FloatOpt(
         'program_timeout',

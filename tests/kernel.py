@@ -24,12 +24,16 @@ import shutil
 from typing import Any
 import uuid
 
+import nvme_model
+
 from os_acc.devices import libvirt_domains
 from os_acc.devices import modules
+from os_acc.devices import root_folder
 from os_acc.devices import sysfs
 from os_acc.devices import waiting
 from os_acc.privileged import context
 from os_acc.privileged import held
+from os_acc.privileged.nvme import function as nvme_function
 
 VFIO = ('vfio-pci', 'mlx5_vfio_pci')
 
@@ -57,9 +61,10 @@ def _set_vgpu_type(path: pathlib.Path, text: str) -> None:
 
 
 class Kernel:
-    """A host. Its folders: sys, proc, dev, modules, libvirt.
+    """A host. Its folders: sys, proc, dev, modules, libvirt, run.
 
     :ivar writes: (path below the root, text) of every write
+    :ivar drives: the NVMe drives, each with a small namespace
     :ivar dead: the process has crashed: nothing that it does counts
     """
 
@@ -76,6 +81,7 @@ class Kernel:
         self._failures: list[tuple[str, Any]] = []
         self._crash: tuple[int, bool] | None = None
         self.dead = False
+        self.drives = nvme_model.Drives()
         self._pid = 4711
         self._group = 100
         self._vfio_devices = 0
@@ -94,6 +100,7 @@ class Kernel:
             'proc/sys/kernel/random',
             'dev/vfio/devices',
             'libvirt',
+            'run',
         ):
             (root / name).mkdir(parents=True)
         self.write_file('sys/bus/pci/drivers_probe', '')
@@ -117,6 +124,8 @@ class Kernel:
             libvirt_domains, 'STATE_FOLDER', str(self.root / 'libvirt')
         )
         patch.setattr(held, 'FOLDER', str(self.root / 'held'))
+        patch.setattr(root_folder, 'PATH', str(self.root / 'run/os-acc'))
+        patch.setattr(nvme_function, 'opened', self._opened)
         # No events come from files.
         patch.setattr(waiting, '_monitor', lambda subsystem: None)
         context.pctxt.set_client_mode(False)
@@ -138,6 +147,11 @@ class Kernel:
         """The modules of modules.dep."""
         path = f'modules/{os.uname().release}/modules.dep'
         self.write_file(path, ''.join(f'{each}:\n' for each in paths))
+
+    def _opened(self, address: str) -> Any:
+        """Open an NVMe drive, as VFIO does."""
+        assert self.driver_of(address) in VFIO
+        return self.drives.opened(address)
 
     def add_driver(self, name: str) -> None:
         for file in ('bind', 'unbind'):
@@ -358,6 +372,7 @@ class Kernel:
                 self._bind(address, native)
         for pid in list((self.root / 'proc').glob('[0-9]*')):
             shutil.rmtree(pid)
+        shutil.rmtree(self.root / 'run/os-acc', ignore_errors=True)
         self.boot()
 
     def snapshot(self) -> dict[str, Any]:

@@ -58,11 +58,15 @@ class DeviceList(base.Command, lister.Lister):
         names = [
             name.replace('_', ' ').capitalize() for name in _DEVICE_COLUMNS
         ]
-        return names, [
+        reserved: dict[str, list[str]] = {}
+        for each in host.journal.reservations():
+            reserved.setdefault(each.device, []).append(each.address)
+        return [*names, 'Reserved'], [
             [
                 base.Nullable(_plain(getattr(device, name)))
                 for name in _DEVICE_COLUMNS
             ]
+            + [base.Nullable(reserved.get(device.address, []))]
             for device in devices
         ]
 

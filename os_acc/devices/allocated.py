@@ -14,6 +14,7 @@ The package devices lies below the journal, so callers pass this in.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from collections.abc import Mapping
 from collections.abc import Sequence
 import dataclasses
 from typing import Protocol
@@ -38,9 +39,17 @@ class Holder(Protocol):
 
 
 class Holders:
-    """The VANs that have or request handles, by handle and by device."""
+    """The VANs that have or request handles, by handle and by device.
 
-    def __init__(self, holders: Iterable[Holder] = ()) -> None:
+    :param reserved: why a device is reserved, by the address of its handle
+    """
+
+    def __init__(
+        self,
+        holders: Iterable[Holder] = (),
+        reserved: Mapping[str, str] | None = None,
+    ) -> None:
+        self._reserved = reserved or {}
         self._by_handle: dict[str, Holder] = {}
         self._by_device: dict[str, list[Holder]] = {}
         for each in holders:
@@ -60,6 +69,10 @@ class Holders:
     def of_mdev(self, uuid: str) -> Holder | None:
         """The VAN that has a mediated device."""
         return self._by_handle.get(f'mdev/{uuid}')
+
+    def reserved(self, address: str) -> str | None:
+        """Why nobody may have a handle until an operator frees it."""
+        return self._reserved.get(address)
 
     def on(self, device: str) -> Sequence[Holder]:
         """The VANs that have a device or a part of it."""

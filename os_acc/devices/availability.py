@@ -12,12 +12,14 @@ Discovery, selection, the check before a VAN takes a function, the privileged
 half and os-acc doctor all ask obstacles(), so that they agree. The caller
 passes what the journal knows as plain data, see allocated.Holder.
 
-This module does not check which processes and libvirt domains have the
-function open, because only root can see it. See privileged.device_users.
+Only root can see which processes and libvirt domains have a function open. A
+caller that can find out passes a function that does so, see
+privileged.device_users.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
@@ -34,6 +36,7 @@ from os_acc.devices import modules
 from os_acc.devices import open_files
 from os_acc.devices import pci
 from os_acc.devices import sriov
+from os_acc.devices import storage
 from os_acc.devices import vfio
 from os_acc.devices import vfio_rules
 from os_acc.devices import vgpu
@@ -51,6 +54,7 @@ class Kind(enum.Enum):
     UNSUITABLE = enum.auto()  # no guest can use it, or not as it is set up
     NO_IOMMU_GROUP = enum.auto()
     HAS_VFS = enum.auto()
+    RESERVED = enum.auto()  # until an operator frees it
     ALLOCATED = enum.auto()  # a VAN has it, a part of it, or all of its PF
     HOST_USE = enum.auto()
     GROUP_HOST_USE = enum.auto()  # the host uses a member of its IOMMU group
@@ -96,6 +100,7 @@ def obstacles(
     alone: bool = False,
     refused: Iterable[str] | None = None,
     held: bool = False,
+    users: Callable[[], Sequence[str]] | None = None,
 ) -> Iterator[Obstacle]:
     """Say why a PCI function cannot be taken as a whole.
 
@@ -110,10 +115,13 @@ def obstacles(
         and vfio_rules.of_host(); None: they are called here
     :param held: the caller knows that a VAN has had it since before, so that
         device_spec does not matter
+    :param users: finds who has the function open: a clause for each user.
+        Called last. None: do not check this
     :returns: all obstacles, the most important one first; nothing if the
         function is free
     """
-    holders = holders or allocated.Holders()
+    if holders is None:
+        holders = allocated.Holders()
     whole = holders.of_function(function.address)
     if refused is None:
         refused = _refusals(function, spec)
@@ -132,14 +140,29 @@ def obstacles(
     for kind, text in itertools.chain(
         () if held else _not_offered(function, spec, as_root),
         _unsuitable(function),
+        _cannot_be_emptied(function, bind),
+        _reserved(function, holders),
         ((Kind.UNSUITABLE, text) for text in refused),
         _allocated(function, taker, holders) if holders else (),
         _host_uses(function, snapshot, as_root),
         _companions(along, taker, holders, snapshot, as_root),
         () if alone else _group(function, with_them, holders, snapshot),
         _not_bound(function) if bind == device_spec.BIND_NONE else (),
+        () if users is None else _open(users),
     ):
         yield Obstacle(kind, f'PCI function {function.address}', text)
+
+
+def _cannot_be_emptied(
+    function: pci.Function, bind: str
+) -> Iterator[tuple[Kind, str]]:
+    if (text := storage.refusal(function, bind)) is not None:
+        yield Kind.UNSUITABLE, text
+
+
+def _open(users: Callable[[], Sequence[str]]) -> Iterator[tuple[Kind, str]]:
+    if found := users():
+        yield Kind.OPEN, '; '.join(found)
 
 
 def vfio_refusals(
@@ -220,6 +243,18 @@ def _unsuitable(function: pci.Function) -> Iterator[tuple[Kind, str]]:
         yield Kind.UNSUITABLE, 'it is a bridge, which no guest can use'
     if function.is_pf and (number := sriov.count(function.address)):
         yield Kind.HAS_VFS, f'it is a PF that has {number} VFs'
+
+
+def _reserved(
+    function: pci.Function, holders: allocated.Holders
+) -> Iterator[tuple[Kind, str]]:
+    address = function.address
+    if (reason := holders.reserved(address)) is not None:
+        yield (
+            Kind.RESERVED,
+            f'it is reserved: {reason}. To free it: os-acc device free '
+            f'{address}',
+        )
 
 
 def _allocated(

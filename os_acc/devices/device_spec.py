@@ -31,6 +31,8 @@ from os_acc.devices import spec_address
 from os_acc.devices import spec_entry
 from os_acc.devices import spec_files
 from os_acc.devices import spec_values
+from os_acc.devices.spec_entry import BETWEEN_HOST
+from os_acc.devices.spec_entry import BETWEEN_VFIO
 from os_acc.devices.spec_entry import BIND_LIBVIRT
 from os_acc.devices.spec_entry import BIND_NONE
 from os_acc.devices.spec_entry import BIND_OS_ACC
@@ -38,6 +40,8 @@ from os_acc.devices.spec_entry import BINDS
 from os_acc.devices.spec_entry import Spec
 
 __all__ = (
+    'BETWEEN_HOST',
+    'BETWEEN_VFIO',
     'BINDS',
     'BIND_LIBVIRT',
     'BIND_NONE',

@@ -11,6 +11,8 @@
 A caller's locks are gone when the caller dies, but what the privileged half
 does for it may go on. Each such operation therefore holds a lock of its own
 until it has ended, and the next operation on the device waits for it.
+
+The lock is a file that only root can open, see root_folder.
 """
 
 from __future__ import annotations
@@ -25,27 +27,30 @@ import time
 from typing import TypeVar
 
 from os_acc import exception
+from os_acc.devices import root_folder
+
+_FOLDER = 'locks'
 
 _T = TypeVar('_T')
 
 
 @contextlib.contextmanager
 def held(path: str, seconds: float) -> Iterator[int]:
-    """Hold the lock of a device: flock(2) on its folder in sysfs.
+    """Hold the lock of a device: flock(2) on a file with the device's name.
 
-    :param path: the folder
+    :param path: the device's folder in sysfs
     :param seconds: how long to wait for the lock. Give less than the whole
         operation may take, so that the error names what it waited for.
     :returns: a file descriptor that stands for the lock, for kept_until()
-    :raises DeviceNotFound: if there is no such folder
+    :raises DeviceNotFound: if there is no such device
+    :raises PrivilegeError: if the lock file cannot be opened
     :raises Timeout: if another operation on the device does not end
     """
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as err:
+    if not os.path.isdir(path):
         raise exception.DeviceNotFound(
-            wanted=path, reason=err.strerror
-        ) from err
+            wanted=path, reason=os.strerror(errno.ENOENT)
+        )
+    fd = root_folder.open_file(_FOLDER, os.path.basename(path))
     try:
         _lock(fd, path, seconds)
         yield fd

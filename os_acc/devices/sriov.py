@@ -121,8 +121,19 @@ def remove(pf: str, autoprobe_before: str | None) -> None:
     """
     if count(pf):
         _write(pf, 'sriov_numvfs', '0')
-    if autoprobe_before is not None and autoprobe(pf) != autoprobe_before:
-        _write(pf, 'sriov_drivers_autoprobe', autoprobe_before)
+    restore_autoprobe(pf, autoprobe_before)
+
+
+def restore_autoprobe(pf: str, before: str | None) -> None:
+    """Set sriov_drivers_autoprobe of a PF as it was before create().
+
+    The kernel does not probe the VFs that exist already.
+
+    :param before: its value; None to leave it as it is
+    :raises DeviceError: if the kernel refuses
+    """
+    if before is not None and autoprobe(pf) != before:
+        _write(pf, 'sriov_drivers_autoprobe', before)
 
 
 def _complete(pf: str, number: int) -> bool:

@@ -18,6 +18,7 @@ import dataclasses
 import errno
 import logging
 import os
+import time
 
 from os_acc import exception
 from os_acc.devices import device_spec
@@ -48,7 +49,7 @@ class Binding:
 
 
 def read_binding(function: pci.Function, seconds: float) -> Binding:
-    """Read how a function is bound now.
+    """Read how a function is bound now, as root.
 
     Reading driver_override waits for the device's lock as long as an unbind of
     it is blocked (driver_override_show() in drivers/pci/pci-sysfs.c).
@@ -175,11 +176,12 @@ def bind(address: str, driver: str, seconds: float) -> None:
     """Unbind a function from its driver, and bind it to a VFIO driver.
 
     :param driver: vfio-pci or a variant of it; the driver must be loaded
-    :param seconds: how long to wait for the driver, and then for the file
-        below /dev/vfio
+    :param seconds: how long to wait for the driver and for the file below
+        /dev/vfio
     :raises DeviceError: if the kernel refuses, or there is no IOMMU group
     :raises Timeout: if the driver does not bind it, or no file appears
     """
+    end = time.monotonic() + seconds
     now = Binding.of(pci.get(address))
     if now.driver != driver:
         _override(address, driver)
@@ -200,13 +202,14 @@ def bind(address: str, driver: str, seconds: float) -> None:
             'firmware, and boot with intel_iommu=on or the equivalent of '
             'the platform',
         )
+    left = max(end - time.monotonic(), 0.0)
     if has_groups():
         path = node(group)
-        waiting.until(lambda: os.path.exists(path), seconds, path)
+        waiting.until(lambda: os.path.exists(path), left, path)
         return
     waiting.until(
         lambda: any(map(os.path.exists, device_nodes(pci.folder(address)))),
-        seconds,
+        left,
         f'a file in {sysfs.DEV}/vfio/devices for PCI function {address}',
     )
 
@@ -218,22 +221,25 @@ def restore(address: str, to: Binding, seconds: float) -> None:
     :raises Timeout: if its driver does not bind it again
     """
     now = Binding.of(pci.get(address))
-    if now.override != to.override:
+    if now.driver != to.driver:
+        if to.driver is not None:
+            # With it, the kernel lets no other driver bind the function, and
+            # lets the driver bind a VF even if sriov_drivers_autoprobe of its
+            # PF is 0: pci_device_can_probe() in drivers/pci/pci-driver.c.
+            _override(address, to.driver)
+        if now.driver is not None:
+            _unbind(address, now.driver)
+        if to.driver is not None:
+            # drivers_probe could bind it to another driver.
+            _write(address, f'{pci.driver_folder(to.driver)}/bind', address)
+            waiting.until(
+                lambda: pci.driver_of(address) == to.driver,
+                seconds,
+                f'driver {to.driver} to bind PCI function {address} again',
+                'pci',
+            )
+    if Binding.of(pci.get(address)).override != to.override:
         _override(address, to.override)
-    if now.driver == to.driver:
-        return
-    if now.driver is not None:
-        _unbind(address, now.driver)
-    if to.driver is None:
-        return
-    # drivers_probe could bind it to another driver.
-    _write(address, f'{pci.driver_folder(to.driver)}/bind', address)
-    waiting.until(
-        lambda: pci.driver_of(address) == to.driver,
-        seconds,
-        f'driver {to.driver} to bind PCI function {address} again',
-        'pci',
-    )
 
 
 def _override(address: str, driver: str | None) -> None:

@@ -29,6 +29,29 @@ _POLL = 0.02
 _T = TypeVar('_T')
 
 
+class Deadline:
+    """The time that the steps of one operation share.
+
+    A step whose own time ends before that of the whole operation raises its
+    own error, which says more than the error of the operation.
+
+    :param seconds: for the whole operation, as given to at_most()
+    """
+
+    _SHARE = 0.9  # of the time, for the steps; the rest for raising the error
+
+    def __init__(self, seconds: float) -> None:
+        self._end = time.monotonic() + self._SHARE * seconds
+
+    def left(self, share: float = 1.0) -> float:
+        """How many seconds the next step may take; 0 if none are left.
+
+        :param share: the share of the remaining time that the step gets
+        """
+        left = max(self._end - time.monotonic(), 0.0)
+        return round(share * left, 3)
+
+
 def until(
     check: Callable[[], _T | None],
     seconds: float,

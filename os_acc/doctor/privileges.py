@@ -59,6 +59,16 @@ def findings() -> Iterator[finding.Finding]:
             finding.OK,
             'it starts, and has the capabilities that it needs',
         )
+    try:
+        context.check_folder()
+    except exception.ExceptionBase as err:
+        yield finding.Finding(
+            'record of the privsep daemon',
+            finding.ERROR,
+            exception.describe(err),
+            'remove it: the daemon makes it again; see "The record of the '
+            'privileged half" in the documentation',
+        )
     yield from _offers()
 
 

@@ -30,7 +30,13 @@ def holders(by: driver.DriverBase) -> allocated.Holders:
 
     :param by: a driver, which is connected to the journal
     """
-    return allocated.Holders(by.handles())
+    return allocated.Holders(
+        by.handles(),
+        {
+            each.address: f'{each.reason} (since {each.since[:19]})'
+            for each in by.journal.reservations()
+        },
+    )
 
 
 def taker_of(by: driver.DriverBase, van: objects.VAN) -> allocated.Taker:
@@ -83,9 +89,20 @@ def check_function(
     known = holders(by)
     taker = taker_of(by, van)
     taker = dataclasses.replace(taker, functions=taker.functions.union(along))
-    check(availability.obstacles(function, spec, bind, taker, known))
-    if not new:
-        check_nobody_has_open(function, van.instance_uuid, known)
+
+    def users() -> Sequence[str]:
+        return _users(function, van.instance_uuid, known)
+
+    check(
+        availability.obstacles(
+            function,
+            spec,
+            bind,
+            taker,
+            known,
+            users=None if new else users,
+        )
+    )
 
 
 def check_nobody_has_open(
@@ -97,13 +114,21 @@ def check_nobody_has_open(
 
     :raises DeviceBusy: if one has
     """
+    check_open(
+        f'PCI function {function.address}',
+        _users(function, instance_uuid, known),
+    )
+
+
+def _users(
+    function: pci.Function,
+    instance_uuid: str,
+    known: allocated.Holders,
+) -> Sequence[str]:
     from os_acc.privileged import device_users
 
     shares = availability.shares_group(function, instance_uuid, known)
-    check_open(
-        f'PCI function {function.address}',
-        device_users.of_function(function.address, instance_uuid, shares),
-    )
+    return device_users.of_function(function.address, instance_uuid, shares)
 
 
 def check_not_whole(

@@ -28,6 +28,7 @@ from os_acc.devices import availability
 from os_acc.devices import device_spec
 from os_acc.devices import mdev
 from os_acc.devices import pci
+from os_acc.devices import root_folder
 from os_acc.devices import sysfs
 from os_acc.devices import waiting
 from os_acc.drivers import allocation
@@ -251,12 +252,19 @@ class MdevDriver(driver.DriverBase):
     def _privileged_create(self, van: objects.VAN, wanted: mdev.Mdev) -> None:
         from os_acc.privileged import mdev as privileged
 
-        privileged.create(
-            wanted.uuid,
-            wanted.parent,
-            wanted.type,
-            CONF.os_acc.device_timeout,
-        )
+        try:
+            privileged.create(
+                wanted.uuid,
+                wanted.parent,
+                wanted.type,
+                CONF.os_acc.device_timeout,
+            )
+        except exception.DeviceBusy:
+            if mdev.find(wanted.uuid) is not None:
+                # Somebody else has just made it: os-acc must not remove it.
+                van.handle, van.device, van.driver_data = None, None, {}
+                van.save()
+            raise
         log.about(LOG, van.instance_uuid, van.uuid).info(
             'mdev %s of type %s made on %s',
             wanted.uuid,
@@ -350,6 +358,7 @@ def release(van: objects.VAN, handle: objects.MdevHandle) -> None:
     """Release the mediated device of a VAN; remove it if os-acc made it.
 
     :raises DeviceBusy: if a guest still has it open
+    :raises DeviceError: if the privileged half has no record of making it
     """
     wanted = mdev_of(handle)
     if mdev.find(wanted.uuid) not in (None, wanted):
@@ -362,13 +371,20 @@ def release(van: objects.VAN, handle: objects.MdevHandle) -> None:
         privileged.released(wanted.uuid, conf.release_timeout)
         return
     # Called even if it does not exist: its creation may still be under way.
-    privileged.remove(
+    if not privileged.remove(
         wanted.uuid,
         wanted.parent,
         wanted.type,
         conf.release_timeout,
         conf.device_timeout,
-    )
+    ):
+        raise exception.DeviceError(
+            device=f'mdev {wanted.uuid}',
+            reason='the privileged daemon has no record of making it: it was '
+            'made by an earlier version of os-acc, or the record below '
+            f'{root_folder.PATH} was lost. Remove it as root, and run os-acc '
+            f'recover: echo 1 > {mdev.folder(wanted.uuid)}/remove',
+        )
     log.about(LOG, van.instance_uuid, van.uuid).info(
         'mdev %s removed', wanted.uuid
     )

@@ -262,9 +262,15 @@ class NvidiaVGPUDriver(driver.DriverBase):
         if pci.find(address) is None:
             return
         # Called even if the VF has no type: setting it may be under way.
-        privileged.clear_vgpu_type(
+        if not privileged.clear_vgpu_type(
             address,
             int(van.driver_data[TYPE]),
             conf.release_timeout,
             conf.device_timeout,
-        )
+        ):
+            log.about(LOG, van.instance_uuid, van.uuid).warning(
+                'VF %s keeps vGPU type %s: the privileged daemon has no '
+                'record of setting it',
+                address,
+                van.driver_data[TYPE],
+            )

@@ -34,6 +34,7 @@ from os_acc.journal import commits
 from os_acc.journal import connections
 from os_acc.journal import database
 from os_acc.journal import programs as records
+from os_acc.journal import reservations
 from os_acc.journal import rows
 from os_acc.objects import van as van_states
 
@@ -235,16 +236,27 @@ class Journal:
     ) -> None:
         """Delete released VANs and write the errors of others, in one commit.
 
+        The same commit reserves the devices of released VANs whose driver_data
+        has reservations.RESERVE.
+
         :param released: VANs to delete; a VAN without a row is not an error
         :param failed: each other VAN and its error; a VAN without a row is
             not an error
         :param state: the new state of the other VANs
         """
+        released = list(released)
         gone = [_key(van) for van in released]
         errors = {_key(van): text for van, text in failed}
         now = timeutils.utcnow(with_timezone=True).isoformat()
+        reserved = [
+            (made, _key(van))
+            for van in released
+            if (made := reservations.wanted(van, now)) is not None
+        ]
 
         def act(db: sqlite3.Connection) -> None:
+            for reservation, key in reserved:
+                reservations.write(db, reservation, *key)
             rows.delete(db, gone)
             for van, text in errors.items():
                 rows.change(db, van, state=state, error=text, updated_at=now)
@@ -266,6 +278,23 @@ class Journal:
 
         return self._commit(
             act, lambda db: not rows.select(db, 'uuid = ?', van_uuid)
+        )
+
+    def reservations(self) -> list[reservations.Reservation]:
+        """List the reserved devices."""
+        return self._select(reservations.read)
+
+    def free(self, address: str) -> bool:
+        """Free a reserved device.
+
+        :param address: of the handle
+        :returns: whether it was reserved
+        """
+        return self._commit(
+            lambda db: reservations.delete(db, address),
+            lambda db: all(
+                found.address != address for found in reservations.read(db)
+            ),
         )
 
     def programs(self, device: str | None = None) -> list[records.Program]:

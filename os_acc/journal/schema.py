@@ -100,9 +100,17 @@ MIGRATIONS = [
     );
     """,
     STRIP,
+    """
+    CREATE TABLE reserved (
+        address TEXT PRIMARY KEY,
+        device TEXT NOT NULL,
+        since TEXT NOT NULL,
+        reason TEXT NOT NULL
+    );
+    """,
 ]
 
-TABLES = ('van', 'program')
+TABLES = ('van', 'program', 'reserved')
 
 
 def migrate(path: str, timeout: float, change: bool = True) -> None:

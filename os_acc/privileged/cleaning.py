@@ -25,6 +25,7 @@ from os_acc.devices import reset
 from os_acc.devices import vfio
 from os_acc.devices import waiting
 from os_acc.privileged import arguments
+from os_acc.privileged import storage
 
 _TAIL = 300  # characters of a command's output that an error quotes
 _DEATH = 5.0  # seconds that a killed command may take to end
@@ -33,13 +34,15 @@ _DEATH = 5.0  # seconds that a killed command may take to end
 def clean(
     function: pci.Function, mode: str, seconds: float, lock: int
 ) -> None:
-    """Reset a function, then run the operator's command on it.
+    """Reset a function, empty it, then run the operator's command on it.
+
+    Only a function that stores data is emptied. See storage.empty().
 
     The command is an option of the privileged daemon: no caller can choose it.
 
     :param lock: the operation lock that the caller holds on the function
-    :raises CleaningFailed: if the reset or the command failed
-    :raises Timeout: if the reset did not end
+    :raises CleaningFailed: if the reset, the erase or the command failed
+    :raises Timeout: if the reset or the erase did not end
     """
     if mode not in reset.MODES:
         arguments.refuse('reset', mode, f'one of {", ".join(reset.MODES)}')
@@ -50,7 +53,9 @@ def clean(
 
     what = f'a reset of {function.address}'
     waiting.at_most(operation_lock.kept_until(lock, act), seconds, what)
+    storage.empty(function)
     run_command(function.address)
+    storage.mark_empty(function)
 
 
 def run_command(address: str) -> None:

@@ -6,16 +6,26 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""The privileged daemon of oslo.privsep, and how its functions are called."""
+"""The privileged daemon of oslo.privsep, and how its functions are called.
+
+Each process has a daemon of its own. Over a connection that a fork has
+duplicated, a process could get the answers to the other's calls, or none. So a
+forked child drops its parent's connection and starts a daemon when it first
+needs one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 import errno
 import functools
+import importlib
+import logging
 import os
 import shutil
 import sys
+import threading
+from typing import Any
 from typing import ParamSpec
 from typing import TypeVar
 
@@ -27,8 +37,21 @@ from oslo_privsep import priv_context
 
 from os_acc import exception
 from os_acc.devices import open_files
+from os_acc.devices import root_folder
+
+LOG = logging.getLogger(__name__)
 
 SECTION = 'os_acc_privileged'
+
+#: Seconds that a fork waits for a daemon that is being started.
+LONGEST_WAIT = 10.0
+
+# The modules of the calls that every plug makes.
+_MODULES = (
+    'os_acc.privileged.device_users',
+    'os_acc.privileged.mdev',
+    'os_acc.privileged.pci',
+)
 
 # To write to sysfs, the user id of root is enough. To see which files other
 # users' processes have open takes capabilities.
@@ -49,6 +72,39 @@ _T = TypeVar('_T')
 
 
 class _Context(priv_context.PrivContext):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._starting = threading.RLock()
+
+    def start(
+        self, method: priv_context.Method = priv_context.Method.ROOTWRAP
+    ) -> None:
+        """Start the daemon, or wait while another thread starts it."""
+        with self._starting:
+            if self.channel is None:
+                super().start(method)
+
+    def before_fork(self) -> bool:
+        """Wait until no thread starts the daemon, and let none start it.
+
+        :returns: whether it succeeded within LONGEST_WAIT
+        """
+        return self._starting.acquire(timeout=LONGEST_WAIT)
+
+    def after_fork_in_parent(self) -> None:
+        """Undo a before_fork() that succeeded."""
+        self._starting.release()
+
+    def after_fork_in_child(self) -> None:
+        """Forget the parent's daemon and threads."""
+        self._starting = threading.RLock()
+        self.start_lock = threading.Lock()
+        channel, self.channel = self.channel, None
+        if channel is not None:
+            # This closes the child's copy only. channel.close() would shut
+            # down the parent's connection.
+            channel.writer.writesock.close()
+
     def helper_command(self, sockpath: str) -> list[str]:
         """Make the command that starts the daemon.
 
@@ -137,6 +193,44 @@ def whoami() -> tuple[int, list[str]]:
     return os.geteuid(), names
 
 
+@entry
+def check_folder() -> None:
+    """Check the folder of the record, for ``os-acc doctor``.
+
+    :raises PrivilegeError: if others than root could change it
+    """
+    root_folder.check()
+
+
+@entry
+def load() -> None:
+    """Import the modules of the calls that every plug makes."""
+    for name in _MODULES:
+        importlib.import_module(name)
+
+
+def start_in_background() -> None:
+    """Start the daemon in a thread, so that the first plug need not wait.
+
+    If it cannot be started, this only logs a warning, and the first call that
+    needs the daemon raises an error.
+    """
+    if pctxt.client_mode and pctxt.channel is None:
+        threading.Thread(
+            target=_start, name='os-acc privsep start', daemon=True
+        ).start()
+
+
+def _start() -> None:
+    try:
+        load()
+    except Exception as err:
+        LOG.warning(
+            'The privileged daemon was not started in advance: %s',
+            exception.describe(err),
+        )
+
+
 def _unavailable(err: Exception) -> exception.PrivilegeError:
     how = pctxt.conf.helper_command or 'sudo -n privsep-helper'
     name = how.split()[0]
@@ -149,3 +243,25 @@ def _unavailable(err: Exception) -> exception.PrivilegeError:
         f'{reason}. See [{SECTION}] helper_command, and the sudoers rule in '
         'the documentation'
     )
+
+
+# Whether the forking thread has made before_fork() succeed.
+_forking = threading.local()
+
+
+def _before_fork() -> None:
+    # Python ignores an exception of this hook and forks all the same.
+    _forking.ready = False
+    _forking.ready = pctxt.before_fork()
+
+
+def _after_fork_in_parent() -> None:
+    if _forking.ready:
+        pctxt.after_fork_in_parent()
+
+
+os.register_at_fork(
+    before=_before_fork,
+    after_in_parent=_after_fork_in_parent,
+    after_in_child=pctxt.after_fork_in_child,
+)

@@ -37,8 +37,15 @@ def of_function(address: str, instance_uuid: str, shares: bool) -> list[str]:
     """
     function = pci.get(address)
     arguments.uuid(instance_uuid)
+    return find(function, instance_uuid, shares)
+
+
+def find(
+    function: pci.Function, instance_uuid: str, shares: bool
+) -> list[str]:
+    """Do what of_function() does, for other privileged calls."""
     names: list[str] = []
-    files = open_files.nvidia_files(address)
+    files = open_files.nvidia_files(function.address)
     # Check this even if no driver is bound: the kernel removes the link to the
     # driver before the driver has released the function, which can take as
     # long as a program uses it (drivers/base/dd.c). A function without folders
@@ -58,7 +65,7 @@ def of_function(address: str, instance_uuid: str, shares: bool) -> list[str]:
     return (
         open_files.users_of(files)
         + open_files.exclusively_used(names)
-        + libvirt_domains.users_of(address, None, instance_uuid)
+        + libvirt_domains.users_of(function.address, None, instance_uuid)
     )
 
 

@@ -23,63 +23,113 @@ from os_acc.privileged import context
 from os_acc.privileged import device_users
 from os_acc.privileged import held
 from os_acc.privileged import offers
+from os_acc.privileged import record
 
 
 @context.entry
 def create(uuid: str, parent: str, kind: str, seconds: float) -> None:
-    """Make a mediated device. See devices.mdev.create()."""
-    wanted = arguments.an_mdev(uuid, parent, kind)
-    offers.check_mdev(wanted, new=True)
-    mdev.check_type(parent, kind)
+    """Make a mediated device. See devices.mdev.create().
+
+    :raises DeviceNotFound: if device_spec does not offer it
+    :raises DeviceBusy: also if it exists already and os-acc did not make it
+    """
+    wanted = _wanted(uuid, parent, kind)
     seconds = arguments.seconds(seconds)
+    deadline = waiting.Deadline(seconds)
 
     def act() -> None:
-        with operation_lock.held(mdev.parent_folder(parent), seconds / 2):
-            held.note_mdev(wanted)
-            mdev.create(wanted, seconds)
+        path = mdev.parent_folder(parent)
+        with operation_lock.held(path, deadline.left(0.5)):
+            _remember(wanted)
+            mdev.create(wanted, deadline.left())
 
     waiting.at_most(act, seconds, f'mdev {uuid} to be made')
 
 
 @context.entry
+def announce(uuid: str, parent: str, kind: str, seconds: float) -> None:
+    """Note that Cyborg is about to make a mediated device for os-acc.
+
+    remove() then removes it.
+
+    :raises DeviceNotFound: if device_spec does not offer it
+    :raises DeviceBusy: if it exists already
+    """
+    wanted = _wanted(uuid, parent, kind)
+    path = mdev.parent_folder(parent)
+    with operation_lock.held(path, arguments.seconds(seconds)):
+        _remember(wanted)
+
+
+def _wanted(uuid: str, parent: str, kind: str) -> mdev.Mdev:
+    wanted = arguments.an_mdev(uuid, parent, kind)
+    offers.check_mdev(wanted, new=True)
+    mdev.check_type(parent, kind)
+    return wanted
+
+
+def _remember(wanted: mdev.Mdev) -> None:
+    """Write the record of a device that is about to be made."""
+    there = mdev.find(wanted.uuid)
+    if there is not None:
+        mdev.check_same(there, wanted)
+        if record.mdevs.read(wanted.uuid) is None:
+            raise exception.DeviceBusy(
+                device=f'mdev {wanted.uuid}',
+                reason='somebody else has made it',
+            )
+    record.mdevs.write(wanted.uuid, record.Mdev(wanted.parent, wanted.type))
+    held.note_mdev(wanted)
+
+
+@context.entry
 def remove(
     uuid: str, parent: str, kind: str, release_seconds: float, seconds: float
-) -> None:
-    """Remove a mediated device that its guest has closed.
+) -> bool:
+    """Remove a mediated device that os-acc made and its guest has closed.
 
     :param release_seconds: how long the guest may take to close it
+    :returns: False if there is no record that os-acc made it; it then stays
     :raises DeviceBusy: if a guest still has it open, or the UUID is another
         device's
     """
     seconds = arguments.seconds(seconds)
     wanted = arguments.an_mdev(uuid, parent, kind)
+    release_seconds = arguments.seconds(release_seconds)
     path, folder = mdev.parent_folder(parent), mdev.folder(uuid)
     if not os.path.isdir(path):
         # The parent is gone, and its mediated devices with it.
         held.forget(held.MDEV, uuid)
-        return
+        return True
     with operation_lock.held(path, seconds / 2):
         # With the lock held, no creation is under way.
         there = mdev.find(uuid)
-    if there is None:
-        held.forget(held.MDEV, uuid)
-        return
+        known = record.mdevs.read(uuid)
+        if there is None:
+            record.mdevs.delete(uuid)
+            held.forget(held.MDEV, uuid)
+            return True
     offers.check_mdev(wanted, new=False)
     mdev.check_same(there, wanted)
+    if known is None:
+        return False
     with operation_lock.held(folder, seconds / 2) as lock:
         device_users.wait_until_closed(folder, f'mdev {uuid}', release_seconds)
         cleaning.run_command(uuid)
+        deadline = waiting.Deadline(seconds)
 
         def act() -> None:
-            with operation_lock.held(path, seconds / 2):
-                mdev.remove(uuid, seconds)
+            with operation_lock.held(path, deadline.left(0.5)):
+                mdev.remove(uuid, deadline.left())
+                record.mdevs.delete(uuid)
+                held.forget(held.MDEV, uuid)
 
         waiting.at_most(
             operation_lock.kept_until(lock, act),
             seconds,
             f'mdev {uuid} to be removed',
         )
-    held.forget(held.MDEV, uuid)
+    return True
 
 
 @context.entry
@@ -126,15 +176,18 @@ def set_vgpu_type(address: str, number: int, seconds: float) -> None:
     arguments.whole(number, 'number', 2**31, least=1)
     seconds = arguments.seconds(seconds)
     offers.check_vgpu(function, number)
+    deadline = waiting.Deadline(seconds)
 
     def act() -> None:
-        with operation_lock.held(function.path, seconds / 2):
-            held.note_function(function)
+        with operation_lock.held(function.path, deadline.left(0.5)):
             if (now := vgpu.current(address)) not in (vgpu.NONE, number):
                 raise exception.DeviceBusy(
                     device=f'VF {address}', reason=f'it has vGPU type {now}'
                 )
-            vgpu.set_type(address, number, seconds)
+            if now == vgpu.NONE:
+                record.vgpus.write(address, record.Vgpu(number))
+            held.note_function(function)
+            vgpu.set_type(address, number, deadline.left())
 
     waiting.at_most(act, seconds, f'VF {address} to have vGPU type {number}')
 
@@ -142,32 +195,41 @@ def set_vgpu_type(address: str, number: int, seconds: float) -> None:
 @context.entry
 def clear_vgpu_type(
     address: str, number: int, release_seconds: float, seconds: float
-) -> None:
+) -> bool:
     """Clear the vGPU type of a VF, once its guest has closed the VF.
 
     :param number: the type that os-acc has set. If the VF has another type,
         somebody else has set it, and nothing is changed
+    :returns: False if the VF has this type, but there is no record that
+        os-acc set it; it then stays
     :raises DeviceBusy: if a guest still has the VF open
     """
     function = arguments.there(address)
     arguments.whole(number, 'number', 2**31, least=1)
     seconds = arguments.seconds(seconds)
+    release_seconds = arguments.seconds(release_seconds)
     with operation_lock.held(function.path, seconds / 2) as lock:
+        known = record.vgpus.read(address)
         if vgpu.current(address) != number:
             held.forget(held.PCI, address)
-            return
-        offers.check(function)
+            return True
+        if known is None or known.number != number:
+            held.forget(held.PCI, address)
+            return False
         device_users.wait_until_closed(
             function.path, f'VF {address}', release_seconds
         )
         cleaning.run_command(address)
+        deadline = waiting.Deadline(seconds)
 
         def act() -> None:
-            vgpu.set_type(address, vgpu.NONE, seconds)
+            vgpu.set_type(address, vgpu.NONE, deadline.left())
+            record.vgpus.delete(address)
+            held.forget(held.PCI, address)
 
         waiting.at_most(
             operation_lock.kept_until(lock, act),
             seconds,
             f'the vGPU type of VF {address} to be cleared',
         )
-    held.forget(held.PCI, address)
+    return True

@@ -94,7 +94,17 @@ def entry(function: pci.Function) -> device_spec.Spec:
 
 def check(function: pci.Function) -> None:
     """Check that a function may be touched. See entry()."""
-    entry(function)
+    if not held.has(function):
+        entry(function)
+
+
+def has(function: pci.Function) -> bool:
+    """Whether a function may be touched. See entry()."""
+    try:
+        check(function)
+    except exception.DeviceNotFound:
+        return False
+    return True
 
 
 def check_mdev(wanted: mdev.Mdev, new: bool) -> None:

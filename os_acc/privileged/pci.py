@@ -16,47 +16,74 @@ from os_acc import exception
 from os_acc.devices import allocated
 from os_acc.devices import availability
 from os_acc.devices import device_spec
+from os_acc.devices import host_use
 from os_acc.devices import modules
 from os_acc.devices import operation_lock
 from os_acc.devices import pci
 from os_acc.devices import sriov
+from os_acc.devices import storage as storage_functions
 from os_acc.devices import vfio
 from os_acc.devices import waiting
 from os_acc.privileged import arguments
+from os_acc.privileged import bindings
 from os_acc.privileged import cleaning
 from os_acc.privileged import context
 from os_acc.privileged import device_users
 from os_acc.privileged import held
 from os_acc.privileged import offers
+from os_acc.privileged import record
+from os_acc.privileged import storage
 
 
 @context.entry
 def take(
-    address: str, driver: str, siblings: Sequence[str], seconds: float
+    address: str,
+    driver: str,
+    siblings: Sequence[str],
+    instance_uuid: str,
+    seconds: float,
 ) -> str:
     """Bind a function that nobody uses to a VFIO driver.
 
     :param driver: the VFIO driver's module
     :param siblings: addresses of the functions that go to the same guest
+    :param instance_uuid: the instance that gets it
     :param seconds: for the whole operation
     :returns: the driver's name as the kernel spells it
     :raises DeviceInUseByHost, DeviceBusy: if it is used
-    :raises DeviceError: if no guest can use it, or the kernel refuses
+    :raises DeviceError: if no guest can use it, the kernel refuses, or it
+        stores data and cannot be emptied. It is then bound as before
     :raises Timeout: if it is not bound in time
     """
     function = arguments.function(address)
     allowed = arguments.addresses(siblings)
+    arguments.uuid(instance_uuid)
     seconds = arguments.seconds(seconds)
-    expected = vfio.driver_for(function, offers.entry(function))
-    if not modules.same(driver, expected):
+    spec = offers.entry(function)
+    expected = vfio.driver_for(function, spec)
+    if not isinstance(driver, str) or not modules.same(driver, expected):
         arguments.refuse('driver', driver, expected)
+    if spec.bind == device_spec.BIND_NONE:
+        arguments.refuse(
+            'address',
+            address,
+            'a function that os-acc may bind; device_spec has bind = none',
+        )
+    deadline = waiting.Deadline(seconds)
 
     def act() -> str:
-        with operation_lock.held(function.path, seconds / 2):
-            _check_available(address, allowed)
-            name = modules.load_driver(driver, seconds)
-            held.note_function(function)
-            vfio.bind(address, name, seconds)
+        with operation_lock.held(function.path, deadline.left(0.5)):
+            _check_available(address, allowed, instance_uuid)
+            name = modules.load_driver(driver, deadline.left())
+            before = pci.get(address)
+            bindings.remember(before, name)
+            vfio.bind(address, name, deadline.left())
+            try:
+                storage.hand_out(before)
+            except BaseException:
+                if not vfio.is_bound(before):
+                    bindings.restore(address, before.ids, deadline.left(0.9))
+                raise
             return name
 
     return waiting.at_most(
@@ -64,20 +91,41 @@ def take(
     )
 
 
-def _check_available(address: str, siblings: Sequence[str]) -> None:
+def _check_available(
+    address: str, siblings: Sequence[str], instance_uuid: str
+) -> None:
     """Check again, under the lock, that a function can be taken.
 
     The privileged half has no journal; the calling driver has checked it.
+
+    :param siblings: those of them that the host uses, or that device_spec
+        does not name, cannot go to a guest, so they count as the host's
     """
     function = pci.get(address)
-    since_before = held.has(function)
+    others = [pci.find(name) for name in siblings if name != address]
+    allowed = [
+        other
+        for other in others
+        if other is not None
+        and offers.has(other)
+        and host_use.by_host(other) is None
+    ]
+    group = function.iommu_group
+    shares = any(
+        other.iommu_group == group and vfio.is_bound(other)
+        for other in allowed
+    )
     for obstacle in availability.obstacles(
         function,
-        None if since_before else offers.entry(function),
+        offers.entry(function),
         device_spec.BIND_OS_ACC,
-        allocated.Taker(functions=frozenset(siblings)),
+        allocated.Taker(
+            instance_uuid=instance_uuid,
+            functions=frozenset(other.address for other in allowed),
+        ),
         as_root=True,
-        held=since_before,
+        held=held.has(function),
+        users=lambda: device_users.find(function, instance_uuid, shares),
     ):
         raise obstacle.error()
 
@@ -89,14 +137,21 @@ def clean(
     reset_mode: str,
     release_seconds: float,
     seconds: float,
+    only_if_used: bool = False,
     shares: bool = False,
 ) -> None:
-    """Clean a function, once its guest has closed it. It stays bound.
+    """Clean a function, once its guest has closed it.
+
+    It stays bound, except that a function that stores data is bound to VFIO
+    first, so that no driver of the host sees the data. A function that was
+    emptied, and that no guest has had since, is not emptied again.
 
     :param ids: vendor:product of the function when it was taken
     :param reset_mode: one of reset.MODES
     :param release_seconds: how long the guest may take to close it
     :param seconds: for the reset
+    :param only_if_used: do nothing unless it stores data, and a guest has had
+        it since it was last emptied
     :param shares: whether the guest keeps other functions of its IOMMU group
     :raises DeviceBusy: if a guest still has it open
     :raises DeviceInUseByHost: if the host uses it by now: a reset would harm
@@ -108,71 +163,76 @@ def clean(
     # The lock is held from the first check to the end of the cleaning, even
     # if the caller dies meanwhile.
     with operation_lock.held(function.path, seconds / 2) as lock:
-        function = _same(address, ids)
+        function = bindings.same(address, ids)
+        stores = storage_functions.is_storage(function)
+        if only_if_used and not (stores and storage.was_handed_out(function)):
+            return
         device_users.wait_until_closed(
             function.path, f'PCI function {address}', release_seconds, shares
         )
+        if stores and storage.is_empty(function):
+            return
         if not vfio.is_bound(function):
             for obstacle in availability.host_obstacles(
                 function, as_root=True
             ):
                 raise obstacle.error()
+            if stores:
+                function = _bind_to_clean(function, seconds, lock)
         cleaning.clean(function, reset_mode, seconds, lock)
+
+
+def _bind_to_clean(
+    function: pci.Function, seconds: float, lock: int
+) -> pci.Function:
+    """Bind a function that stores data to VFIO, as after a reboot."""
+    address = function.address
+    module = vfio.driver_for(function, offers.entry(function))
+
+    def act() -> None:
+        name = modules.load_driver(module, seconds / 2)
+        bindings.remember(function, name)
+        vfio.bind(address, name, seconds / 2)
+
+    waiting.at_most(
+        operation_lock.kept_until(lock, act),
+        seconds,
+        f'PCI function {address} to be bound to {module}',
+    )
+    return pci.get(address)
 
 
 @context.entry
 def give_back(
-    address: str,
-    ids: str,
-    driver: str | None,
-    override: str | None,
-    seconds: float,
-    shares: bool = False,
-) -> None:
-    """Bind a function to its earlier driver again. It must be clean.
+    address: str, ids: str, seconds: float, shares: bool = False
+) -> bool:
+    """Bind a function as it was before take(). It must be clean.
+
+    If somebody else has bound it to another driver since, it stays bound to
+    that driver, and only what take() wrote to driver_override is undone.
+
+    device_spec need not offer it any more: the record says that take() has
+    changed it, which it does only while device_spec offers the function.
 
     :param ids: vendor:product of the function when it was taken
-    :param driver: the driver that it had before; None if it had none
-    :param override: its driver_override before; None if it was unset
     :param seconds: for the whole operation
     :param shares: whether the guest keeps other functions of its IOMMU group
-    :raises DeviceBusy: if a guest has it open, or somebody else has bound it
+    :returns: False if there is no record that take() has changed the
+        function; then this changes nothing
+    :raises DeviceBusy: if a guest has it open
+    :raises CleaningFailed: if it may hold data of a guest
     :raises DeviceError, Timeout: if its driver could not be bound again
     """
     function = arguments.there(address)
-    to = vfio.Binding(driver, override)
-    _check_names(to)
     seconds = arguments.seconds(seconds)
-    device = f'PCI function {address}'
+    deadline = waiting.Deadline(seconds)
 
-    def act() -> None:
-        with operation_lock.held(function.path, seconds / 2):
-            now = _same(address, ids)
-            if vfio.Binding.of(now) == to:
-                # It was given back before, and may not be offered any more.
-                held.forget(held.PCI, address)
-                return
-            offers.check(now)
-            foreign = now.driver not in (None, to.driver)
-            if foreign and not vfio.is_bound(now):
-                raise exception.DeviceBusy(
-                    device=device, reason=f'it is bound to driver {now.driver}'
-                )
-            if now.driver != to.driver:
-                device_users.wait_until_closed(now.path, device, 0, shares)
-            if to.driver and modules.loaded_driver(to.driver) is None:
-                raise exception.DeviceError(
-                    device=device,
-                    reason=f'its earlier driver {to.driver} is not loaded '
-                    'any more: load it',
-                )
-            vfio.restore(address, to, seconds)
-            held.forget(held.PCI, address)
+    def act() -> bool:
+        with operation_lock.held(function.path, deadline.left(0.5)):
+            return bindings.restore(address, ids, deadline.left(), shares)
 
-    waiting.at_most(
-        act,
-        seconds,
-        f'PCI function {address} to be given back to {driver or "no driver"}',
+    return waiting.at_most(
+        act, seconds, f'PCI function {address} to be given back'
     )
 
 
@@ -192,78 +252,103 @@ def let_go(address: str) -> None:
     held.forget(held.PCI, address)
 
 
-def _same(address: str, ids: str) -> pci.Function:
-    """Read a function again, under the lock.
+@context.entry
+def override_of(address: str, seconds: float) -> str | None:
+    """Read a function's driver_override, for ``os-acc device show``.
 
-    :raises DeviceNotFound: if another device is at the address
+    :raises Timeout: if it cannot be read now
     """
     function = pci.get(address)
-    if function.ids != ids:
-        raise exception.DeviceNotFound(
-            wanted=f'PCI function {address}, {ids}',
-            reason=f'{function.ids} is at that address now',
-        )
-    return function
-
-
-def _check_names(binding: vfio.Binding) -> None:
-    for field, value in (
-        ('driver', binding.driver),
-        ('override', binding.override),
-    ):
-        if value is not None and not modules.is_name(value):
-            arguments.refuse(field, value, 'the name of a driver, or None')
+    return vfio.read_binding(function, arguments.seconds(seconds)).override
 
 
 @context.entry
 def create_vfs(pf: str, number: int, seconds: float) -> None:
-    """Create VFs on a PF that has none.
+    """Create the VFs that device_spec sets for a PF that has none.
 
-    :raises DeviceBusy: if the PF has VFs already
+    :param number: num_vfs of the PF's entry of device_spec
+    :raises InvalidRequest: if num_vfs is another number or unset
+    :raises DeviceBusy: if the PF has VFs already, or is bound to VFIO
     :raises DeviceError, Timeout: as sriov.create
     """
     function = arguments.function(pf)
     arguments.whole(number, 'number', sriov.total(pf), least=1)
     seconds = arguments.seconds(seconds)
+    wanted = offers.entry(function).num_vfs
+    if wanted is None and held.is_noted(held.VFS, pf, function.ids):
+        wanted = number  # VANs had VFs of it before device_spec was changed
+    if number != wanted:
+        arguments.refuse('number', number, f'num_vfs of device_spec, {wanted}')
+    deadline = waiting.Deadline(seconds)
 
     def act() -> None:
-        with operation_lock.held(function.path, seconds / 2):
+        with operation_lock.held(function.path, deadline.left(0.5)):
             if there := sriov.count(pf):
                 raise exception.DeviceBusy(
                     device=f'PF {pf}', reason=f'it has {there} VFs'
                 )
+            for obstacle in availability.vfs_obstacles(
+                pci.get(pf), spec=offers.entry(function)
+            ):
+                raise obstacle.error()
+            # An earlier call that was interrupted has set autoprobe already.
+            known = record.vfs.read(pf)
+            before = known.autoprobe if known else sriov.autoprobe(pf)
+            record.vfs.write(pf, record.Vfs(number, before))
             held.note(held.VFS, pf, function.ids)
-            sriov.create(pf, number, seconds)
+            sriov.create(pf, number, deadline.left())
 
     waiting.at_most(act, seconds, f'{number} VFs of PF {pf} to be made')
 
 
 @context.entry
-def remove_vfs(
-    pf: str, autoprobe_before: str | None, seconds: float
-) -> list[str]:
-    """Remove the VFs of a PF, if nobody uses any of them.
+def made_vfs(pf: str, seconds: float) -> int:
+    """How many VFs of a PF os-acc has made in this boot; 0 if none."""
+    function = arguments.function(pf)
+    with operation_lock.held(function.path, arguments.seconds(seconds)):
+        known = record.vfs.read(pf)
+        return known.number if known and known.number == sriov.count(pf) else 0
 
-    :param autoprobe_before: '0', '1' or None, see sriov.remove
-    :returns: a clause for each VF that is used; empty if they are removed
+
+@context.entry
+def remove_vfs(pf: str, seconds: float) -> list[str]:
+    """Remove the VFs that create_vfs() has made, if nobody uses any of them.
+
+    If the VFs stay, sriov_drivers_autoprobe of the PF is still restored.
+
+    :returns: clauses that say why the VFs stay; empty if the PF has none now
     :raises DeviceError, Timeout: if they cannot be removed
     """
     function = arguments.there(pf)
     seconds = arguments.seconds(seconds)
-    if autoprobe_before not in (None, '0', '1'):
-        arguments.refuse('autoprobe_before', autoprobe_before, "'0' or '1'")
+    deadline = waiting.Deadline(seconds)
 
     def act() -> list[str]:
-        with operation_lock.held(function.path, seconds / 2):
-            if not sriov.count(pf) and sriov.autoprobe(pf) == autoprobe_before:
-                # They were removed before, and the PF may not be offered.
-                held.forget(held.VFS, pf)
-                return []
-            offers.check(pci.get(pf))
-            users = availability.vf_users(pci.get(pf))
-            if not users:
-                sriov.remove(pf, autoprobe_before)
-            held.forget(held.VFS, pf)
-            return users
+        with operation_lock.held(function.path, deadline.left(0.5)):
+            return _remove_vfs(pci.get(pf))
 
     return waiting.at_most(act, seconds, f'the VFs of PF {pf} to be removed')
+
+
+def _remove_vfs(pf: pci.Function) -> list[str]:
+    known, there = record.vfs.read(pf.address), sriov.count(pf.address)
+    if known is None:
+        held.forget(held.VFS, pf.address)
+        return ['os-acc has no record that it made them'] if there else []
+    if there not in (0, known.number):
+        # Somebody else has removed os-acc's VFs and made these.
+        sriov.restore_autoprobe(pf.address, known.autoprobe)
+        record.vfs.delete(pf.address)
+        held.forget(held.VFS, pf.address)
+        return [f'somebody else has changed their number to {there}']
+    if users := availability.vf_users(pf):
+        sriov.restore_autoprobe(pf.address, known.autoprobe)
+        return users
+    addresses = pf.vf_addresses
+    sriov.remove(pf.address, known.autoprobe)
+    for address in addresses:
+        record.functions.delete(address)
+        held.forget(held.PCI, address)
+    record.vfs.delete(pf.address)
+    held.forget(held.VFS, pf.address)
+    return []

@@ -37,13 +37,17 @@ from os_acc import exception
 from os_acc.devices import device_spec
 from os_acc.devices import open_files
 from os_acc.devices import pci
+from os_acc.devices import root_folder
 from os_acc.devices import sriov
 from os_acc.devices import vfio
-from os_acc.objects import device as device_objects
 from os_acc.objects import function_id as function_ids
 from os_acc.privileged import arguments
 from os_acc.privileged import context
 from os_acc.privileged import offers
+
+# objects.device.PROGRAMMING_SINGLE. To import that module would load
+# oslo.versionedobjects, and with it oslo.messaging, into the daemon.
+_SINGLE = 'single'
 
 _TAIL = 300
 # Seconds for a killed process to end; after that it is left alone.
@@ -227,7 +231,7 @@ def _device(
 def _check_region(
     function: pci.Function, spec: device_spec.Spec, region: str
 ) -> None:
-    if spec.programming == device_objects.PROGRAMMING_SINGLE:
+    if spec.programming == _SINGLE:
         if region != '':
             arguments.refuse('region', region, "'': it has no regions")
         return
@@ -292,7 +296,7 @@ def _turn(function: pci.Function, region: str) -> Iterator[list[int]]:
             (vf, fcntl.LOCK_EX),
         ):
             if each is not None:
-                fd = os.open(f'{each.path}/vendor', os.O_RDONLY)
+                fd = root_folder.open_file('programming', each.address)
                 stack.callback(os.close, fd)
                 _lock(fd, how, deadline, function.address)
                 held.append(fd)

@@ -186,12 +186,13 @@ PLUG = """
 import json, sys
 import os_acc
 from os_acc import objects
-from os_acc.devices import libvirt_domains, sysfs
+from os_acc.devices import libvirt_domains, root_folder, sysfs
 from os_acc.privileged import context
 root, config, instance, uuid, address, image, afu = sys.argv[1:]
 for name in ('sys', 'proc', 'dev'):
     setattr(sysfs, name.upper(), f'{root}/host/{name}')
 libvirt_domains.STATE_FOLDER = f'{root}/host/libvirt'
+root_folder.PATH = f'{root}/host/run/os-acc'
 context.pctxt.set_client_mode(False)
 os_acc.CONF([], project='os-acc', default_config_files=[config])
 os_acc.initialize()

@@ -73,6 +73,7 @@ class Service:
             '[os_acc]',
             f'state_path = {self.path}/state',
             'release_timeout = 1',
+            'cleaning_command = true',
             f'device_spec_dir = {self.specs}',
             *(f'device_spec = {json.dumps(spec)}' for spec in specs),
             '[os_acc_privileged]',
@@ -126,7 +127,9 @@ class Trips:
         original = daemon._ClientChannel.remote_call
 
         def counted(channel, name, *args):
-            self.names.append(name.rpartition('.')[2])
+            # initialize() makes the call load() in the background.
+            if (call := name.rpartition('.')[2]) != 'load':
+                self.names.append(call)
             return original(channel, name, *args)
 
         daemon._ClientChannel.remote_call = counted
@@ -350,11 +353,8 @@ def test_the_daemon_offers_nothing_by_itself(service, sudoers, snapshot):
 
         name = '11111111-2222-4333-8444-555555555555'
         calls = (
-            lambda: pci.take(lab_devices.PLAIN, 'vfio-pci', [], 5.0),
+            lambda: pci.take(lab_devices.PLAIN, 'vfio-pci', [], name, 5.0),
             lambda: pci.clean(lab_devices.PLAIN, '1234:11e8', 'auto', 0, 5.0),
-            lambda: pci.give_back(
-                lab_devices.NIC, '8086:10d3', None, None, 5.0
-            ),
             lambda: pci.hold(lab_devices.PLAIN),
             lambda: pci.create_vfs(lab_devices.NVME_PF, 2, 5.0),
             lambda: mdev.create(name, use.MTTY, 'mtty-1', 5.0),
@@ -368,6 +368,6 @@ def test_the_daemon_offers_nothing_by_itself(service, sudoers, snapshot):
         return found
 
     found = service.answer(work)
-    assert [kind for kind, _ in found] == ['DeviceNotFound'] * 6
+    assert [kind for kind, _ in found] == ['DeviceNotFound'] * 5
     assert all('os-acc device allow' in text for _, text in found)
     assert snapshot() == before

@@ -28,6 +28,7 @@ from os_acc import driver
 from os_acc import loader
 from os_acc import objects
 from os_acc import plugin
+from os_acc.devices import root_folder
 from os_acc.devices import sysfs
 from os_acc.privileged import context
 
@@ -166,6 +167,9 @@ def clean(tmp_path, monkeypatch) -> Iterator[None]:
     monkeypatch.setattr(os_acc, '_host', None)
     # Not the devices of the machine that the tests run on.
     monkeypatch.setattr(sysfs, 'SYS', str(tmp_path / 'sys'))
+    # Not the privileged half's folder of this machine, nor a daemon.
+    monkeypatch.setattr(root_folder, 'PATH', str(tmp_path / 'os-acc'))
+    monkeypatch.setattr(context, 'start_in_background', lambda: None)
     conf = os_acc.CONF
     conf([], project='os-acc', default_config_files=[])
     conf.set_override('state_path', str(tmp_path / 'state'), 'os_acc')

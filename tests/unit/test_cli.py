@@ -408,6 +408,7 @@ def test_device_list(run, config):
         'Handles free': 4,
         'Programming': 'none',
         'Function id': None,
+        'Reserved': [],
     }
     assert (fpga['Address'], fpga['Programming']) == ('fpga0', 'single')
     table = run.fine(*arguments, 'device', 'list').out

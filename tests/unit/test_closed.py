@@ -32,8 +32,10 @@ from os_acc.privileged import mdev as privileged_mdev
 from os_acc.privileged import offers
 from os_acc.privileged import pci as privileged_pci
 from os_acc.privileged import programming as privileged_programming
+from os_acc.privileged import storage_calls
 
 VF = '0000:41:00.4'
+IDS = '8086:10d3'
 UUID = '11111111-2222-4333-8444-555555555555'
 
 
@@ -168,15 +170,13 @@ def test_a_malformed_entry_offers_nothing(here):
 
 
 CALLS = [
-    lambda: privileged_pci.take(devices.GPU, 'vfio-pci', [], 1.0),
+    lambda: privileged_pci.take(devices.GPU, 'vfio-pci', [], UUID, 1.0),
     lambda: privileged_pci.clean(devices.DISK, '1b36:0010', 'auto', 0, 1.0),
-    lambda: privileged_pci.give_back(
-        devices.NIC, '8086:10d3', 'nvme', None, 1.0
-    ),
     lambda: privileged_pci.hold(devices.GPU),
     lambda: privileged_pci.create_vfs(devices.PF, 2, 1.0),
-    lambda: privileged_pci.remove_vfs(devices.PF, '0', 1.0),
     lambda: privileged_mdev.create(UUID, 'mtty', 'mtty-1', 1.0),
+    lambda: privileged_mdev.announce(UUID, 'mtty', 'mtty-1', 1.0),
+    lambda: storage_calls.hand_out(devices.DISK, 1.0),
     lambda: privileged_mdev.set_vgpu_type(VF, 558, 1.0),
     lambda: privileged_programming.check(devices.GPU, '', '/x'),
     lambda: privileged_programming.clear(devices.GPU, '', 1.0),
@@ -195,6 +195,24 @@ def test_the_privileged_half_refuses_by_itself(here, call, denied):
     assert here.snapshot() == before
     assert here.writes == []
     assert notes() == []
+
+
+@pytest.mark.parametrize(
+    ('call', 'nothing'),
+    [
+        (lambda: privileged_pci.give_back(devices.NIC, IDS, 1.0), False),
+        (lambda: privileged_pci.remove_vfs(devices.PF, 1.0), []),
+        (lambda: privileged_mdev.clear_vgpu_type(VF, 558, 0, 1.0), False),
+    ],
+)
+def test_the_privileged_half_undoes_only_what_it_did(here, call, nothing):
+    vgpus(here)
+    path = here.pci / 'devices' / VF / 'nvidia/current_vgpu_type'
+    path.write_text('558\n')
+    before = here.snapshot()
+    assert call() == nothing
+    assert here.snapshot() == before
+    assert here.writes == []
 
 
 @pytest.mark.parametrize(
@@ -225,7 +243,7 @@ def test_the_privileged_half_checks_types(here):
     with pytest.raises(exception.DeviceNotFound, match='type A40-1Q'):
         privileged_mdev.set_vgpu_type(VF, 559, 1.0)
     with pytest.raises(exception.DeviceNotFound, match='vGPUs only'):
-        privileged_pci.take(VF, 'vfio-pci', [], 1.0)
+        privileged_pci.take(VF, 'vfio-pci', [], UUID, 1.0)
     assert here.writes == []
 
 
@@ -233,7 +251,7 @@ def test_the_privileged_half_checks_types(here):
 
 FUNCTIONS = [
     ({'address': devices.GPU}, devices.GPU),
-    ({'address': devices.DISK, 'bind': 'libvirt'}, devices.DISK),
+    ({'address': devices.GPU, 'bind': 'libvirt'}, devices.GPU),
     ({'address': devices.PF, 'num_vfs': 2}, devices.VFS[1]),
 ]
 
@@ -295,14 +313,14 @@ def test_a_plugged_function_comes_back_after_a_reboot(
 @pytest.mark.parametrize('how', HOW)
 def test_a_function_is_released_after_a_reboot_without_recovery(here, how):
     before = here.snapshot()
-    devices.spec({'address': devices.DISK})
+    devices.spec({'address': devices.NIC})
     instance = devices.instance()
-    os_acc.plug(instance, [devices.pci(devices.DISK)])
-    change(how, devices.DISK)
+    os_acc.plug(instance, [devices.pci(devices.NIC)])
+    change(how, devices.NIC)
     here.reboot()
     assert os_acc.unplug(instance) == 1
     assert here.snapshot() == before
-    assert here.resets == [devices.DISK]
+    assert here.resets == [devices.NIC]
 
 
 @pytest.mark.parametrize('how', HOW)
@@ -380,7 +398,7 @@ def test_the_note_of_another_device_does_not_count(here):
     text = modalias.read_text()
     modalias.write_text(text.replace('d00001EB8', 'd00002235'))
     with pytest.raises(exception.DeviceNotFound, match='device_spec'):
-        privileged_pci.take(devices.GPU, 'vfio-pci', [], 1.0)
+        privileged_pci.take(devices.GPU, 'vfio-pci', [], UUID, 1.0)
 
 
 def test_release_again_after_a_crash_between_undo_and_journal(
@@ -431,8 +449,8 @@ def test_release_waits_for_an_operation_that_is_under_way(here):
     path = pci.folder(devices.GPU)
     with operation_lock.held(path, 1.0):
         with pytest.raises(exception.Timeout, match='earlier operation'):
-            privileged_pci.give_back(devices.GPU, '10de:1eb8', None, None, 0.2)
-    privileged_pci.give_back(devices.GPU, '10de:1eb8', None, None, 1.0)
+            privileged_pci.give_back(devices.GPU, '10de:1eb8', 0.2)
+    privileged_pci.give_back(devices.GPU, '10de:1eb8', 1.0)
 
 
 def test_a_note_that_cannot_be_written_is_logged(here, caplog):

@@ -296,11 +296,17 @@ def test_a_crash_in_unplug(small, monkeypatch, after):
 def test_the_privileged_half_takes_a_companion_only_of_the_option(here):
     devices.spec({'address': GPU})
     with pytest.raises(exception.DeviceNotFound, match='device_spec'):
-        privileged_pci.take(SOUND, 'vfio-pci', [GPU], 1.0)
+        privileged_pci.take(
+            SOUND, 'vfio-pci', [GPU], devices.instance().uuid, 1.0
+        )
     devices.spec({'address': GPU, 'companions': True})
     with pytest.raises(exception.DeviceNotFound, match='device_spec'):
-        privileged_pci.take(devices.DISK, 'vfio-pci', [GPU], 1.0)
-    privileged_pci.take(SOUND, 'vfio-pci', [GPU, USB], 1.0)
+        privileged_pci.take(
+            devices.DISK, 'vfio-pci', [GPU], devices.instance().uuid, 1.0
+        )
+    privileged_pci.take(
+        SOUND, 'vfio-pci', [GPU, USB], devices.instance().uuid, 1.0
+    )
     assert here.driver_of(SOUND) == 'vfio-pci'
 
 

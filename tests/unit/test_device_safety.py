@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import threading
 import time
 
@@ -101,9 +102,7 @@ def test_a_function_with_a_vendors_vgpu(here):
 # --- cleaning never hits the host
 
 
-@pytest.mark.parametrize('bind', ['libvirt', 'os-acc'])
-def test_what_the_host_uses_by_now_is_not_cleaned(here, cleaned, bind):
-    devices.spec({'address': devices.DISK, 'bind': bind})
+def test_what_the_host_uses_by_now_is_not_cleaned(here, cleaned):
     instance = devices.instance()
     os_acc.plug(instance, [devices.pci(devices.DISK)])
     here.reboot()
@@ -526,16 +525,29 @@ def test_who_made_the_vfs_is_not_forgotten(here):
     assert here.snapshot() == before
 
 
-def test_what_is_not_ours_to_bind_gets_its_override_back(here):
+def test_what_somebody_else_has_bound_since_is_left_as_it_is(here):
     here.add_driver(VF_DRIVER)
     instance = devices.instance()
-    os_acc.plug(instance, [devices.pci(devices.DISK)])
-    here.write(str(here.pci / 'drivers/vfio-pci/unbind'), devices.DISK)
-    path = here.pci / 'devices' / devices.DISK
+    os_acc.plug(instance, [devices.pci(devices.GPU)])
+    here.write(str(here.pci / 'drivers/vfio-pci/unbind'), devices.GPU)
+    path = here.pci / 'devices' / devices.GPU
     here.write(f'{path}/driver_override', VF_DRIVER)
-    here.write(str(here.pci / 'drivers_probe'), devices.DISK)
+    here.write(str(here.pci / 'drivers_probe'), devices.GPU)
     assert os_acc.unplug(instance) == 1
-    assert here.driver_of(devices.DISK) == VF_DRIVER
+    assert here.driver_of(devices.GPU) == VF_DRIVER
+    # This one was not written by os-acc.
+    assert (path / 'driver_override').read_text() == f'{VF_DRIVER}\n'
+
+
+def test_an_override_of_ours_that_somebody_else_left_is_undone(here):
+    instance = devices.instance()
+    os_acc.plug(instance, [devices.pci(devices.GPU)])
+    here._unbind(devices.GPU)
+    here.add_driver(VF_DRIVER)
+    here._bind(devices.GPU, VF_DRIVER)
+    assert os_acc.unplug(instance) == 1
+    assert here.driver_of(devices.GPU) == VF_DRIVER
+    path = here.pci / 'devices' / devices.GPU
     assert (path / 'driver_override').read_text() == '(null)\n'
 
 
@@ -564,18 +576,24 @@ def test_no_vfs_is_no_number(here):
 
 
 def test_vfs_are_not_made_anew(here):
+    devices.spec({'address': devices.PF, 'num_vfs': 2})
     privileged_pci.create_vfs(devices.PF, 2, 1.0)
     with pytest.raises(exception.DeviceBusy):
-        privileged_pci.create_vfs(devices.PF, 3, 1.0)
+        privileged_pci.create_vfs(devices.PF, 2, 1.0)
     assert sriov.count(devices.PF) == 2
 
 
 def test_giving_back_loads_no_module(here, monkeypatch):
+    instance = devices.instance()
+    os_acc.plug(instance, [devices.pci(devices.DISK)])
+    shutil.rmtree(here.pci / 'drivers/nvme')
     monkeypatch.setattr(modules, 'load', lambda *_: pytest.fail('modprobe'))
-    with pytest.raises(exception.DeviceError, match='not loaded'):
-        privileged_pci.give_back(
-            devices.GPU, '10de:1eb8', 'anything', None, 1.0
-        )
+    with pytest.raises(exception.UnplugException, match='nvme is not loaded'):
+        os_acc.unplug(instance)
+    assert here.driver_of(devices.DISK) == 'vfio-pci'
+    here.add_driver('nvme')
+    assert len(os_acc.recover().released) == 1
+    assert here.driver_of(devices.DISK) == 'nvme'
 
 
 def test_nothing_is_cleaned_that_device_spec_does_not_name(here, cleaned):

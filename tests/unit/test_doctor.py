@@ -10,12 +10,15 @@
 
 from __future__ import annotations
 
+import os
+
 import command
 import devices
 import pytest
 
 import os_acc
 from os_acc.devices import boot
+from os_acc.devices import root_folder
 from os_acc.privileged import context
 from os_acc.privileged import offers
 
@@ -199,6 +202,17 @@ def test_the_daemon_may_too_little(findings, monkeypatch, who, says):
     verdict, text, _ = one(findings(code=1), 'privsep daemon')
     assert verdict == 'error'
     assert says in text
+
+
+def test_the_record_is_not_roots_alone(findings, here):
+    os.makedirs(root_folder.PATH)
+    os.chmod(root_folder.PATH, 0o777)
+    verdict, text, advice = one(
+        findings(code=1), 'record of the privsep daemon'
+    )
+    assert verdict == 'error'
+    assert f'{root_folder.PATH}: users other than its owner' in text
+    assert 'remove it' in advice
 
 
 def test_who_the_daemon_is_is_read_from_the_kernel(here):

@@ -190,6 +190,7 @@ def run(host, odd, capsys, monkeypatch):
     # In place of the daemon.
     monkeypatch.setattr(context, 'whoami', lambda: (0, []))
     monkeypatch.setattr(offers, 'count', lambda: 0)
+    monkeypatch.setattr(context, 'check_folder', lambda: None)
     path = os_acc.CONF.os_acc.state_path
     return command.Command(path, capsys, monkeypatch)
 

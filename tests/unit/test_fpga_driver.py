@@ -30,6 +30,7 @@ from os_acc import bitstream_file
 from os_acc import exception
 from os_acc import objects
 from os_acc.devices import operation_lock
+from os_acc.devices import root_folder
 from os_acc.privileged import programming as privileged
 
 FPGA, VFS = vendor_module.FPGA, vendor_module.VFS
@@ -719,7 +720,7 @@ def test_a_region_is_not_programmed_beside_the_whole(
     if not vfs:
         kernel.write(f'{kernel.pci}/devices/{FPGA}/sriov_numvfs', '0')
     path = tool.bitstream('aes')
-    with open(f'{kernel.pci}/devices/{FPGA}/vendor') as file:
+    with open(root_folder.open_file('programming', FPGA), 'rb') as file:
         fcntl.flock(file, held)
         if goes:
             privileged.check(FPGA, region, path)

@@ -280,7 +280,7 @@ def test_what_fails_in_time_fails_as_it_is():
         waiting.at_most(fail, 5.0, 'x')
 
 
-def test_one_operation_at_a_time(tmp_path):
+def test_one_operation_at_a_time(clean, tmp_path):
     with operation_lock.held(str(tmp_path), 1.0) as lock:
         go_on = threading.Event()
         act = operation_lock.kept_until(lock, lambda: go_on.wait(30))

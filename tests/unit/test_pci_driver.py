@@ -163,14 +163,17 @@ def test_selected_by_class_and_traits(here, number):
 
 def test_bound_by_libvirt(here):
     here_before = here.snapshot()
-    devices.spec({'address': devices.DISK, 'managed': 'yes'})
+    function = here.pci / 'devices' / devices.NIC
+    for name, text in {'reset': '', 'reset_method': 'flr\n'}.items():
+        (function / name).write_text(text)
+    devices.spec({'address': devices.NIC, 'managed': 'yes'})
     instance = devices.instance()
-    (van,) = os_acc.plug(instance, [devices.pci(devices.DISK)])
+    (van,) = os_acc.plug(instance, [devices.pci(devices.NIC)])
     assert van.handle.managed is True
     assert 'managed="yes"' in van.guest_config
     assert here.snapshot() == here_before
     os_acc.unplug(instance)
-    assert here.resets == [devices.DISK]
+    assert here.resets == [devices.NIC]
 
 
 def test_the_request_may_say_who_binds(here):

@@ -102,7 +102,9 @@ def test_a_driver_that_is_none_of_vfio(here):
 def test_the_privileged_half_takes_the_forced_one_only(here):
     forced()
     with pytest.raises(exception.InvalidRequest, match=VARIANT):
-        privileged_pci.take(devices.GPU, 'vfio-pci', [], 1.0)
+        privileged_pci.take(
+            devices.GPU, 'vfio-pci', [], devices.instance().uuid, 1.0
+        )
     assert here.writes == []
 
 

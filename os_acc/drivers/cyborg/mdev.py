@@ -70,6 +70,11 @@ def make(
     wanted = mdev_driver.mdev_of(handle)
     if mdev.find(wanted.uuid) is not None:
         return
+    from os_acc.privileged import mdev as privileged
+
+    privileged.announce(
+        wanted.uuid, wanted.parent, wanted.type, CONF.os_acc.device_timeout
+    )
     try:
         create(handle)
     except cyborg_process.CallFailed as err:
@@ -88,7 +93,6 @@ def make(
         'mdev',
     )
     mdev.check_same(there, wanted)
-    mdev_driver.hold(wanted)
     log.about(LOG, van.instance_uuid, van.uuid).info(
         'Cyborg created mdev %s of type %s on %s',
         wanted.uuid,

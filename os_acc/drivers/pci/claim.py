@@ -28,6 +28,7 @@ from os_acc.devices import companions as companion_functions
 from os_acc.devices import device_spec
 from os_acc.devices import pci
 from os_acc.devices import reset
+from os_acc.devices import storage
 from os_acc.devices import vfio
 from os_acc.devices import waiting
 from os_acc.drivers import allocation
@@ -35,6 +36,7 @@ from os_acc.drivers.pci import companions
 from os_acc.drivers.pci import listing as pci_listing
 from os_acc.drivers.pci import release
 from os_acc.drivers.pci import vfs as pci_vfs
+from os_acc.journal import reservations
 
 LOG = logging.getLogger(__name__)
 CONF = cfg.CONF
@@ -57,6 +59,17 @@ OPTS = (
         'if VFIO does not do so itself and the kernel can; required fails if '
         'the function cannot be reset; none never resets. An entry of '
         'device_spec can set another value for its devices.',
+    ),
+    cfg.StrOpt(
+        'between_tenants',
+        default=device_spec.BETWEEN_HOST,
+        choices=(device_spec.BETWEEN_VFIO, device_spec.BETWEEN_HOST),
+        help='What a function that os-acc binds is bound to after its '
+        'release: host binds it to the driver that it had before; vfio leaves '
+        'it bound to its VFIO driver, which is quicker, and no driver of the '
+        'host sees what a guest has left. "os-acc device free" gives such a '
+        'function back to the host. An entry of device_spec can set another '
+        'value for its devices.',
     ),
 )
 
@@ -130,16 +143,29 @@ class Claims:
 
         Its companions are bound after it.
 
-        :raises: as privileged.pci.take
+        :raises: as privileged.pci.take and privileged.storage_calls.hand_out
         """
         address = allocation.address_of(van)
+        function, bind = pci.get(address), van.driver_data[release.BIND]
         wanted = companions.own(self._by, van)
-        if van.driver_data[release.BIND] == device_spec.BIND_OS_ACC:
+        if bind == device_spec.BIND_OS_ACC:
             wanted = {address: van.driver_data, **wanted}
-        if not wanted:
-            return
+        elif bind == device_spec.BIND_NONE and storage.is_storage(function):
+            from os_acc.privileged import storage_calls
+
+            storage_calls.hand_out(address, CONF.os_acc.device_timeout)
+        if wanted:
+            self._take_all(van, wanted)
+        self._reserve_later(van, function)
+
+    def _take_all(
+        self, van: objects.VAN, wanted: dict[str, dict[str, str]]
+    ) -> None:
         requests = self._by.requests_of(van.instance_uuid)
-        siblings = allocation.functions_of(requests) | {address, *wanted}
+        siblings = allocation.functions_of(requests) | {
+            allocation.address_of(van),
+            *wanted,
+        }
         for each, data in wanted.items():
             self._take(van, each, data, siblings)
         # It is known for certain only now that the module vfio is loaded.
@@ -160,6 +186,7 @@ class Claims:
             address,
             data[release.VFIO_DRIVER],
             sorted(siblings - {address}),
+            van.instance_uuid,
             CONF.os_acc.device_timeout,
         )
         log.about(LOG, van.instance_uuid, van.uuid).info(
@@ -177,8 +204,41 @@ class Claims:
         if van.handle is None:
             return
         if release.BIND in van.driver_data:
-            release.give_back(self._by, van)
+            release.give_back(self._by, van, self._stays(van))
         pci_vfs.remove(self._by, van)
+
+    def free(self, address: str) -> list[str]:
+        """Free a function that no VAN has: see DriverBase.free_device()."""
+        function = pci.find(address) if pci.is_address(address) else None
+        if function is None:
+            return []
+        from os_acc.privileged import pci as privileged
+
+        with self._by.lock(function.parent):
+            holders = allocation.holders(self._by)
+            if (holder := holders.of_function(address)) is not None:
+                raise exception.DeviceBusy(
+                    device=f'PCI function {address}',
+                    reason=f'instance {holder.instance_uuid} has it (VAN '
+                    f'{holder.van_uuid})',
+                )
+            done = []
+            spec = self._specs().held(function)
+            along = companion_functions.of(
+                function, spec, device_spec.BIND_OS_ACC
+            )
+            for each in (function, *along):
+                if (
+                    vfio.is_bound(each)
+                    and holders.of_function(each.address) is None
+                    and privileged.give_back(
+                        each.address, each.ids, CONF.os_acc.device_timeout
+                    )
+                ):
+                    now = pci.driver_of(each.address) or 'no driver'
+                    name = 'it' if each is function else each.address
+                    done.append(f'{name} is bound to {now} again')
+        return done
 
     def pf_of(self, address: str) -> str | None:
         """The PF that has, or would have, a VF at an address."""
@@ -186,6 +246,36 @@ class Claims:
             if future == address:
                 return pf.address
         return None
+
+    def _reserve_later(self, van: objects.VAN, function: pci.Function) -> None:
+        """Save that a function of one-time use is reserved at its release."""
+        spec = self._specs().find(function)
+        if spec is not None and spec.one_time_use:
+            van.driver_data = {
+                **van.driver_data,
+                reservations.RESERVE: 'device_spec has one_time_use, and '
+                f'instance {van.instance_uuid} had it',
+            }
+            van.save()
+
+    def _stays(self, van: objects.VAN) -> bool:
+        """Whether a VAN's function stays bound to VFIO at its release.
+
+        VFs that os-acc has made do not, because they are removed.
+        """
+        if pci_vfs.MADE in van.driver_data or (
+            van.driver_data[release.BIND] != device_spec.BIND_OS_ACC
+        ):
+            return False
+        function = pci.find(allocation.address_of(van))
+        try:
+            spec = self._specs().find(function) if function else None
+        except exception.InvalidRequest:
+            spec = None  # device_spec is malformed by now
+        if spec is None:
+            return False  # it is not offered any more: the host gets it
+        chosen: str = spec.between_tenants or self._by.config.between_tenants
+        return chosen == device_spec.BETWEEN_VFIO
 
     def _claim(self, van: objects.VAN, wanted: objects.PCIHandle) -> None:
         address = wanted.address
@@ -212,7 +302,11 @@ class Claims:
                 )
                 if bind != device_spec.BIND_OS_ACC:
                     release.hold(address)
-                made = pci_vfs.known(self._by, pf) if pf and not new else {}
+                made = (
+                    pci_vfs.known(self._by, pf, self._specs())
+                    if pf and not new
+                    else {}
+                )
                 van.driver_data = {
                     **van.driver_data,
                     **made,
@@ -233,7 +327,7 @@ class Claims:
         address = allocation.address_of(van)
         pf = van.device or address
         with self._by.lock(pf):
-            pci_vfs.create_again(van, pf)
+            pci_vfs.create_again(van, pf, self._specs())
             # VFs that another service makes appear once it has started.
             function = waiting.until(
                 lambda: pci.find(address),
@@ -262,7 +356,6 @@ class Claims:
                 data = dict(van.driver_data)
                 if not vfio.is_bound(function):
                     data.pop(release.DRIVER_BEFORE, None)
-                    data.pop(release.OVERRIDE_BEFORE, None)
                     data |= self._state_before(van, function, spec, bind)
                 data |= self._companions(van, function, spec, bind)
                 van.driver_data = data
@@ -334,16 +427,12 @@ class Claims:
             data[release.VFIO_DRIVER] = vfio.driver_for(function, spec)
             if function.driver is not None:
                 data[release.DRIVER_BEFORE] = function.driver
-            now = vfio.read_binding(function, CONF.os_acc.device_timeout)
-            if now.override is not None:
-                data[release.OVERRIDE_BEFORE] = now.override
             # Another VAN of the instance has bound it to VFIO.
             taken = companions.record_of(self._by, van, function)
             if taken is not None and vfio.is_bound(function):
-                for key in (release.DRIVER_BEFORE, release.OVERRIDE_BEFORE):
-                    data.pop(key, None)
-                    if key in taken:
-                        data[key] = taken[key]
+                data.pop(release.DRIVER_BEFORE, None)
+                if release.DRIVER_BEFORE in taken:
+                    data[release.DRIVER_BEFORE] = taken[release.DRIVER_BEFORE]
         return data
 
     def _bind_mode(

@@ -63,6 +63,9 @@ class PCIDriver(driver.DriverBase):
     def diagnose(self) -> Iterator[finding.Finding]:
         return pci_report.findings(self, _specs())
 
+    def free_device(self, address: str) -> list[str]:
+        return self._claims.free(address)
+
     def prepareVAN(
         self,
         van: objects.VAN,

@@ -10,7 +10,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+import contextlib
 import logging
+import threading
 
 from oslo_config import cfg
 
@@ -21,6 +24,9 @@ from os_acc import objects
 from os_acc.devices import boot
 from os_acc.devices import device_spec
 from os_acc.devices import pci
+from os_acc.devices import root_folder
+from os_acc.devices import storage
+from os_acc.devices import sysfs
 from os_acc.devices import vfio
 from os_acc.drivers import allocation
 from os_acc.drivers.pci import companions
@@ -35,19 +41,16 @@ RESET = 'reset'
 VFIO_DRIVER = 'vfio_driver'  # the driver to bind the function to
 IOMMUFD = 'iommufd'  # a hint for the plugin: the kernel has no VFIO groups
 DRIVER_BEFORE = 'driver_before'
-OVERRIDE_BEFORE = 'override_before'
 
-_OF_FUNCTION = (
-    BIND,
-    IDS,
-    RESET,
-    VFIO_DRIVER,
-    DRIVER_BEFORE,
-    OVERRIDE_BEFORE,
-)
+_OF_FUNCTION = (BIND, IDS, RESET, VFIO_DRIVER, DRIVER_BEFORE)
+
+# Seconds between two reports of the progress.
+_REPORT_EVERY = 2.0
 
 
-def give_back(by: driver.DriverBase, van: objects.VAN) -> None:
+def give_back(
+    by: driver.DriverBase, van: objects.VAN, keep: bool = False
+) -> None:
     """Clean the function of a VAN, and bind it to its earlier driver.
 
     Then do the same for its companions. If the instance keeps another function
@@ -56,14 +59,16 @@ def give_back(by: driver.DriverBase, van: objects.VAN) -> None:
 
     Does nothing for a function that is gone, or if another one is at its
     address. If os-acc had bound the function, but somebody else has bound it
-    since, it keeps that driver and is not cleaned; only its driver_override is
-    restored.
+    since, it keeps that driver and is not cleaned. The privileged half knows
+    by its own record how the function was bound before.
 
+    :param keep: functions that os-acc has bound to VFIO stay bound to it
+    :raises DeviceBusy: if somebody else has bound a function that stores data
     :raises: as clean() and privileged.pci.give_back
     """
-    _give_back(by, van, allocation.address_of(van), van.driver_data)
+    _give_back(by, van, allocation.address_of(van), van.driver_data, keep)
     for address, data in companions.own(by, van).items():
-        _give_back(by, van, address, data)
+        _give_back(by, van, address, data, keep)
 
 
 def _give_back(
@@ -71,6 +76,7 @@ def _give_back(
     van: objects.VAN,
     address: str,
     data: dict[str, str],
+    keep: bool,
 ) -> None:
     """Give back one function of a VAN.
 
@@ -92,6 +98,13 @@ def _give_back(
     if data[BIND] != device_spec.BIND_OS_ACC:
         let_go(address)
         return
+    function = pci.get(address)
+    if keep and vfio.is_bound(function):
+        let_go(address)
+        logger.info(
+            'PCI function %s stays bound to %s', address, function.driver
+        )
+        return
     if before not in (None, function.driver):
         # Two VANs of the instance may hand over functions at the same time.
         with allocation.group_lock(by, function):
@@ -106,14 +119,43 @@ def _give_back(
                 return
     from os_acc.privileged import pci as privileged
 
-    privileged.give_back(
-        address,
-        function.ids,
-        before,
-        data.get(OVERRIDE_BEFORE),
-        CONF.os_acc.device_timeout,
-        shares,
-    )
+    if not privileged.give_back(
+        address, function.ids, CONF.os_acc.device_timeout, shares
+    ):
+        _check_given_back(function, data.get(DRIVER_BEFORE))
+        let_go(address)
+        logger.info(
+            'PCI function %s was given back already: its driver is %s; it was '
+            '%s when it was taken',
+            address,
+            function.driver or 'none',
+            data.get(DRIVER_BEFORE, 'none'),
+        )
+
+
+def _check_given_back(function: pci.Function, before: str | None) -> None:
+    """Check a function that the privileged half has not taken in this boot.
+
+    It was given back already if a crash came between that and the deletion of
+    the VAN's row, or if the host was rebooted.
+
+    :param before: its driver before it was taken, by the journal
+    :raises DeviceError: if it is still bound to VFIO: an earlier version of
+        os-acc has bound it, or the record was lost
+    """
+    if vfio.is_bound(function) and function.driver != before:
+        there = f'{sysfs.SYS}/bus/pci'
+        raise exception.DeviceError(
+            device=f'PCI function {function.address}',
+            reason=f'it is bound to {function.driver}, but the privileged '
+            'daemon has no record of it: it was taken by an earlier version '
+            f'of os-acc, or the record below {root_folder.PATH} was lost. '
+            f'Bind it to its driver ({before or "none"}) as root, and run '
+            f'os-acc recover: echo > {there}/devices/{function.address}'
+            f'/driver_override; echo {function.address} > {there}/drivers/'
+            f'{function.driver}/unbind; echo {function.address} > {there}'
+            '/drivers_probe',
+        )
 
 
 def _staying(
@@ -141,7 +183,15 @@ def _cleaned(
     # After a reboot it is bound to its driver again, but was not cleaned.
     rebooted = van.boot_id != boot.boot_id()
     foreign = function.driver not in (None, before)
+    stores = storage.is_storage(function)
     if ours and foreign and not vfio.is_bound(function):
+        if stores:
+            raise exception.DeviceBusy(
+                device=f'PCI function {function.address}',
+                reason=f'it is bound to {function.driver}, by somebody else '
+                'than os-acc, and was not emptied. Unbind it, and run os-acc '
+                'recover',
+            )
         log.about(LOG, van.instance_uuid, van.uuid).warning(
             'PCI function %s is left bound: somebody has bound it to %s',
             function.address,
@@ -155,6 +205,9 @@ def _cleaned(
         or vfio.is_bound(function)
     ):
         clean(van, function, data, shares)
+    elif stores:
+        # Somebody may have bound it to its earlier driver by hand.
+        clean(van, function, data, shares, only_if_used=True)
     return before
 
 
@@ -178,25 +231,32 @@ def clean(
     function: pci.Function,
     data: dict[str, str] | None = None,
     shares: bool = False,
+    only_if_used: bool = False,
 ) -> None:
     """Clean a function of a VAN, once its guest has closed it.
 
+    Emptying a function that stores data may take hours: the progress is
+    reported.
+
     :param data: has IDS and RESET; None: the VAN's driver_data
     :param shares: whether the guest keeps other functions of its IOMMU group
+    :param only_if_used: see privileged.pci.clean
     :raises: as privileged.pci.clean
     """
     from os_acc.privileged import pci as privileged
 
     conf, data = CONF.os_acc, data or van.driver_data
     try:
-        privileged.clean(
-            function.address,
-            data[IDS],
-            data[RESET],
-            conf.release_timeout,
-            conf.device_timeout,
-            shares,
-        )
+        with _progress(van, function):
+            privileged.clean(
+                function.address,
+                data[IDS],
+                data[RESET],
+                conf.release_timeout,
+                conf.device_timeout,
+                only_if_used,
+                shares,
+            )
     except exception.DeviceInUseByHost as err:
         # libvirt or a reboot has given it back already. A network function
         # keeps no data of its last guest, but a disk may.
@@ -225,3 +285,30 @@ def let_go(address: str) -> None:
     from os_acc.privileged import pci as privileged
 
     privileged.let_go(address)
+
+
+@contextlib.contextmanager
+def _progress(van: objects.VAN, function: pci.Function) -> Iterator[None]:
+    """Report meanwhile how far the privileged half is with emptying it."""
+    if not storage.is_storage(function):
+        yield
+        return
+    from os_acc.privileged import storage_calls
+
+    done = threading.Event()
+
+    def report() -> None:
+        while not done.wait(_REPORT_EVERY):
+            # The clean-up itself reports what is wrong with the daemon.
+            with contextlib.suppress(exception.ExceptionBase):
+                now = storage_calls.cleaning_progress(function.address)
+                if now is not None and not done.is_set():
+                    van.report_progress(*now)
+
+    thread = threading.Thread(target=report, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()

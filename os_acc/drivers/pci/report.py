@@ -53,6 +53,7 @@ _NORMAL = (
 _ORDER = {Kind.ALLOCATED: 0, Kind.HOST_USE: 1}
 
 _ADVICE = {
+    Kind.RESERVED: 'check the device, then free it with os-acc device free',
     Kind.HOST_USE: 'stop using it on the host, or remove it from device_spec',
     Kind.NO_IOMMU_GROUP: _NO_IOMMU,
     Kind.GROUP_HOST_USE: 'unbind that device from its driver, or move the '
@@ -109,9 +110,20 @@ def show(
 
 
 def _override(function: pci.Function) -> str | None:
+    """The driver_override, read by the privileged half.
+
+    A process that reads it while an unbind of the function is blocked cannot
+    be killed. Only root can see whether os-acc is unbinding it.
+    """
+    from os_acc.privileged import pci as privileged
+
     try:
-        return vfio.read_binding(function, 1.0).override
-    except exception.Timeout as err:
+        return privileged.override_of(function.address, 1.0)
+    except (
+        exception.DeviceNotFound,
+        exception.PrivilegeError,
+        exception.Timeout,
+    ) as err:
         return f'cannot be read now: {err}'
 
 
@@ -140,6 +152,11 @@ def status(
             text = f'the host uses it, so it is never given out: {each.text}'
             return verdict, text, advice if spec else ''
         return verdict, each.text, advice
+    between = (
+        spec.between_tenants if spec else None
+    ) or by.config.between_tenants
+    if vfio.is_bound(function) and between == device_spec.BETWEEN_VFIO:
+        return finding.OK, f'free; it stays bound to {function.driver}', ''
     if vfio.is_bound(function) and bind != device_spec.BIND_NONE:
         return (
             bad,

@@ -29,7 +29,6 @@ CONF = cfg.CONF
 
 # Keys of VAN.driver_data.
 MADE = 'vfs_made'  # the number of VFs that os-acc has made on the PF
-AUTOPROBE_BEFORE = 'autoprobe_before'
 LET_GO = 'let_go'  # this VAN no longer needs the PF's VFs
 
 
@@ -66,12 +65,7 @@ def create(
             wanted=f'PCI function {address}',
             reason=f'PF {pf} has {number} VFs, but none at that address',
         )
-    before = sriov.autoprobe(pf)
-    van.driver_data = {
-        **van.driver_data,
-        MADE: str(spec.num_vfs),
-        **({AUTOPROBE_BEFORE: before} if before is not None else {}),
-    }
+    van.driver_data = {**van.driver_data, MADE: str(spec.num_vfs)}
     van.device = pf
     van.handle = objects.PCIHandle(address=address)
     van.save()
@@ -80,9 +74,7 @@ def create(
     except exception.DeviceBusy:
         # Somebody else has made VFs meanwhile: os-acc must not remove them.
         van.driver_data = {
-            key: value
-            for key, value in van.driver_data.items()
-            if key not in (MADE, AUTOPROBE_BEFORE)
+            key: value for key, value in van.driver_data.items() if key != MADE
         }
         van.save()
         raise
@@ -91,13 +83,16 @@ def create(
     )
 
 
-def create_again(van: objects.VAN, pf: str) -> None:
+def create_again(van: objects.VAN, pf: str, specs: device_spec.Specs) -> None:
     """Make the VFs again after a reboot, if nobody else has.
 
-    The caller holds the PF's lock.
+    If device_spec sets no num_vfs for the PF any more, there are as many as
+    before the reboot. The caller holds the PF's lock.
     """
-    if MADE in van.driver_data and not sriov.count(pf):
-        _privileged_create(pf, int(van.driver_data[MADE]))
+    if MADE not in van.driver_data or sriov.count(pf):
+        return
+    number = specs.held(pci.get(pf)).num_vfs or int(van.driver_data[MADE])
+    _privileged_create(pf, number)
 
 
 def _privileged_create(pf: str, number: int) -> None:
@@ -106,15 +101,28 @@ def _privileged_create(pf: str, number: int) -> None:
     privileged.create_vfs(pf, number, CONF.os_acc.device_timeout)
 
 
-def known(by: driver.DriverBase, pf: str) -> dict[str, str]:
-    """Copy from another VAN how os-acc made a PF's VFs; empty: it did not."""
+def known(
+    by: driver.DriverBase, pf: str, specs: device_spec.Specs
+) -> dict[str, str]:
+    """The driver_data of a VAN on a PF whose VFs os-acc has made.
+
+    If no VAN on the PF says so, the privileged half may have a record: when
+    the last VAN was released, somebody else used one of the VFs, and they
+    stayed.
+
+    :returns: empty if os-acc has not made them
+    """
     for other in by.vans_on(pf):
-        data = other.driver_data
-        # A VAN with LET_GO still has these keys while the VFs exist.
-        if MADE in data:
-            keys = (MADE, AUTOPROBE_BEFORE)
-            return {key: data[key] for key in keys if key in data}
-    return {}
+        # A VAN with LET_GO still has MADE while the VFs exist.
+        if MADE in other.driver_data:
+            return {MADE: other.driver_data[MADE]}
+    spec = specs.find(pci.get(pf))
+    if spec is None or spec.num_vfs is None:
+        return {}
+    from os_acc.privileged import pci as privileged
+
+    number = privileged.made_vfs(pf, CONF.os_acc.device_timeout)
+    return {MADE: str(number)} if number else {}
 
 
 def remove(by: driver.DriverBase, van: objects.VAN) -> None:
@@ -140,13 +148,9 @@ def remove(by: driver.DriverBase, van: objects.VAN) -> None:
         ]
         if others or pci.find(pf) is None:
             return
-        users = privileged.remove_vfs(
-            pf, data.get(AUTOPROBE_BEFORE), CONF.os_acc.device_timeout
-        )
+        users = privileged.remove_vfs(pf, CONF.os_acc.device_timeout)
     logger = log.about(LOG, van.instance_uuid, van.uuid)
     if users:
-        logger.warning(
-            'PF %s keeps the VFs that os-acc made: %s', pf, '; '.join(users)
-        )
+        logger.warning('PF %s keeps its VFs: %s', pf, '; '.join(users))
     else:
         logger.info('PF %s: VFs removed', pf)

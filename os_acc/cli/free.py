@@ -1,0 +1,63 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""os-acc device free: make a reserved device available again."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+
+import os_acc
+from os_acc import exception
+from os_acc import host
+from os_acc.cli import base
+
+LOG = logging.getLogger(__name__)
+
+
+class DeviceFree(base.Command):
+    """Make a device available that is reserved after its one-time use.
+
+    A function that stays bound to VFIO between two instances
+    (between_tenants = vfio) is given back to the driver of the host that it
+    had before. The command refuses a device that an instance has.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument(
+            'address',
+            metavar='ADDRESS',
+            help='the PCI address of the function, as device list shows it '
+            'under Reserved',
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        address = parsed_args.address.lower()
+        opened = host.Host.open(os_acc.CONF)
+        try:
+            done = []
+            for _, driver in sorted(opened.extensions.drivers.items()):
+                done += driver.free_device(address)
+            if opened.journal.free(address):
+                done.append('it is not reserved any more')
+                LOG.info('Device %s is not reserved any more', address)
+        finally:
+            opened.close()
+        if not done:
+            raise exception.InvalidRequest(
+                subject='device free',
+                field='ADDRESS',
+                value=parsed_args.address,
+                expected='a device that is reserved, or that os-acc keeps '
+                'bound to VFIO',
+            )
+        for each in done:
+            self.app.stdout.write(f'{address}: {each}\n')

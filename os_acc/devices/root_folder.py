@@ -1,0 +1,116 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""The folder of the privileged half: its locks and its record of its acts.
+
+Only root may read or change what is in it. A user who could open a lock file
+could hold the lock, and stop all operations on a device.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+
+from os_acc import exception
+
+#: Root creates it. Like the state of the kernel's devices, it is gone after a
+#: reboot of the host. It is no option, because a caller must not choose it.
+PATH = '/run/os-acc'
+
+_NAME = re.compile(r'[A-Za-z0-9_][A-Za-z0-9_.:+@=-]{0,254}')
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def open_folder(name: str) -> int:
+    """Open a folder below PATH. It and PATH are made if they do not exist.
+
+    :returns: a file descriptor, which the caller closes
+    :raises PrivilegeError: if one of the two is a link or no folder, belongs
+        to another user, or can be written by others
+    """
+    top = _open(PATH, None)
+    try:
+        return _open(name, top)
+    finally:
+        os.close(top)
+
+
+def open_file(folder: str, name: str) -> int:
+    """Open a file in a folder below PATH. It is made if it does not exist.
+
+    :param name: the name of a device, such as '0000:3b:00.0'
+    :returns: a file descriptor, which the caller closes
+    :raises PrivilegeError: as open_folder(), or if the file is a link
+    """
+    parent = open_folder(folder)
+    try:
+        return os.open(
+            check_name(name),
+            os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC,
+            0o600,
+            dir_fd=parent,
+        )
+    except OSError as err:
+        raise _refused(f'{PATH}/{folder}/{name}', str(err.strerror)) from err
+    finally:
+        os.close(parent)
+
+
+def check() -> None:
+    """Check PATH, and make nothing, for ``os-acc doctor``.
+
+    :raises PrivilegeError: as open_folder()
+    """
+    if os.path.lexists(PATH):
+        os.close(_open(PATH, None))
+
+
+def check_name(name: str) -> str:
+    """Check that a text names a file, not a path.
+
+    :raises InvalidRequest: if it does not
+    """
+    if not _NAME.fullmatch(name):
+        raise exception.InvalidRequest(
+            subject='privileged call',
+            field='name',
+            value=name,
+            expected="the name of a device, such as '0000:3b:00.0'",
+        )
+    return name
+
+
+def _open(name: str, parent: int | None) -> int:
+    path = name if parent is None else f'{PATH}/{name}'
+    try:
+        with contextlib.suppress(FileExistsError):
+            # oslo.privsep sets the umask to 0.
+            os.mkdir(name, 0o700, dir_fd=parent)
+        fd = os.open(name, _FOLDER, dir_fd=parent)
+    except OSError as err:
+        raise _refused(path, str(err.strerror)) from err
+    status = os.fstat(fd)
+    reason = None
+    if status.st_uid != os.geteuid():
+        reason = f'it belongs to user id {status.st_uid}'
+    elif status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        reason = 'users other than its owner can write to it'
+    if reason is not None:
+        os.close(fd)
+        raise _refused(path, reason)
+    return fd
+
+
+def _refused(path: str, reason: str) -> exception.PrivilegeError:
+    return exception.PrivilegeError(
+        reason=f'{path}: {reason}. It must be a folder or file that only user '
+        f'id {os.geteuid()} can write to; os-acc makes it if it does not exist'
+    )

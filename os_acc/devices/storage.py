@@ -1,0 +1,91 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""PCI functions that store data: what has to be known before one is given out.
+
+A guest leaves its data on a storage function (base class 01). So one is given
+out only if it can be emptied before the host's driver or the next guest sees
+it. os-acc itself empties NVMe drives; for all others, and for what it cannot
+empty, the operator names a command.
+"""
+
+from __future__ import annotations
+
+from oslo_config import cfg
+
+from os_acc.devices import device_spec
+from os_acc.devices import pci
+
+# Mass storage, Non-Volatile Memory, NVM Express I/O controller: PCI Code and
+# ID Assignment Specification, 1.2
+_NVME = 0x010802
+
+
+def is_storage(function: pci.Function) -> bool:
+    """Whether a function stores data."""
+    return function.base_class == pci.CLASS_STORAGE
+
+
+def is_nvme(function: pci.Function) -> bool:
+    """Whether a function is a controller of an NVMe drive."""
+    return function.pci_class == _NVME
+
+
+def has_command() -> bool:
+    """Whether the operator has named a command that cleans devices."""
+    return bool(cfg.CONF.os_acc.cleaning_command)
+
+
+def refusal(function: pci.Function, bind: str) -> str | None:
+    """Say why a function could not be emptied after its use.
+
+    Whether an NVMe controller has a command that erases is not known before
+    it is bound to VFIO: see privileged.storage.
+
+    :param bind: who is to bind it to VFIO, one of device_spec.BINDS
+    :returns: a clause; None if nothing is known against it
+    """
+    if not is_storage(function):
+        return None
+    if bind == device_spec.BIND_LIBVIRT:
+        return (
+            'it stores data, and with bind = libvirt the host would see the '
+            'data of one guest before it is erased: use bind = os-acc, and '
+            'managed = no in the handle'
+        )
+    if has_command():
+        return None
+    if not is_nvme(function):
+        return (
+            f'it stores data (class {function.pci_class >> 8:04x}), and '
+            'os-acc itself can empty only NVMe drives: set [os_acc] '
+            'cleaning_command to a command that empties it'
+        )
+    if others := group_mates(function):
+        return (
+            'it stores data, and the built-in cleaning of NVMe drives cannot '
+            'use it, because it shares its IOMMU group with '
+            f'{", ".join(others)}: set [os_acc] cleaning_command to a command '
+            'that empties it, or move it to a slot with a group of its own'
+        )
+    return None
+
+
+def group_mates(function: pci.Function) -> list[str]:
+    """The other members of a function's IOMMU group, without bridges.
+
+    If there are any, os-acc itself cannot empty the function: to open it,
+    VFIO takes the whole group from the drivers of the host, and the kernel
+    binds no member to one meanwhile.
+    """
+    found = []
+    for name in pci.group_members(function.iommu_group or ''):
+        other = pci.find(name) if pci.is_address(name) else None
+        if name != function.address and not (other and other.is_bridge):
+            found.append(name)
+    return found

@@ -1,0 +1,119 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""How PCI functions were bound before os-acc changed that, as root.
+
+The caller holds the operation lock of the function.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from os_acc import exception
+from os_acc.devices import modules
+from os_acc.devices import pci
+from os_acc.devices import vfio
+from os_acc.privileged import device_users
+from os_acc.privileged import held
+from os_acc.privileged import record
+from os_acc.privileged import storage
+
+
+def remember(function: pci.Function, vfio_driver: str) -> None:
+    """Write the record of a function that is about to be bound to VFIO.
+
+    If an earlier take() or give_back() was interrupted, there is a record
+    already. It says what was there before os-acc changed anything, so it
+    stays.
+    """
+    now = vfio.Binding.of(function)
+    known = record.functions.read(function.address)
+    if known is not None and (
+        known.ids != function.ids
+        or (
+            now.driver not in (None, known.vfio_driver)
+            and not _wrote_override(now, known)
+        )
+    ):
+        # The function is not as take() or give_back() leave it: another
+        # function, or somebody else has bound it since.
+        known = None
+    record.functions.write(
+        function.address,
+        dataclasses.replace(known, vfio_driver=vfio_driver)
+        if known is not None
+        else record.Function(
+            function.ids, now.driver, now.override, vfio_driver
+        ),
+    )
+    held.note_function(function)
+
+
+def restore(
+    address: str, ids: str, seconds: float, shares: bool = False
+) -> bool:
+    """Bind a function as the record says. See pci.give_back()."""
+    now = same(address, ids)
+    known = record.functions.read(address)
+    if known is None or known.ids != ids:
+        return False
+    to = _before(now, known)
+    if to.driver != now.driver:
+        device = f'PCI function {address}'
+        device_users.wait_until_closed(now.path, device, 0, shares)
+        storage.check_empty(now)
+        if to.driver and modules.loaded_driver(to.driver) is None:
+            raise exception.DeviceError(
+                device=device,
+                reason=f'its earlier driver {to.driver} is not loaded any '
+                'more: load it',
+            )
+    vfio.restore(address, to, seconds)
+    record.functions.delete(address)
+    held.forget(held.PCI, address)
+    return True
+
+
+def _before(function: pci.Function, known: record.Function) -> vfio.Binding:
+    """How a function is to be bound again.
+
+    This leaves alone a driver or a driver_override that somebody else has set
+    since take().
+    """
+    now = vfio.Binding.of(function)
+    foreign = now.driver is not None and not vfio.is_bound(function)
+    return vfio.Binding(
+        now.driver if foreign else known.driver,
+        known.override if _wrote_override(now, known) else now.override,
+    )
+
+
+def _wrote_override(now: vfio.Binding, known: record.Function) -> bool:
+    """Whether driver_override is as take() or give_back() have written it.
+
+    vfio.restore() writes the earlier driver to it for a moment.
+    """
+    return now.override is not None and now.override in (
+        known.vfio_driver,
+        known.driver,
+    )
+
+
+def same(address: str, ids: str) -> pci.Function:
+    """Read a function again, under the lock.
+
+    :raises DeviceNotFound: if another device is at the address
+    """
+    function = pci.get(address)
+    if function.ids != ids:
+        raise exception.DeviceNotFound(
+            wanted=f'PCI function {address}, {ids}',
+            reason=f'{function.ids} is at that address now',
+        )
+    return function

@@ -1,0 +1,198 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""What the privileged half has done in this boot, by its own record.
+
+The privileged half trusts no caller: it undoes only what the record says that
+it did, and restores what the record says was there before. A record is written
+before the device is touched, and deleted after the undo is complete. After a
+crash in between, the record may name a device that was not changed, or not
+any more. The undo therefore compares it with the device.
+
+The caller holds the operation lock of the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+import contextlib
+import dataclasses
+import json
+import os
+from typing import Any
+from typing import Generic
+from typing import TypeVar
+
+from os_acc import exception
+from os_acc.devices import boot
+from os_acc.devices import root_folder
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """What an undo needs to know of a device."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Function(Record):
+    """A PCI function that was bound to VFIO.
+
+    :ivar ids: vendor:product
+    :ivar driver: its driver before; None if it had none
+    :ivar override: its driver_override before; None if it was unset
+    :ivar vfio_driver: the driver that it was to be bound to
+    """
+
+    ids: str
+    driver: str | None
+    override: str | None
+    vfio_driver: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Vfs(Record):
+    """The VFs that were made on a PF.
+
+    :ivar number: how many
+    :ivar autoprobe: the PF's sriov_drivers_autoprobe before; None if the
+        kernel has no such file
+    """
+
+    number: int
+    autoprobe: str | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Mdev(Record):
+    """A mediated device that was made."""
+
+    parent: str
+    type: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Vgpu(Record):
+    """The vGPU type that was set on a VF."""
+
+    number: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Storage(Record):
+    """A PCI function that stores data.
+
+    :ivar ids: vendor:product
+    :ivar empty: True: it was emptied, and no guest has had it since; False: a
+        guest has had it since
+    """
+
+    ids: str
+    empty: bool
+
+
+_T = TypeVar('_T', bound=Record)
+
+
+class Records(Generic[_T]):
+    """The records of one kind: a small file for each device.
+
+    The files are replaced in one step. They need not survive a loss of power,
+    because the state of the devices does not survive it either.
+
+    :param folder: the name of their folder below root_folder.PATH
+    :param kind: the class of their contents
+    """
+
+    def __init__(self, folder: str, kind: type[_T]) -> None:
+        self._folder = folder
+        self._kind = kind
+
+    def read(self, name: str) -> _T | None:
+        """Read the record of a device; None if there is none of this boot.
+
+        :raises PrivilegeError: if it cannot be read
+        """
+        with self._opened(name) as folder:
+            try:
+                fd = os.open(
+                    name,
+                    os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC,
+                    dir_fd=folder,
+                )
+            except FileNotFoundError:
+                return None
+            with open(fd, encoding='utf-8') as file:
+                text = file.read()
+        try:
+            found: dict[str, Any] = json.loads(text)
+            # /run of a container may outlive a reboot of the host.
+            if found['boot_id'] != boot.boot_id():
+                return None
+            return self._kind(**found['before'])
+        except (ValueError, TypeError, KeyError) as err:
+            raise exception.PrivilegeError(
+                reason=f'the record {self._path(name)} cannot be read '
+                f'({exception.describe(err)}); it was changed by hand or '
+                'written by another version of os-acc'
+            ) from err
+
+    def write(self, name: str, value: _T) -> None:
+        """Write the record of a device, before the device is touched.
+
+        :raises PrivilegeError: if it cannot be written
+        """
+        text = json.dumps(
+            {'boot_id': boot.boot_id(), 'before': dataclasses.asdict(value)}
+        )
+        new = f'{name}.new'
+        with self._opened(name) as folder:
+            fd = os.open(
+                new,
+                os.O_WRONLY
+                | os.O_CREAT
+                | os.O_TRUNC
+                | os.O_NOFOLLOW
+                | os.O_CLOEXEC,
+                0o600,
+                dir_fd=folder,
+            )
+            with open(fd, 'w', encoding='utf-8') as file:
+                file.write(text)
+            os.replace(new, name, src_dir_fd=folder, dst_dir_fd=folder)
+
+    def delete(self, name: str) -> None:
+        """Delete the record of a device, if there is one."""
+        with (
+            self._opened(name) as folder,
+            contextlib.suppress(FileNotFoundError),
+        ):
+            os.unlink(name, dir_fd=folder)
+
+    @contextlib.contextmanager
+    def _opened(self, name: str) -> Iterator[int]:
+        root_folder.check_name(name)
+        folder = root_folder.open_folder(self._folder)
+        try:
+            yield folder
+        except OSError as err:
+            raise exception.PrivilegeError(
+                reason=f'the record {self._path(name)}: '
+                f'{exception.describe(err)}'
+            ) from err
+        finally:
+            os.close(folder)
+
+    def _path(self, name: str) -> str:
+        return f'{root_folder.PATH}/{self._folder}/{name}'
+
+
+functions = Records('functions', Function)
+vfs = Records('vfs', Vfs)
+mdevs = Records('mdevs', Mdev)
+vgpus = Records('vgpus', Vgpu)
+storage = Records('storage', Storage)

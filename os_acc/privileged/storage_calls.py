@@ -1,0 +1,52 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Privileged calls for functions that store data, beside those of pci."""
+
+from __future__ import annotations
+
+from os_acc import exception
+from os_acc.devices import operation_lock
+from os_acc.devices import pci
+from os_acc.devices import vfio
+from os_acc.devices import waiting
+from os_acc.privileged import arguments
+from os_acc.privileged import context
+from os_acc.privileged import storage
+
+
+@context.entry
+def hand_out(address: str, seconds: float) -> None:
+    """Check that a function that the operator has bound can be emptied.
+
+    take() does so for the functions that os-acc binds.
+
+    :raises DeviceError: if it stores data and cannot be emptied, or is not
+        bound to VFIO
+    """
+    function = arguments.function(address)
+    seconds = arguments.seconds(seconds)
+
+    def act() -> None:
+        with operation_lock.held(function.path, seconds / 2):
+            now = pci.get(address)
+            if not vfio.is_bound(now):
+                raise exception.DeviceError(
+                    device=f'PCI function {address}',
+                    reason=f'it is bound to {now.driver or "no driver"}, not '
+                    'to VFIO',
+                )
+            storage.hand_out(now)
+
+    waiting.at_most(act, seconds, f'PCI function {address} to be checked')
+
+
+@context.entry
+def cleaning_progress(address: str) -> tuple[float | None, str] | None:
+    """How far pci.clean() is with emptying a function; None: not at work."""
+    return storage.progress(arguments.function(address).address)

@@ -1,0 +1,235 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Misuses of the privileged calls, for tests/unit and tests/lab.
+
+Every call here must be refused and change nothing. The caller may be any
+program that can start the daemon, so the daemon checks everything again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import dataclasses
+from typing import Any
+
+from os_acc import exception
+from os_acc.privileged import device_users
+from os_acc.privileged import mdev
+from os_acc.privileged import pci
+from os_acc.privileged import programming
+
+INSTANCE = '3b0a6bb0-1111-4222-8333-444455556666'
+NEW_MDEV = '3b0a6bb0-1111-4222-8333-444455557777'
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """The devices of a host, by what they are used for.
+
+    :ivar bound: a function that an administrator has bound to vfio-pci
+    :ivar disk: the controller of a mounted disk
+    :ivar nic: a network function whose interface is up
+    :ivar pf: a PF on which an administrator has made 2 VFs; its num_vfs is 4
+    :ivar shared: a function that shares its IOMMU group with shared_nic,
+        which is bound to a driver of the host and is up
+    :ivar unnamed: a function that device_spec does not name
+    :ivar mdev: a mediated device that an administrator has made
+    """
+
+    bound: str
+    bound_ids: str
+    disk: str
+    disk_ids: str
+    nic: str
+    nic_ids: str
+    bridge: str
+    pf: str
+    shared: str
+    shared_nic: str
+    unnamed: str
+    mdev: str
+    mdev_parent: str
+    mdev_type: str
+
+
+def _take(
+    address: Any,
+    driver: Any = 'vfio-pci',
+    siblings: Any = (),
+    instance: Any = INSTANCE,
+    seconds: Any = 5.0,
+) -> Any:
+    return pci.take(address, driver, list(siblings), instance, seconds)
+
+
+Invalid = exception.InvalidRequest
+InUse = exception.DeviceInUseByHost
+Busy = exception.DeviceBusy
+Missing = exception.DeviceNotFound
+
+# What the misuse is, how the call is made, and what comes of it: an error, or
+# the value that says that nothing was done.
+MISUSES: dict[str, tuple[Callable[[Place], Any], Any]] = {
+    'bind to a driver that gives its memory to programs': (
+        lambda p: _take(p.bound, 'uio_pci_generic'),
+        Invalid,
+    ),
+    'bind to a stub driver': (lambda p: _take(p.bound, 'pci-stub'), Invalid),
+    'a driver by a path': (lambda p: _take(p.bound, '../../x'), Invalid),
+    'a driver that is a number': (lambda p: _take(p.bound, 7), Invalid),
+    'take a mounted disk': (lambda p: _take(p.disk), InUse),
+    'take a network card that is up': (lambda p: _take(p.nic), InUse),
+    'take a bridge': (lambda p: _take(p.bridge), exception.DeviceError),
+    'take a PF with VFs': (lambda p: _take(p.pf), Busy),
+    'take a member of a group that the host uses': (
+        lambda p: _take(p.shared),
+        InUse,
+    ),
+    'call what the host uses a sibling': (
+        lambda p: _take(p.shared, siblings=[p.shared_nic]),
+        InUse,
+    ),
+    'siblings that are paths': (
+        lambda p: _take(p.bound, siblings=['../x']),
+        Invalid,
+    ),
+    'take by a path': (lambda p: _take(f'../devices/{p.bound}'), Invalid),
+    'take by a glob': (lambda p: _take('*'), Invalid),
+    'take nothing': (lambda p: _take(None), Invalid),
+    'take what is not there': (lambda p: _take('0000:7f:1f.7'), Missing),
+    'take what device_spec does not name': (
+        lambda p: _take(p.unnamed),
+        Missing,
+    ),
+    'a deadline in the past': (lambda p: _take(p.bound, seconds=-1), Invalid),
+    'a deadline that never comes': (
+        lambda p: _take(p.bound, seconds=1e9),
+        Invalid,
+    ),
+    'an instance that is no UUID': (
+        lambda p: _take(p.bound, instance='x'),
+        Invalid,
+    ),
+    'give back a disk that was not taken': (
+        lambda p: pci.give_back(p.disk, p.disk_ids, 5.0),
+        False,
+    ),
+    'give back what an administrator bound': (
+        lambda p: pci.give_back(p.bound, p.bound_ids, 5.0),
+        False,
+    ),
+    'give back to a driver of the caller': (
+        lambda p: pci.give_back(
+            p.bound,
+            p.bound_ids,
+            'uio_pci_generic',
+            None,
+            5.0,
+        ),
+        TypeError,
+    ),
+    'set the driver_override of a disk': (
+        lambda p: pci.give_back(
+            p.disk,
+            p.disk_ids,
+            'nvme',
+            'vfio-pci',
+            5.0,
+        ),
+        TypeError,
+    ),
+    'give back what device_spec does not name': (
+        lambda p: pci.give_back(p.unnamed, '8086:10d3', 5.0),
+        Missing,
+    ),
+    'give back another device': (
+        lambda p: pci.give_back(p.bound, 'ffff:ffff', 5.0),
+        Missing,
+    ),
+    'make another number of VFs': (
+        lambda p: pci.create_vfs(p.pf, 3, 5.0),
+        Invalid,
+    ),
+    'make more VFs than the PF can have': (
+        lambda p: pci.create_vfs(p.pf, 65535, 5.0),
+        Invalid,
+    ),
+    'make no VFs': (lambda p: pci.create_vfs(p.pf, 0, 5.0), Invalid),
+    "replace an administrator's VFs": (
+        lambda p: pci.create_vfs(p.pf, 4, 5.0),
+        Busy,
+    ),
+    'make VFs on a disk': (lambda p: pci.create_vfs(p.disk, 1, 5.0), Invalid),
+    "remove an administrator's VFs": (
+        lambda p: pci.remove_vfs(p.pf, 5.0),
+        ['os-acc has no record that it made them'],
+    ),
+    'reset a mounted disk': (
+        lambda p: pci.clean(p.disk, p.disk_ids, 'required', 0, 5.0),
+        InUse,
+    ),
+    'reset a network card that is up': (
+        lambda p: pci.clean(p.nic, p.nic_ids, 'auto', 0, 5.0),
+        InUse,
+    ),
+    'a way to reset that is none': (
+        lambda p: pci.clean(p.bound, p.bound_ids, 'bus;reboot', 0, 5.0),
+        Invalid,
+    ),
+    "remove an administrator's mediated device": (
+        lambda p: mdev.remove(p.mdev, p.mdev_parent, p.mdev_type, 0, 5.0),
+        False,
+    ),
+    "make an administrator's mediated device again": (
+        lambda p: mdev.create(p.mdev, p.mdev_parent, p.mdev_type, 5.0),
+        Busy,
+    ),
+    "claim to make an administrator's mediated device": (
+        lambda p: mdev.announce(p.mdev, p.mdev_parent, p.mdev_type, 5.0),
+        Busy,
+    ),
+    'a parent by a path': (
+        lambda p: mdev.create(NEW_MDEV, '../mdev_bus', p.mdev_type, 5.0),
+        Invalid,
+    ),
+    'an mdev type by a path': (
+        lambda p: mdev.create(NEW_MDEV, p.mdev_parent, '../x', 5.0),
+        Missing,
+    ),
+    'a mediated device by a path': (
+        lambda p: mdev.create('../x', p.mdev_parent, p.mdev_type, 5.0),
+        Invalid,
+    ),
+    'a vGPU type on what has none': (
+        lambda p: mdev.set_vgpu_type(p.bound, 558, 5.0),
+        Busy,
+    ),
+    'program what has no command': (
+        lambda p: programming.program(
+            p.disk, '', '/etc/shadow', '0' * 64, None, 5.0
+        ),
+        Invalid,
+    ),
+    'ask for an instance that is no UUID': (
+        lambda p: device_users.of_function(p.bound, '../x', False),
+        Invalid,
+    ),
+}
+
+
+def outcome(name: str, place: Place) -> Any:
+    """Try a misuse.
+
+    :returns: the class of the error, or what the call returned
+    """
+    call, _ = MISUSES[name]
+    try:
+        return call(place)
+    except (exception.ExceptionBase, TypeError) as err:
+        return type(err)
