@@ -70,6 +70,8 @@ class Spec:
     :ivar persistent: whether a device keeps its function over a reboot of the
         host
     :ivar region_type: the region type that bitstreams must be made for
+    :ivar physical_network: the physical network that a NIC is connected to
+    :ivar trusted: whether a VF may be trusted if its port asks for it
     """
 
     address: str = '*'
@@ -89,6 +91,8 @@ class Spec:
     function_file: str | None = None
     persistent: bool = False
     region_type: str | None = None
+    physical_network: str | None = None
+    trusted: bool = False
 
     def matches(self, function: pci.Function) -> bool:
         """Whether the entry names a function or, for a VF, its PF."""
@@ -290,6 +294,19 @@ def _flag(key: str, value: Any) -> bool:
     return bool(value)
 
 
+def _network(key: str, value: Any) -> str | None:
+    """As in Nova, null names the network of tunnels, which has no name."""
+    return None if value is None else _text(key, value)
+
+
+def _trusted(key: str, value: Any) -> bool:
+    """Nova writes true as a text."""
+    flag = _MANAGED.get(str(value).lower())
+    if flag is None:
+        _refuse(key, value, 'true or false')
+    return bool(flag)
+
+
 def _count(key: str, value: Any) -> int:
     try:
         number = int(str(value))
@@ -336,6 +353,8 @@ _READERS: dict[str, tuple[str, Any]] = {
     'function_file': ('function_file', _below),
     'persistent': ('persistent', _flag),
     'region_type': ('region_type', _text),
+    'physical_network': ('physical_network', _network),
+    'trusted': ('trusted', _trusted),
 }
 
 

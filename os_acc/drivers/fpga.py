@@ -82,6 +82,7 @@ class FPGADriver(driver.DriverBase):
 
     programs = True
     CONFIG_OPTS = OPTS
+    sets_ports = True
     handle_types = ('PCIHandle',)
 
     def __init__(self, config: Any) -> None:

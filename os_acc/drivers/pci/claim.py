@@ -32,6 +32,7 @@ from os_acc.devices import vfio
 from os_acc.devices import waiting
 from os_acc.drivers import allocation
 from os_acc.drivers.pci import listing as pci_listing
+from os_acc.drivers.pci import port
 from os_acc.drivers.pci import release
 from os_acc.drivers.pci import vfs as pci_vfs
 
@@ -112,11 +113,11 @@ class Claims:
             cannot be taken
         """
         if van.handle is not None:
-            self._claim_again(van)
+            self._claim_again(van, request)
         elif request.handle is None:
             self._choose(van, request, order)
         elif isinstance(request.handle, objects.PCIHandle):
-            self._claim(van, request.handle)
+            self._claim(van, request, request.handle)
         else:
             raise exception.UnsupportedHandle(
                 taker=f'driver {self._by.name!r}',
@@ -125,12 +126,18 @@ class Claims:
             )
 
     def bind(self, van: objects.VAN) -> None:
-        """Bind a VAN's function to VFIO, unless libvirt or the operator does.
+        """Make a VAN's function ready for its guest.
 
-        :raises: as privileged.pci.take
+        Binds it to VFIO, unless libvirt or the operator does, and sets up the
+        network port that it serves.
+
+        :raises: as privileged.pci.take and privileged.network.set_port
         """
-        if van.driver_data[release.BIND] != device_spec.BIND_OS_ACC:
-            return
+        if van.driver_data[release.BIND] == device_spec.BIND_OS_ACC:
+            self._take(van)
+        port.set_up(van)
+
+    def _take(self, van: objects.VAN) -> None:
         from os_acc.privileged import pci as privileged
 
         address = allocation.address_of(van)
@@ -168,13 +175,19 @@ class Claims:
                 return pf.address
         return None
 
-    def _claim(self, van: objects.VAN, wanted: objects.PCIHandle) -> None:
+    def _claim(
+        self,
+        van: objects.VAN,
+        request: objects.AcceleratorRequest,
+        wanted: objects.PCIHandle,
+    ) -> None:
         address = wanted.address
         function = pci.find(address)
         pf = function.physfn if function else self.pf_of(address)
         with self._by.lock(pf or address):
             function, new = pci.find(address), False
             if function is None and pf is not None:
+                port.check(address, self._specs().check(pci.get(pf)), request)
                 pci_vfs.create(self._by, van, address, pf, self._specs())
                 new = True
             function = function or pci.get(address)
@@ -186,6 +199,7 @@ class Claims:
                     'now',
                 )
             spec = self._specs().check(function)
+            port.check(address, spec, request)
             with allocation.group_lock(self._by, function):
                 bind = self._bind_mode(wanted, spec)
                 allocation.check_function(
@@ -196,16 +210,19 @@ class Claims:
                     **van.driver_data,
                     **made,
                     **self._state_before(function, spec, bind),
+                    **port.state(function, request, van.driver_data),
                 }
                 van.device = pf or address
                 van.handle = objects.PCIHandle(
                     address=address,
                     managed=bind == device_spec.BIND_LIBVIRT,
-                    physical_network=wanted.physical_network,
+                    physical_network=spec.physical_network,
                 )
                 van.save()
 
-    def _claim_again(self, van: objects.VAN) -> None:
+    def _claim_again(
+        self, van: objects.VAN, request: objects.AcceleratorRequest
+    ) -> None:
         """Take the same function again after a reboot."""
         address = allocation.address_of(van)
         pf = van.device or address
@@ -230,12 +247,13 @@ class Claims:
                 allocation.check_function(
                     self._by, van, function, spec, bind, new=False
                 )
+                data = dict(van.driver_data)
+                data.pop(port.REPRESENTOR, None)
                 if not vfio.is_bound(function):
-                    data = dict(van.driver_data)
                     data.pop(release.DRIVER_BEFORE, None)
                     data.pop(release.OVERRIDE_BEFORE, None)
                     data |= self._state_before(function, spec, bind)
-                    van.driver_data = data
+                van.driver_data = data | port.state(function, request, data)
                 van.save()
 
     def _state_before(
@@ -288,7 +306,7 @@ class Claims:
             ):
                 continue
             try:
-                self._claim(van, objects.PCIHandle(address=address))
+                self._claim(van, request, objects.PCIHandle(address=address))
                 return
             except _TRY_NEXT as err:
                 reasons.append(str(err))
@@ -313,12 +331,15 @@ class Claims:
         for function, spec in pci_listing.listed(specs):
             if (
                 pci_listing.kind_of(function, spec).serves(request)
+                and port.fits(spec, request) is None
                 and holders.of_function(function.address) is None
                 and not (function.is_pf and spec.num_vfs)
             ):
                 yield function.address
         for address, pf, spec in pci_listing.future(specs):
-            if holders.of_function(address) is None and pci_listing.kind_of(
-                pf, spec, vf=True
-            ).serves(request):
+            if (
+                pci_listing.kind_of(pf, spec, vf=True).serves(request)
+                and port.fits(spec, request) is None
+                and holders.of_function(address) is None
+            ):
                 yield address

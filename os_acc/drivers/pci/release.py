@@ -22,6 +22,7 @@ from os_acc.devices import device_spec
 from os_acc.devices import pci
 from os_acc.devices import vfio
 from os_acc.drivers import allocation
+from os_acc.drivers.pci import port
 
 LOG = logging.getLogger(__name__)
 CONF = cfg.CONF
@@ -38,11 +39,13 @@ OVERRIDE_BEFORE = 'override_before'
 def give_back(van: objects.VAN) -> None:
     """Clean the function of a VAN, and bind it to its earlier driver.
 
+    Restores the settings of its network port in between.
+
     Does nothing if the function is gone, or another one is at its address. If
     os-acc had bound the function, but somebody else has bound it since, it
     keeps that driver and is not cleaned; only its driver_override is restored.
 
-    :raises: as clean() and privileged.pci.give_back
+    :raises: as clean(), port.restore() and privileged.pci.give_back
     """
     from os_acc.privileged import pci as privileged
 
@@ -77,6 +80,8 @@ def give_back(van: objects.VAN) -> None:
         or vfio.is_bound(function)
     ):
         clean(van, function)
+    # Before the host's own driver of the VF reads them.
+    port.restore(van)
     if ours:
         privileged.give_back(
             address,
