@@ -167,7 +167,9 @@ class _Port:
         :param needed: whether the value must be there
         """
         value = values.get(field.rpartition('.')[2])
-        if value is None and not needed:
+        if value is None:
+            if needed:
+                self.refuse(field, value, 'a value')
             return
         try:
             setattr(target, name, _READ.get(name, _same)(value))

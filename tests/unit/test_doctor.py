@@ -163,7 +163,11 @@ def test_the_daemon_may_too_little(findings, monkeypatch, who, says):
 def test_who_the_daemon_is_is_read_from_the_kernel(here):
     user, missing = context.whoami()
     assert isinstance(user, int)
-    assert set(missing) <= {'CAP_SYS_PTRACE', 'CAP_DAC_READ_SEARCH'}
+    assert set(missing) <= {
+        'CAP_SYS_PTRACE',
+        'CAP_DAC_READ_SEARCH',
+        'CAP_NET_ADMIN',
+    }
 
 
 def test_device_spec_and_what_is_here(here, findings):
@@ -190,6 +194,25 @@ def test_device_spec_and_what_is_here(here, findings):
     assert 'does not support SR-IOV' in one(found, f'PF {devices.GPU}')[1]
     assert one(found, 'device_spec, entry 4')[0] == 'warning'
     assert 'device_spec, entry 5' not in found
+
+
+@pytest.mark.parametrize('made', [False, True])
+def test_pyroute2_for_vfs_of_nics(here, findings, monkeypatch, made):
+    pf = '0000:08:00.0'
+    here.add_function(pf, '8086:1572', 0x020000, 'i40e', totalvfs=2, net='p0')
+    subject = 'Python package pyroute2'
+    devices.spec({'address': pf}, {'address': devices.PF, 'num_vfs': 2})
+    assert subject not in findings()
+    if made:
+        here.write(str(here.pci / 'devices' / pf / 'sriov_numvfs'), '2')
+    else:
+        devices.spec({'address': pf, 'num_vfs': 2})
+    assert one(findings(), subject)[:2] == ('ok', 'installed')
+    monkeypatch.setattr('importlib.util.find_spec', lambda name: None)
+    verdict, text, advice = one(findings(), subject)
+    assert verdict == 'warning'
+    assert 'VFs of NICs' in text
+    assert 'os-acc[nic]' in advice
 
 
 def test_device_spec_that_cannot_be_read(findings):
