@@ -33,6 +33,7 @@ from os_acc.devices import waiting
 from os_acc.objects import fields
 from os_acc.privileged import arguments
 from os_acc.privileged import context
+from os_acc.privileged import device_users
 from os_acc.privileged import rtnetlink
 
 # The pause between two attempts, while a VF has not come up yet.
@@ -73,6 +74,7 @@ def set_port(address: str, wanted: Mapping[str, Any], seconds: float) -> None:
     :param wanted: values by mac_address, vlan ([id, priority]), trusted and
         spoof_check; what is not in it stays as it is
     :param seconds: for the whole operation
+    :raises DeviceBusy: if a guest has the VF open
     :raises DeviceInUseByHost: if the host uses the VF
     :raises DeviceError: if the PF's driver refuses, or does not tell the
         present value, so that it could not be restored
@@ -113,6 +115,7 @@ def restore_port(
     :param before: what read_port() gave before
     :param seconds: for the whole operation
     :returns: a clause for each setting that is not restored
+    :raises DeviceBusy: if a guest has the VF open
     :raises DeviceNotFound: if the PF has no network interface any more
     :raises DeviceError: if the PF's driver refuses
     :raises Timeout: if it takes too long
@@ -131,9 +134,23 @@ def restore_port(
     )
 
 
+def _check_closed(function: pci.Function) -> None:
+    """Check that no guest has a VF open: its port is not changed then.
+
+    VFs that share an IOMMU group share its file, so they are not checked.
+
+    :raises DeviceBusy: if a guest has it open
+    """
+    if availability.is_alone(function):
+        device_users.wait_until_closed(
+            function.path, f'VF {function.address}', 0
+        )
+
+
 def _set(
     function: pci.Function, changes: dict[str, Any], seconds: float
 ) -> None:
+    _check_closed(function)
     for obstacle in availability.host_obstacles(function, as_root=True):
         raise obstacle.error()
     place = network.vf_port(function)
@@ -174,6 +191,7 @@ def _restore(
     before: dict[str, Any],
     seconds: float,
 ) -> list[str]:
+    _check_closed(function)
     place = network.vf_port(function)
     now = _read(place)
     left = []

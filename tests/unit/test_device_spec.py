@@ -109,6 +109,22 @@ def test_managed_is_novas_word_for_bind(clean, entry, bind):
 
 
 @pytest.mark.parametrize(
+    ('entry', 'network', 'trusted'),
+    [
+        ({}, None, False),
+        ({'physical_network': 'physnet1'}, 'physnet1', False),
+        ({'physical_network': None, 'trusted': 'true'}, None, True),
+        ({'trusted': True}, None, True),
+        ({'trusted': 'False'}, None, False),
+    ],
+)
+def test_networks_as_in_nova(clean, entry, network, trusted):
+    devices.spec(entry)
+    (spec,) = device_spec.load(os_acc.CONF).entries
+    assert (spec.physical_network, spec.trusted) == (network, trusted)
+
+
+@pytest.mark.parametrize(
     ('text', 'field'),
     [
         ('{', 'JSON'),
@@ -129,6 +145,8 @@ def test_managed_is_novas_word_for_bind(clean, entry, bind):
         ('{"traits": ["HW_NOTHING"]}', 'traits'),
         ('{"traits": 7}', 'traits'),
         ('{"mdev_types": {}}', 'mdev_types'),
+        ('{"physical_network": 7}', 'physical_network'),
+        ('{"trusted": "perhaps"}', 'trusted'),
     ],
 )
 def test_malformed_is_a_clear_error(clean, text, field):

@@ -323,6 +323,24 @@ def test_show_a_pf_and_its_vf(here, run):
     assert vf['In device_spec'] is True
 
 
+def test_show_a_vf_of_a_nic(here, run):
+    pf, vf = '0000:08:00.0', '0000:08:00.1'
+    path = here.add_function(
+        pf, '8086:1572', 0x020000, 'i40e', totalvfs=1, net='p0'
+    )
+    devices.spec({'address': pf, 'num_vfs': 1, 'physical_network': 'physnet1'})
+    here.write(f'{path}/sriov_numvfs', '1')
+    _, told = run('device', 'show', vf)
+    assert told['Physical network'] == 'physnet1'
+    assert told['Representor'] is None
+    here._add_net(path, 'eth7')
+    for name, port in (('p0', 'p0'), ('eth7', 'pf0vf0')):
+        (path / 'net' / name / 'phys_switch_id').write_text('b8cef6\n')
+        (path / 'net' / name / 'phys_port_name').write_text(f'{port}\n')
+    _, told = run('device', 'show', vf)
+    assert told['Representor'] == 'eth7'
+
+
 def test_show_why_the_host_keeps_one(here, run):
     (here.sys / 'class/net/eth0/flags').write_text('0x1003\n')
     _, told = run('device', 'show', devices.NIC)

@@ -651,6 +651,23 @@ def test_a_vf_that_the_host_uses(kept):
     kept._unbind(VFS[0])
 
 
+def test_a_vf_that_a_guest_has_open(kept):
+    """Whoever asks: a running guest keeps its MAC address."""
+    kept._bind(VFS[0], 'vfio-pci')
+    pid = kept.hold(kept.node(VFS[0]))
+    for act in (
+        lambda: privileged.set_port(VFS[0], GOOD, 1.0),
+        lambda: privileged.restore_port(
+            VFS[0], {'spoof_check': True}, {'spoof_check': False}, 1.0
+        ),
+    ):
+        with pytest.raises(exception.DeviceBusy, match=f'process {pid}'):
+            act()
+    assert kept.ports[PF][0] == FRESH
+    kept.end(pid)
+    kept._unbind(VFS[0])
+
+
 def test_root_trusts_no_vf_that_device_spec_does_not(kept):
     devices.spec({'address': PF})
     with pytest.raises(exception.InvalidRequest, match='device_spec'):
