@@ -212,7 +212,7 @@ def _restore(
 
 
 def _may_be_trusted(function: pci.Function) -> bool:
-    return device_spec.load(cfg.CONF).check(function).trusted
+    return device_spec.load(cfg.CONF).check(function).trusted is True
 
 
 def _read(place: network.VFPort) -> dict[str, Any]:
