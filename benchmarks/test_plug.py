@@ -20,6 +20,7 @@ from collections.abc import Callable
 from collections.abc import Sequence
 import functools
 import pathlib
+import socket
 from typing import Any
 import uuid
 
@@ -283,7 +284,7 @@ def _request(instance_uuid: str, number: int) -> objects.AcceleratorRequest:
     return objects.AcceleratorRequest(
         uuid=str(uuid.UUID(int=number + 1)),
         state='Bound',
-        hostname='host',
+        hostname=socket.gethostname(),
         instance_uuid=instance_uuid,
         device_profile_name='profile',
         handle=objects.PCIHandle(

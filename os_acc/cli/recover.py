@@ -79,6 +79,8 @@ class Recover(base.Command, lister.Lister):
         rows += [
             (None, uuid, 'failed', err) for uuid, err in report.errors.items()
         ]
+        if not rows and not parsed_args.rebuild:
+            self.app.stderr.write('There is nothing to recover\n')
         return ('VAN', 'Instance', 'Result', 'Error'), rows
 
     def run(self, parsed_args: argparse.Namespace) -> int:

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import collections
+from collections.abc import Callable
 import copy
 from typing import Any
 from typing import ClassVar
@@ -22,6 +23,27 @@ from oslo_versionedobjects import exception as ovo_exception
 from oslo_versionedobjects import fields as ovo_fields
 
 from os_acc import exception
+
+_Act = Callable[[Any, str, Any], Any]
+# A field's name, its attribute, its from_primitive() unless that returns the
+# value as it is, its coerce(), and its coerce() for None.
+_Reader = tuple[str, str, _Act | None, _Act, _Act]
+
+
+def _reader(field: Any) -> tuple[_Act | None, _Act, _Act]:
+    # The field's type, which the field itself would only call.
+    kind = getattr(field, 'AUTO_TYPE', field)
+    plain = ovo_fields.FieldType.from_primitive
+    is_plain = type(kind).from_primitive is plain
+    return (
+        None if is_plain else kind.from_primitive,
+        kind.coerce,
+        _keep if field.nullable else field.coerce,
+    )
+
+
+def _keep(obj: Any, name: str, value: Any) -> Any:
+    return value
 
 
 class VersionedObjectRegistry(ovo_base.VersionedObjectRegistry):
@@ -38,6 +60,13 @@ class VersionedObjectRegistry(ovo_base.VersionedObjectRegistry):
         self = object.__new__(cls)
         self._obj_classes = cls._own
         return self
+
+    def registration_hook(self, cls: Any, index: int) -> None:
+        """Look up once how each field of a class is read."""
+        cls.READERS = tuple(
+            (name, f'_obj_{name}', *_reader(field))
+            for name, field in cls.fields.items()
+        )
 
     @classmethod
     def classes(cls, name: str) -> list[type[ovo_base.VersionedObject]]:
@@ -58,6 +87,7 @@ class VersionedObject(ovo_base.VersionedObject):
     OBJ_PROJECT_NAMESPACE = 'os_acc'
 
     ADDED_IN: ClassVar[dict[str, str]] = {}
+    READERS: ClassVar[tuple[_Reader, ...]] = ()
 
     @classmethod
     def obj_class_from_name(
@@ -111,18 +141,23 @@ class VersionedObject(ovo_base.VersionedObject):
         made._context = context
         data = primitive[cls._obj_primitive_key('data')]
         values = made.__dict__
-        for name, field in cls.fields.items():
+        for (
+            name,
+            attribute,
+            from_primitive,
+            coerce,
+            coerce_none,
+        ) in cls.READERS:
             if name not in data:
                 continue
             value = data[name]
-            if value is not None:
-                # The field's type, which the field itself would only call.
-                kind = getattr(field, 'AUTO_TYPE', field)
-                value = kind.from_primitive(made, name, value)
-                value = kind.coerce(made, name, value)
-            elif not field.nullable:
-                value = field.coerce(made, name, value)
-            values[f'_obj_{name}'] = value
+            if value is None:
+                value = coerce_none(made, name, value)
+            else:
+                if from_primitive is not None:
+                    value = from_primitive(made, name, value)
+                value = coerce(made, name, value)
+            values[attribute] = value
         changes = primitive.get(cls._obj_primitive_key('changes'), ())
         made._changed_fields = {name for name in changes if name in cls.fields}
         if objver != cls.VERSION and _is_newer(objver, cls.VERSION):

@@ -50,7 +50,8 @@ class DateTime(ovo_fields.DateTime):
             read = datetime.datetime.fromisoformat(value)
         except (TypeError, ValueError):
             return super().from_primitive(obj, attr, value)
-        return self.coerce(obj, attr, read)
+        # The field's coerce(), which follows, checks a time with a zone.
+        return self.coerce(obj, attr, read) if read.tzinfo is None else read
 
 
 class DateTimeField(ovo_fields.AutoTypedField[datetime.datetime]):

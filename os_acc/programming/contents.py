@@ -214,12 +214,14 @@ def show(slots: Sequence[Contents], programming: str) -> dict[str, Any]:
         return {'programming': programming, **slot.show()}
     return {
         'programming': programming,
-        'regions': [
-            f'{slot.region}: '
-            + ', '.join(
-                f'{name} {"; ".join(text) if name == "users" else text}'
-                for name, text in slot.show().items()
-            )
-            for slot in slots
-        ],
+        'regions': [f'{slot.region}: {_line(slot)}' for slot in slots],
     }
+
+
+def _line(slot: Contents) -> str:
+    """Describe a region in one line, without what it does not have."""
+    return ', '.join(
+        f'{name} {"; ".join(text) if name == "users" else text}'
+        for name, text in slot.show().items()
+        if text
+    )

@@ -16,6 +16,7 @@ import json
 import os
 import pathlib
 import signal
+import socket
 import struct
 import sys
 from typing import Any
@@ -98,7 +99,7 @@ def _arq(kind: str, handle: str, info: dict[str, str]) -> dict[str, Any]:
         'state': 'Bound',
         'device_profile_name': 'lab',
         'device_profile_group_id': 0,
-        'hostname': 'lab',
+        'hostname': socket.gethostname(),
         'device_rp_uuid': str(uuid.uuid4()),
         'instance_uuid': None,
         'attach_handle_uuid': handle,

@@ -215,6 +215,22 @@ def test_pyroute2_for_vfs_of_nics(here, findings, monkeypatch, made):
     assert 'os-acc[nic]' in advice
 
 
+def test_each_module_is_checked_once(here, findings):
+    here.add_function('0000:60:00.0', '15b3:101e', 0x020000, 'mlx5_core')
+    here.add_driver('mlx5_vfio_pci')
+    here.aliases('vfio_pci:v000015B3d0000101Esv*sd*bc*sc*i* mlx5_vfio_pci')
+    for names in ([devices.GPU], ['0000:60:00.0'], [devices.GPU, '0000:60:*']):
+        devices.spec(*({'address': name} for name in names))
+        found = findings(code=0)
+        modules = [name for name in found if name.startswith('kernel module ')]
+        assert 'kernel module vfio-pci' in modules
+        assert ('kernel module mlx5_vfio_pci' in modules) == (
+            '0000:60' in names[-1]
+        )
+        for name in modules:
+            one(found, name)
+
+
 def test_device_spec_that_cannot_be_read(findings):
     os_acc.CONF.set_override('device_spec', ['{"adress": "x"}'], 'os_acc')
     found = findings(code=1)

@@ -44,6 +44,16 @@ def opened(tmp_path):
     made.close()
 
 
+def end(status):
+    """End a forked child, and save the coverage that was measured in it."""
+    if 'coverage' in sys.modules:
+        measured = sys.modules['coverage'].Coverage.current()
+        if measured is not None:
+            measured.stop()
+            measured.save()
+    os._exit(status)
+
+
 def fork(work, seconds=30):
     """Do work in a forked child, which a hang cannot outlive.
 
@@ -59,7 +69,7 @@ def fork(work, seconds=30):
         except BaseException:
             traceback.print_exc()
         finally:
-            os._exit(status)
+            end(status)
     return pid
 
 
@@ -223,10 +233,10 @@ def test_a_fork_inside_a_write(opened, monkeypatch):
         opened.add([entry])
     except BaseException as err:
         if pids == [0]:
-            os._exit(0 if isinstance(err, Interrupt) else 1)
+            end(0 if isinstance(err, Interrupt) else 1)
         raise
     if pids == [0]:
-        os._exit(1)
+        end(1)
     wait(pids[0])
     assert opened.entries() == [entry]
     with raw(opened.path) as db:

@@ -184,6 +184,35 @@ def test_what_the_hardware_shows_counts_more(fpga, seen, expected):
     assert looked.inside() == expected
 
 
+def test_a_slot_that_is_not_programmed_says_why(fpga):
+    slot = fpga('0')
+    seen = []
+
+    def fail():
+        # A copy, as another process reads it.
+        seen.append(fpga('0').broken())
+        raise RuntimeError('no bitstream')
+
+    with pytest.raises(RuntimeError, match='no bitstream'):
+        slot.program(AES, lambda: None, fail)
+    assert seen == ['its programming has started and has not ended']
+    assert 'its programming failed: ' in slot.broken()
+    assert 'no bitstream' in slot.broken()
+    fill(slot)
+    assert slot.broken() is None
+
+
+def test_the_regions_of_a_dynamic_device_are_shown(fpga):
+    van = plug('aes')
+    shown = programming.show([fpga(region) for region in '012'], 'dynamic')
+    assert shown['programming'] == 'dynamic'
+    used = [line for line in shown['regions'] if van.uuid in line]
+    assert len(used) == 1
+    assert 'function aes' in used[0]
+    # A text, and not a Python list.
+    assert '[' not in ''.join(shown['regions'])
+
+
 def test_the_administrator_means_the_bitstream(fpga):
     slot = fpga('0')
     assert fill(slot) is True

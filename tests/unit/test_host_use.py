@@ -1,0 +1,92 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""What the host uses a function for, and how functions are named."""
+
+from __future__ import annotations
+
+import devices
+import pytest
+
+import os_acc
+from os_acc import exception
+
+
+@pytest.fixture
+def here(kernel):
+    devices.furnish(kernel)
+    os_acc.initialize()
+    return kernel
+
+
+def refused(address) -> str:
+    with pytest.raises(exception.PlugException) as caught:
+        os_acc.plug(devices.instance(), [devices.pci(address)])
+    assert isinstance(caught.value.__cause__, exception.DeviceInUseByHost)
+    return str(caught.value.__cause__)
+
+
+def test_a_mount_is_found_by_the_number_of_the_device(here):
+    """The root file system may have /dev/root as its source."""
+    number = (here.sys / 'class/block/nvme0n1/dev').read_text().strip()
+    here.write_file(
+        'proc/self/mountinfo', f'36 35 {number} / / rw - ext4 /dev/root rw\n'
+    )
+    assert 'block device nvme0n1 is mounted on /' in refused(devices.DISK)
+
+
+def test_a_mount_is_found_by_the_source(here):
+    """btrfs has a device number of its own."""
+    here.write_file(
+        'proc/self/mountinfo',
+        '36 35 0:42 / /pool rw - btrfs /dev/nvme0n1 rw\n',
+    )
+    assert 'nvme0n1 is mounted on /pool' in refused(devices.DISK)
+
+
+@pytest.mark.parametrize('ours', [True, False])
+def test_nvme_with_native_multipath(here, ours):
+    """The block device is below the subsystem, not below the function."""
+    path = here.add_function('0000:07:00.0', '1b36:0010', 0x010802, 'nvme')
+    (path / 'nvme/nvme7').mkdir(parents=True)
+    subsystem = here.sys / 'devices/virtual/nvme-subsystem/nvme-subsys7'
+    head = subsystem / 'nvme7n1'
+    (head / 'holders').mkdir(parents=True)
+    (head / 'dev').write_text('259:77\n')
+    (subsystem / ('nvme7' if ours else 'nvme8')).mkdir()
+    classes = here.sys / 'class/nvme-subsystem'
+    classes.mkdir()
+    (classes / 'nvme-subsys7').symlink_to(subsystem)
+    (here.sys / 'class/block/nvme7n1').symlink_to(head)
+    here.write_file(
+        'proc/swaps', 'Filename Type Size\n/dev/nvme7n1 partition 8 0 -2\n'
+    )
+    if ours:
+        assert 'nvme7n1 is swap space' in refused('0000:07:00.0')
+    else:
+        instance = devices.instance()
+        os_acc.plug(instance, [devices.pci('0000:07:00.0')])
+        assert os_acc.unplug(instance) == 1
+
+
+def test_what_a_network_vf_and_a_crypto_function_are_called(here):
+    here.add_function(
+        '0000:21:00.0', '8086:1592', 0x020000, 'ice', net='eth9', totalvfs=1
+    )
+    pf = here.pci / 'devices/0000:21:00.0'
+    here.write(str(pf / 'sriov_drivers_autoprobe'), '0')
+    here.write(str(pf / 'sriov_numvfs'), '1')
+    here.add_function('0000:22:00.0', '177d:a0fd', 0x100000, 'cpt')
+    found = {each.address: each for each in os_acc.get_devices()}
+    assert '0000:22:00.0' in found
+    vf = devices.pci('0000:21:00.1')
+    assert vf.handle.address not in found  # it is a handle of its PF
+    request = devices.wanted('SRIOV_NET_VF', 'HW_NIC_SRIOV')
+    request.driver = 'pci'
+    (van,) = os_acc.plug(devices.instance(), [request])
+    assert van.handle.address == '0000:21:00.1'

@@ -1,0 +1,61 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""What the other rooms call in the privileged half runs in the daemon."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import pathlib
+
+import pytest
+
+import os_acc
+from os_acc.privileged import context
+
+SOURCE = pathlib.Path(os_acc.__file__).parent
+
+
+def calls() -> set[tuple[str, str]]:
+    """Module and function of each call into the package privileged."""
+    found = set()
+    for path in SOURCE.rglob('*.py'):
+        if 'privileged' in path.relative_to(SOURCE).parts:
+            continue
+        tree = ast.parse(path.read_text(encoding='utf-8'))
+        names = {
+            alias.asname or alias.name: alias.name
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom)
+            and node.module == 'os_acc.privileged'
+            for alias in node.names
+        }
+        for node in ast.walk(tree):
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and isinstance(node.func.value, ast.Name)
+                and node.func.value.id in names
+            ):
+                found.add((names[node.func.value.id], node.func.attr))
+    return found
+
+
+CALLS = sorted(calls())
+
+
+def test_there_are_calls():
+    assert ('pci', 'take') in CALLS
+    assert ('pci', 'clean') in CALLS
+
+
+@pytest.mark.parametrize(('module', 'name'), CALLS)
+def test_each_call_is_an_entry_point(module, name):
+    loaded = importlib.import_module(f'os_acc.privileged.{module}')
+    assert context.pctxt.is_entrypoint(getattr(loaded, name))
