@@ -134,10 +134,16 @@ def index(kernel, name: str) -> str:
 # --- set and restored
 
 
-def test_set_on_the_pf_and_restored(kept):
+def test_set_on_the_pf_and_restored(kept, caplog):
     before = kept.snapshot()
-    instance = devices.instance()
-    (van,) = os_acc.plug(instance, [request(VFS[1])])
+    instance, wanted = devices.instance(), request(VFS[1])
+    wanted.port_uuid = str(uuid.uuid4())
+    with caplog.at_level(logging.INFO):
+        (van,) = os_acc.plug(instance, [wanted])
+    said = f'VF {VFS[1]} serves port {wanted.port_uuid}: its PF has set '
+    (line,) = (each for each in caplog.messages if said in each)
+    assert f'[van: {van.uuid}]' in line
+    assert MAC in line
     assert kept.ports[PF] == [FRESH, SET]
     assert van.handle.physical_network == 'physnet1'
     assert 'representor' not in van.driver_data

@@ -331,7 +331,7 @@ class Claims:
         for function, spec in pci_listing.listed(specs):
             if (
                 pci_listing.kind_of(function, spec).serves(request)
-                and port.fits(spec, request) is None
+                and port.mismatch(spec, request) is None
                 and holders.of_function(function.address) is None
                 and not (function.is_pf and spec.num_vfs)
             ):
@@ -339,7 +339,7 @@ class Claims:
         for address, pf, spec in pci_listing.future(specs):
             if (
                 pci_listing.kind_of(pf, spec, vf=True).serves(request)
-                and port.fits(spec, request) is None
+                and port.mismatch(spec, request) is None
                 and holders.of_function(address) is None
             ):
                 yield address

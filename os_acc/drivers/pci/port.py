@@ -34,12 +34,12 @@ PORT = 'port'  # JSON: the settings to make, those before, and when
 REPRESENTOR = 'representor'  # of the VF, in switchdev mode; for os-vif
 
 
-def fits(
+def mismatch(
     spec: device_spec.Spec, request: objects.AcceleratorRequest
 ) -> str | None:
-    """Check that the devices of an entry may serve the request's port.
+    """Say why the devices of an entry may not serve the request's port.
 
-    :returns: a clause that says why not; None if they may
+    :returns: a clause; None if they may
     """
     wanted = request.physical_network
     if wanted is not None and spec.physical_network != wanted:
@@ -66,7 +66,7 @@ def check(
     :param address: of the function
     :raises DeviceNotFound: if it may not
     """
-    if (reason := fits(spec, request)) is not None:
+    if (reason := mismatch(spec, request)) is not None:
         raise exception.DeviceNotFound(
             wanted=f'PCI function {address}', reason=reason
         )
@@ -99,6 +99,7 @@ def state(
     before = privileged.read_port(function.address, CONF.os_acc.device_timeout)
     record = {
         'boot': now,
+        'port_uuid': request.port_uuid,
         'wanted': wanted,
         'before': {name: before[name] for name in wanted},
     }
@@ -117,7 +118,10 @@ def set_up(van: objects.VAN) -> None:
     address = allocation.address_of(van)
     privileged.set_port(address, record['wanted'], CONF.os_acc.device_timeout)
     log.about(LOG, van.instance_uuid, van.uuid).info(
-        'VF %s: its PF has set %s', address, record['wanted']
+        'VF %s serves port %s: its PF has set %s',
+        address,
+        record['port_uuid'],
+        record['wanted'],
     )
 
 
