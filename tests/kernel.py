@@ -77,6 +77,7 @@ class Kernel:
         self.dead = False
         self._pid = 4711
         self._group = 100
+        self._interface = 1  # the loopback's
         # What each VF of a PF's interface has: see rtnetlink.read_vf().
         self.ports: dict[str, list[dict[str, Any]]] = {}
         for name in (
@@ -222,8 +223,8 @@ class Kernel:
     def _add_net(self, path: pathlib.Path, name: str) -> None:
         (path / 'net' / name).mkdir(parents=True)
         (path / 'net' / name / 'flags').write_text('0x1002\n')
-        number = len(list((self.sys / 'class/net').iterdir())) + 2
-        (path / 'net' / name / 'ifindex').write_text(f'{number}\n')
+        self._interface += 1
+        (path / 'net' / name / 'ifindex').write_text(f'{self._interface}\n')
         (self.sys / 'class/net' / name).symlink_to(path / 'net' / name)
 
     def _add_block(self, path: pathlib.Path, name: str) -> None:

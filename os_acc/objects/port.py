@@ -81,7 +81,7 @@ class PortBinding(base.VersionedObject):
             details = source.part('binding:vif_details')
             source.copy(made, 'mac_address', port, 'mac_address', needed=True)
             source.copy(made, 'vlan', details, 'binding:vif_details.vlan')
-            if 'switchdev' not in (profile.get('capabilities') or ()):
+            if not source.is_switched_by_card(profile):
                 source.copy(made, 'spoof_check', port, 'port_security_enabled')
             source.copy(made, 'trusted', profile, 'binding:profile.trusted')
         source.copy(
@@ -141,6 +141,13 @@ class _Port:
                 key, kind, 'one of ' + ', '.join((*_VF_TYPES, *_PF_TYPES))
             )
         return True
+
+    def is_switched_by_card(self, profile: Mapping[str, Any]) -> bool:
+        """Whether Open vSwitch switches the port, in the card."""
+        capabilities = profile.get('capabilities') or []
+        if not isinstance(capabilities, list | tuple):
+            self.refuse('binding:profile.capabilities', capabilities, 'a list')
+        return 'switchdev' in capabilities
 
     def part(self, key: str) -> Mapping[str, Any]:
         """A dict in the port; empty if it is absent."""

@@ -129,6 +129,11 @@ def test_a_port_of_a_whole_pf(kind):
             'binding:profile.physical_network',
             'a b',
         ),
+        (
+            {'binding__profile': {'capabilities': 5}},
+            'binding:profile.capabilities',
+            '5',
+        ),
         ({'port_security_enabled': 'yes'}, 'port_security_enabled', 'yes'),
     ],
 )
