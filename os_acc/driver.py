@@ -47,6 +47,11 @@ class DriverBase(extension.ExtensionBase, abc.ABC):
     #: request with a function or a bitstream before anything is touched.
     programs: ClassVar[bool] = False
 
+    #: Whether the driver sets up the network port that a device serves. If it
+    #: does not, os-acc refuses a request with a port before anything is
+    #: touched.
+    sets_ports: ClassVar[bool] = False
+
     #: Names of the handle classes that the driver makes, for host_info(). If
     #: the plugin takes none of them, os-acc refuses the request before
     #: anything is touched. Empty: this is not checked.

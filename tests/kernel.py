@@ -33,6 +33,7 @@ from os_acc.devices import sysfs
 from os_acc.devices import waiting
 from os_acc.privileged import context
 from os_acc.privileged import held
+from os_acc.privileged import rtnetlink
 from os_acc.privileged.nvme import function as nvme_function
 
 VFIO = ('vfio-pci', 'mlx5_vfio_pci')
@@ -86,6 +87,9 @@ class Kernel:
         self._group = 100
         self._vfio_devices = 0
         self.groups = True
+        self._interface = 1  # the loopback's
+        # What each VF of a PF's interface has: see rtnetlink.read_vf().
+        self.ports: dict[str, list[dict[str, Any]]] = {}
         for name in (
             'sys/bus/pci/devices',
             'sys/bus/pci/drivers',
@@ -120,6 +124,8 @@ class Kernel:
             modules, 'MODPROBE_FOLDERS', (str(self.root / 'modprobe.d'),)
         )
         patch.setattr(sysfs, 'write', self.write)
+        patch.setattr(rtnetlink, 'read_vf', self.read_vf)
+        patch.setattr(rtnetlink, 'write_vf', self.write_vf)
         patch.setattr(
             libvirt_domains, 'STATE_FOLDER', str(self.root / 'libvirt')
         )
@@ -241,6 +247,8 @@ class Kernel:
         (path / 'net' / name).mkdir(parents=True)
         (path / 'net' / name / 'flags').write_text('0x1002\n')
         (path / 'net' / name / 'device').symlink_to(path)
+        self._interface += 1
+        (path / 'net' / name / 'ifindex').write_text(f'{self._interface}\n')
         (self.sys / 'class/net' / name).symlink_to(path / 'net' / name)
 
     def _add_block(self, path: pathlib.Path, name: str) -> None:
@@ -392,6 +400,9 @@ class Kernel:
                 link.resolve().parent.name,
                 (link / 'mdev_type').readlink().name,
             ]
+        for pf, vfs in self.ports.items():
+            for number, values in enumerate(vfs):
+                found[f'{pf} VF {number}'] = dict(values)
         return found
 
     def driver_of(self, address: str) -> str | None:
@@ -402,7 +413,16 @@ class Kernel:
 
     def write(self, path: str, text: str) -> None:
         """In the place of sysfs.write."""
-        name = str(pathlib.Path(path).relative_to(self.root))
+
+        def act() -> None:
+            if not os.path.exists(path):
+                fail(errno.ENOENT)
+            self._act(pathlib.Path(path), text)
+
+        self._step(str(pathlib.Path(path).relative_to(self.root)), text, act)
+
+    def _step(self, name: str, text: str, act: Callable[[], None]) -> None:
+        """Change something, unless a failure or a crash is due."""
         if self.dead:
             raise KernelCrash
         if self._crash is not None:
@@ -419,11 +439,32 @@ class Kernel:
                     fail(failure[1])
                 break
         self.writes.append((name, text))
-        if not os.path.exists(path):
-            fail(errno.ENOENT)
-        self._act(pathlib.Path(path), text)
+        act()
         if self._crash is not None and self._crash == (-1, True):
             self._die()
+
+    def _port(self, interface: int, number: int) -> tuple[str, dict[str, Any]]:
+        """The PF that an interface is of, and the settings of its VF."""
+        for pf, vfs in self.ports.items():
+            for path in (self.pci / 'devices' / pf / 'net').glob('*/ifindex'):
+                if int(path.read_text()) == interface and number < len(vfs):
+                    return pf, vfs[number]
+        raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
+
+    def read_vf(self, interface: int, number: int) -> dict[str, Any]:
+        """In the place of rtnetlink.read_vf."""
+        return dict(self._port(interface, number)[1])
+
+    def write_vf(
+        self, interface: int, number: int, name: str, value: Any
+    ) -> None:
+        """In the place of rtnetlink.write_vf."""
+        pf, values = self._port(interface, number)
+        self._step(
+            f'{pf}/vf/{number}/{name}',
+            str(value),
+            lambda: values.update({name: value}),
+        )
 
     def _die(self) -> None:
         self.dead = True
@@ -548,6 +589,17 @@ class Kernel:
 
     def _set_numvfs(self, pf: str, number: int) -> None:
         _put(self._file(pf, 'sriov_numvfs'), str(number))
+        if (self.pci / 'devices' / pf / 'net').is_dir():
+            self.ports[pf] = [
+                {
+                    'mac_address': '00:00:00:00:00:00',
+                    'vlan': [0, 0],
+                    'vlan_protocol': 0x8100,
+                    'trusted': False,
+                    'spoof_check': True,
+                }
+                for _ in range(number)
+            ]
         for link in (self.pci / 'devices' / pf).glob('virtfn*'):
             self._remove_function(link.readlink().name)
             link.unlink()

@@ -180,6 +180,7 @@ def plan(
         _check_binding(request, instance_info, opts.host(host.conf))
         driver = host.extensions.driver_for(request, host.conf.os_acc.drivers)
         _check_programs(request, driver)
+        _check_port(request, driver)
         _check_handle(request, driver, taken)
         plans.append(Plan(request, driver, plugin))
     return plans
@@ -197,6 +198,25 @@ def _check_programs(
                 'request, does not program devices',
                 f'request {request.uuid}',
             )
+
+
+def _check_port(
+    request: objects.AcceleratorRequest, driver: driver_base.DriverBase
+) -> None:
+    """Check what a request says of its network port."""
+    if request.port is None:
+        return
+    if not driver.sets_ports:
+        _refuse(
+            'port',
+            '(given)',
+            f'none, because driver {driver.name!r}, which handles this '
+            'request, does not set up network ports',
+            f'request {request.uuid}',
+        )
+    # Both raise InvalidRequest for values that contradict each other.
+    request.port.settings()
+    _ = request.physical_network
 
 
 def takes(plugin: plugin_base.PluginBase) -> objects.HostPluginInfo:

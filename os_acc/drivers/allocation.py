@@ -187,9 +187,14 @@ def functions_of(
 
 
 def selector(request: objects.AcceleratorRequest) -> str:
-    """The resource class and traits of a request, for a message."""
+    """The resource class, traits and port of a request, for a message."""
     traits = ', '.join(request.traits) or '(any)'
-    return f'{request.resource_class} with the traits {traits}'
+    text = f'{request.resource_class} with the traits {traits}'
+    if request.physical_network is not None:
+        text += f', on physical network {request.physical_network}'
+    if request.port is not None and request.port.trusted:
+        text += ', which may be trusted'
+    return text
 
 
 def none_left(

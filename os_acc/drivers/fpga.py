@@ -91,6 +91,7 @@ class FPGADriver(driver.DriverBase):
 
     programs = True
     CONFIG_OPTS = OPTS
+    sets_ports = True
     handle_types = ('PCIHandle',)
 
     def __init__(self, config: Any) -> None:

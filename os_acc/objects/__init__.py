@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from os_acc.objects.host_info import HostInfo
     from os_acc.objects.host_info import HostPluginInfo
     from os_acc.objects.instance_info import InstanceInfo
+    from os_acc.objects.port import PortBinding
     from os_acc.objects.report import RecoveryReport
     from os_acc.objects.request import AcceleratorRequest
     from os_acc.objects.van import VAN
@@ -47,6 +48,7 @@ _MODULES = {
     'InstanceInfo': 'instance_info',
     'MdevHandle': 'handle',
     'PCIHandle': 'handle',
+    'PortBinding': 'port',
     'RecoveryReport': 'report',
     'TestHandle': 'handle',
     'VAN': 'van',
@@ -66,6 +68,7 @@ __all__ = [
     'InstanceInfo',
     'MdevHandle',
     'PCIHandle',
+    'PortBinding',
     'RecoveryReport',
     'TestHandle',
     'VANList',

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
+from typing import ClassVar
 
 from oslo_versionedobjects import fields as ovo_fields
 
@@ -20,6 +21,8 @@ from os_acc import exception
 from os_acc.objects import arq as arq_format
 from os_acc.objects import base
 from os_acc.objects import fields
+from os_acc.objects import handle
+from os_acc.objects import port
 
 
 @base.VersionedObjectRegistry.register
@@ -32,7 +35,10 @@ class AcceleratorRequest(base.VersionedObject):
     """
 
     # Version 1.0: Initial version
-    VERSION = '1.0'
+    # Version 1.1: Added port_uuid and port
+    VERSION = '1.1'
+
+    ADDED_IN: ClassVar[dict[str, str]] = {'port_uuid': '1.1', 'port': '1.1'}
 
     fields = {
         # The VAN of this request gets the same UUID.
@@ -54,6 +60,11 @@ class AcceleratorRequest(base.VersionedObject):
         # Path, URL or image id of the bitstream to program.
         'bitstream': ovo_fields.StringField(nullable=True),
         'function_id': fields.NameField(nullable=True),
+        # The network port that the accelerator serves, and what it needs.
+        'port_uuid': fields.UUIDField(nullable=True),
+        'port': ovo_fields.ObjectField(
+            port.PortBinding.obj_name(), nullable=True
+        ),
     }
 
     #: The fields that say which device is wanted, and with which function. A
@@ -65,7 +76,29 @@ class AcceleratorRequest(base.VersionedObject):
         'driver',
         'bitstream',
         'function_id',
+        'port',
     )
+
+    @property
+    def physical_network(self) -> str | None:
+        """The physical network of its port or handle; None if any will do.
+
+        :raises InvalidRequest: if port and handle name different ones
+        """
+        by_port: str | None = None
+        by_handle: str | None = None
+        if self.port is not None:
+            by_port = self.port.physical_network
+        if isinstance(self.handle, handle.PCIHandle):
+            by_handle = self.handle.physical_network
+        if by_port and by_handle and by_port != by_handle:
+            raise exception.InvalidRequest(
+                subject=f'request {self.uuid}',
+                field='port.physical_network',
+                value=by_port,
+                expected=f'{by_handle}, as in the handle',
+            )
+        return by_port or by_handle
 
     @classmethod
     def from_arq(cls, arq: Mapping[str, Any]) -> AcceleratorRequest:

@@ -54,10 +54,11 @@ _MODULES = (
 )
 
 # To write to sysfs, the user id of root is enough. To see which files other
-# users' processes have open takes capabilities.
+# users' processes have open, and to set up VFs of NICs, takes capabilities.
 CAPABILITIES = (
     capabilities.CAP_SYS_PTRACE,  # to read the links in /proc/PID/fd
     capabilities.CAP_DAC_READ_SEARCH,  # to look into /proc/PID/fd
+    capabilities.CAP_NET_ADMIN,  # to set a VF's MAC address on its PF
 )
 
 # Calls mostly wait for guests and for the kernel, so there are more threads

@@ -7,14 +7,15 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-# Installs what boot.py needs: QEMU, a Debian kernel with its modules, and the
-# kernel's sample mediated-device driver. For Debian 12, as root.
+# Installs what boot.py needs: QEMU, a Debian kernel with its modules, the
+# kernel's sample mediated-device driver, and its simulated NIC (netdevsim),
+# which Debian does not build. For Debian 12, as root.
 #
 #     tests/lab/install.sh            both parts
 #     tests/lab/install.sh packages   only the part that calls apt: installs
 #                                     packages, downloads kernel and source
 #     tests/lab/install.sh build      only the rest: unpacks the kernel,
-#                                     compiles the driver
+#                                     compiles the two modules
 #
 # Do not call apt while "packages" runs; "build" takes no lock of apt. Parts
 # that are installed already are not installed again. The script does not touch
@@ -44,7 +45,8 @@ kernel_is_built() {
     local release
     release=$(<"$cache/release")
     [[ -s /lib/modules/$release/modules.dep ]] &&
-        [[ -s /lib/modules/$release/extra/mtty.ko ]]
+        [[ -s /lib/modules/$release/extra/mtty.ko ]] &&
+        [[ -s /lib/modules/$release/extra/netdevsim.ko ]]
 }
 
 # Says whether the archive has version $2 of package $1. grep -q would end
@@ -109,14 +111,20 @@ build() {
     mkdir -p "/lib/modules/$release/extra"
     cp -a "image/lib/modules/$release/." "/lib/modules/$release/"
 
-    say 'mtty'
-    mkdir mtty
+    say 'mtty and netdevsim'
     dpkg --fsys-tarfile "$downloads"/linux-source-*.deb |
         tar -xO ./usr/src/linux-source-6.1.tar.xz |
-        tar -xJO linux-source-6.1/samples/vfio-mdev/mtty.c >mtty/mtty.c
+        tar -xJ --strip-components=3 \
+            linux-source-6.1/samples/vfio-mdev/mtty.c \
+            linux-source-6.1/drivers/net/netdevsim
+    mkdir mtty
+    mv mtty.c mtty/
     echo 'obj-m := mtty.o' >mtty/Makefile
-    make -C "/usr/src/linux-headers-$release" "M=$work/mtty" modules
-    cp mtty/mtty.ko "/lib/modules/$release/extra/"
+    for each in mtty netdevsim; do
+        make -C "/usr/src/linux-headers-$release" "M=$work/$each" \
+            CONFIG_NETDEVSIM=m modules
+        cp "$each/$each.ko" "/lib/modules/$release/extra/"
+    done
     depmod "$release"
 
     cp "image/boot/vmlinuz-$release" "$cache/vmlinuz"

@@ -35,6 +35,7 @@ from os_acc.privileged import context
 # Loaded here once: in the lab that takes its time.
 from os_acc.privileged import device_users as _device_users  # noqa: F401
 from os_acc.privileged import mdev as _mdev  # noqa: F401
+from os_acc.privileged import network as _network  # noqa: F401
 from os_acc.privileged import pci as _pci  # noqa: F401
 
 # Find the entry points once. Forked children have them in memory.

@@ -31,8 +31,18 @@ from os_acc.attach import release as release_module
 INSTANCES = [f'{n}b0a6bb0-1111-4222-8333-444455556666' for n in range(3)]
 MDEVS = [f'{n}f6a7b8c-1111-4222-8333-444455556666' for n in range(2)]
 
+NIC_PF = '0000:08:00.0'
+NIC_VFS = [f'0000:08:00.{n}' for n in (1, 2)]
+PORT = {
+    'mac_address': 'fa:16:3e:00:00:01',
+    'vlan': 101,
+    'trusted': True,
+    'spoof_check': False,
+}
+
 # What may be asked for, each by one request of its own.
 HANDLES = (
+    *(objects.PCIHandle(address=vf) for vf in NIC_VFS),
     *(objects.PCIHandle(address=vf) for vf in devices.VFS[:3]),
     objects.PCIHandle(address=devices.PF),
     objects.PCIHandle(address=devices.DISK),
@@ -73,6 +83,9 @@ class Host(RuleBasedStateMachine):
         self.patch.setattr(release_module, 'release', release_unless_dead)
         devices.furnish(self.kernel)
         (self.kernel.sys / 'class/net/eth0/flags').write_text('0x1003\n')
+        self.kernel.add_function(
+            NIC_PF, '8086:1572', 0x020000, 'i40e', totalvfs=2, net='ens8f0'
+        )
         conf = os_acc.CONF
         conf([], project='os-acc', default_config_files=[])
         for name, value in {
@@ -85,6 +98,7 @@ class Host(RuleBasedStateMachine):
             conf.set_override(name, value, 'os_acc')
         devices.spec(
             {'address': devices.PF, 'num_vfs': 3},
+            {'address': NIC_PF, 'num_vfs': 2, 'trusted': True},
             {'address': devices.DISK},
             {'address': devices.NIC},
             {'address': 'mtty'},
@@ -162,6 +176,19 @@ class Host(RuleBasedStateMachine):
             assert not any(never in (name, text) for never in NEVER)
             assert not any(f'/{never}/' in name for never in NEVER)
 
+    @invariant()
+    def a_vf_without_a_van_has_no_port(self) -> None:
+        vans = os_acc.get_vans()
+        held = {van.handle.address for van in vans if van.device == NIC_PF}
+        for vf, found in zip(
+            NIC_VFS, self.kernel.ports.get(NIC_PF, []), strict=False
+        ):
+            if vf not in held:
+                assert found['mac_address'] == '00:00:00:00:00:00'
+                assert found['vlan'] == [0, 0]
+                assert not found['trusted']
+                assert found['spoof_check']
+
 
 def _instance(name: str) -> objects.InstanceInfo:
     return objects.InstanceInfo(uuid=name, name='guest', project_id='project')
@@ -170,8 +197,11 @@ def _instance(name: str) -> objects.InstanceInfo:
 def _plug(which, instance) -> None:
     requests = [
         objects.AcceleratorRequest(
-            uuid=f'{instance}000000{number}-1111-4222-8333-444455556666',
+            uuid=f'{instance}{number:07}-1111-4222-8333-444455556666',
             handle=HANDLES[number],
+            port=(
+                objects.PortBinding(**PORT) if number < len(NIC_VFS) else None
+            ),
         )
         for number in which
     ]

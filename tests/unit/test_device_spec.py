@@ -198,6 +198,22 @@ def test_managed_is_novas_word_for_bind(clean, entry, bind):
 
 
 @pytest.mark.parametrize(
+    ('entry', 'network', 'trusted'),
+    [
+        ({}, None, None),
+        ({'physical_network': 'physnet1'}, 'physnet1', None),
+        ({'physical_network': None, 'trusted': 'true'}, None, True),
+        ({'trusted': True}, None, True),
+        ({'trusted': 'False'}, None, False),
+    ],
+)
+def test_networks_as_in_nova(clean, entry, network, trusted):
+    devices.spec(entry)
+    (spec,) = device_spec.load(os_acc.CONF).entries
+    assert (spec.physical_network, spec.trusted) == (network, trusted)
+
+
+@pytest.mark.parametrize(
     ('text', 'field'),
     [
         ('{', 'JSON'),
@@ -252,6 +268,8 @@ def test_managed_is_novas_word_for_bind(clean, entry, bind):
         ('{"traits": ["CUSTOM_"]}', 'traits'),
         ('{"mdev_types": {}}', 'mdev_types'),
         ('{"deny": "maybe"}', 'deny'),
+        ('{"physical_network": 7}', 'physical_network'),
+        ('{"trusted": "perhaps"}', 'trusted'),
     ],
 )
 def test_malformed_is_a_clear_error(clean, text, field):

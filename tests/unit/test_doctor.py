@@ -218,7 +218,11 @@ def test_the_record_is_not_roots_alone(findings, here):
 def test_who_the_daemon_is_is_read_from_the_kernel(here):
     user, missing = context.whoami()
     assert isinstance(user, int)
-    assert set(missing) <= {'CAP_SYS_PTRACE', 'CAP_DAC_READ_SEARCH'}
+    assert set(missing) <= {
+        'CAP_SYS_PTRACE',
+        'CAP_DAC_READ_SEARCH',
+        'CAP_NET_ADMIN',
+    }
 
 
 def test_device_spec_and_what_is_here(here, findings):
@@ -245,6 +249,25 @@ def test_device_spec_and_what_is_here(here, findings):
     assert 'does not support SR-IOV' in one(found, f'PF {devices.GPU}')[1]
     assert one(found, 'device_spec, entry 4')[0] == 'warning'
     assert 'device_spec, entry 5' not in found
+
+
+@pytest.mark.parametrize('made', [False, True])
+def test_pyroute2_for_vfs_of_nics(here, findings, monkeypatch, made):
+    pf = '0000:08:00.0'
+    here.add_function(pf, '8086:1572', 0x020000, 'i40e', totalvfs=2, net='p0')
+    subject = 'Python package pyroute2'
+    devices.spec({'address': pf}, {'address': devices.PF, 'num_vfs': 2})
+    assert subject not in findings()
+    if made:
+        here.write(str(here.pci / 'devices' / pf / 'sriov_numvfs'), '2')
+    else:
+        devices.spec({'address': pf, 'num_vfs': 2})
+    assert one(findings(), subject)[:2] == ('ok', 'installed')
+    monkeypatch.setattr('importlib.util.find_spec', lambda name: None)
+    verdict, text, advice = one(findings(), subject)
+    assert verdict == 'warning'
+    assert 'VFs of NICs' in text
+    assert 'os-acc[nic]' in advice
 
 
 def test_each_module_is_checked_once(here, findings):
@@ -372,6 +395,24 @@ def test_show_a_pf_and_its_vf(here, run):
     _, vf = run('device', 'show', devices.VFS[1])
     assert vf['Pf'] == devices.PF
     assert vf['In device_spec'] is True
+
+
+def test_show_a_vf_of_a_nic(here, run):
+    pf, vf = '0000:08:00.0', '0000:08:00.1'
+    path = here.add_function(
+        pf, '8086:1572', 0x020000, 'i40e', totalvfs=1, net='p0'
+    )
+    devices.spec({'address': pf, 'num_vfs': 1, 'physical_network': 'physnet1'})
+    here.write(f'{path}/sriov_numvfs', '1')
+    _, told = run('device', 'show', vf)
+    assert told['Physical network'] == 'physnet1'
+    assert told['Representor'] is None
+    here._add_net(path, 'eth7')
+    for name, port in (('p0', 'p0'), ('eth7', 'pf0vf0')):
+        (path / 'net' / name / 'phys_switch_id').write_text('b8cef6\n')
+        (path / 'net' / name / 'phys_port_name').write_text(f'{port}\n')
+    _, told = run('device', 'show', vf)
+    assert told['Representor'] == 'eth7'
 
 
 def test_show_why_the_host_keeps_one(here, run):

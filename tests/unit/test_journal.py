@@ -1080,11 +1080,15 @@ def test_a_row_of_an_older_minor_version_is_read(state_path, monkeypatch):
     (entry,) = fill(state_path, 1, handle=test_handle('h'))
 
     def older(primitive):
-        current = {'InstanceInfo': '1.1', 'VAN': '1.1'}
+        current = {
+            'AcceleratorRequest': '1.1',
+            'InstanceInfo': '1.1',
+            'VAN': '1.1',
+        }
         name = primitive['versioned_object.name']
         assert primitive[VERSION] == current.get(name, '1.0')
         # Not yet known to that version.
-        for name in ('function_id', 'traits', 'image_id'):
+        for name in ('function_id', 'traits', 'image_id', 'port'):
             primitive[DATA].pop(name, None)
 
     for column in ('van', 'request', 'instance'):
@@ -1095,6 +1099,7 @@ def test_a_row_of_an_older_minor_version_is_read(state_path, monkeypatch):
     assert found.van.VERSION == '1.3'
     assert found.van.function_id is None
     assert found.request.traits == []
+    assert found.request.port is None
     assert found.instance_info.image_id is None
     assert found.van.handle == entry.van.handle
 

@@ -37,7 +37,7 @@ UUID2 = '0d573cd0-f0c1-4f7d-9b6f-9a8714390489'
 # The versions of the objects. A new field changes both tables: give the class
 # a new minor VERSION and an ADDED_IN for the field, then update the tables.
 HASHES = {
-    'AcceleratorRequest': '1.0-f703abf5e51064691e708000d1cfd359',
+    'AcceleratorRequest': '1.1-008a0603260589a41b8a4475f46767e8',
     'AttachHandle': '1.0-77509ea1ea0dd750d5864b9bd87d3f9d',
     'DRCHandle': '1.0-092324c3a52c85ac402d7a733cc6f491',
     'Device': '1.0-87be7be1086d17c017b938f0e5c78d89',
@@ -48,6 +48,7 @@ HASHES = {
     'InstanceInfo': '1.1-8181037853cf1670b93879a8b03ff74e',
     'MdevHandle': '1.0-e5c9994de54ebe4ff7bad3cf71e6b66f',
     'PCIHandle': '1.0-ef77f65f317b86a6fd07ccc632cdfc07',
+    'PortBinding': '1.0-72a66ee08f25f573a8708aec93b35f55',
     'RecoveryReport': '1.1-bd7296c930708fe27f1cedf47d93d7df',
     'TestHandle': '1.0-c5e17173ff82956c17df877a86e36edb',
     'VAN': '1.1-d9f8fe7ab055ac0c3a97e0b48f0cfabe',
@@ -57,7 +58,7 @@ FIELDS = {
     'AcceleratorRequest': (
         'bitstream device_profile_group_id device_profile_name '
         'device_rp_uuid driver function_id handle hostname '
-        'instance_uuid resource_class state traits uuid'
+        'instance_uuid port port_uuid resource_class state traits uuid'
     ),
     'AttachHandle': '',
     'DRCHandle': 'bus_grp_required drc_index drc_name',
@@ -73,6 +74,9 @@ FIELDS = {
     'InstanceInfo': 'hypervisor_id image_id name project_id uuid',
     'MdevHandle': 'parent type uuid',
     'PCIHandle': 'address managed physical_network',
+    'PortBinding': (
+        'mac_address physical_network spoof_check trusted vlan vlan_qos'
+    ),
     'RecoveryReport': 'busy errors failed released restored unreadable',
     'TestHandle': 'name',
     'VAN': (

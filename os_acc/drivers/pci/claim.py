@@ -34,6 +34,7 @@ from os_acc.devices import waiting
 from os_acc.drivers import allocation
 from os_acc.drivers.pci import companions
 from os_acc.drivers.pci import listing as pci_listing
+from os_acc.drivers.pci import port
 from os_acc.drivers.pci import release
 from os_acc.drivers.pci import vfs as pci_vfs
 from os_acc.journal import reservations
@@ -126,11 +127,11 @@ class Claims:
             cannot be taken
         """
         if van.handle is not None:
-            self._claim_again(van)
+            self._claim_again(van, request)
         elif request.handle is None:
             self._choose(van, request, order)
         elif isinstance(request.handle, objects.PCIHandle):
-            self._claim(van, request.handle)
+            self._claim(van, request, request.handle)
         else:
             raise exception.UnsupportedHandle(
                 taker=f'driver {self._by.name!r}',
@@ -139,11 +140,13 @@ class Claims:
             )
 
     def bind(self, van: objects.VAN) -> None:
-        """Bind a VAN's function to VFIO, unless libvirt or the operator does.
+        """Make a VAN's function ready for its guest.
 
-        Its companions are bound after it.
+        Binds it to VFIO, unless libvirt or the operator does, and its
+        companions after it. Then sets up the network port that it serves.
 
-        :raises: as privileged.pci.take and privileged.storage_calls.hand_out
+        :raises: as privileged.pci.take, privileged.storage_calls.hand_out and
+            privileged.network.set_port
         """
         address = allocation.address_of(van)
         function, bind = pci.get(address), van.driver_data[release.BIND]
@@ -156,6 +159,7 @@ class Claims:
             storage_calls.hand_out(address, CONF.os_acc.device_timeout)
         if wanted:
             self._take_all(van, wanted)
+        port.set_up(van)
         self._reserve_later(van, function)
 
     def _take_all(
@@ -277,13 +281,19 @@ class Claims:
         chosen: str = spec.between_tenants or self._by.config.between_tenants
         return chosen == device_spec.BETWEEN_VFIO
 
-    def _claim(self, van: objects.VAN, wanted: objects.PCIHandle) -> None:
+    def _claim(
+        self,
+        van: objects.VAN,
+        request: objects.AcceleratorRequest,
+        wanted: objects.PCIHandle,
+    ) -> None:
         address = wanted.address
         function = pci.find(address)
         pf = function.physfn if function else self.pf_of(address)
         with self._by.lock(pf or address):
             function, new = pci.find(address), False
             if function is None and pf is not None:
+                port.check(address, self._specs().check(pci.get(pf)), request)
                 pci_vfs.create(self._by, van, address, pf, self._specs())
                 new = True
             function = function or pci.get(address)
@@ -295,6 +305,7 @@ class Claims:
                     'now',
                 )
             spec = self._specs().check(function)
+            port.check(address, spec, request)
             with allocation.group_lock(self._by, function):
                 bind = self._bind_mode(wanted, spec)
                 allocation.check_function(
@@ -312,17 +323,20 @@ class Claims:
                     **made,
                     **self._state_before(van, function, spec, bind),
                     **self._companions(van, function, spec, bind),
+                    **port.state(function, request, van.driver_data),
                 }
                 van.device = pf or address
                 van.live_migratable = _is_live_migratable(function, spec, bind)
                 van.handle = objects.PCIHandle(
                     address=address,
                     managed=bind == device_spec.BIND_LIBVIRT,
-                    physical_network=wanted.physical_network,
+                    physical_network=spec.physical_network,
                 )
                 van.save()
 
-    def _claim_again(self, van: objects.VAN) -> None:
+    def _claim_again(
+        self, van: objects.VAN, request: objects.AcceleratorRequest
+    ) -> None:
         """Take the same function again after a reboot."""
         address = allocation.address_of(van)
         pf = van.device or address
@@ -354,11 +368,12 @@ class Claims:
                     along=companions.of(van),
                 )
                 data = dict(van.driver_data)
+                data.pop(port.REPRESENTOR, None)
                 if not vfio.is_bound(function):
                     data.pop(release.DRIVER_BEFORE, None)
                     data |= self._state_before(van, function, spec, bind)
                 data |= self._companions(van, function, spec, bind)
-                van.driver_data = data
+                van.driver_data = data | port.state(function, request, data)
                 van.save()
 
     def _companions(
@@ -473,7 +488,7 @@ class Claims:
             ):
                 continue
             try:
-                self._claim(van, objects.PCIHandle(address=address))
+                self._claim(van, request, objects.PCIHandle(address=address))
                 return
             except _TRY_NEXT as err:
                 reasons.append(str(err))
@@ -502,14 +517,17 @@ class Claims:
         for function, spec in pci_listing.listed(specs):
             if (
                 pci_listing.kind_of(function, spec).serves(request)
+                and port.mismatch(spec, request) is None
                 and holders.of_function(function.address) is None
                 and not (function.is_pf and spec.num_vfs)
             ):
                 yield function.address
         for address, pf, spec in pci_listing.future(specs):
-            if holders.of_function(address) is None and pci_listing.kind_of(
-                pf, spec, vf=True
-            ).serves(request):
+            if (
+                pci_listing.kind_of(pf, spec, vf=True).serves(request)
+                and port.mismatch(spec, request) is None
+                and holders.of_function(address) is None
+            ):
                 yield address
 
 

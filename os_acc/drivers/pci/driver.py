@@ -31,6 +31,7 @@ CONF = cfg.CONF
 class PCIDriver(driver.DriverBase):
     CONFIG_OPTS: ClassVar[Sequence[cfg.Opt]] = claim.OPTS
     generic = True
+    sets_ports = True
     handle_types = ('PCIHandle',)
 
     def __init__(self, config: Any) -> None:

@@ -30,6 +30,7 @@ from os_acc.devices import sysfs
 from os_acc.devices import vfio
 from os_acc.drivers import allocation
 from os_acc.drivers.pci import companions
+from os_acc.drivers.pci import port
 
 LOG = logging.getLogger(__name__)
 CONF = cfg.CONF
@@ -55,7 +56,8 @@ def give_back(
 
     Then do the same for its companions. If the instance keeps another function
     of the IOMMU group, the function may have to stay on VFIO: then the VAN of
-    the other function gives it back, see _hand_over().
+    the other function gives it back, see _hand_over(). The settings of the
+    function's network port are restored in between.
 
     Does nothing for a function that is gone, or if another one is at its
     address. If os-acc had bound the function, but somebody else has bound it
@@ -64,7 +66,7 @@ def give_back(
 
     :param keep: functions that os-acc has bound to VFIO stay bound to it
     :raises DeviceBusy: if somebody else has bound a function that stores data
-    :raises: as clean() and privileged.pci.give_back
+    :raises: as clean(), port.restore() and privileged.pci.give_back
     """
     _give_back(by, van, allocation.address_of(van), van.driver_data, keep)
     for address, data in companions.own(by, van).items():
@@ -95,6 +97,9 @@ def _give_back(
         return
     shares = _staying(by, van, function) is not None
     before = _cleaned(van, function, data, shares)
+    if address == allocation.address_of(van):
+        # Before the host's own driver of the VF reads them.
+        port.restore(van)
     if data[BIND] != device_spec.BIND_OS_ACC:
         let_go(address)
         return

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+import importlib.util
 import os
 from typing import Any
 
@@ -22,6 +23,7 @@ from os_acc.devices import availability
 from os_acc.devices import device_spec
 from os_acc.devices import mdev
 from os_acc.devices import modules
+from os_acc.devices import network
 from os_acc.devices import pci
 from os_acc.devices import pci_scan
 from os_acc.devices import reset
@@ -94,6 +96,8 @@ def show(
         'pf': function.physfn,
         'vfs': function.vf_addresses,
         'vfs possible': sriov.total(address),
+        'physical network': spec.physical_network if spec else None,
+        'representor': network.representor(function),
         'mdev types': [
             f'{each.name} ({each.label}): {each.available} more'
             for each in mdev.types(address)
@@ -175,6 +179,8 @@ def findings(
     yield from report_vfio.findings()
     yield _module(modules.VFIO_PCI)
     functions = list(pci_listing.listed(specs))
+    if any(_is_of_nic(function, spec) for function, spec in functions):
+        yield _pyroute2()
     holders = allocation.holders(by)
     variants = {vfio.driver_for(f, spec) for f, spec in functions}
     for name in sorted(variants - {modules.VFIO_PCI}):
@@ -227,6 +233,28 @@ def _module(name: str) -> Finding:
         finding.ERROR,
         f'not installed for kernel {os.uname().release}',
         "install the distribution's package of the kernel's modules",
+    )
+
+
+def _is_of_nic(function: pci.Function, spec: device_spec.Spec) -> bool:
+    """Whether it is a VF of a NIC, or a PF that gets such VFs."""
+    return network.is_vf(function) or (
+        function.base_class == pci.CLASS_NETWORK
+        and function.is_pf
+        and spec.num_vfs is not None
+    )
+
+
+def _pyroute2() -> Finding:
+    subject = 'Python package pyroute2'
+    if importlib.util.find_spec('pyroute2') is not None:
+        return Finding(subject, finding.OK, 'installed')
+    return Finding(
+        subject,
+        finding.WARNING,
+        'not installed: device_spec offers VFs of NICs, and os-acc cannot set '
+        'their MAC address, VLAN, trust and spoof check without it',
+        'install os-acc[nic], unless no request for them has a port',
     )
 
 
