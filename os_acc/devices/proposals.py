@@ -16,10 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 import dataclasses
-import re
 
 from os_acc.devices import availability
 from os_acc.devices import device_spec
+from os_acc.devices import host_parts
 from os_acc.devices import host_use
 from os_acc.devices import pci
 from os_acc.devices import pci_names
@@ -27,21 +27,6 @@ from os_acc.devices import pci_scan
 from os_acc.devices import sriov
 
 Kind = availability.Kind
-
-# The displays of management controllers (BMC) and of emulated machines: file
-# pci.ids. They are no accelerators, and the console of the host may need them.
-_CONSOLES = re.compile(
-    '1a03:.*'  # ASPEED
-    '|102b:.*'  # Matrox
-    '|18ca:.*'  # XGI
-    '|19e5:1711'  # Huawei iBMC
-    '|1002:(4752|5159|515e)'  # ATI Rage XL, RV100, ES1000
-    '|(1013|1234|15ad|1af4|1b36|80ee):.*'  # emulated
-)
-
-# Class 10, encryption: the secure processor of AMD's CPUs (PSP, CCP), which
-# the firmware and the host need: drivers/crypto/ccp in the kernel.
-_SECURE_PROCESSOR = re.compile('1022:.*')
 
 # Intel's data movers and compressors have the class 'other system peripheral':
 # drivers/dma/idxd/registers.h in the kernel. Old QAT:
@@ -131,12 +116,12 @@ def _label(function: pci.Function) -> str | None:
     base_class, ids = function.base_class, function.ids
     if (label := _INTEL.get(ids)) is not None:
         return label
+    if host_parts.what(function) is not None:
+        return None
     if base_class == pci.CLASS_DISPLAY:
-        return None if _CONSOLES.fullmatch(ids) else 'display controller'
+        return 'display controller'
     if base_class == pci.CLASS_NETWORK:
         return 'network card with SR-IOV' if function.is_pf else None
-    if base_class == 0x10 and _SECURE_PROCESSOR.fullmatch(ids):
-        return None
     return _CLASSES.get(base_class)
 
 

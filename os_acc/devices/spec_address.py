@@ -69,6 +69,14 @@ class Address:
             pattern.match(parts[place]) for place, pattern in self.fields
         )
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it names PCI functions on every bus and in every slot."""
+        if self.complete is not None or self.fields is None:
+            return False
+        said = {list(LARGEST)[place] for place, _ in self.fields}
+        return said.isdisjoint({'bus', 'slot'})
+
     def names_parent(self, name: str) -> bool:
         """Whether it names a parent of mdevs that is no PCI function."""
         return self.name is not None and fnmatch.fnmatchcase(name, self.name)

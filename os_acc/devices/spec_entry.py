@@ -14,6 +14,7 @@ from collections.abc import Callable
 import dataclasses
 from typing import Any
 
+from os_acc.devices import host_parts
 from os_acc.devices import pci
 from os_acc.devices import reset
 from os_acc.devices import spec_address
@@ -106,7 +107,8 @@ class Spec:
         the ids are those of the function itself. The keys that are about the
         VFs of a PF name the VFs of each PF that the entry names, because VFs
         may have another product id than their PF. An entry that denies a PF
-        denies its VFs too.
+        denies its VFs too. An entry that names every device does not name
+        parts of the host, see the module host_parts.
         """
         if self._names(function):
             return True
@@ -129,7 +131,20 @@ class Spec:
         """Whether mdevs of a type may be made on the parents it names."""
         return not self.mdev_types or kind in self.mdev_types
 
+    @property
+    def names_any(self) -> bool:
+        """Whether it names devices without saying which: no bus, no ids."""
+        return (
+            self.vendor_id is None
+            and self.product_id is None
+            and self.devname is None
+            and self.address.is_open
+        )
+
     def _names(self, function: pci.Function) -> bool:
+        # A denial of every device is meant for all.
+        if self.names_any and not self.deny and host_parts.what(function):
+            return False
         if self.vendor_id not in (None, function.vendor_id):
             return False
         if self.product_id not in (None, function.product_id):
