@@ -51,6 +51,7 @@ class Kind(enum.Enum):
     GROUP_HOST_USE = enum.auto()  # the host uses a member of its IOMMU group
     GROUP_ALLOCATED = enum.auto()  # another instance has one of its group
     OPEN = enum.auto()  # somebody has opened it or set it up for a guest
+    NO_CAPACITY = enum.auto()  # the other parts of its device need the room
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,6 +134,13 @@ def _not_bound(function: pci.Function) -> Iterator[tuple[Kind, str]]:
 def _unsuitable(
     function: pci.Function, spec: device_spec.Spec | None, claimed: bool
 ) -> Iterator[tuple[Kind, str]]:
+    if is_vgpu_place(function):
+        yield (
+            Kind.UNSUITABLE,
+            "it is a VF that NVIDIA's driver keeps for a vGPU, not a whole "
+            'GPU: the driver nvidia_vgpu gives it out if device_spec sets '
+            'vgpu_type for it',
+        )
     if spec is None:
         yield Kind.NOT_OFFERED, '[os_acc] device_spec does not name it'
     elif spec.mdev_types or spec.vgpu_type:
@@ -292,26 +300,50 @@ def vfs_obstacles(
         yield Obstacle(Kind.NO_IOMMU_GROUP, device, NO_IOMMU_GROUP)
 
 
+def is_vgpu_place(function: pci.Function) -> bool:
+    """Whether a function is a VF that can have a vGPU type of NVIDIA's.
+
+    The VF stays bound to NVIDIA's driver, also without a type. Bound to
+    vfio-pci it would be useless to a guest.
+    """
+    return 'nvidia' in function.entries and vgpu.is_vgpu_function(
+        function.address
+    )
+
+
+def offers_vgpus(spec: device_spec.Spec) -> bool:
+    """Whether an entry of device_spec offers the VFs that it names as vGPUs.
+
+    Without vgpu_type it offers those that have a type, if its bind is none:
+    the operator has set the types, as in Nova's documentation.
+    """
+    return spec.vgpu_type is not None or spec.bind == device_spec.BIND_NONE
+
+
 def vgpu_obstacles(
     vf: pci.Function,
     spec: device_spec.Spec,
     taker: allocated.Taker = allocated.ANYONE,
     holders: allocated.Holders | None = None,
+    card: vgpu.Card | None = None,
 ) -> Iterator[Obstacle]:
-    """Say why NVIDIA's vGPU type cannot be set on a VF.
+    """Say why a VF cannot be given out with the vGPU type of its entry.
 
-    :param spec: the entry of device_spec for it, whose vgpu_type it gets
+    The type may be set already, by the operator.
+
+    :param spec: the entry of device_spec for it
+    :param card: pass one when asking about many VFs of a PF
     """
     address, device = vf.address, f'VF {vf.address}'
-    wanted = spec.vgpu_type
-    if wanted is None:
+    if not offers_vgpus(spec):
         yield Obstacle(
             Kind.NOT_OFFERED,
             device,
             '[os_acc] device_spec has no vgpu_type for it',
         )
         return
-    now = vgpu.current(address)
+    card = card or vgpu.Card.read(pci.get(vf.parent))
+    now = card.current.get(address)
     if now is None:
         yield Obstacle(
             Kind.NOT_OFFERED,
@@ -322,15 +354,42 @@ def vgpu_obstacles(
         return
     for kind, text in _allocated(vf, taker, holders or allocated.Holders()):
         yield Obstacle(kind, device, text)
+    wanted = spec.vgpu_type
     if now != vgpu.NONE:
+        if wanted is not None and card.number_of(wanted) != now:
+            yield Obstacle(
+                Kind.OPEN,
+                device,
+                f'vGPU type {vgpu.label(now)} is already set on it, not '
+                f'{wanted}',
+            )
+    elif wanted is None:
         yield Obstacle(
-            Kind.OPEN, device, f'vGPU type {now} is already set on it'
+            Kind.UNSUITABLE,
+            device,
+            'no vGPU type is set on it, and [os_acc] device_spec has no '
+            'vgpu_type for it',
         )
-    if vgpu.find_type(address, wanted) is None:
+    else:
+        yield from _vgpu_capacity(address, wanted, spec.max_instances, card)
+
+
+def _vgpu_capacity(
+    address: str, wanted: str, limit: int | None, card: vgpu.Card
+) -> Iterator[Obstacle]:
+    number = card.number_of(wanted)
+    if number is None or number not in card.possible[address]:
         yield Obstacle(
             Kind.NOT_OFFERED,
-            f'vGPU type {wanted} on {device}',
+            f'vGPU type {wanted} on VF {address}',
             f'the VF can have these types: {vgpu.types_text(address)}',
+        )
+    elif not card.left(number, limit):
+        yield Obstacle(
+            Kind.NO_CAPACITY,
+            f'vGPU type {wanted} on VF {address}',
+            'its card has as many vGPUs as fit into it: at most '
+            f'{card.places(number, limit)} of this type',
         )
 
 

@@ -60,6 +60,8 @@ class Spec:
     :ivar reset: one of reset.MODES; None: as the driver's option
     :ivar mdev_types: the mdev types that may be made; empty: all
     :ivar vgpu_type: the vGPU type, by id or name, that its VFs get
+    :ivar max_instances: how many vGPUs of the type one card can have; None: as
+        the vendor's software says
     :ivar programming: single or dynamic, as in objects.Device
     :ivar program: the command that programs a device, see
         privileged.programming
@@ -82,6 +84,7 @@ class Spec:
     reset: str | None = None
     mdev_types: tuple[str, ...] = ()
     vgpu_type: str | None = None
+    max_instances: int | None = None
     programming: str = 'single'
     program: tuple[str, ...] = ()
     check: tuple[str, ...] = ()
@@ -296,7 +299,8 @@ def _count(key: str, value: Any) -> int:
     except ValueError:
         number = -1
     if isinstance(value, bool) or not 1 <= number <= 65535:
-        _refuse(key, value, 'a number of VFs, 1 to 65535')
+        what = 'VFs' if key == 'num_vfs' else 'instances'
+        _refuse(key, value, f'a number of {what}, 1 to 65535')
     return number
 
 
@@ -329,6 +333,7 @@ _READERS: dict[str, tuple[str, Any]] = {
     'reset': ('reset', _one_of(*reset.MODES)),
     'mdev_types': ('mdev_types', _texts),
     'vgpu_type': ('vgpu_type', _text),
+    'max_instances': ('max_instances', _count),
     'programming': ('programming', _one_of('single', 'dynamic')),
     'program': ('program', _command),
     'check': ('check', _command),

@@ -78,6 +78,21 @@ class VersionedObject(ovo_base.VersionedObject):
             objname=objname, objver=objver, supported=known[0].VERSION
         )
 
+    @classmethod
+    def of_canonical(cls, **values: Any) -> Self:
+        """Make an object of values in their canonical form, without checks.
+
+        For discovery, which makes several objects for each of thousands of
+        functions from addresses and ids that the kernel shows in that form.
+        """
+        made = cls.__new__(cls)
+        made.__dict__.update(
+            {f'_obj_{name}': value for name, value in values.items()},
+            _context=None,
+            _changed_fields=set(values),
+        )
+        return made
+
     # Set if the object was read from a newer minor version: that version, and
     # the primitives of the fields that this class does not have.
     _newer: tuple[str, dict[str, Any]] | None = None
@@ -153,9 +168,20 @@ class VersionedObject(ovo_base.VersionedObject):
         # The field's own setter would mark the field as changed.
         setattr(self, '_obj_' + attrname, value)
 
-    # The next three methods and _obj_from_primitive() above return the same as
-    # those of oslo, but are faster. This matters because the journal writes a
-    # VAN several times during each plug.
+    # The next four methods and _obj_from_primitive() above do the same as those
+    # of oslo, but are faster. This matters because the journal writes a VAN
+    # several times during each plug, and discovery makes thousands of objects.
+
+    def __init__(self, context: Any = None, **kwargs: Any) -> None:
+        self._context = context
+        self._changed_fields = changed = set()
+        values, known = self.__dict__, self.fields
+        for name, value in kwargs.items():
+            if name in known:
+                values[f'_obj_{name}'] = known[name].coerce(self, name, value)
+                changed.add(name)
+            else:
+                setattr(self, name, value)
 
     def obj_to_primitive(
         self,
