@@ -28,6 +28,16 @@ LOG = logging.getLogger(__name__)
 
 _PCI_ID = re.compile(r'([0-9A-Fa-f]{4})?')
 
+# The fields of objects.Device that have no default, and the ids.
+_CHECKED = (
+    'address',
+    'driver',
+    'handles_total',
+    'handles_free',
+    'vendor_id',
+    'product_id',
+)
+
 
 @dataclasses.dataclass
 class Examined:
@@ -78,7 +88,7 @@ def _faults(
         return
     values: dict[str, Any] = {}
     where = f'device {place} of get_devices()'
-    for field in objects.Device.fields:
+    for field in _CHECKED:
         try:
             values[field] = getattr(device, field)
         except Exception as err:
@@ -103,6 +113,14 @@ def _faults(
                 f'{where}: handles_free is {free}, expected at most '
                 f'handles_total, which is {total}'
             )
+        # A driver that was written for Device 1.0 sets the numbers only.
+        elif device.handles or device.mdev_types:
+            if (total, free) != (counted := device.counted()):
+                yield (
+                    f'{where}: handles_total and handles_free are {total} and '
+                    f'{free}, but handles and mdev_types have {counted[0]} '
+                    f'and {counted[1]}'
+                )
 
 
 def devices(host: host_module.Host) -> list[objects.Device]:

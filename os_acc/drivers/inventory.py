@@ -85,14 +85,18 @@ def device(
         values.setdefault('product_id', function.product_id)
         if 'numa_node' not in values:
             values['numa_node'] = function.numa_node
-    made = objects.Device.of_canonical(
+    free = sum(each.state == device_objects.FREE for each in handles)
+    if mdev_types:
+        capacity = max(kind.capacity for kind in mdev_types)
+        available = max(kind.available for kind in mdev_types)
+    else:
+        capacity = available = 0
+    return objects.Device.of_canonical(
         address=address,
         driver=driver,
         handles=list(handles),
         mdev_types=list(mdev_types),
-        handles_total=0,
-        handles_free=0,
+        handles_total=len(handles) + capacity,
+        handles_free=free + available,
         **values,
     )
-    made.handles_total, made.handles_free = made.counted()
-    return made

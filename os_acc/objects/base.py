@@ -86,11 +86,10 @@ class VersionedObject(ovo_base.VersionedObject):
         functions from addresses and ids that the kernel shows in that form.
         """
         made = cls.__new__(cls)
-        made.__dict__.update(
-            {f'_obj_{name}': value for name, value in values.items()},
-            _context=None,
-            _changed_fields=set(values),
-        )
+        made._context, made._changed_fields = None, set(values)
+        held = made.__dict__
+        for name, value in values.items():
+            held[f'_obj_{name}'] = value
         return made
 
     # Set if the object was read from a newer minor version: that version, and

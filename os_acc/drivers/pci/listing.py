@@ -10,18 +10,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Iterator
-from collections.abc import Sequence
 import dataclasses
 import re
 
 import os_resource_classes as resource_classes
 
 from os_acc import objects
-from os_acc.devices import allocated
 from os_acc.devices import availability
 from os_acc.devices import device_spec
-from os_acc.devices import host_use
 from os_acc.devices import pci
 from os_acc.devices import pci_scan
 from os_acc.devices import sriov
@@ -88,13 +86,16 @@ def kind_of(
 
 def listed(
     specs: device_spec.Specs,
+    functions: Iterable[pci.Function] | None = None,
 ) -> Iterator[tuple[pci.Function, device_spec.Spec]]:
     """The functions that are offered, including PFs that have VFs.
 
     If device_spec is unset, these are all functions of the base classes that
     accelerators have.
+
+    :param functions: all functions of the host; None: they are read here
     """
-    for function in pci_scan.functions():
+    for function in functions or pci_scan.functions():
         base_class = function.base_class
         if base_class == pci.CLASS_BRIDGE or not (
             specs.entries or base_class in _CLASSES
@@ -102,101 +103,16 @@ def listed(
             continue
         spec = specs.find(function)
         # A device that is offered for mdevs or vGPUs is not offered whole.
-        if spec is not None and not spec.mdev_types and not spec.vgpu_type:
+        if (
+            spec is not None
+            and not spec.mdev_types
+            and not spec.vgpu_type
+            and not availability.is_vgpu_place(function)
+        ):
             yield function, spec
 
 
-def devices(
-    driver: str,
-    specs: device_spec.Specs,
-    bind: str,
-    holders: allocated.Holders,
-) -> list[objects.Device]:
-    """Report the PCI functions of this host, VFs as a part of their PF.
-
-    A handle counts as free if availability knows no obstacle to taking it.
-
-    :param driver: the name of the driver that reports
-    :param bind: who binds a function if its entry of device_spec does not say
-    :param holders: the VANs that have handles
-    """
-    functions = list(listed(specs))
-    vfs: dict[str, list[pci.Function]] = {}
-    for function, _ in functions:
-        if (pf := function.physfn) is not None:
-            vfs.setdefault(pf, []).append(function)
-    snapshot = host_use.Snapshot.read()
-    found = []
-    for function, spec in functions:
-        if function.is_vf:
-            continue
-        own_vfs = vfs.get(function.address, [])
-        made = [] if own_vfs else _could_make(function, spec)
-        if own_vfs or made:
-            kind = kind_of(own_vfs[0] if own_vfs else function, spec, vf=True)
-            total = len(own_vfs or made)
-        else:
-            kind, total = kind_of(function, spec), 1
-        if made:
-            blocked = any(
-                availability.vfs_obstacles(function, holders=holders)
-            )
-            free = 0 if blocked else total
-        else:
-            free = _free(own_vfs or [function], spec, bind, holders, snapshot)
-        found.append(_device(driver, function, kind, total, free))
-    return found
-
-
-def _free(
-    functions: Sequence[pci.Function],
-    spec: device_spec.Spec,
-    bind: str,
-    holders: allocated.Holders,
-    snapshot: host_use.Snapshot,
-) -> int:
-    """Count those of a PF's VFs, or of one function, that can be taken."""
-    # Either all VFs of a PF are alone in their IOMMU groups or none is, since
-    # grouping depends on the bridges above: pci_device_group() in
-    # drivers/iommu/iommu.c.
-    alone = availability.is_alone(functions[0])
-    bind = spec.bind or bind
-    return sum(
-        not any(
-            availability.obstacles(
-                function,
-                spec,
-                bind,
-                holders=holders,
-                snapshot=snapshot,
-                alone=alone,
-            )
-        )
-        for function in functions
-    )
-
-
-def _device(
-    driver: str,
-    function: pci.Function,
-    kind: Kind,
-    total: int,
-    free: int,
-) -> objects.Device:
-    return objects.Device(
-        address=function.address,
-        driver=driver,
-        vendor_id=function.vendor_id,
-        product_id=function.product_id,
-        resource_class=kind.resource_class,
-        traits=list(kind.traits),
-        numa_node=function.numa_node,
-        handles_total=total,
-        handles_free=free,
-    )
-
-
-def _could_make(function: pci.Function, spec: device_spec.Spec) -> list[str]:
+def could_make(function: pci.Function, spec: device_spec.Spec) -> list[str]:
     """The addresses of the VFs that a PF gets when one is requested."""
     if not function.is_pf or spec.num_vfs is None:
         return []
@@ -212,7 +128,7 @@ def future(
     """
     for function, spec in listed(specs):
         if function.is_pf:
-            for address in _could_make(function, spec):
+            for address in could_make(function, spec):
                 yield address, function, spec
 
 
