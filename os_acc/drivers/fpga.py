@@ -114,13 +114,21 @@ class FPGADriver(driver.DriverBase):
     def get_devices(self) -> list[objects.Device]:
         if not any(spec.program for spec in self._specs().entries):
             return []
-        found = self._claims.get_devices()
-        for device in found:
-            spec = self._specs().check(pci.get(device.address))
+        found = []
+        for device in self._claims.get_devices():
+            parent = pci.get(device.address)
+            spec = self._specs().find(parent)
+            if spec is None:
+                # device_spec names VFs only; it is the PF that is programmed.
+                continue
+            slots = self._slots(device.address, spec)
             device.programming = spec.programming
-            device.function_id = programming.common_function(
-                self._slots(device.address, spec)
-            )
+            device.function_id = programming.common_function(slots)
+            device.functions = programming.functions(slots)
+            for each in device.handles:
+                address = each.handle.identity.removeprefix('pci/')
+                each.region = _region_of(parent, spec, address)
+            found.append(device)
         return found
 
     def show_device(self, address: str) -> dict[str, Any] | None:

@@ -124,7 +124,7 @@ class NvidiaVGPUDriver(driver.DriverBase):
                 f'{number} ({name})'
                 for number, name in vgpu.creatable(address).items()
             ],
-            # Of a vGPU that has its place: in MIG mode, and in mixed-size mode.
+            # Where a vGPU is: in MIG mode, and in mixed-size mode.
             'gpu instance': _vendor_file(address, 'gpu_instance_id'),
             'placement': _vendor_file(address, 'placement_id'),
         }
@@ -332,7 +332,7 @@ def _handles(
         for kind in card.current.values()
     )
     places = card.places(number, limit) - set_now
-    free = card.left(number, limit) if number is not None else 0
+    room = card.left(number, limit) if number is not None else 0
     handles = []
     for vf in vfs:
         holder = holders.of_function(vf.address)
@@ -341,9 +341,15 @@ def _handles(
             if not places:
                 continue
             places -= 1
-        obstacles = availability.vgpu_obstacles(
-            vf, spec, allocated.ANYONE, holders, card
+        obstacles = list(
+            availability.vgpu_obstacles(
+                vf, spec, allocated.ANYONE, holders, card
+            )
         )
+        if unset and not obstacles:
+            if not room:
+                obstacles.append(_no_place(vf))
+            room -= 1
         handles.append(
             inventory.handle(
                 objects.PCIHandle(address=vf.address, managed=False),
@@ -352,6 +358,14 @@ def _handles(
             )
         )
     return handles
+
+
+def _no_place(vf: pci.Function) -> availability.Obstacle:
+    return availability.Obstacle(
+        availability.Kind.NO_CAPACITY,
+        f'VF {vf.address}',
+        'the vGPUs of the card leave no room for one more of its type',
+    )
 
 
 def _is_back(address: str, number: int | None) -> bool:

@@ -167,9 +167,10 @@ class VersionedObject(ovo_base.VersionedObject):
         # The field's own setter would mark the field as changed.
         setattr(self, '_obj_' + attrname, value)
 
-    # The next four methods and _obj_from_primitive() above do the same as those
-    # of oslo, but are faster. This matters because the journal writes a VAN
-    # several times during each plug, and discovery makes thousands of objects.
+    # The next four methods and _obj_from_primitive() above do the same as
+    # those of oslo, but are faster. This matters because the journal writes a
+    # VAN several times during each plug, and discovery makes thousands of
+    # objects.
 
     def __init__(self, context: Any = None, **kwargs: Any) -> None:
         self._context = context

@@ -17,6 +17,7 @@ from __future__ import annotations
 import collections
 from collections.abc import Iterable
 from collections.abc import Iterator
+from collections.abc import Sequence
 import dataclasses
 
 from os_acc import objects
@@ -34,24 +35,56 @@ from os_acc.drivers.pci import listing as pci_listing
 _Named = tuple[device_spec.Spec, list[pci.Function]]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class _View:
-    """What the handles of all devices are judged by.
+    """What all devices of one report are judged by, and what was found once.
 
     :ivar bind: who binds a function if its entry of device_spec does not say
+    :ivar alone: the functions, VFs aside, that are alone in their IOMMU groups
     """
 
+    driver: str
     bind: str
     holders: allocated.Holders
     snapshot: host_use.Snapshot
+    alone: frozenset[str]
+    kinds: dict[tuple[str, int, bool, int], pci_listing.Kind]
+    nodes: dict[str, int | None]
 
-    def handle(
+    def whole(
+        self, function: pci.Function, spec: device_spec.Spec
+    ) -> objects.Device:
+        """Report a function without VFs, or the VFs that it would get."""
+        if addresses := pci_listing.could_make(function, spec):
+            kind = pci_listing.kind_of(function, spec, vf=True)
+            return self._device(
+                function, kind, self._future(function, addresses)
+            )
+        key = (function.ids, function.pci_class, function.is_pf, id(spec))
+        if key not in self.kinds:
+            self.kinds[key] = pci_listing.kind_of(function, spec)
+        alone = function.address in self.alone
+        handles = [self._handle(function, spec, alone)]
+        return self._device(function, self.kinds[key], handles)
+
+    def vfs(
+        self,
+        pf: pci.Function,
+        spec: device_spec.Spec,
+        vfs: Sequence[pci.Function],
+    ) -> objects.Device:
+        """Report the VFs of a PF that one entry of device_spec names."""
+        kind = pci_listing.kind_of(vfs[0], spec)
+        # Either all VFs of a PF are alone in their IOMMU groups or none is,
+        # since grouping depends on the bridges above: pci_device_group() in
+        # drivers/iommu/iommu.c.
+        alone = availability.is_alone(vfs[0])
+        handles = [self._handle(vf, spec, alone) for vf in vfs]
+        return self._device(pf, kind, handles)
+
+    def _handle(
         self, function: pci.Function, spec: device_spec.Spec, alone: bool
     ) -> objects.DeviceHandleInfo:
-        """Judge a function that exists.
-
-        :param alone: it is alone in its IOMMU group
-        """
         return inventory.handle(
             objects.PCIHandle.of_canonical(address=function.address),
             self._obstacles(function, spec, alone),
@@ -78,10 +111,9 @@ class _View:
                 'is bound to it, and it is open',
             )
 
-    def future(
+    def _future(
         self, pf: pci.Function, addresses: Iterable[str]
     ) -> list[objects.DeviceHandleInfo]:
-        """Judge the VFs that a PF gets when one of them is requested."""
         obstacles = list(availability.vfs_obstacles(pf, holders=self.holders))
         return [
             inventory.handle(
@@ -91,6 +123,27 @@ class _View:
             )
             for address in addresses
         ]
+
+    def _device(
+        self,
+        function: pci.Function,
+        kind: pci_listing.Kind,
+        handles: list[objects.DeviceHandleInfo],
+    ) -> objects.Device:
+        # The kernel gives a function the NUMA node of its bus:
+        # pci_device_add() in drivers/pci/probe.c.
+        bus = function.address.rpartition(':')[0]
+        if bus not in self.nodes:
+            self.nodes[bus] = function.numa_node
+        return inventory.device(
+            function.address,
+            self.driver,
+            handles,
+            function=function,
+            numa_node=self.nodes[bus],
+            resource_class=kind.resource_class,
+            traits=list(kind.traits),
+        )
 
 
 def devices(
@@ -109,109 +162,62 @@ def devices(
     :param bind: who binds a function if its entry of device_spec does not say
     :param holders: the VANs that have handles
     """
-    functions = list(pci_scan.functions())
+    functions = {each.address: each for each in pci_scan.functions()}
     whole: list[tuple[pci.Function, device_spec.Spec]] = []
-    vfs: dict[str, list[_Named]] = {}
-    for function, spec in pci_listing.listed(specs, functions):
+    vfs: dict[tuple[str, int], _Named] = {}
+    for function, spec in pci_listing.listed(specs, functions.values()):
         pf = function.physfn
         if pf is None:
             whole.append((function, spec))
-            continue
-        named = vfs.setdefault(pf, [])
-        if not named or named[-1][0] is not spec:
-            named.append((spec, []))
-        named[-1][1].append(function)
-    view = _View(bind, holders, host_use.Snapshot.read())
-    alone = _alone(functions, bool(whole))
-    kinds: dict[tuple[str, int, bool, int], pci_listing.Kind] = {}
-    nodes: dict[str, int | None] = {}
-    found = []
-    for function, spec in whole:
-        if function.address in vfs:
-            continue
-        if addresses := pci_listing.could_make(function, spec):
-            kind = pci_listing.kind_of(function, spec, vf=True)
-            handles = view.future(function, addresses)
         else:
-            key = (function.ids, function.pci_class, function.is_pf, id(spec))
-            if key not in kinds:
-                kinds[key] = pci_listing.kind_of(function, spec)
-            kind = kinds[key]
-            handles = [
-                view.handle(function, spec, function.address in alone)
-            ]
-        found.append(_device(driver, function, kind, handles, nodes))
-    by_address = {function.address: function for function in functions}
-    for address, named in vfs.items():
-        parent = by_address.get(address)
-        if parent is None:
-            continue  # it is going away
-        for spec, own in _merged(named):
-            kind = pci_listing.kind_of(own[0], spec)
-            # Either all VFs of a PF are alone in their IOMMU groups or none
-            # is, since grouping depends on the bridges above:
-            # pci_device_group() in drivers/iommu/iommu.c.
-            vfs_alone = availability.is_alone(own[0])
-            handles = [view.handle(vf, spec, vfs_alone) for vf in own]
-            found.append(_device(driver, parent, kind, handles, nodes))
+            named = vfs.setdefault((pf, id(spec)), (spec, []))
+            named[1].append(function)
+    with_vfs = {pf for pf, _ in vfs}
+    view = _View(
+        driver,
+        bind,
+        holders,
+        host_use.Snapshot.read(),
+        _alone(functions.values())
+        if len(whole) > len(with_vfs)
+        else frozenset(),
+        {},
+        {},
+    )
+    found = [
+        view.whole(function, spec)
+        for function, spec in whole
+        if function.address not in with_vfs
+    ] + [
+        view.vfs(functions[pf], spec, own)
+        for (pf, _), (spec, own) in vfs.items()
+        if pf in functions
+    ]
     found.sort(key=lambda device: str(device.address))
     return found
 
 
-def _merged(named: list[_Named]) -> list[_Named]:
-    """Join the VFs that the same entry of device_spec names."""
-    joined: dict[int, _Named] = {}
-    for spec, functions in named:
-        joined.setdefault(id(spec), (spec, []))[1].extend(functions)
-    return list(joined.values())
-
-
-def _alone(functions: list[pci.Function], wanted: bool) -> frozenset[str]:
+def _alone(functions: Iterable[pci.Function]) -> frozenset[str]:
     """The functions, VFs aside, that no other function shares a group with.
 
     A member that is no PCI function is not looked for here. Only the claim of
     a function does so: it lists the members of the group.
     """
-    if not wanted:
-        return frozenset()
     groups: dict[str, str] = {}
     seen: set[str] = set()
     count: collections.Counter[str] = collections.Counter()
     for function in functions:
-        pf = function.pf
-        if pf is not None:
+        if (pf := function.pf) is not None:
             # The VFs of a PF are alike: look at the first one only.
-            if pf in seen or availability.is_alone(function):
-                seen.add(pf)
+            if pf in seen:
                 continue
             seen.add(pf)
+            if availability.is_alone(function):
+                continue
         group = function.iommu_group
         if group is not None:
             groups[function.address] = group
             count[group] += 1 if pf is None else 2
     return frozenset(
         address for address, group in groups.items() if count[group] == 1
-    )
-
-
-def _device(
-    driver: str,
-    function: pci.Function,
-    kind: pci_listing.Kind,
-    handles: list[objects.DeviceHandleInfo],
-    nodes: dict[str, int | None],
-) -> objects.Device:
-    # The kernel gives a function the NUMA node of its bus: pci_device_add()
-    # in drivers/pci/probe.c.
-    bus = function.address.rpartition(':')[0]
-    if bus not in nodes:
-        nodes[bus] = function.numa_node
-    return inventory.device(
-        function.address,
-        driver,
-        handles,
-        function=function,
-        numa_node=nodes[bus],
-        resource_class=kind.resource_class,
-        traits=list(kind.traits),
     )
