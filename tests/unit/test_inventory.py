@@ -40,7 +40,7 @@ KINDS = {
     'plain': {},
     'no group': {'group': -1},
     'mounted': {'block': 'sda', 'driver': 'nvme', 'pci_class': 0x010802},
-    'up': {'net': 'eth0', 'driver': 'e1000e', 'pci_class': 0x020000},
+    'up': {'net': 'eth', 'driver': 'e1000e', 'pci_class': 0x020000},
     'console': {
         'pci_class': 0x030000,
         'files': {'boot_vga': '1\n'},
@@ -110,51 +110,59 @@ def generated(values):
 
 def furnish(made, values) -> None:
     for number, kind in enumerate(values['kinds']):
-        arguments = dict(KINDS[kind])
-        for name in ('block', 'net'):
-            if name in arguments:
-                arguments[name] += str(number)
-        made.add_function(f'0000:0{number}:00.0', **arguments)
-        if kind == 'mounted':
-            made.write_file('proc/swaps', f'Filename\n/dev/sda{number} x\n')
-        if kind == 'up':
-            flags = made.sys / f'class/net/eth{number}/flags'
-            flags.write_text('0x1003\n')
+        _add(made, number, kind)
     made.add_function('0000:0a:00.0', group=8, driver='e1000e')
     made.add_function('0000:20:00.0', driver='qat', totalvfs=4)
     if values['vfs']:
         made.write(str(made.pci / 'devices/0000:20:00.0/sriov_numvfs'), '3')
     made.add_mtty()
+    types = made.sys / 'class/mdev_bus/mtty/mdev_supported_types'
     for number, kind in enumerate(values['mdevs']):
-        made.write(
-            str(
-                made.sys / 'class/mdev_bus/mtty/mdev_supported_types'
-                f'/{kind}/create'
-            ),
-            f'{number}f6a7b8c-1111-4222-8333-444455556666',
-        )
+        name = f'{number}f6a7b8c-1111-4222-8333-444455556666'
+        made.write(str(types / kind / 'create'), name)
+    pf = {'address': '0000:20:00.0', 'num_vfs': values['num_vfs']}
+    devices.spec(
+        _vgpus(made, values),
+        {name: value for name, value in pf.items() if value is not None},
+        {'address': 'mtty'},
+        {'address': '0000:0?:00.0'},
+    )
+
+
+def _add(made, number: int, kind: str) -> None:
+    """Add a function of a kind, on a bus of its own."""
+    arguments = dict(KINDS[kind])
+    for name in ('block', 'net'):
+        if name in arguments:
+            arguments[name] += str(number)
+    made.add_function(f'0000:0{number}:00.0', **arguments)
+    if kind == 'mounted':
+        made.write_file('proc/swaps', f'Filename\n/dev/sda{number} x\n')
+    if kind == 'up':
+        flags = made.sys / f'class/net/eth{number}/flags'
+        flags.write_text('0x1003\n')
+
+
+def _vgpus(made, values):
+    """Add a card. Returns its entry of device_spec."""
     card = vgpu_card.Card(made, CARD, TYPES, size=48, vfs=5)
-    entry = {'address': CARD}
     if values['vgpu'] == 'preset':
         card.preset(card.vfs[0], 564)
-        entry['bind'] = 'none'
-    elif values['vgpu'] is not None:
-        entry['vgpu_type'] = values['vgpu']
-        if values['limit'] is not None:
-            entry['max_instances'] = values['limit']
-    pf = {'address': '0000:20:00.0'}
-    if values['num_vfs'] is not None:
-        pf['num_vfs'] = values['num_vfs']
-    devices.spec(entry, pf, {'address': 'mtty'}, {'address': '0000:0?:00.0'})
+        return {'address': CARD, 'bind': 'none'}
+    entry = {'address': CARD, 'vgpu_type': values['vgpu']}
+    if values['vgpu'] is not None:
+        entry['max_instances'] = values['limit']
+    return {name: value for name, value in entry.items() if value is not None}
 
 
 def wanted(device) -> list[objects.AttachHandle]:
     """A handle for everything that a device says is free."""
     found = [each.handle for each in device.handles if each.state == 'free']
-    for kind in device.mdev_types:
-        if kind.available:
-            found.append(devices.mdev(kind.name, parent=device.address).handle)
-    return found
+    return found + [
+        devices.mdev(kind.name, parent=device.address).handle
+        for kind in device.mdev_types
+        if kind.available
+    ]
 
 
 def check(found: list[objects.Device]) -> None:
@@ -181,7 +189,7 @@ def check(found: list[objects.Device]) -> None:
 
 
 @settings(
-    max_examples=40,
+    max_examples=25,
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
@@ -212,7 +220,7 @@ def test_what_is_free_can_be_plugged(values):
 
 
 @settings(
-    max_examples=15, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=10, deadline=None, suppress_health_check=list(HealthCheck)
 )
 @given(hosts)
 def test_what_is_not_free_is_refused(values):
