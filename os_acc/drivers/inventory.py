@@ -81,16 +81,15 @@ def device(
     :param values: other fields of objects.Device, in their canonical form
     """
     if function is not None:
-        values.setdefault('vendor_id', function.vendor_id)
-        values.setdefault('product_id', function.product_id)
+        values['vendor_id'] = function.vendor_id
+        values['product_id'] = function.product_id
         if 'numa_node' not in values:
             values['numa_node'] = function.numa_node
-    free = sum(each.state == device_objects.FREE for each in handles)
-    if mdev_types:
-        capacity = max(kind.capacity for kind in mdev_types)
-        available = max(kind.available for kind in mdev_types)
-    else:
-        capacity = available = 0
+    free = 0
+    for each in handles:
+        free += each.state == device_objects.FREE
+    capacity = max((kind.capacity for kind in mdev_types), default=0)
+    available = max((kind.available for kind in mdev_types), default=0)
     return objects.Device.of_canonical(
         address=address,
         driver=driver,

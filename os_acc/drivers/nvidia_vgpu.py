@@ -96,16 +96,20 @@ class NvidiaVGPUDriver(driver.DriverBase):
 
     @staticmethod
     def _functions() -> Iterator[tuple[pci.Function, device_spec.Spec]]:
-        """The VFs of NVIDIA's driver that device_spec names."""
+        """The VFs of NVIDIA's drivers that device_spec names."""
         specs = device_spec.load(CONF)
-        for address in sysfs.names(pci.driver_folder('nvidia')):
-            if not pci.is_address(address):
+        for driver_name in sysfs.names(f'{sysfs.SYS}/bus/pci/drivers'):
+            # nvidia, and the upstream kernel's nvidia-vgpu-vfio
+            if not driver_name.startswith('nvidia'):
                 continue
-            function = pci.find(address)
-            if function and 'nvidia' in function.entries and function.is_vf:
-                spec = specs.find(function)
-                if spec is not None:
-                    yield function, spec
+            for address in sysfs.names(pci.driver_folder(driver_name)):
+                if not pci.is_address(address):
+                    continue
+                found = pci.find(address)
+                if found and 'nvidia' in found.entries and found.is_vf:
+                    spec = specs.find(found)
+                    if spec is not None:
+                        yield found, spec
 
     def _offered(self) -> Iterator[tuple[pci.Function, device_spec.Spec]]:
         """Those of them that device_spec offers as vGPUs."""

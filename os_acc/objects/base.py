@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import collections
+from collections.abc import Callable
 import copy
 from typing import Any
 from typing import ClassVar
@@ -39,11 +40,30 @@ class VersionedObjectRegistry(ovo_base.VersionedObjectRegistry):
         self._obj_classes = cls._own
         return self
 
+    def registration_hook(self, cls: Any, index: int) -> None:
+        """Let the fields of a class be read faster. oslo calls it."""
+        for name in cls.fields:
+            theirs = cls.__dict__[name]
+            setattr(cls, name, theirs.getter(_getter(name)))
+
     @classmethod
     def classes(cls, name: str) -> list[type[ovo_base.VersionedObject]]:
         """Return all versions of a class by its name, the newest first."""
         found: list[type[ovo_base.VersionedObject]] = cls._own.get(name, [])
         return found
+
+
+def _getter(name: str) -> Callable[[VersionedObject], Any]:
+    """A getter that does what oslo's does; discovery reads many fields."""
+    held = f'_obj_{name}'
+
+    def get(obj: VersionedObject) -> Any:
+        values = obj.__dict__
+        if held not in values:
+            obj.obj_load_attr(name)
+        return values[held]
+
+    return get
 
 
 class VersionedObject(ovo_base.VersionedObject):
