@@ -147,7 +147,7 @@ class NvidiaVGPUDriver(driver.DriverBase):
             if not availability.offers_vgpus(spec):
                 if first:
                     yield _without_type(pf)
-            elif not vgpu.current(address):
+            elif not vgpu.current(address) and _places(spec, card) > 0:
                 yield from _no_room(function, spec, card)
 
     def prepareVAN(
@@ -330,19 +330,16 @@ def _handles(
     :param vfs: the VFs of the card that the entry of device_spec offers
     """
     number = card.number_of(spec.vgpu_type or '')
-    limit = spec.max_instances
-    set_now = sum(
-        kind != vgpu.NONE and number in (kind, None)
-        for kind in card.current.values()
-    )
-    places = card.places(number, limit) - set_now
-    room = card.left(number, limit) if number is not None else 0
+    places = _places(spec, card)
+    room = 0
+    if number is not None:
+        room = card.left(number, spec.max_instances)
     handles = []
     for vf in vfs:
         holder = holders.of_function(vf.address)
         unset = card.current.get(vf.address) == vgpu.NONE
         if unset and holder is None and spec.vgpu_type is not None:
-            if not places:
+            if places <= 0:
                 continue
             places -= 1
         obstacles = list(
@@ -351,7 +348,7 @@ def _handles(
             )
         )
         if unset and not obstacles:
-            if not room:
+            if room <= 0:
                 obstacles.append(_no_place(vf))
             room -= 1
         handles.append(
@@ -362,6 +359,18 @@ def _handles(
             )
         )
     return handles
+
+
+def _places(spec: device_spec.Spec, card: vgpu.Card) -> int:
+    """How many more vGPUs of a type a card could have, if it had no others.
+
+    If the id of the type is unknown, all vGPUs of the card count as of it.
+    """
+    number = card.number_of(spec.vgpu_type or '')
+    return card.places(number, spec.max_instances) - sum(
+        kind != vgpu.NONE and number in (kind, None)
+        for kind in card.current.values()
+    )
 
 
 def _no_place(vf: pci.Function) -> availability.Obstacle:

@@ -132,6 +132,29 @@ class TestCapacity:
         assert os_acc.get_devices()[0].handles_free == 1
         os_acc.unplug(second)
 
+    def test_the_doctor_of_a_full_card(self, limited):
+        """That a card is full is normal."""
+        limited.preset(VF, 564)
+        limited.preset(OTHER, 564)
+        assert not _diagnosis()
+        limited.write(OTHER, 0)
+        assert not _diagnosis()
+
+    def test_no_more_are_free_than_fit(self, card, monkeypatch):
+        """A vGPU of another size leaves less room in mixed-size mode."""
+        card.mixed = True
+        card.install_config(monkeypatch)
+        devices.spec({'vendor_id': '10de', 'vgpu_type': '567'})
+        card.types = {**TYPES, 567: ('NVIDIA A40-12Q', 12)}
+        card.install_config(monkeypatch)
+        card.preset(VF, 564)
+        card.preset(OTHER, 559)
+        card.show()
+        (device,) = os_acc.get_devices()
+        # 22 GB are left: one of 12 GB fits, and the others would not.
+        assert device.handles_free == 1
+        assert list(states(device).values()).count('absent') == 3
+
     def test_fewer_than_fit(self, card):
         """The operator may allow fewer than the framebuffer does."""
         devices.spec(
