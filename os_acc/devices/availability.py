@@ -135,11 +135,13 @@ def _unsuitable(
     function: pci.Function, spec: device_spec.Spec | None, claimed: bool
 ) -> Iterator[tuple[Kind, str]]:
     if is_vgpu_place(function):
+        now = vgpu.current(function.address)
+        kind = f'vGPU type {now} is set on it' if now else 'it has no type now'
         yield (
             Kind.UNSUITABLE,
-            "it is a VF that NVIDIA's driver keeps for a vGPU, not a whole "
-            'GPU: the driver nvidia_vgpu gives it out if device_spec sets '
-            'vgpu_type for it',
+            f"it is a VF that NVIDIA's driver keeps for a vGPU ({kind}), not "
+            'a whole GPU: the driver nvidia_vgpu gives it out if device_spec '
+            'sets vgpu_type for it',
         )
     if spec is None:
         yield Kind.NOT_OFFERED, '[os_acc] device_spec does not name it'

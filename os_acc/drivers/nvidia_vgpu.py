@@ -36,6 +36,7 @@ from os_acc.devices import device_spec
 from os_acc.devices import pci
 from os_acc.devices import sysfs
 from os_acc.devices import vgpu
+from os_acc.devices import vgpu_config
 from os_acc.devices import waiting
 from os_acc.drivers import allocation
 from os_acc.drivers import inventory
@@ -123,7 +124,8 @@ class NvidiaVGPUDriver(driver.DriverBase):
             return None
         now = vgpu.current(address)
         return {
-            'vgpu type': vgpu.label(now) if now else None,
+            'vgpu type': now or None,
+            'vgpu type name': vgpu_config.load().names.get(now or 0),
             'vgpu types possible': [
                 f'{number} ({name})'
                 for number, name in vgpu.creatable(address).items()

@@ -469,7 +469,7 @@ def test_without_a_type_in_device_spec(card):
     assert any('no vgpu_type' in found.text for found in _diagnosis())
 
 
-def test_shown(card, here):
+def test_shown(card, here, monkeypatch):
     from os_acc import loader
 
     card.preset(VF, 559)
@@ -477,13 +477,16 @@ def test_shown(card, here):
     (folder / 'gpu_instance_id').write_text('3\n')
     driver = loader.load_all().drivers['nvidia_vgpu']
     shown = driver.show_device(VF)
-    assert shown['vgpu type'] == '559'
+    assert (shown['vgpu type'], shown['vgpu type name']) == (559, None)
     assert shown['vgpu types possible'] == []
     assert (shown['gpu instance'], shown['placement']) == ('3', None)
     assert driver.show_device(OTHER)['vgpu types possible'] == [
         '559 (NVIDIA A40-2Q)'
     ]
     assert driver.show_device(PF) is None
+    card.install_config(monkeypatch)
+    assert driver.show_device(VF)['vgpu type name'] == 'NVIDIA A40-2Q'
+    assert driver.show_device(OTHER)['vgpu type name'] is None
 
 
 def _diagnosis():
