@@ -67,6 +67,8 @@ class Kernel:
     :ivar writes: (path below the root, text) of every write
     :ivar drives: the NVMe drives, each with a small namespace
     :ivar dead: the process has crashed: nothing that it does counts
+    :ivar handlers: what a write to a file of such a name does, in place of
+        what is built in: called with the path and the text
     """
 
     def __init__(self, root: pathlib.Path) -> None:
@@ -76,6 +78,7 @@ class Kernel:
         self.mdev = self.sys / 'bus/mdev/devices'
         self.writes: list[tuple[str, str]] = []
         self.resets: list[str] = []
+        self.handlers: dict[str, Callable[[pathlib.Path, str], None]] = {}
         self._native: dict[str, str | None] = {}
         self._groups: dict[str, int] = {}
         self._vfs: dict[str, dict[str, Any]] = {}
@@ -480,6 +483,9 @@ class Kernel:
         self._crash = None
 
     def _act(self, path: pathlib.Path, text: str) -> None:
+        if path.name in self.handlers:
+            self.handlers[path.name](path, text)
+            return
         acts: dict[str, Callable[[], None]] = {
             'driver_override': lambda: self._set_override(path, text),
             'drivers_probe': lambda: self._probe(text),

@@ -10,6 +10,8 @@
 
 from __future__ import annotations
 
+import collections
+from collections.abc import Iterable
 from collections.abc import Iterator
 import logging
 import os
@@ -32,6 +34,7 @@ from os_acc.devices import root_folder
 from os_acc.devices import sysfs
 from os_acc.devices import waiting
 from os_acc.drivers import allocation
+from os_acc.drivers import inventory
 from os_acc.drivers.pci import listing as pci_listing
 
 LOG = logging.getLogger(__name__)
@@ -74,8 +77,9 @@ class MdevDriver(driver.DriverBase):
 
     def get_devices(self) -> list[objects.Device]:
         made, holders = mdev.devices(), allocation.holders(self)
+        room = _Room(made)
         return [
-            self._device(parent, spec, types, made, holders)
+            self._device(parent, spec, types, made, holders, room)
             for parent, spec, types in self._parents()
         ]
 
@@ -137,32 +141,44 @@ class MdevDriver(driver.DriverBase):
         types: list[mdev.Type],
         made: list[mdev.Mdev],
         holders: allocated.Holders,
+        room: _Room,
     ) -> objects.Device:
         function = pci.find(parent) if pci.is_address(parent) else None
-        # The types share the capacity of the parent, so count only the type
-        # of which most can be made.
-        available = max(each.available for each in types)
-        there = [each for each in made if each.parent == parent]
-        unused = sum(holders.of_mdev(each.uuid) is None for each in there)
-        if any(
+        taken = list(
             availability.whole_obstacles(
                 parent, parent, allocated.ANYONE, holders
             )
-        ):
-            free = 0
-        else:
-            free = available + unused
-        kinds = [self._class(spec, function, each) for each in types]
-        return objects.Device(
-            address=parent,
-            driver=self.name,
-            vendor_id=function.vendor_id if function else '',
-            product_id=function.product_id if function else '',
-            resource_class=kinds[0],
+        )
+        handles = [
+            inventory.handle(
+                objects.MdevHandle.of_canonical(
+                    uuid=each.uuid, parent=parent, type=each.type
+                ),
+                taken,
+                holders.of_mdev(each.uuid),
+            )
+            for each in made
+            if each.parent == parent
+        ]
+        infos = []
+        for kind in types:
+            capacity = room.take(function, kind, spec.max_instances)
+            infos.append(
+                objects.DeviceMdevTypeInfo(
+                    name=kind.name,
+                    label=kind.label,
+                    capacity=capacity,
+                    available=0 if taken else capacity,
+                )
+            )
+        return inventory.device(
+            parent,
+            self.name,
+            handles,
+            infos,
+            function=function,
+            resource_class=self._class(spec, function, types[0]),
             traits=[*spec.traits, *(type_trait(each.name) for each in types)],
-            numa_node=function.numa_node if function else None,
-            handles_total=available + len(there),
-            handles_free=free,
         )
 
     def _parents(
@@ -226,8 +242,10 @@ class MdevDriver(driver.DriverBase):
                 self, van, handle.parent, f'mdev parent {handle.parent}'
             )
             wanted = mdev_of(handle)
+            limit = None
             if van.device is None:
-                self._specs().check_mdev(wanted.parent, wanted.type)
+                spec = self._specs().check_mdev(wanted.parent, wanted.type)
+                limit = spec.max_instances
             # Otherwise the VAN has had it since before, and keeps it.
             there = mdev.find(wanted.uuid)
             if there is None and self.config.owner == EXTERNAL:
@@ -242,12 +260,28 @@ class MdevDriver(driver.DriverBase):
                 check_free(van, there, wanted)
                 hold(wanted)
             else:
-                mdev.check_type(wanted.parent, wanted.type)
+                self._check_room(wanted, limit)
                 van.driver_data = {**van.driver_data, MADE: '1'}
             van.handle, van.device = handle, wanted.parent
             van.save()
             if there is None:
                 self._privileged_create(van, wanted)
+
+    @staticmethod
+    def _check_room(wanted: mdev.Mdev, limit: int | None) -> None:
+        """Check that a card may have one more mediated device of a type.
+
+        :param limit: max_instances of its entry of device_spec
+        :raises DeviceNotFound: if the parent lacks the type
+        :raises DeviceBusy: if the card has max_instances of it already
+        """
+        kind = mdev.type_of(wanted.parent, wanted.type)
+        is_pci = pci.is_address(wanted.parent)
+        function = pci.find(wanted.parent) if is_pci else None
+        room = _Room(mdev.devices())
+        left = room.left(function, kind, limit)
+        if left is not None and left < 1:
+            raise mdev.exhausted(wanted)
 
     def _privileged_create(self, van: objects.VAN, wanted: mdev.Mdev) -> None:
         from os_acc.privileged import mdev as privileged
@@ -319,6 +353,52 @@ class MdevDriver(driver.DriverBase):
     @staticmethod
     def _specs() -> device_spec.Specs:
         return device_spec.load(CONF)
+
+
+class _Room:
+    """How many more mediated devices of each type fit into each card.
+
+    The VFs of a card may be parents that share its capacity. Each of them
+    shows that one more can be made, until the card is full. So the report
+    counts no more of them than fit, from the first VF on.
+    """
+
+    def __init__(self, made: Iterable[mdev.Mdev]) -> None:
+        self._taken = collections.Counter(
+            (_card_of(each.parent), each.type) for each in made
+        )
+
+    def left(
+        self, function: pci.Function | None, kind: mdev.Type, limit: int | None
+    ) -> int | None:
+        """How many more of a type fit into a card; None if that is unknown.
+
+        :param function: the parent, if it is a PCI function
+        :param limit: max_instances of device_spec; None: as the driver says
+        """
+        is_vf = function is not None and function.is_vf
+        most = limit or (kind.maximum if is_vf else None)
+        if most is None:
+            return None
+        card = function.parent if function is not None else kind.parent
+        return max(0, most - self._taken[card, kind.name])
+
+    def take(
+        self, function: pci.Function | None, kind: mdev.Type, limit: int | None
+    ) -> int:
+        """How many more of a type to report for a parent. See left()."""
+        left = self.left(function, kind, limit)
+        if left is None:
+            return kind.available
+        number = min(kind.available, left)
+        card = function.parent if function is not None else kind.parent
+        self._taken[card, kind.name] += number
+        return number
+
+
+def _card_of(parent: str) -> str:
+    function = pci.find(parent) if pci.is_address(parent) else None
+    return function.parent if function is not None else parent
 
 
 def _status(uuid: str, holders: allocated.Holders) -> str:

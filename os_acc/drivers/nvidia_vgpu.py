@@ -10,6 +10,9 @@
 
 The VF stays bound to NVIDIA's own driver. The guest's definition therefore
 has managed='no': if libvirt bound the VF to VFIO, the host would crash.
+
+The type of a VF may be preset: the operator has set it before. os-acc then
+gives the VF out with that type, and leaves the type set afterwards.
 """
 
 from __future__ import annotations
@@ -33,14 +36,20 @@ from os_acc.devices import device_spec
 from os_acc.devices import pci
 from os_acc.devices import sysfs
 from os_acc.devices import vgpu
+from os_acc.devices import vgpu_availability
+from os_acc.devices import vgpu_config
+from os_acc.devices import waiting
 from os_acc.drivers import allocation
+from os_acc.drivers import inventory
 from os_acc.drivers.pci import listing as pci_listing
+from os_acc.drivers.pci import release as pci_release
 
 LOG = logging.getLogger(__name__)
 CONF = cfg.CONF
 
-# Key of VAN.driver_data: the id of the vGPU type, saved before it is set.
-TYPE = 'vgpu_type'
+# Keys of VAN.driver_data.
+TYPE = 'vgpu_type'  # the id of the vGPU type, saved before it is set
+PRESET = 'vgpu_preset'  # the type was set before: os-acc does not clear it
 
 
 class NvidiaVGPUDriver(driver.DriverBase):
@@ -49,94 +58,102 @@ class NvidiaVGPUDriver(driver.DriverBase):
     def can_handle(self, request: objects.AcceleratorRequest) -> bool:
         if isinstance(request.handle, objects.PCIHandle):
             return vgpu.is_vgpu_function(request.handle.address)
-        return request.handle is None and any(
-            spec.vgpu_type
-            and (spec.resource_class or resource_classes.VGPU)
-            == request.resource_class
-            for spec in device_spec.load(CONF).entries
+        if request.handle is not None:
+            return False
+        entries = device_spec.load(CONF).entries
+        wanted = request.resource_class
+        if any(
+            spec.vgpu_type and _resource_class(spec) == wanted
+            for spec in entries
+        ):
+            return True
+        # Entries without vgpu_type also name functions that are no vGPUs.
+        return any(
+            vgpu_availability.offers_vgpus(spec)
+            and _resource_class(spec) == wanted
+            for spec in entries
+        ) and any(
+            _resource_class(spec) == wanted for _, spec in self._offered()
         )
 
     def get_devices(self) -> list[objects.Device]:
         holders = allocation.holders(self)
-        by_pf: dict[str, list[pci.Function]] = {}
-        specs: dict[str, device_spec.Spec] = {}
-        for function, spec in self._functions():
-            by_pf.setdefault(function.parent, []).append(function)
-            specs[function.parent] = spec
+        named: dict[tuple[str, device_spec.Spec], list[pci.Function]] = {}
+        for function, spec in self._offered():
+            named.setdefault((function.parent, spec), []).append(function)
+        parents = {address: pci.get(address) for address, _ in named}
+        cards = {
+            address: vgpu.Card.read(parent)
+            for address, parent in parents.items()
+        }
         return [
-            self._device(pci.get(pf), specs[pf], vfs, holders)
-            for pf, vfs in by_pf.items()
+            inventory.device(
+                address,
+                self.name,
+                _handles(vfs, spec, cards[address], holders),
+                function=parents[address],
+                resource_class=_resource_class(spec),
+                traits=_traits(spec),
+            )
+            for (address, spec), vfs in named.items()
         ]
-
-    def _device(
-        self,
-        pf: pci.Function,
-        spec: device_spec.Spec,
-        vfs: list[pci.Function],
-        holders: allocated.Holders,
-    ) -> objects.Device:
-        return objects.Device(
-            address=pf.address,
-            driver=self.name,
-            vendor_id=pf.vendor_id,
-            product_id=pf.product_id,
-            resource_class=spec.resource_class or resource_classes.VGPU,
-            traits=self._traits(spec),
-            numa_node=pf.numa_node,
-            handles_total=len(vfs),
-            handles_free=sum(
-                not any(
-                    availability.vgpu_obstacles(
-                        vf, spec, allocated.ANYONE, holders
-                    )
-                )
-                for vf in vfs
-            ),
-        )
-
-    @staticmethod
-    def _traits(spec: device_spec.Spec) -> list[str]:
-        kind = pci_listing.custom(f'VGPU_{spec.vgpu_type}')
-        return [*spec.traits, *([kind] if spec.vgpu_type else [])]
 
     @staticmethod
     def _functions() -> Iterator[tuple[pci.Function, device_spec.Spec]]:
+        """The VFs of NVIDIA's drivers that device_spec names."""
         specs = device_spec.load(CONF)
-        for address in sysfs.names(pci.driver_folder('nvidia')):
-            if not pci.is_address(address):
+        for driver_name in sysfs.names(f'{sysfs.SYS}/bus/pci/drivers'):
+            # nvidia, and the upstream kernel's nvidia-vgpu-vfio
+            if not driver_name.startswith('nvidia'):
                 continue
-            function = pci.find(address)
-            if function and 'nvidia' in function.entries and function.is_vf:
-                spec = specs.find(function)
-                if spec is not None:
-                    yield function, spec
+            for address in sysfs.names(pci.driver_folder(driver_name)):
+                if not pci.is_address(address):
+                    continue
+                found = pci.find(address)
+                if found and 'nvidia' in found.entries and found.is_vf:
+                    spec = specs.find(found)
+                    if spec is not None:
+                        yield found, spec
+
+    def _offered(self) -> Iterator[tuple[pci.Function, device_spec.Spec]]:
+        """Those of them that device_spec offers as vGPUs."""
+        for function, spec in self._functions():
+            if vgpu_availability.offers_vgpus(spec):
+                yield function, spec
 
     def show_device(self, address: str) -> dict[str, Any] | None:
         """Show the vGPU types of a VF; the driver pci shows the rest."""
         if not pci.is_address(address) or not vgpu.is_vgpu_function(address):
             return None
+        now = vgpu.current(address)
         return {
-            'vgpu type': vgpu.current(address) or None,
+            'vgpu type': now or None,
+            'vgpu type name': vgpu_config.load().names.get(now or 0),
             'vgpu types possible': [
                 f'{number} ({name})'
                 for number, name in vgpu.creatable(address).items()
             ],
+            # Where a vGPU is: in MIG mode, and in mixed-size mode.
+            'gpu instance': _vendor_file(address, 'gpu_instance_id'),
+            'placement': _vendor_file(address, 'placement_id'),
         }
 
     def diagnose(self) -> Iterator[finding.Finding]:
+        cards: dict[str, vgpu.Card] = {}
+        told: set[tuple[str, device_spec.Spec]] = set()
         for function, spec in self._functions():
-            address, wanted = function.address, spec.vgpu_type
-            if wanted is None or vgpu.current(address):
-                continue
-            if vgpu.find_type(address, wanted) is not None:
-                continue
-            yield finding.Finding(
-                f'VF {address}',
-                finding.WARNING,
-                f'it cannot have a vGPU of type {wanted} now',
-                'the vGPUs of the other VFs leave too little capacity, or the '
-                f'type is wrong: see os-acc device show {address}',
-            )
+            pf, address = function.parent, function.address
+            if pf not in cards:
+                cards[pf] = vgpu.Card.read(pci.get(pf))
+            card, first = cards[pf], (pf, spec) not in told
+            told.add((pf, spec))
+            if first and spec.vgpu_type:
+                yield from _unlimited(pf, spec, card)
+            if not vgpu_availability.offers_vgpus(spec):
+                if first:
+                    yield _without_type(pf)
+            elif not vgpu.current(address) and _places(spec, card) > 0:
+                yield from _no_room(function, spec, card)
 
     def prepareVAN(
         self,
@@ -163,8 +180,13 @@ class NvidiaVGPUDriver(driver.DriverBase):
         spec = device_spec.load(CONF).check(function)
         # The type of one VF changes which types the other VFs can have.
         with self.lock(function.parent):
-            number = self._check_available(van, function, spec)
-            van.driver_data = {TYPE: str(number)}
+            number, preset = self._check_available(van, function, spec)
+            van.driver_data = {
+                TYPE: str(number),
+                **({PRESET: '1'} if preset else {}),
+            }
+            if preset:
+                pci_release.hold(handle.address)
             van.device = function.parent
             van.handle = objects.PCIHandle(
                 address=handle.address,
@@ -172,53 +194,75 @@ class NvidiaVGPUDriver(driver.DriverBase):
                 physical_network=handle.physical_network,
             )
             van.save()
-            self._privileged_set(van, number)
+            if preset:
+                log.about(LOG, van.instance_uuid, van.uuid).info(
+                    'VF %s has vGPU type %d already, and keeps it',
+                    handle.address,
+                    number,
+                )
+            else:
+                self._privileged_set(van, number)
 
     def _check_available(
         self,
         van: objects.VAN,
         function: pci.Function,
         spec: device_spec.Spec,
-    ) -> int:
+    ) -> tuple[int, bool]:
         """Check that a VAN can have a vGPU on a VF.
 
-        :returns: the id of the vGPU type that device_spec sets for it
+        :returns: the id of the vGPU type, and whether it is set already
         """
         from os_acc.privileged import device_users
 
+        address = function.address
+        card = vgpu.Card.read(pci.get(function.parent))
         allocation.check(
-            availability.vgpu_obstacles(
+            vgpu_availability.vgpu_obstacles(
                 function,
                 spec,
                 allocation.taker_of(self, van),
                 allocation.holders(self),
+                card,
             )
         )
-        address = function.address
         allocation.check_open(
             f'VF {address}',
             device_users.of_function(address, van.instance_uuid, False),
         )
-        number = vgpu.find_type(address, spec.vgpu_type or '')
-        if number is None:  # vgpu_obstacles() has just found it
-            raise exception.DeviceBusy(
-                device=f'VF {address}',
-                reason=f'it cannot have vGPU type {spec.vgpu_type} any more',
-            )
-        return number
+        now = card.current[address]
+        if now != vgpu.NONE:
+            return now, True
+        number = card.number_of(spec.vgpu_type or '')
+        assert number is not None  # vgpu_obstacles() has found it
+        return number, False
 
     def _set_again(self, van: objects.VAN) -> None:
-        """Set the same type on the same VF again after a reboot."""
-        address = allocation.address_of(van)
+        """Give the VAN the same type on the same VF again after a reboot."""
+        address, data = allocation.address_of(van), van.driver_data
+        number, preset = int(data[TYPE]), PRESET in data
+        # sriov-manage makes the VFs, and a service of the operator presets
+        # their types. Both may start after os-acc.
+        waiting.until(
+            lambda: _is_back(address, number if preset else None),
+            CONF.os_acc.device_timeout,
+            f'VF {address} to come back with its preset vGPU type {number}, '
+            'which os-acc does not set'
+            if preset
+            else f'VF {address} to come back with the file '
+            'nvidia/current_vgpu_type, which sriov-manage makes',
+            'pci',
+        )
+        if vgpu.current(address) == number:
+            return
         with self.lock(van.device or address):
-            number = int(van.driver_data[TYPE])
-            if vgpu.current(address) != number:
-                function = pci.get(address)
-                spec = dataclasses.replace(
-                    device_spec.load(CONF).held(function),
-                    vgpu_type=str(number),
-                )
-                self._check_available(van, function, spec)
+            function = pci.get(address)
+            spec = dataclasses.replace(
+                device_spec.load(CONF).held(function),
+                vgpu_type=str(number),
+            )
+            _, done = self._check_available(van, function, spec)
+            if not done:
                 self._privileged_set(van, number)
 
     def _privileged_set(self, van: objects.VAN, number: int) -> None:
@@ -234,11 +278,13 @@ class NvidiaVGPUDriver(driver.DriverBase):
         self, van: objects.VAN, request: objects.AcceleratorRequest
     ) -> None:
         reasons = []
-        for function, spec in self._functions():
-            name = spec.resource_class or resource_classes.VGPU
-            if name != request.resource_class or not set(
+        # VFs with a preset type can be used for nothing else: take them first.
+        for function, spec in sorted(
+            self._offered(), key=lambda each: not vgpu.current(each[0].address)
+        ):
+            if _resource_class(spec) != request.resource_class or not set(
                 request.traits
-            ) <= set(self._traits(spec)):
+            ) <= set(_traits(spec)):
                 continue
             try:
                 self._claim(van, objects.PCIHandle(address=function.address))
@@ -261,6 +307,9 @@ class NvidiaVGPUDriver(driver.DriverBase):
         conf, address = CONF.os_acc, allocation.address_of(van)
         if pci.find(address) is None:
             return
+        if PRESET in van.driver_data:
+            privileged.released_vgpu(address, conf.release_timeout)
+            return
         # Called even if the VF has no type: setting it may be under way.
         if not privileged.clear_vgpu_type(
             address,
@@ -273,4 +322,136 @@ class NvidiaVGPUDriver(driver.DriverBase):
                 'record of setting it',
                 address,
                 van.driver_data[TYPE],
+            )
+
+
+def _resource_class(spec: device_spec.Spec) -> str:
+    return str(spec.resource_class or resource_classes.VGPU)
+
+
+def _traits(spec: device_spec.Spec) -> list[str]:
+    kind = pci_listing.custom(f'VGPU_{spec.vgpu_type}')
+    return [*spec.traits, *([kind] if spec.vgpu_type else [])]
+
+
+def _handles(
+    vfs: list[pci.Function],
+    spec: device_spec.Spec,
+    card: vgpu.Card,
+    holders: allocated.Holders,
+) -> list[objects.DeviceHandleInfo]:
+    """The handles of a card: no more than vGPUs of the type fit into it.
+
+    :param vfs: the VFs of the card that the entry of device_spec offers
+    """
+    number = card.number_of(spec.vgpu_type or '')
+    places = _places(spec, card)
+    room = 0
+    if number is not None:
+        room = card.left(number, spec.max_instances)
+    handles = []
+    for vf in vfs:
+        holder = holders.of_function(vf.address)
+        unset = card.current.get(vf.address) == vgpu.NONE
+        if unset and holder is None and spec.vgpu_type is not None:
+            if places <= 0:
+                continue
+            places -= 1
+        obstacles = list(
+            vgpu_availability.vgpu_obstacles(
+                vf, spec, allocated.ANYONE, holders, card
+            )
+        )
+        if unset and not obstacles:
+            if room <= 0:
+                obstacles.append(_no_place(vf))
+            room -= 1
+        handles.append(
+            inventory.handle(
+                objects.PCIHandle(address=vf.address, managed=False),
+                obstacles,
+                holder,
+            )
+        )
+    return handles
+
+
+def _places(spec: device_spec.Spec, card: vgpu.Card) -> int:
+    """How many more vGPUs of a type a card could have, if it had no others.
+
+    If the id of the type is unknown, all vGPUs of the card count as of it.
+    """
+    number = card.number_of(spec.vgpu_type or '')
+    return card.places(number, spec.max_instances) - sum(
+        kind != vgpu.NONE and number in (kind, None)
+        for kind in card.current.values()
+    )
+
+
+def _no_place(vf: pci.Function) -> availability.Obstacle:
+    return availability.Obstacle(
+        availability.Kind.NO_CAPACITY,
+        f'VF {vf.address}',
+        'the vGPUs of the card leave no room for one more of its type',
+    )
+
+
+def _is_back(address: str, number: int | None) -> bool:
+    """Whether a VF is there after a reboot.
+
+    :param number: the type that it must have; None: any, or none
+    """
+    there = pci.find(address)
+    now = vgpu.current(address) if there is not None else None
+    return now is not None and number in (now, None)
+
+
+def _vendor_file(address: str, name: str) -> str | None:
+    """Read a file of a VF that exists only in newer versions of the driver.
+
+    The driver answers ENXIO as long as the VF has no vGPU.
+    """
+    try:
+        return sysfs.read(f'{pci.folder(address)}/nvidia/{name}')
+    except OSError:
+        return None
+
+
+def _unlimited(
+    pf: str, spec: device_spec.Spec, card: vgpu.Card
+) -> Iterator[finding.Finding]:
+    number = card.number_of(spec.vgpu_type or '')
+    if card.maximum(number, spec.max_instances) is None:
+        yield finding.Finding(
+            f'GPU {pf}',
+            finding.WARNING,
+            f'how many vGPUs of type {spec.vgpu_type} fit into it is unknown: '
+            f'it is reported with one for each of its {len(card.current)} VFs',
+            'set max_instances beside vgpu_type in device_spec, to the number '
+            'that nvidia-smi vgpu -s -v shows as Max Instances',
+        )
+
+
+def _without_type(pf: str) -> finding.Finding:
+    return finding.Finding(
+        f'GPU {pf}',
+        finding.WARNING,
+        'device_spec names VFs of it that are for vGPUs, but sets no '
+        'vgpu_type for them: they are not given out',
+        'set vgpu_type to the id or the name of the type; or bind to none, if '
+        'the types are set already',
+    )
+
+
+def _no_room(
+    vf: pci.Function, spec: device_spec.Spec, card: vgpu.Card
+) -> Iterator[finding.Finding]:
+    for obstacle in vgpu_availability.vgpu_obstacles(vf, spec, card=card):
+        if obstacle.kind is not availability.Kind.NO_CAPACITY:
+            yield finding.Finding(
+                f'VF {vf.address}',
+                finding.WARNING,
+                f'it cannot have a vGPU now: {obstacle.text}',
+                'the vGPUs of the other VFs leave too little capacity, or the '
+                f'type is wrong: see os-acc device show {vf.address}',
             )

@@ -33,6 +33,7 @@ from os_acc.drivers import mdev
 from os_acc.drivers.cyborg import listing as cyborg_listing
 from os_acc.drivers.cyborg import mdev as cyborg_mdev
 from os_acc.drivers.cyborg import program as cyborg_program
+from os_acc.drivers.cyborg import report as cyborg_report
 from os_acc.drivers.cyborg import source as cyborg_source
 from os_acc.drivers.pci import release as pci_release
 
@@ -119,11 +120,9 @@ class CyborgDriver(driver.DriverBase):
         if not self.config.enabled_drivers:
             return []
         found, errors = self._source.discover()
-        taken, mdevs = self._taken()
-        devices = [
-            each.report(self.name, taken, mdevs[each.address])
-            for each in found
-        ]
+        devices = cyborg_report.devices(
+            self.name, found, allocation.holders(self)
+        )
         if errors:
             raise exception.DiscoveryFailed(
                 devices, message=cyborg_source.joined(errors)

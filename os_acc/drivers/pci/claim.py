@@ -33,6 +33,7 @@ from os_acc.devices import vfio
 from os_acc.devices import waiting
 from os_acc.drivers import allocation
 from os_acc.drivers.pci import companions
+from os_acc.drivers.pci import inventory as pci_inventory
 from os_acc.drivers.pci import listing as pci_listing
 from os_acc.drivers.pci import port
 from os_acc.drivers.pci import release
@@ -100,7 +101,7 @@ class Claims:
 
     def get_devices(self) -> list[objects.Device]:
         """Report the PCI functions. See DriverBase.get_devices()."""
-        return pci_listing.devices(
+        return pci_inventory.devices(
             self._by.name,
             self._specs(),
             self._by.config.bind,
