@@ -24,6 +24,7 @@ import shutil
 from typing import Any
 import uuid
 
+from os_acc.devices import device_file
 from os_acc.devices import libvirt_domains
 from os_acc.devices import sysfs
 from os_acc.devices import waiting
@@ -76,6 +77,7 @@ class Kernel:
         self.dead = False
         self._pid = 4711
         self._group = 100
+        self._minor = 0
         for name in (
             'sys/bus/pci/devices',
             'sys/bus/pci/drivers',
@@ -105,6 +107,7 @@ class Kernel:
             patch.setattr(sysfs, name.upper(), str(self.root / name))
         patch.setattr(sysfs, 'LIB_MODULES', str(self.root / 'modules'))
         patch.setattr(sysfs, 'write', self.write)
+        patch.setattr(device_file, 'number_of', self._number_of)
         patch.setattr(
             libvirt_domains, 'STATE_FOLDER', str(self.root / 'libvirt')
         )
@@ -253,17 +256,44 @@ class Kernel:
         path.mkdir(parents=True)
         self.add_mdev_parent(path, {'mtty-1': 1, 'mtty-2': 2}, 24)
 
-    def hold(self, path: str | pathlib.Path, name: str = 'qemu') -> int:
-        """A process opens a file."""
+    def hold(
+        self,
+        path: str | pathlib.Path,
+        name: str = 'qemu',
+        number: str = '',
+        link: str = '',
+    ) -> int:
+        """A process opens a device file.
+
+        :param number: its device number, such as 'b 7:0'; empty: that of
+            VFIO's group
+        :param link: what /proc/PID/fd shows; empty: the path
+        """
         self._pid += 1
         folder = self.root / f'proc/{self._pid}'
         (folder / 'fd').mkdir(parents=True)
+        (folder / 'number').mkdir()
         (folder / 'comm').write_text(f'{name}\n')
         (folder / 'fd/0').symlink_to('/dev/null')
-        (folder / 'fd/7').symlink_to(path)
+        (folder / 'fd/7').symlink_to(link or path)
         if pathlib.Path(path).parent == self.root / 'dev/vfio':
-            self._show_group(pathlib.Path(path).name)
+            group = pathlib.Path(path).name
+            self._show_group(group)
+            shown = self.sys / 'class/vfio' / group / 'dev'
+            number = number or f'c {shown.read_text()}'
+        (folder / 'number/7').write_text(number)
         return self._pid
+
+    @staticmethod
+    def _number_of(path: str) -> device_file.Number | None:
+        """In the place of device_file.number_of()."""
+        folder, fd = os.path.split(path)
+        try:
+            with open(f'{os.path.dirname(folder)}/number/{fd}') as file:
+                kind, number = file.read().split()
+        except (OSError, ValueError):
+            return None
+        return device_file.parse(number, kind)
 
     def end(self, pid: int) -> None:
         shutil.rmtree(self.root / f'proc/{pid}')
@@ -277,11 +307,15 @@ class Kernel:
 
     def _show_group(self, name: str) -> None:
         (self.root / 'dev/vfio' / name).touch()
-        (self.sys / 'class/vfio' / name).touch()
+        folder = self.sys / 'class/vfio' / name
+        if not folder.exists():
+            folder.mkdir()
+            self._minor += 1
+            (folder / 'dev').write_text(f'244:{self._minor}\n')
 
     def _hide_group(self, name: str) -> None:
         (self.root / 'dev/vfio' / name).unlink(missing_ok=True)
-        (self.sys / 'class/vfio' / name).unlink(missing_ok=True)
+        shutil.rmtree(self.sys / 'class/vfio' / name, ignore_errors=True)
 
     def fail(self, pattern: str, act: int | Callable[[], None]) -> None:
         """The next write to such a path answers with an errno, or does."""

@@ -18,8 +18,10 @@ import dataclasses
 import errno
 import logging
 import os
+import time
 
 from os_acc import exception
+from os_acc.devices import device_file
 from os_acc.devices import modules
 from os_acc.devices import operation_lock
 from os_acc.devices import pci
@@ -27,6 +29,9 @@ from os_acc.devices import sysfs
 from os_acc.devices import waiting
 
 LOG = logging.getLogger(__name__)
+
+# How often is_held() tries to open a group.
+_TRIES = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +85,7 @@ def node(group: str) -> str:
     return f'{sysfs.DEV}/vfio/{group}'
 
 
-def nodes(path: str) -> list[str]:
+def nodes(path: str) -> list[device_file.DeviceFile]:
     """The existing VFIO files of a device.
 
     The file of its IOMMU group exists once a device of the group is bound to
@@ -91,12 +96,39 @@ def nodes(path: str) -> list[str]:
     :param path: the device's folder in sysfs
     """
     group = sysfs.link(f'{path}/iommu_group')
-    there = f'{sysfs.SYS}/class/vfio'
     groups = (group, f'noiommu-{group}') if group is not None else ()
-    own = sysfs.names(f'{path}/vfio-dev')
-    return [node(n) for n in groups if os.path.exists(f'{there}/{n}')] + [
-        f'{sysfs.DEV}/vfio/devices/{name}' for name in own
+    found = [
+        device_file.read(node(name), f'{sysfs.SYS}/class/vfio/{name}')
+        for name in groups
+    ] + [
+        device_file.read(node(f'devices/{name}'), f'{path}/vfio-dev/{name}')
+        for name in sysfs.names(f'{path}/vfio-dev')
     ]
+    return [file for file in found if file is not None]
+
+
+def is_held(file: device_file.DeviceFile) -> bool:
+    """Whether the kernel itself says that a VFIO group is open.
+
+    A group can be open only once (vfio_group_fops_open() in
+    drivers/vfio/group.c). This also finds users that /proc/PID/fd does not
+    show: a process that was killed and is still closing its files, an open
+    file on its way through a socket, and a mapping of the device.
+
+    :param file: one of nodes()
+    :returns: False also if this process is not allowed to open it
+    """
+    for _ in range(_TRIES):
+        try:
+            os.close(os.open(file.path, os.O_RDONLY | os.O_CLOEXEC))
+        except OSError as err:
+            if err.errno != errno.EBUSY:
+                return False
+        else:
+            return False
+        # Another process may be in this function at the moment.
+        time.sleep(0.01)
+    return True
 
 
 def bind(address: str, driver: str, seconds: float) -> None:
