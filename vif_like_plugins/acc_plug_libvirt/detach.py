@@ -19,8 +19,9 @@ hw/pci/pcie.c, hw/acpi/pcihp.c and qmp_device_del() in QEMU have it:
   answers "guest is busy (power indicator blinking)" as long as the indicator
   blinks. It also blinks while the guest powers a new device on.
 * ACPI hot-plug (acpiphp in Linux), the default of q35 since QEMU 6.1. The
-  guest has no such delay. QEMU answers "already in the process of unplug"
-  before 8.1 and its stable releases, and after that repeats the request.
+  guest has no such delay, and a further request does no harm. QEMU 6.2 to 8.0
+  answers "already in the process of unplug" until the guest has answered; its
+  stable updates and all other versions pass the request on again.
 
 Under load a guest can take many times longer than its five seconds. So each
 request gets twice the time of the one before it.
