@@ -83,6 +83,8 @@ def wait_until_closed(path: str, device: str, seconds: float) -> None:
     :raises DeviceBusy: if a guest still has it open
     """
     files = vfio.nodes(path)
+    if not files:
+        return
     users: list[str] = []
 
     def closed() -> bool:
