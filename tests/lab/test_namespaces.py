@@ -88,16 +88,19 @@ def test_unplug_waits_until_the_file_is_closed(guest, here, plugged):
     ended = []
 
     def end() -> None:
-        live.wait(lambda: not sees(qemu(guest), path), 120)
-        time.sleep(5)
-        ended.append(time.monotonic())
-        thief.end()
+        try:
+            live.wait(lambda: not sees(qemu(guest), path), 120)
+            time.sleep(5)
+            ended.append(time.monotonic())
+        finally:
+            thief.end()
 
     thread = threading.Thread(target=end)
     thread.start()
     assert os_acc.unplug(instance, live=True) == 1
     done = time.monotonic()
     thread.join(60)
+    assert ended
     assert done > ended[0]
 
 
