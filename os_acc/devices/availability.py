@@ -117,8 +117,7 @@ def obstacles(
         device_spec does not matter
     :param users: finds who has the function open: a clause for each user.
         Called last. None: do not check this
-    :returns: all obstacles, the most important one first; nothing if the
-        function is free
+    :returns: all obstacles, the most important one first
     """
     if holders is None:
         holders = allocated.Holders()
@@ -141,7 +140,7 @@ def obstacles(
         () if held else _not_offered(function, spec, as_root),
         _unsuitable(function),
         _cannot_be_emptied(function, bind),
-        _reserved(function, holders),
+        _texts(reserved_obstacles(function.address, holders)),
         ((Kind.UNSUITABLE, text) for text in refused),
         taken_by_others(function, taker, holders) if holders else (),
         _host_uses(function, snapshot, as_root),
@@ -190,6 +189,10 @@ def _refusals(
     yield from vfio_refusals(function, spec)
     if (text := vfio_rules.of_host()) is not None:
         yield text
+
+
+def _texts(found: Iterable[Obstacle]) -> Iterator[tuple[Kind, str]]:
+    return ((each.kind, each.text) for each in found)
 
 
 def _not_bound(function: pci.Function) -> Iterator[tuple[Kind, str]]:
@@ -265,13 +268,6 @@ def reserved_obstacles(
             f'it is reserved: {reason}. To free it: os-acc device free '
             f'{address}',
         )
-
-
-def _reserved(
-    function: pci.Function, holders: allocated.Holders
-) -> Iterator[tuple[Kind, str]]:
-    for found in reserved_obstacles(function.address, holders):
-        yield found.kind, found.text
 
 
 def taken_by_others(

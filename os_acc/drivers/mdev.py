@@ -10,8 +10,6 @@
 
 from __future__ import annotations
 
-import collections
-from collections.abc import Iterable
 from collections.abc import Iterator
 import logging
 import os
@@ -30,11 +28,12 @@ from os_acc.devices import availability
 from os_acc.devices import device_spec
 from os_acc.devices import mdev
 from os_acc.devices import pci
-from os_acc.devices import root_folder
 from os_acc.devices import sysfs
 from os_acc.devices import waiting
 from os_acc.drivers import allocation
 from os_acc.drivers import inventory
+from os_acc.drivers import mdev_handles
+from os_acc.drivers import mdev_room
 from os_acc.drivers.pci import listing as pci_listing
 
 LOG = logging.getLogger(__name__)
@@ -52,9 +51,6 @@ OPTS = (
         'they exist.',
     ),
 )
-
-# Key of VAN.driver_data: os-acc makes, or has made, the device for this VAN.
-MADE = 'made'
 
 PREFIX = 'CUSTOM_MDEV_'
 
@@ -77,7 +73,7 @@ class MdevDriver(driver.DriverBase):
 
     def get_devices(self) -> list[objects.Device]:
         made, holders = mdev.devices(), allocation.holders(self)
-        room = _Room(made)
+        room = mdev_room.Room(made)
         return [
             self._device(parent, spec, types, made, holders, room)
             for parent, spec, types in self._parents()
@@ -141,7 +137,7 @@ class MdevDriver(driver.DriverBase):
         types: list[mdev.Type],
         made: list[mdev.Mdev],
         holders: allocated.Holders,
-        room: _Room,
+        room: mdev_room.Room,
     ) -> objects.Device:
         function = pci.find(parent) if pci.is_address(parent) else None
         taken = list(
@@ -241,7 +237,7 @@ class MdevDriver(driver.DriverBase):
             allocation.check_not_whole(
                 self, van, handle.parent, f'mdev parent {handle.parent}'
             )
-            wanted = mdev_of(handle)
+            wanted = mdev_handles.mdev_of(handle)
             limit = None
             if van.device is None:
                 spec = self._specs().check_mdev(wanted.parent, wanted.type)
@@ -257,11 +253,11 @@ class MdevDriver(driver.DriverBase):
                     'mdev',
                 )
             if there is not None:
-                check_free(van, there, wanted)
-                hold(wanted)
+                mdev_handles.check_free(van, there, wanted)
+                mdev_handles.hold(wanted)
             else:
                 self._check_room(wanted, limit)
-                van.driver_data = {**van.driver_data, MADE: '1'}
+                van.driver_data = {**van.driver_data, mdev_handles.MADE: '1'}
             van.handle, van.device = handle, wanted.parent
             van.save()
             if there is None:
@@ -278,7 +274,7 @@ class MdevDriver(driver.DriverBase):
         kind = mdev.type_of(wanted.parent, wanted.type)
         is_pci = pci.is_address(wanted.parent)
         function = pci.find(wanted.parent) if is_pci else None
-        room = _Room(mdev.devices())
+        room = mdev_room.Room(mdev.devices())
         left = room.left(function, kind, limit)
         if left is not None and left < 1:
             raise mdev.exhausted(wanted)
@@ -348,57 +344,11 @@ class MdevDriver(driver.DriverBase):
         self, van: objects.VAN, instance_info: objects.InstanceInfo
     ) -> None:
         if isinstance(van.handle, objects.MdevHandle):
-            release(van, van.handle)
+            mdev_handles.release(van, van.handle)
 
     @staticmethod
     def _specs() -> device_spec.Specs:
         return device_spec.load(CONF)
-
-
-class _Room:
-    """How many more mediated devices of each type fit into each card.
-
-    The VFs of a card may be parents that share its capacity. Each of them
-    shows that one more can be made, until the card is full. So the report
-    counts no more of them than fit, from the first VF on.
-    """
-
-    def __init__(self, made: Iterable[mdev.Mdev]) -> None:
-        self._taken = collections.Counter(
-            (_card_of(each.parent), each.type) for each in made
-        )
-
-    def left(
-        self, function: pci.Function | None, kind: mdev.Type, limit: int | None
-    ) -> int | None:
-        """How many more of a type fit into a card; None if that is unknown.
-
-        :param function: the parent, if it is a PCI function
-        :param limit: max_instances of device_spec; None: as the driver says
-        """
-        is_vf = function is not None and function.is_vf
-        most = limit or (kind.maximum if is_vf else None)
-        if most is None:
-            return None
-        card = function.parent if function is not None else kind.parent
-        return max(0, most - self._taken[card, kind.name])
-
-    def take(
-        self, function: pci.Function | None, kind: mdev.Type, limit: int | None
-    ) -> int:
-        """How many more of a type to report for a parent. See left()."""
-        left = self.left(function, kind, limit)
-        if left is None:
-            return kind.available
-        number = min(kind.available, left)
-        card = function.parent if function is not None else kind.parent
-        self._taken[card, kind.name] += number
-        return number
-
-
-def _card_of(parent: str) -> str:
-    function = pci.find(parent) if pci.is_address(parent) else None
-    return function.parent if function is not None else parent
 
 
 def _status(uuid: str, holders: allocated.Holders) -> str:
@@ -406,68 +356,6 @@ def _status(uuid: str, holders: allocated.Holders) -> str:
     if holder is None:
         return 'no VAN has it'
     return f'VAN {holder.van_uuid} of instance {holder.instance_uuid}'
-
-
-def mdev_of(handle: objects.MdevHandle) -> mdev.Mdev:
-    return mdev.Mdev(handle.uuid, handle.parent, handle.type)
-
-
-def check_free(van: objects.VAN, there: mdev.Mdev, wanted: mdev.Mdev) -> None:
-    """Check that a VAN can take a mediated device that exists already.
-
-    :raises DeviceBusy: if the UUID names a device of another type or parent,
-        or a guest has it
-    """
-    mdev.check_same(there, wanted)
-    from os_acc.privileged import device_users
-
-    allocation.check_open(
-        f'mdev {wanted.uuid}',
-        device_users.of_mdev(wanted.uuid, van.instance_uuid),
-    )
-
-
-def hold(there: mdev.Mdev) -> None:
-    """Tell the privileged half that a VAN has an mdev that exists already."""
-    from os_acc.privileged import mdev as privileged
-
-    privileged.hold(there.uuid)
-
-
-def release(van: objects.VAN, handle: objects.MdevHandle) -> None:
-    """Release the mediated device of a VAN; remove it if os-acc made it.
-
-    :raises DeviceBusy: if a guest still has it open
-    :raises DeviceError: if the privileged half has no record of making it
-    """
-    wanted = mdev_of(handle)
-    if mdev.find(wanted.uuid) not in (None, wanted):
-        # Another device has the UUID by now.
-        return
-    from os_acc.privileged import mdev as privileged
-
-    conf = CONF.os_acc
-    if MADE not in van.driver_data:
-        privileged.released(wanted.uuid, conf.release_timeout)
-        return
-    # Called even if it does not exist: its creation may still be under way.
-    if not privileged.remove(
-        wanted.uuid,
-        wanted.parent,
-        wanted.type,
-        conf.release_timeout,
-        conf.device_timeout,
-    ):
-        raise exception.DeviceError(
-            device=f'mdev {wanted.uuid}',
-            reason='the privileged daemon has no record of making it: it was '
-            'made by an earlier version of os-acc, or the record below '
-            f'{root_folder.PATH} was lost. Remove it as root, and run os-acc '
-            f'recover: echo 1 > {mdev.folder(wanted.uuid)}/remove',
-        )
-    log.about(LOG, van.instance_uuid, van.uuid).info(
-        'mdev %s removed', wanted.uuid
-    )
 
 
 def type_trait(kind: str) -> str:

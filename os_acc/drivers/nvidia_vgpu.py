@@ -22,7 +22,6 @@ import dataclasses
 import logging
 from typing import Any
 
-import os_resource_classes as resource_classes
 from oslo_config import cfg
 
 from os_acc import driver
@@ -30,8 +29,6 @@ from os_acc import exception
 from os_acc import finding
 from os_acc import log
 from os_acc import objects
-from os_acc.devices import allocated
-from os_acc.devices import availability
 from os_acc.devices import device_spec
 from os_acc.devices import pci
 from os_acc.devices import sysfs
@@ -41,7 +38,7 @@ from os_acc.devices import vgpu_config
 from os_acc.devices import waiting
 from os_acc.drivers import allocation
 from os_acc.drivers import inventory
-from os_acc.drivers.pci import listing as pci_listing
+from os_acc.drivers import vgpu_report
 from os_acc.drivers.pci import release as pci_release
 
 LOG = logging.getLogger(__name__)
@@ -63,17 +60,18 @@ class NvidiaVGPUDriver(driver.DriverBase):
         entries = device_spec.load(CONF).entries
         wanted = request.resource_class
         if any(
-            spec.vgpu_type and _resource_class(spec) == wanted
+            spec.vgpu_type and vgpu_report.resource_class(spec) == wanted
             for spec in entries
         ):
             return True
         # Entries without vgpu_type also name functions that are no vGPUs.
         return any(
             vgpu_availability.offers_vgpus(spec)
-            and _resource_class(spec) == wanted
+            and vgpu_report.resource_class(spec) == wanted
             for spec in entries
         ) and any(
-            _resource_class(spec) == wanted for _, spec in self._offered()
+            vgpu_report.resource_class(spec) == wanted
+            for _, spec in self._offered()
         )
 
     def get_devices(self) -> list[objects.Device]:
@@ -90,10 +88,10 @@ class NvidiaVGPUDriver(driver.DriverBase):
             inventory.device(
                 address,
                 self.name,
-                _handles(vfs, spec, cards[address], holders),
+                vgpu_report.handles(vfs, spec, cards[address], holders),
                 function=parents[address],
-                resource_class=_resource_class(spec),
-                traits=_traits(spec),
+                resource_class=vgpu_report.resource_class(spec),
+                traits=vgpu_report.traits(spec),
             )
             for (address, spec), vfs in named.items()
         ]
@@ -148,12 +146,15 @@ class NvidiaVGPUDriver(driver.DriverBase):
             card, first = cards[pf], (pf, spec) not in told
             told.add((pf, spec))
             if first and spec.vgpu_type:
-                yield from _unlimited(pf, spec, card)
+                yield from vgpu_report.unlimited(pf, spec, card)
             if not vgpu_availability.offers_vgpus(spec):
                 if first:
-                    yield _without_type(pf)
-            elif not vgpu.current(address) and _places(spec, card) > 0:
-                yield from _no_room(function, spec, card)
+                    yield vgpu_report.without_type(pf)
+            elif (
+                not vgpu.current(address)
+                and vgpu_report.places(spec, card) > 0
+            ):
+                yield from vgpu_report.no_room(function, spec, card)
 
     def prepareVAN(
         self,
@@ -282,9 +283,11 @@ class NvidiaVGPUDriver(driver.DriverBase):
         for function, spec in sorted(
             self._offered(), key=lambda each: not vgpu.current(each[0].address)
         ):
-            if _resource_class(spec) != request.resource_class or not set(
-                request.traits
-            ) <= set(_traits(spec)):
+            if vgpu_report.resource_class(
+                spec
+            ) != request.resource_class or not set(request.traits) <= set(
+                vgpu_report.traits(spec)
+            ):
                 continue
             try:
                 self._claim(van, objects.PCIHandle(address=function.address))
@@ -325,77 +328,6 @@ class NvidiaVGPUDriver(driver.DriverBase):
             )
 
 
-def _resource_class(spec: device_spec.Spec) -> str:
-    return str(spec.resource_class or resource_classes.VGPU)
-
-
-def _traits(spec: device_spec.Spec) -> list[str]:
-    kind = pci_listing.custom(f'VGPU_{spec.vgpu_type}')
-    return [*spec.traits, *([kind] if spec.vgpu_type else [])]
-
-
-def _handles(
-    vfs: list[pci.Function],
-    spec: device_spec.Spec,
-    card: vgpu.Card,
-    holders: allocated.Holders,
-) -> list[objects.DeviceHandleInfo]:
-    """The handles of a card: no more than vGPUs of the type fit into it.
-
-    :param vfs: the VFs of the card that the entry of device_spec offers
-    """
-    number = card.number_of(spec.vgpu_type or '')
-    places = _places(spec, card)
-    room = 0
-    if number is not None:
-        room = card.left(number, spec.max_instances)
-    handles = []
-    for vf in vfs:
-        holder = holders.of_function(vf.address)
-        unset = card.current.get(vf.address) == vgpu.NONE
-        if unset and holder is None and spec.vgpu_type is not None:
-            if places <= 0:
-                continue
-            places -= 1
-        obstacles = list(
-            vgpu_availability.vgpu_obstacles(
-                vf, spec, allocated.ANYONE, holders, card
-            )
-        )
-        if unset and not obstacles:
-            if room <= 0:
-                obstacles.append(_no_place(vf))
-            room -= 1
-        handles.append(
-            inventory.handle(
-                objects.PCIHandle(address=vf.address, managed=False),
-                obstacles,
-                holder,
-            )
-        )
-    return handles
-
-
-def _places(spec: device_spec.Spec, card: vgpu.Card) -> int:
-    """How many more vGPUs of a type a card could have, if it had no others.
-
-    If the id of the type is unknown, all vGPUs of the card count as of it.
-    """
-    number = card.number_of(spec.vgpu_type or '')
-    return card.places(number, spec.max_instances) - sum(
-        kind != vgpu.NONE and number in (kind, None)
-        for kind in card.current.values()
-    )
-
-
-def _no_place(vf: pci.Function) -> availability.Obstacle:
-    return availability.Obstacle(
-        availability.Kind.NO_CAPACITY,
-        f'VF {vf.address}',
-        'the vGPUs of the card leave no room for one more of its type',
-    )
-
-
 def _is_back(address: str, number: int | None) -> bool:
     """Whether a VF is there after a reboot.
 
@@ -415,43 +347,3 @@ def _vendor_file(address: str, name: str) -> str | None:
         return sysfs.read(f'{pci.folder(address)}/nvidia/{name}')
     except OSError:
         return None
-
-
-def _unlimited(
-    pf: str, spec: device_spec.Spec, card: vgpu.Card
-) -> Iterator[finding.Finding]:
-    number = card.number_of(spec.vgpu_type or '')
-    if card.maximum(number, spec.max_instances) is None:
-        yield finding.Finding(
-            f'GPU {pf}',
-            finding.WARNING,
-            f'how many vGPUs of type {spec.vgpu_type} fit into it is unknown: '
-            f'it is reported with one for each of its {len(card.current)} VFs',
-            'set max_instances beside vgpu_type in device_spec, to the number '
-            'that nvidia-smi vgpu -s -v shows as Max Instances',
-        )
-
-
-def _without_type(pf: str) -> finding.Finding:
-    return finding.Finding(
-        f'GPU {pf}',
-        finding.WARNING,
-        'device_spec names VFs of it that are for vGPUs, but sets no '
-        'vgpu_type for them: they are not given out',
-        'set vgpu_type to the id or the name of the type; or bind to none, if '
-        'the types are set already',
-    )
-
-
-def _no_room(
-    vf: pci.Function, spec: device_spec.Spec, card: vgpu.Card
-) -> Iterator[finding.Finding]:
-    for obstacle in vgpu_availability.vgpu_obstacles(vf, spec, card=card):
-        if obstacle.kind is not availability.Kind.NO_CAPACITY:
-            yield finding.Finding(
-                f'VF {vf.address}',
-                finding.WARNING,
-                f'it cannot have a vGPU now: {obstacle.text}',
-                'the vGPUs of the other VFs leave too little capacity, or the '
-                f'type is wrong: see os-acc device show {vf.address}',
-            )

@@ -29,7 +29,7 @@ from os_acc.devices import device_spec
 from os_acc.devices import pci
 from os_acc.devices import reset
 from os_acc.drivers import allocation
-from os_acc.drivers import mdev
+from os_acc.drivers import mdev_handles
 from os_acc.drivers.cyborg import listing as cyborg_listing
 from os_acc.drivers.cyborg import mdev as cyborg_mdev
 from os_acc.drivers.cyborg import program as cyborg_program
@@ -189,7 +189,7 @@ class CyborgDriver(driver.DriverBase):
         """Undo the device half. This needs none of Cyborg's drivers."""
         if isinstance(van.handle, objects.MdevHandle):
             # Cyborg's own function does not wait until the guest is gone.
-            mdev.release(van, van.handle)
+            mdev_handles.release(van, van.handle)
         elif (
             isinstance(van.handle, objects.PCIHandle)
             and pci_release.RESET in van.driver_data
