@@ -312,6 +312,9 @@ def test_a_plugged_function_comes_back_after_a_reboot(
 
 @pytest.mark.parametrize('how', HOW)
 def test_a_function_is_released_after_a_reboot_without_recovery(here, how):
+    function = here.pci / 'devices' / devices.NIC
+    for name, text in {'reset': '', 'reset_method': 'flr\n'}.items():
+        (function / name).write_text(text)
     before = here.snapshot()
     devices.spec({'address': devices.NIC})
     instance = devices.instance()
