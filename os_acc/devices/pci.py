@@ -216,7 +216,10 @@ def find_plain(address: str) -> Function | None:
     """
     path = folder(address)
     text = sysfs.read(f'{path}/modalias')
-    if not text or os.access(f'{path}/sriov_totalvfs', os.F_OK):
+    if not text or any(
+        os.access(f'{path}/{name}', os.F_OK)
+        for name in ('sriov_totalvfs', 'secondary_bus_number')
+    ):
         return None
     found = _function(address, text, frozenset())
     if found.base_class in (CLASS_BRIDGE, CLASS_DISPLAY):

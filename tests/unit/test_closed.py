@@ -50,8 +50,8 @@ def here(kernel):
 
 def vgpus(kernel) -> None:
     """Add a card with a VF that can have a vGPU."""
-    kernel.add_function('0000:41:00.0', '10de:2235', 0x030200, 'nvidia')
-    kernel.add_function(
+    pf = kernel.add_function('0000:41:00.0', '10de:2235', 0x030200, 'nvidia')
+    vf = kernel.add_function(
         VF,
         '10de:2235',
         0x030200,
@@ -63,6 +63,7 @@ def vgpus(kernel) -> None:
         },
     )
     kernel._bind(VF, 'nvidia')
+    (pf / 'virtfn0').symlink_to(vf)
 
 
 def cause(*requests) -> Exception:

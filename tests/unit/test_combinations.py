@@ -140,8 +140,8 @@ def test_the_settings_of_a_vf_that_is_not_offered_stay(here):
 
 
 def test_a_preset_vgpu_is_released_after_a_denial(here):
-    here.add_function(VGPU_PF, '10de:2235', 0x030200, 'nvidia')
-    here.add_function(
+    pf = here.add_function(VGPU_PF, '10de:2235', 0x030200, 'nvidia')
+    vf = here.add_function(
         VGPU,
         '10de:2235',
         0x030200,
@@ -153,6 +153,7 @@ def test_a_preset_vgpu_is_released_after_a_denial(here):
         },
     )
     here._bind(VGPU, 'nvidia')
+    (pf / 'virtfn0').symlink_to(vf)
     devices.spec({'address': VGPU, 'bind': 'none'})
     before = here.snapshot()
     instance = plug(devices.pci(VGPU))

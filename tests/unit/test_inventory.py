@@ -125,7 +125,7 @@ def furnish(made, values) -> None:
         _vgpus(made, values),
         {name: value for name, value in pf.items() if value is not None},
         {'address': 'mtty'},
-        {'address': '0000:0?:00.0'},
+        {'address': {'bus': '0.', 'slot': '00', 'function': '0'}},
     )
 
 
@@ -295,7 +295,10 @@ def test_vfs_of_several_entries(kernel):
     kernel.write(str(kernel.pci / 'devices/0000:20:00.0/sriov_numvfs'), '3')
     devices.spec(
         {'address': '0000:20:00.1', 'resource_class': 'CUSTOM_ONE'},
-        {'address': '0000:20:00.[23]', 'resource_class': 'CUSTOM_TWO'},
+        {
+            'address': {'bus': '20', 'slot': '00', 'function': '[23]'},
+            'resource_class': 'CUSTOM_TWO',
+        },
     )
     os_acc.initialize()
     found = {d.resource_class: d for d in os_acc.get_devices()}

@@ -263,7 +263,7 @@ class TestWholeGPU:
 
         devices.spec({'vendor_id': '10de'})
         with pytest.raises(exception.DeviceError, match='keeps for a vGPU'):
-            privileged.take(VF, 'vfio-pci', [], 1.0)
+            privileged.take(VF, 'vfio-pci', [], devices.instance().uuid, 1.0)
         assert here.driver_of(VF) == 'nvidia'
 
 
