@@ -99,6 +99,21 @@ def test_a_function_that_is_denied_later_can_be_freed(here, run):
     assert here.snapshot() == before
 
 
+def test_denied_companions_come_back_after_a_reboot(here):
+    devices.spec({'address': CARD, 'companions': True})
+    before = here.snapshot()
+    instance = plug(devices.pci(CARD))
+    plugged = here.snapshot()
+    devices.spec()
+    here.reboot()
+    report = os_acc.recover()
+    assert report.failed == []
+    assert here.snapshot() == plugged
+    assert os_acc.unplug(instance) == 1
+    assert here.snapshot() == before
+    assert notes() == []
+
+
 # --- a second call of the privileged half
 
 

@@ -116,7 +116,11 @@ def companions_before(
             records[address] = known[address]
             continue
         allocation.check_nobody_has_open(each, van.instance_uuid, holders)
-        its_spec = companion_functions.entry_for(specs, each)
+        its_spec = (
+            specs.held(each)
+            if address in known
+            else companion_functions.entry_for(specs, each)
+        )
         records[address] = {
             # Few companions have a reset of their own to require.
             **before(by, van, each, its_spec, device_spec.BIND_OS_ACC),
