@@ -216,9 +216,10 @@ def find_plain(address: str) -> Function | None:
     """
     path = folder(address)
     text = sysfs.read(f'{path}/modalias')
-    if not text or any(
-        os.access(f'{path}/{name}', os.F_OK)
-        for name in ('sriov_totalvfs', 'secondary_bus_number')
+    if (
+        not text
+        or os.access(f'{path}/sriov_totalvfs', os.F_OK)
+        or os.access(f'{path}/secondary_bus_number', os.F_OK)
     ):
         return None
     found = _function(address, text, frozenset())
