@@ -11,6 +11,8 @@
 Each driver of Cyborg runs ``lspci -nn -D`` and parses its lines. Here lspci
 runs once, on the same tree. os-acc also finds the NUMA node and the traits of
 each function, and whether the host or a VAN uses it.
+
+Hosts have two shapes: the functions are VFs of some PFs, or none is a VF.
 """
 
 from __future__ import annotations
@@ -43,10 +45,13 @@ def address(number: int) -> str:
     return f'0000:{number >> 8:02x}:{number >> 3 & 31:02x}.{number & 7}'
 
 
-def build(root: pathlib.Path, number: int) -> Kernel:
-    """Build the tree of a host; one function in 64 is a PF.
+def build(root: pathlib.Path, number: int, vfs: bool) -> Kernel:
+    """Build the tree of a host.
 
     lspci can read the tree too.
+
+    :param vfs: one function in 64 is a PF, and the others are its VFs. False:
+        all are plain functions
     """
     made = Kernel(root)
     ids = b''.join(bytes.fromhex(part)[::-1] for part in IDS.split(':'))
@@ -54,17 +59,18 @@ def build(root: pathlib.Path, number: int) -> Kernel:
     config += bytes(64 - len(config))
     for place in range(number):
         pf = place - place % VFS
+        is_vf = vfs and place != pf
         path = made.add_function(
             address(place),
             IDS,
             CLASS,
             group=place,
             files={'resource': '0x0 0x0 0x0\n' * 7, 'irq': '0\n'},
-            physfn=address(pf) if place != pf else None,
-            totalvfs=VFS - 1 if place == pf else 0,
+            physfn=address(pf) if is_vf else None,
+            totalvfs=VFS - 1 if vfs and not is_vf else 0,
         )
         (path / 'config').write_bytes(config)
-        if place != pf:
+        if is_vf:
             link = made.pci / 'devices' / address(pf)
             (link / f'virtfn{place - pf - 1}').symlink_to(path)
     return made
@@ -101,20 +107,20 @@ def own() -> int:
 @pytest.fixture(scope='module')
 def host(
     tmp_path_factory: pytest.TempPathFactory,
-) -> Callable[[int], Kernel]:
+) -> Callable[[int, bool], Kernel]:
     return functools.cache(
-        lambda number: build(
-            tmp_path_factory.mktemp('host') / str(number), number
+        lambda number, vfs: build(
+            tmp_path_factory.mktemp('host') / str(number), number, vfs
         )
     )
 
 
 @pytest.fixture
-def use(host, initialize, monkeypatch) -> Callable[[int], pathlib.Path]:
+def use(host, initialize, monkeypatch) -> Callable[..., pathlib.Path]:
     """Make os-acc use the tree with so many functions. Returns its sysfs."""
 
-    def do(number: int) -> pathlib.Path:
-        made = host(number)
+    def do(number: int, vfs: bool = True) -> pathlib.Path:
+        made = host(number, vfs)
         made.install(monkeypatch)
         return made.sys
 
@@ -125,11 +131,13 @@ def use(host, initialize, monkeypatch) -> Callable[[int], pathlib.Path]:
     context.pctxt.set_client_mode(True)
 
 
-def test_discovery(use, take_turns) -> None:
+@pytest.mark.parametrize('shape', ['vfs', 'plain'])
+def test_discovery(use, take_turns, shape) -> None:
     number = NUMBERS[-1]
-    sysfs = use(number)
+    sysfs = use(number, shape == 'vfs')
     # Only the VFs count, because a PF that has VFs is no handle.
-    assert own() == number - number // VFS
+    pfs = number // VFS if shape == 'vfs' else 0
+    assert own() == number - pfs
     there = {
         function.address: f'{function.vendor_id}:{function.product_id}'
         for function in pci_scan.functions()

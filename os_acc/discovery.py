@@ -28,6 +28,16 @@ LOG = logging.getLogger(__name__)
 
 _PCI_ID = re.compile(r'([0-9A-Fa-f]{4})?')
 
+# The fields of objects.Device that have no default, and the ids.
+_CHECKED = (
+    'address',
+    'driver',
+    'handles_total',
+    'handles_free',
+    'vendor_id',
+    'product_id',
+)
+
 
 @dataclasses.dataclass
 class Examined:
@@ -78,7 +88,7 @@ def _faults(
         return
     values: dict[str, Any] = {}
     where = f'device {place} of get_devices()'
-    for field in objects.Device.fields:
+    for field in _CHECKED:
         try:
             values[field] = getattr(device, field)
         except Exception as err:
@@ -97,12 +107,30 @@ def _faults(
             f'{driver.name!r}'
         )
     if {'handles_free', 'handles_total'} <= values.keys():
-        free, total = values['handles_free'], values['handles_total']
-        if free > total:
-            yield (
-                f'{where}: handles_free is {free}, expected at most '
-                f'handles_total, which is {total}'
-            )
+        yield from _miscounted(device, where)
+
+
+def _miscounted(device: objects.Device, where: str) -> Iterator[str]:
+    """Say whether the numbers of a device's handles disagree.
+
+    :param where: the device, for the text
+    """
+    free, total = device.handles_free, device.handles_total
+    if free > total:
+        yield (
+            f'{where}: handles_free is {free}, expected at most '
+            f'handles_total, which is {total}'
+        )
+        return
+    # A driver that was written for Device 1.0 sets the numbers only.
+    if not device.handles and not device.mdev_types:
+        return
+    counted = device.counted()
+    if (total, free) != counted:
+        yield (
+            f'{where}: handles_total and handles_free are {total} and {free}, '
+            f'but handles and mdev_types have {counted[0]} and {counted[1]}'
+        )
 
 
 def devices(host: host_module.Host) -> list[objects.Device]:

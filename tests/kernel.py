@@ -26,6 +26,7 @@ import uuid
 
 import nvme_model
 
+from os_acc.devices import device_file
 from os_acc.devices import libvirt_domains
 from os_acc.devices import modules
 from os_acc.devices import root_folder
@@ -67,6 +68,8 @@ class Kernel:
     :ivar writes: (path below the root, text) of every write
     :ivar drives: the NVMe drives, each with a small namespace
     :ivar dead: the process has crashed: nothing that it does counts
+    :ivar handlers: what a write to a file of such a name does, in place of
+        what is built in: called with the path and the text
     """
 
     def __init__(self, root: pathlib.Path) -> None:
@@ -76,6 +79,7 @@ class Kernel:
         self.mdev = self.sys / 'bus/mdev/devices'
         self.writes: list[tuple[str, str]] = []
         self.resets: list[str] = []
+        self.handlers: dict[str, Callable[[pathlib.Path, str], None]] = {}
         self._native: dict[str, str | None] = {}
         self._groups: dict[str, int] = {}
         self._vfs: dict[str, dict[str, Any]] = {}
@@ -90,6 +94,7 @@ class Kernel:
         self._interface = 1  # the loopback's
         # What each VF of a PF's interface has: see rtnetlink.read_vf().
         self.ports: dict[str, list[dict[str, Any]]] = {}
+        self._minor = 0
         for name in (
             'sys/bus/pci/devices',
             'sys/bus/pci/drivers',
@@ -126,6 +131,7 @@ class Kernel:
         patch.setattr(sysfs, 'write', self.write)
         patch.setattr(rtnetlink, 'read_vf', self.read_vf)
         patch.setattr(rtnetlink, 'write_vf', self.write_vf)
+        patch.setattr(device_file, 'number_of', self._number_of)
         patch.setattr(
             libvirt_domains, 'STATE_FOLDER', str(self.root / 'libvirt')
         )
@@ -285,16 +291,37 @@ class Kernel:
         path.mkdir(parents=True)
         self.add_mdev_parent(path, {'mtty-1': 1, 'mtty-2': 2}, 24)
 
-    def hold(self, path: str | pathlib.Path, name: str = 'qemu') -> int:
-        """A process opens a file."""
+    def hold(
+        self,
+        path: str | pathlib.Path,
+        name: str = 'qemu',
+        number: str = '',
+        link: str = '',
+    ) -> int:
+        """A process opens a device file.
+
+        :param number: its device number, such as 'b 7:0'; empty: that of
+            VFIO's group or device
+        :param link: what /proc/PID/fd shows; empty: the path
+        """
         self._pid += 1
         folder = self.root / f'proc/{self._pid}'
         (folder / 'fd').mkdir(parents=True)
+        (folder / 'number').mkdir()
         (folder / 'comm').write_text(f'{name}\n')
         (folder / 'fd/0').symlink_to('/dev/null')
-        (folder / 'fd/7').symlink_to(path)
+        (folder / 'fd/7').symlink_to(link or path)
         if pathlib.Path(path).parent == self.root / 'dev/vfio':
-            self._show_group(pathlib.Path(path).name)
+            group = pathlib.Path(path).name
+            self._show_group(group)
+            shown = self.sys / 'class/vfio' / group / 'dev'
+            number = number or f'c {shown.read_text()}'
+        elif pathlib.Path(path).parent == self.root / 'dev/vfio/devices':
+            (shown,) = self.pci.glob(
+                f'devices/*/vfio-dev/{pathlib.Path(path).name}/dev'
+            )
+            number = number or f'c {shown.read_text()}'
+        (folder / 'number/7').write_text(number)
         return self._pid
 
     def open_function(
@@ -315,6 +342,17 @@ class Kernel:
         (folder / f'fdinfo/{number}').write_text(f'pos:\t0\n{line}')
         return path
 
+    @staticmethod
+    def _number_of(path: str) -> device_file.Number | None:
+        """In the place of device_file.number_of()."""
+        folder, fd = os.path.split(path)
+        try:
+            with open(f'{os.path.dirname(folder)}/number/{fd}') as file:
+                kind, number = file.read().split()
+        except (OSError, ValueError):
+            return None
+        return device_file.parse(number, kind)
+
     def end(self, pid: int) -> None:
         shutil.rmtree(self.root / f'proc/{pid}')
 
@@ -327,11 +365,15 @@ class Kernel:
 
     def _show_group(self, name: str) -> None:
         (self.root / 'dev/vfio' / name).touch()
-        (self.sys / 'class/vfio' / name).touch()
+        folder = self.sys / 'class/vfio' / name
+        if not folder.exists():
+            folder.mkdir()
+            self._minor += 1
+            (folder / 'dev').write_text(f'244:{self._minor}\n')
 
     def _hide_group(self, name: str) -> None:
         (self.root / 'dev/vfio' / name).unlink(missing_ok=True)
-        (self.sys / 'class/vfio' / name).unlink(missing_ok=True)
+        shutil.rmtree(self.sys / 'class/vfio' / name, ignore_errors=True)
 
     def without_groups(self) -> None:
         """Be a kernel that is built without CONFIG_VFIO_GROUP."""
@@ -346,10 +388,12 @@ class Kernel:
     def _show_device(self, address: str) -> None:
         self._vfio_devices += 1
         name = f'vfio{self._vfio_devices}'
-        (self._file(address, 'vfio-dev') / name).mkdir(parents=True)
+        folder = self._file(address, 'vfio-dev') / name
+        folder.mkdir(parents=True)
         (self.sys / 'class/vfio-dev' / name).touch()
         if not self.groups:
             (self.root / 'dev/vfio/devices' / name).touch()
+            (folder / 'dev').write_text(f'510:{self._vfio_devices}\n')
 
     def _hide_device(self, address: str) -> None:
         for folder in self._file(address, 'vfio-dev').iterdir():
@@ -480,6 +524,9 @@ class Kernel:
         self._crash = None
 
     def _act(self, path: pathlib.Path, text: str) -> None:
+        if path.name in self.handlers:
+            self.handlers[path.name](path, text)
+            return
         acts: dict[str, Callable[[], None]] = {
             'driver_override': lambda: self._set_override(path, text),
             'drivers_probe': lambda: self._probe(text),

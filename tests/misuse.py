@@ -146,7 +146,7 @@ MISUSES: dict[str, tuple[Callable[[Place], Any], Any]] = {
     ),
     'give back what device_spec does not name': (
         lambda p: pci.give_back(p.unnamed, '8086:10d3', 5.0),
-        Missing,
+        False,
     ),
     'give back another device': (
         lambda p: pci.give_back(p.bound, 'ffff:ffff', 5.0),
@@ -200,7 +200,7 @@ MISUSES: dict[str, tuple[Callable[[Place], Any], Any]] = {
     ),
     'an mdev type by a path': (
         lambda p: mdev.create(NEW_MDEV, p.mdev_parent, '../x', 5.0),
-        Missing,
+        Invalid,
     ),
     'a mediated device by a path': (
         lambda p: mdev.create('../x', p.mdev_parent, p.mdev_type, 5.0),
@@ -208,7 +208,7 @@ MISUSES: dict[str, tuple[Callable[[Place], Any], Any]] = {
     ),
     'a vGPU type on what has none': (
         lambda p: mdev.set_vgpu_type(p.bound, 558, 5.0),
-        Busy,
+        Missing,
     ),
     'program what has no command': (
         lambda p: programming.program(

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from collections.abc import Sequence
 from typing import Any
 
+from cliff import columns
 from cliff import lister
 from cliff import show
 
@@ -25,6 +26,7 @@ from os_acc import host as host_module
 from os_acc import journal as journal_module
 from os_acc import objects
 from os_acc.cli import base
+from os_acc.objects import device as device_objects
 
 _DEVICE_COLUMNS = (
     'address',
@@ -41,8 +43,59 @@ _DEVICE_COLUMNS = (
 )
 
 
+class _NotFree(columns.FormattableColumn[dict[str, int]]):
+    """How many handles are in each state other than free."""
+
+    def human_readable(self) -> str:
+        return ', '.join(f'{n} {state}' for state, n in self._value.items())
+
+
+class _Handles(columns.FormattableColumn[list[dict[str, Any]]]):
+    """The handles of a device. In a table, each is on a line of its own."""
+
+    def human_readable(self) -> str:
+        return '\n'.join(map(_handle_line, self._value))
+
+
+def _handle_line(handle: dict[str, Any]) -> str:
+    text = f'{handle["handle"]}: {handle["state"]}'
+    if handle['region']:
+        text += f', region {handle["region"]}'
+    if handle['reason'] is not None:
+        text += f', {handle["reason"]}'
+    if handle['holder'] is not None:
+        text += f' (VAN {handle["holder"]})'
+    return text
+
+
+class _MdevTypes(columns.FormattableColumn[list[dict[str, Any]]]):
+    """The mdev types of a device. In a table, each is on its own line."""
+
+    def human_readable(self) -> str:
+        return '\n'.join(
+            f'{kind["name"]} ({kind["label"]}): {kind["available"]} more can '
+            f'be given out, {kind["capacity"]} fit'
+            for kind in self._value
+        )
+
+
+class _Functions(columns.FormattableColumn[dict[str, str | None]]):
+    """The function of each region. In a table, each is on its own line."""
+
+    def human_readable(self) -> str:
+        return '\n'.join(
+            (f'region {region}: ' if region else '') + (function or 'unknown')
+            for region, function in self._value.items()
+        )
+
+
 class DeviceList(base.Command, lister.Lister):
-    """List the accelerators that the drivers find on this host."""
+    """List the accelerators that the drivers find on this host.
+
+    Handles free counts what can be given out now. Not free says why the others
+    cannot: used, used by the host, absent or reserved. device show has the
+    reason of each.
+    """
 
     def take_action(
         self, parsed_args: argparse.Namespace
@@ -58,15 +111,14 @@ class DeviceList(base.Command, lister.Lister):
         names = [
             name.replace('_', ' ').capitalize() for name in _DEVICE_COLUMNS
         ]
-        reserved: dict[str, list[str]] = {}
-        for each in host.journal.reservations():
-            reserved.setdefault(each.device, []).append(each.address)
-        return [*names, 'Reserved'], [
+        return [*names, 'Not free'], [
             [
-                base.Nullable(_plain(getattr(device, name)))
-                for name in _DEVICE_COLUMNS
+                *(
+                    base.Nullable(_plain(getattr(device, name)))
+                    for name in _DEVICE_COLUMNS
+                ),
+                _NotFree(_not_free(device)),
             ]
-            + [base.Nullable(reserved.get(device.address, []))]
             for device in devices
         ]
 
@@ -108,10 +160,7 @@ class DeviceShow(base.Command, show.ShowOne):
         host = base.look()
         told: dict[str, Any] = {}
         for device in _devices_at(host, wanted):
-            told |= {
-                name.replace('_', ' '): _plain(getattr(device, name))
-                for name in _DEVICE_COLUMNS
-            }
+            told |= _told(device, told)
         for _, driver in sorted(host.extensions.drivers.items()):
             for name, value in self._shown_by(driver, wanted).items():
                 told.setdefault(name, value)
@@ -129,7 +178,12 @@ class DeviceShow(base.Command, show.ShowOne):
             )
         return (
             [name.capitalize() for name in told],
-            [base.Nullable(value) for value in told.values()],
+            [
+                value
+                if isinstance(value, columns.FormattableColumn)
+                else base.Nullable(value)
+                for value in told.values()
+            ],
         )
 
     def _shown_by(
@@ -154,6 +208,66 @@ def _devices_at(host: host_module.Host, address: str) -> list[objects.Device]:
     except exception.DiscoveryFailed as err:
         devices = err.devices
     return [device for device in devices if device.address == address]
+
+
+def _not_free(device: objects.Device) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for each in device.handles:
+        if each.state != device_objects.FREE:
+            found[each.state] = found.get(each.state, 0) + 1
+    return found
+
+
+def _told(device: objects.Device, before: dict[str, Any]) -> dict[str, Any]:
+    """What is shown of a device.
+
+    :param before: what was shown of other devices at the same address: the
+        VFs of a PF that other entries of device_spec name
+    """
+    told: dict[str, Any] = {
+        name.replace('_', ' '): _plain(getattr(device, name))
+        for name in _DEVICE_COLUMNS
+    }
+    handles = [
+        {
+            'handle': each.handle.identity,
+            'state': each.state,
+            'holder': each.holder,
+            'reason': each.reason,
+            'region': each.region,
+        }
+        for each in device.handles
+    ]
+    kinds = [
+        {
+            'name': kind.name,
+            'label': kind.label,
+            'capacity': kind.capacity,
+            'available': kind.available,
+        }
+        for kind in device.mdev_types
+    ]
+    if 'handles' in before:
+        handles = before['handles'].machine_readable() + handles
+        for name in ('handles total', 'handles free'):
+            told[name] += before[name]
+        for name in ('resource class', 'traits'):
+            told[name] = _joined(before[name], told[name])
+    told['handles'] = _Handles(handles)
+    if kinds:
+        told['mdev types'] = _MdevTypes(kinds)
+    if device.functions:
+        told['functions'] = _Functions(dict(device.functions))
+    return told
+
+
+def _joined(one: Any, other: Any) -> list[Any]:
+    both = [*_listed(one), *_listed(other)]
+    return list(dict.fromkeys(both))
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
 
 
 def _plain(value: Any) -> Any:

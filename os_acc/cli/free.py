@@ -35,7 +35,7 @@ class DeviceFree(base.Command):
             'address',
             metavar='ADDRESS',
             help='the PCI address of the function, as device list shows it '
-            'under Reserved',
+            'under Not free',
         )
         return parser
 

@@ -62,6 +62,10 @@ class Holders:
     def __bool__(self) -> bool:
         return bool(self._by_handle)
 
+    def of_handle(self, identity: str) -> Holder | None:
+        """The VAN that has a handle, by AttachHandle.identity."""
+        return self._by_handle.get(identity)
+
     def of_function(self, address: str) -> Holder | None:
         """The VAN that has a PCI function as a whole."""
         return self._by_handle.get(f'pci/{address}')

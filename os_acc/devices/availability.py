@@ -32,7 +32,6 @@ from os_acc.devices import allocated
 from os_acc.devices import companions
 from os_acc.devices import device_spec
 from os_acc.devices import host_use
-from os_acc.devices import modules
 from os_acc.devices import open_files
 from os_acc.devices import pci
 from os_acc.devices import sriov
@@ -60,6 +59,7 @@ class Kind(enum.Enum):
     GROUP_HOST_USE = enum.auto()  # the host uses a member of its IOMMU group
     GROUP_ALLOCATED = enum.auto()  # another instance has one of its group
     OPEN = enum.auto()  # somebody has opened it or set it up for a guest
+    NO_CAPACITY = enum.auto()  # the other parts of its device need the room
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,8 +117,7 @@ def obstacles(
         device_spec does not matter
     :param users: finds who has the function open: a clause for each user.
         Called last. None: do not check this
-    :returns: all obstacles, the most important one first; nothing if the
-        function is free
+    :returns: all obstacles, the most important one first
     """
     if holders is None:
         holders = allocated.Holders()
@@ -141,9 +140,9 @@ def obstacles(
         () if held else _not_offered(function, spec, as_root),
         _unsuitable(function),
         _cannot_be_emptied(function, bind),
-        _reserved(function, holders),
+        _texts(reserved_obstacles(function.address, holders)),
         ((Kind.UNSUITABLE, text) for text in refused),
-        _allocated(function, taker, holders) if holders else (),
+        taken_by_others(function, taker, holders) if holders else (),
         _host_uses(function, snapshot, as_root),
         _companions(along, taker, holders, snapshot, as_root),
         () if alone else _group(function, with_them, holders, snapshot),
@@ -190,6 +189,10 @@ def _refusals(
     yield from vfio_refusals(function, spec)
     if (text := vfio_rules.of_host()) is not None:
         yield text
+
+
+def _texts(found: Iterable[Obstacle]) -> Iterator[tuple[Kind, str]]:
+    return ((each.kind, each.text) for each in found)
 
 
 def _not_bound(function: pci.Function) -> Iterator[tuple[Kind, str]]:
@@ -239,25 +242,35 @@ def _not_offered(
 
 
 def _unsuitable(function: pci.Function) -> Iterator[tuple[Kind, str]]:
+    if vgpu.is_place(function):
+        now = vgpu.current(function.address)
+        kind = f'vGPU type {now} is set on it' if now else 'it has no type now'
+        yield (
+            Kind.UNSUITABLE,
+            f"it is a VF that NVIDIA's driver keeps for a vGPU ({kind}), not "
+            'a whole GPU: the driver nvidia_vgpu gives it out if device_spec '
+            'sets vgpu_type for it',
+        )
     if function.is_bridge:
         yield Kind.UNSUITABLE, 'it is a bridge, which no guest can use'
     if function.is_pf and (number := sriov.count(function.address)):
         yield Kind.HAS_VFS, f'it is a PF that has {number} VFs'
 
 
-def _reserved(
-    function: pci.Function, holders: allocated.Holders
-) -> Iterator[tuple[Kind, str]]:
-    address = function.address
+def reserved_obstacles(
+    address: str, holders: allocated.Holders
+) -> Iterator[Obstacle]:
+    """Say why a function, which need not exist, is kept back."""
     if (reason := holders.reserved(address)) is not None:
-        yield (
+        yield Obstacle(
             Kind.RESERVED,
+            f'PCI function {address}',
             f'it is reserved: {reason}. To free it: os-acc device free '
             f'{address}',
         )
 
 
-def _allocated(
+def taken_by_others(
     function: pci.Function,
     taker: allocated.Taker,
     holders: allocated.Holders,
@@ -384,102 +397,3 @@ def is_alone(function: pci.Function) -> bool:
     """Whether a function is in an IOMMU group that has no other member."""
     group = function.iommu_group
     return group is not None and pci.group_members(group) == [function.address]
-
-
-def vfs_obstacles(
-    pf: pci.Function,
-    taker: allocated.Taker = allocated.ANYONE,
-    holders: allocated.Holders | None = None,
-    spec: device_spec.Spec | None = None,
-) -> Iterator[Obstacle]:
-    """Say why VFs cannot be created on a PF that has none, or not be given.
-
-    :param spec: the entry of device_spec for the PF
-    """
-    device = f'PF {pf.address}'
-    yield from whole_obstacles(
-        pf.address, device, taker, holders or allocated.Holders()
-    )
-    if vfio.is_bound(pf):
-        yield Obstacle(
-            Kind.OPEN, device, f'it is bound to the VFIO driver {pf.driver}'
-        )
-    if pf.driver is None:
-        yield Obstacle(
-            Kind.UNSUITABLE, device, 'it has no driver that could make VFs'
-        )
-    if pf.iommu_group is None:
-        yield Obstacle(Kind.NO_IOMMU_GROUP, device, NO_IOMMU_GROUP)
-    product = sriov.vf_product_id(pf.address) or pf.product_id
-    # No variant driver is for a VF of the denylist, unless the entry says so.
-    driver = (spec and spec.vfio_driver) or modules.VFIO_PCI
-    for text in (
-        vfio_rules.denied(f'{pf.vendor_id}:{product}', driver),
-        vfio_rules.of_host(),
-    ):
-        if text is not None:
-            yield Obstacle(Kind.UNSUITABLE, f'a VF of {device}', text)
-
-
-def vgpu_obstacles(
-    vf: pci.Function,
-    spec: device_spec.Spec,
-    taker: allocated.Taker = allocated.ANYONE,
-    holders: allocated.Holders | None = None,
-) -> Iterator[Obstacle]:
-    """Say why NVIDIA's vGPU type cannot be set on a VF.
-
-    :param spec: the entry of device_spec for it, whose vgpu_type it gets
-    """
-    address, device = vf.address, f'VF {vf.address}'
-    wanted = spec.vgpu_type
-    if wanted is None:
-        yield Obstacle(
-            Kind.NOT_OFFERED,
-            device,
-            '[os_acc] device_spec has no vgpu_type for it',
-        )
-        return
-    now = vgpu.current(address)
-    if now is None:
-        yield Obstacle(
-            Kind.NOT_OFFERED,
-            device,
-            'it has no file nvidia/current_vgpu_type: install the vGPU '
-            'manager and run sriov-manage',
-        )
-        return
-    for kind, text in _allocated(vf, taker, holders or allocated.Holders()):
-        yield Obstacle(kind, device, text)
-    if now != vgpu.NONE:
-        yield Obstacle(
-            Kind.OPEN, device, f'vGPU type {now} is already set on it'
-        )
-    if vgpu.find_type(address, wanted) is None:
-        yield Obstacle(
-            Kind.NOT_OFFERED,
-            f'vGPU type {wanted} on {device}',
-            f'the VF can have these types: {vgpu.types_text(address)}',
-        )
-
-
-def vf_users(pf: pci.Function) -> list[str]:
-    """Say who uses the VFs of a PF, so that they cannot be removed now.
-
-    The VFs that os-acc created are bound to no driver once they are given
-    back. If one is bound, somebody else has bound it.
-
-    :returns: a clause for each VF that is used
-    """
-    snapshot = host_use.Snapshot.read()
-    found = []
-    for address in pf.vf_addresses:
-        vf = pci.find(address)
-        if vf is None:
-            continue
-        used = next(host_obstacles(vf, snapshot), None)
-        if used is not None:
-            found.append(f'VF {address}: {used.text}')
-        elif vf.driver is not None:
-            found.append(f'VF {address}: it is bound to {vf.driver}')
-    return found

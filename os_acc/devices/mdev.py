@@ -29,6 +29,8 @@ LOG = logging.getLogger(__name__)
 # A PCI address, or a name such as mtty, matrix, 0.0.0033.
 _NAME = re.compile(r'[A-Za-z0-9_][A-Za-z0-9_.:+@=-]{0,254}')
 
+_MAXIMUM = re.compile(r'\bmax_instance=(\d+)')
+
 #: What drivers answer if no more devices can be made.
 EXHAUSTED = (errno.EUSERS, errno.ENOSPC)
 
@@ -44,6 +46,9 @@ class Type:
 
     :ivar available: how many more can be made; only a hint, because the types
         of a parent share its capacity
+    :ivar maximum: how many a card can have, if the vendor's driver says so. It
+        matters for a parent that is a VF: each VF of the card shows that one
+        more can be made, until the card is full
     """
 
     parent: str
@@ -51,6 +56,7 @@ class Type:
     label: str
     device_api: str
     available: int
+    maximum: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,7 +129,14 @@ def _type(parent: str, name: str) -> Type:
         label=sysfs.read(f'{path}/name') or name,
         device_api=sysfs.read(f'{path}/device_api') or '',
         available=_number(f'{path}/available_instances'),
+        maximum=_maximum(path),
     )
+
+
+def _maximum(path: str) -> int | None:
+    # NVIDIA's driver: 'num_heads=4, framebuffer=2048M, max_instance=24'.
+    match = _MAXIMUM.search(sysfs.read(f'{path}/description') or '')
+    return int(match[1]) if match else None
 
 
 def _number(path: str) -> int:

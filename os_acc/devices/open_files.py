@@ -20,48 +20,44 @@ from collections.abc import Iterable
 import contextlib
 import errno
 import os
-import re
-import stat
 
 from os_acc import exception
+from os_acc.devices import device_file
 from os_acc.devices import sysfs
-
-# Files that most processes have open, and that belong to no accelerator.
-_COMMON = re.compile(
-    '/dev/(null|zero|full|u?random|tty|ptmx|console|kmsg|kvm'
-    '|(pts|shm|hugepages|mqueue)/.*)'
-)
 
 # The initial PID namespace: PROC_PID_INIT_INO, include/linux/proc_ns.h
 _HOST_PID_NAMESPACE = 'pid:[4026531836]'
 
+# Documentation/admin-guide/devices.txt
+_NVIDIA_MAJOR = 195
 
-def users_of(paths: Collection[str]) -> list[str]:
-    """Find the other processes that have one of the given device files open.
 
-    :param paths: files under /dev; another file of the same device counts too
+def users_of(files: Collection[device_file.DeviceFile]) -> list[str]:
+    """Find the other processes that have one of the given devices open.
+
+    This compares device numbers, so it does not matter by which path a process
+    has opened the device, nor whether that path still exists.
+
     :returns: a clause for each process, such as
-        'process 4711 (qemu) has /dev/vfio/12 open'
+        'process 4711 (qemu) has /dev/vfio/12 open'; the path is that of the
+        given device file
     :raises PrivilegeError: if not all processes of the host can be seen
     """
     check_all_seen()
-    wanted = set(paths)
-    if not wanted:
+    paths = {file.number: file.path for file in files}
+    if not paths:
         return []
-    numbers = {n for path in paths if (n := _number(path)) is not None}
     found = []
     own = str(os.getpid())
     for pid in sysfs.names(sysfs.PROC):
         if not pid.isdigit() or pid == own:
             continue
-        for path in _open_files(pid):
-            if path in wanted or (
-                path.startswith('/dev/')
-                and not _COMMON.fullmatch(path)
-                and _number(f'{sysfs.PROC}/{pid}/root{path}') in numbers
-            ):
+        for number in _open_devices(pid):
+            if number in paths:
                 name = sysfs.read(f'{sysfs.PROC}/{pid}/comm') or '?'
-                found.append(f'process {pid} ({name}) has {path} open')
+                found.append(
+                    f'process {pid} ({name}) has {paths[number]} open'
+                )
                 break
     return found
 
@@ -80,17 +76,7 @@ def check_all_seen() -> None:
         )
 
 
-def _number(path: str) -> int | None:
-    """The device number of a file: several files may be one device."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    kind = stat.S_IFMT(status.st_mode)
-    return status.st_rdev if kind in (stat.S_IFCHR, stat.S_IFBLK) else None
-
-
-def device_files(path: str) -> list[str]:
+def device_files(path: str) -> list[device_file.DeviceFile]:
     """The character devices of a device, such as /dev/uio0.
 
     :param path: the device's folder in sysfs
@@ -106,11 +92,15 @@ def device_files(path: str) -> list[str]:
             for line in text.splitlines():
                 if line.startswith('DEVNAME='):
                     name = line.partition('=')[2].removeprefix('/dev/')
-                    found.append(f'{sysfs.DEV}/{name}')
+                    found.append(
+                        device_file.DeviceFile(
+                            f'{sysfs.DEV}/{name}', device_file.parse(number)
+                        )
+                    )
     return found
 
 
-def nvidia_files(address: str) -> list[str]:
+def nvidia_files(address: str) -> list[device_file.DeviceFile]:
     """The device files of a GPU that is bound to the driver nvidia.
 
     No link in sysfs leads from the GPU to them.
@@ -118,17 +108,31 @@ def nvidia_files(address: str) -> list[str]:
     gpus = f'{sysfs.PROC}/driver/nvidia/gpus/{address}'
     lines = (sysfs.read(f'{gpus}/information') or '').splitlines()
     minors = [x.split()[-1] for x in lines if x.startswith('Device Minor:')]
-    return [f'{sysfs.DEV}/nvidia{minor}' for minor in minors]
+    return [
+        device_file.DeviceFile(
+            f'{sysfs.DEV}/nvidia{minor}',
+            device_file.Number('c', _NVIDIA_MAJOR, int(minor)),
+        )
+        for minor in minors
+        if minor.isdigit()
+    ]
 
 
-def _open_files(pid: str) -> Iterable[str]:
+def _open_devices(pid: str) -> Iterable[device_file.Number]:
+    """The numbers of the devices that a process has open."""
     folder = f'{sysfs.PROC}/{pid}/fd'
     try:
         # The process may end meanwhile.
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             for fd in os.listdir(folder):
+                path = f'{folder}/{fd}'
                 with contextlib.suppress(FileNotFoundError):
-                    yield os.readlink(f'{folder}/{fd}')
+                    # Only these are in a file system. Sockets, pipes and the
+                    # like read 'socket:[4711]' (proc(5), /proc/pid/fd).
+                    if os.readlink(path).startswith('/'):
+                        number = device_file.number_of(path)
+                        if number is not None:
+                            yield number
     except PermissionError as err:
         raise exception.PrivilegeError(
             reason=f'{folder} cannot be read, so it is unknown who has a '

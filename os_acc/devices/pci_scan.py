@@ -10,7 +10,8 @@
 
 A host can have thousands of VFs. All VFs of a PF have the same ids and class
 (PCIe Base Specification, 9.3.4.1), so only the first of them is read, unless a
-VF is bound to a driver of the host.
+VF is bound to a driver of the host. Of a function that is bound to no driver,
+only the ids are read.
 """
 
 from __future__ import annotations
@@ -28,9 +29,12 @@ def functions() -> Iterator[pci.Function]:
     """Find every function, in the order of the addresses.
 
     A VF that was not read, but copied from the first VF, has ``pf`` set.
+    ``entries`` is empty if pci.find_plain() has read the function.
     """
     drivers = _drivers()
     alike: dict[str, pci.Function] = {}
+    # A VF has a higher address than its PF.
+    other_vfs: set[str] = set()
     for address in pci.addresses():
         driver, for_guests = drivers.get(address, (None, True))
         like = alike.pop(address, None)
@@ -46,12 +50,19 @@ def functions() -> Iterator[pci.Function]:
                 like.pf,
             )
             continue
-        found = pci.find(address)
+        found = None
+        if driver is None and like is None and address not in other_vfs:
+            found = pci.find_plain(address)
+        if found is None:
+            found = pci.find(address)
         if found is None:
             continue
         yield found
         if found.is_pf and 'virtfn0' in found.entries:
-            alike |= _vfs(found)
+            copies = _vfs(found)
+            alike |= copies
+            if not copies:
+                other_vfs.update(found.vf_addresses)
 
 
 def _drivers() -> dict[str, tuple[str, bool]]:

@@ -57,6 +57,8 @@ class Spec:
     :ivar reset: one of reset.MODES; None: as the driver's option
     :ivar mdev_types: the mdev types that may be made; empty: all
     :ivar vgpu_type: the vGPU type, by id or name, that its VFs get
+    :ivar max_instances: how many vGPUs of the type one card can have; None: as
+        the vendor's software says
     :ivar programming: single or dynamic, as in objects.Device
     :ivar program: the command that programs a device, see
         privileged.programming
@@ -90,6 +92,7 @@ class Spec:
     reset: str | None = None
     mdev_types: tuple[str, ...] = ()
     vgpu_type: str | None = None
+    max_instances: int | None = None
     programming: str = 'single'
     program: tuple[str, ...] = ()
     check: tuple[str, ...] = ()
@@ -214,6 +217,7 @@ _KEYS: dict[str, Reader] = _NOVA | {
     'reset': spec_values.one_of(*reset.MODES),
     'mdev_types': spec_values.texts,
     'vgpu_type': spec_values.text,
+    'max_instances': spec_values.count,
     'programming': spec_values.one_of('single', 'dynamic'),
     'program': spec_values.command,
     'check': spec_values.command,

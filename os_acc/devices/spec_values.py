@@ -125,7 +125,8 @@ def count(key: str, value: Any) -> int:
     except ValueError:
         number = -1
     if isinstance(value, bool) or not 1 <= number <= 65535:
-        refuse(key, value, 'a number of VFs, 1 to 65535')
+        what = 'VFs' if key == 'num_vfs' else 'instances'
+        refuse(key, value, f'a number of {what}, 1 to 65535')
     return number
 
 

@@ -21,6 +21,7 @@ import os
 import time
 
 from os_acc import exception
+from os_acc.devices import device_file
 from os_acc.devices import device_spec
 from os_acc.devices import modules
 from os_acc.devices import operation_lock
@@ -29,6 +30,9 @@ from os_acc.devices import sysfs
 from os_acc.devices import waiting
 
 LOG = logging.getLogger(__name__)
+
+# How often is_held() tries to open a group.
+_TRIES = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,7 +146,7 @@ def node(group: str) -> str:
     return f'{sysfs.DEV}/vfio/{group}'
 
 
-def nodes(path: str) -> list[str]:
+def nodes(path: str) -> list[device_file.DeviceFile]:
     """The existing VFIO files of a device.
 
     :param path: the device's folder in sysfs
@@ -150,26 +154,56 @@ def nodes(path: str) -> list[str]:
     return group_nodes(path) + device_nodes(path)
 
 
-def group_nodes(path: str) -> list[str]:
+def group_nodes(path: str) -> list[device_file.DeviceFile]:
     """The existing VFIO files of a device's IOMMU group.
 
     The file exists once a device of the group is bound to VFIO. In no-IOMMU
     mode its name is noiommu-<group> (drivers/vfio/group.c).
     """
     group = sysfs.link(f'{path}/iommu_group')
-    there = f'{sysfs.SYS}/class/vfio'
     names = (group, f'noiommu-{group}') if group is not None else ()
-    return [node(n) for n in names if os.path.exists(f'{there}/{n}')]
+    found = [
+        device_file.read(node(name), f'{sysfs.SYS}/class/vfio/{name}')
+        for name in names
+    ]
+    return [file for file in found if file is not None]
 
 
-def device_nodes(path: str) -> list[str]:
+def device_nodes(path: str) -> list[device_file.DeviceFile]:
     """The VFIO files of a device of its own.
 
     From Linux 6.6 on, a device can have one (Documentation/driver-api/
     vfio.rst).
     """
-    own = sysfs.names(f'{path}/vfio-dev')
-    return [f'{sysfs.DEV}/vfio/devices/{name}' for name in own]
+    found = [
+        device_file.read(node(f'devices/{name}'), f'{path}/vfio-dev/{name}')
+        for name in sysfs.names(f'{path}/vfio-dev')
+    ]
+    return [file for file in found if file is not None]
+
+
+def is_held(file: device_file.DeviceFile) -> bool:
+    """Whether the kernel itself says that a VFIO group is open.
+
+    A group can be open only once (vfio_group_fops_open() in
+    drivers/vfio/group.c). This also finds users that /proc/PID/fd does not
+    show: a process that was killed and is still closing its files, an open
+    file on its way through a socket, and a mapping of the device.
+
+    :param file: one of nodes()
+    :returns: False also if this process is not allowed to open it
+    """
+    for _ in range(_TRIES):
+        try:
+            os.close(os.open(file.path, os.O_RDONLY | os.O_CLOEXEC))
+        except OSError as err:
+            if err.errno != errno.EBUSY:
+                return False
+        else:
+            return False
+        # Another process may be in this function at the moment.
+        time.sleep(0.01)
+    return True
 
 
 def bind(address: str, driver: str, seconds: float) -> None:
@@ -208,7 +242,10 @@ def bind(address: str, driver: str, seconds: float) -> None:
         waiting.until(lambda: os.path.exists(path), left, path)
         return
     waiting.until(
-        lambda: any(map(os.path.exists, device_nodes(pci.folder(address)))),
+        lambda: any(
+            os.path.exists(file.path)
+            for file in device_nodes(pci.folder(address))
+        ),
         left,
         f'a file in {sysfs.DEV}/vfio/devices for PCI function {address}',
     )

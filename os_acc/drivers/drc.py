@@ -26,6 +26,10 @@ from os_acc import driver
 from os_acc import exception
 from os_acc import objects
 from os_acc import powervm
+from os_acc.devices import allocated
+from os_acc.devices import availability
+from os_acc.drivers import allocation
+from os_acc.drivers import inventory as device_inventory
 
 OPTS = (
     cfg.BoolOpt(
@@ -110,21 +114,36 @@ class DRCDriver(driver.DriverBase):
     def get_devices(self) -> list[objects.Device]:
         if not self.config.discover:
             return []
-        return [
-            objects.Device(
-                address=slot.address,
-                driver=self.name,
-                vendor_id=slot.vendor_id,
-                product_id=slot.product_id,
-                resource_class=self.config.resource_class,
-                traits=slot.traits,
-                handles_total=1,
-                handles_free=int(
-                    slot.owner is None and not self.vans_on(slot.address)
-                ),
+        slots, holders = inventory(), allocation.holders(self)
+        return [self._device(slot, slots, holders) for slot in slots]
+
+    def _device(
+        self, slot: Slot, slots: list[Slot], holders: allocated.Holders
+    ) -> objects.Device:
+        obstacles = []
+        try:
+            check(slot, slots, None)
+        except exception.DeviceBusy as err:
+            kind = availability.Kind.OPEN
+            obstacles.append(
+                availability.Obstacle(kind, f'slot {slot.address}', str(err))
             )
-            for slot in inventory()
-        ]
+        holder = next(iter(holders.on(slot.address)), None)
+        return device_inventory.device(
+            slot.address,
+            self.name,
+            [
+                device_inventory.handle(
+                    slot.handle,
+                    obstacles,
+                    holder or holders.of_handle(slot.handle.identity),
+                )
+            ],
+            vendor_id=slot.vendor_id,
+            product_id=slot.product_id,
+            resource_class=self.config.resource_class,
+            traits=slot.traits,
+        )
 
     def prepareVAN(
         self,

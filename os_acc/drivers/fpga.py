@@ -126,14 +126,19 @@ class FPGADriver(driver.DriverBase):
             return []
         found = []
         for device in self._claims.get_devices():
-            spec = self._specs().find(pci.get(device.address))
+            parent = pci.get(device.address)
+            spec = self._specs().find(parent)
             if spec is None:
-                continue  # only its VFs are named: it cannot be programmed
-            found.append(device)
+                # device_spec names VFs only; it is the PF that is programmed.
+                continue
+            slots = self._slots(device.address, spec)
             device.programming = spec.programming
-            device.function_id = programming.common_function(
-                self._slots(device.address, spec)
-            )
+            device.function_id = programming.common_function(slots)
+            device.functions = programming.functions(slots)
+            for each in device.handles:
+                address = each.handle.identity.removeprefix('pci/')
+                each.region = _region_of(parent, spec, address)
+            found.append(device)
         return found
 
     def show_device(self, address: str) -> dict[str, Any] | None:

@@ -28,10 +28,12 @@ from os_acc.devices import availability
 from os_acc.devices import device_spec
 from os_acc.devices import mdev
 from os_acc.devices import pci
-from os_acc.devices import root_folder
 from os_acc.devices import sysfs
 from os_acc.devices import waiting
 from os_acc.drivers import allocation
+from os_acc.drivers import inventory
+from os_acc.drivers import mdev_handles
+from os_acc.drivers import mdev_room
 from os_acc.drivers.pci import listing as pci_listing
 
 LOG = logging.getLogger(__name__)
@@ -49,9 +51,6 @@ OPTS = (
         'they exist.',
     ),
 )
-
-# Key of VAN.driver_data: os-acc makes, or has made, the device for this VAN.
-MADE = 'made'
 
 PREFIX = 'CUSTOM_MDEV_'
 
@@ -74,8 +73,9 @@ class MdevDriver(driver.DriverBase):
 
     def get_devices(self) -> list[objects.Device]:
         made, holders = mdev.devices(), allocation.holders(self)
+        room = mdev_room.Room(made)
         return [
-            self._device(parent, spec, types, made, holders)
+            self._device(parent, spec, types, made, holders, room)
             for parent, spec, types in self._parents()
         ]
 
@@ -137,32 +137,44 @@ class MdevDriver(driver.DriverBase):
         types: list[mdev.Type],
         made: list[mdev.Mdev],
         holders: allocated.Holders,
+        room: mdev_room.Room,
     ) -> objects.Device:
         function = pci.find(parent) if pci.is_address(parent) else None
-        # The types share the capacity of the parent, so count only the type
-        # of which most can be made.
-        available = max(each.available for each in types)
-        there = [each for each in made if each.parent == parent]
-        unused = sum(holders.of_mdev(each.uuid) is None for each in there)
-        if any(
+        taken = list(
             availability.whole_obstacles(
                 parent, parent, allocated.ANYONE, holders
             )
-        ):
-            free = 0
-        else:
-            free = available + unused
-        kinds = [self._class(spec, function, each) for each in types]
-        return objects.Device(
-            address=parent,
-            driver=self.name,
-            vendor_id=function.vendor_id if function else '',
-            product_id=function.product_id if function else '',
-            resource_class=kinds[0],
+        )
+        handles = [
+            inventory.handle(
+                objects.MdevHandle.of_canonical(
+                    uuid=each.uuid, parent=parent, type=each.type
+                ),
+                taken,
+                holders.of_mdev(each.uuid),
+            )
+            for each in made
+            if each.parent == parent
+        ]
+        infos = []
+        for kind in types:
+            capacity = room.take(function, kind, spec.max_instances)
+            infos.append(
+                objects.DeviceMdevTypeInfo(
+                    name=kind.name,
+                    label=kind.label,
+                    capacity=capacity,
+                    available=0 if taken else capacity,
+                )
+            )
+        return inventory.device(
+            parent,
+            self.name,
+            handles,
+            infos,
+            function=function,
+            resource_class=self._class(spec, function, types[0]),
             traits=[*spec.traits, *(type_trait(each.name) for each in types)],
-            numa_node=function.numa_node if function else None,
-            handles_total=available + len(there),
-            handles_free=free,
         )
 
     def _parents(
@@ -225,9 +237,11 @@ class MdevDriver(driver.DriverBase):
             allocation.check_not_whole(
                 self, van, handle.parent, f'mdev parent {handle.parent}'
             )
-            wanted = mdev_of(handle)
+            wanted = mdev_handles.mdev_of(handle)
+            limit = None
             if van.device is None:
-                self._specs().check_mdev(wanted.parent, wanted.type)
+                spec = self._specs().check_mdev(wanted.parent, wanted.type)
+                limit = spec.max_instances
             # Otherwise the VAN has had it since before, and keeps it.
             there = mdev.find(wanted.uuid)
             if there is None and self.config.owner == EXTERNAL:
@@ -239,15 +253,31 @@ class MdevDriver(driver.DriverBase):
                     'mdev',
                 )
             if there is not None:
-                check_free(van, there, wanted)
-                hold(wanted)
+                mdev_handles.check_free(van, there, wanted)
+                mdev_handles.hold(wanted)
             else:
-                mdev.check_type(wanted.parent, wanted.type)
-                van.driver_data = {**van.driver_data, MADE: '1'}
+                self._check_room(wanted, limit)
+                van.driver_data = {**van.driver_data, mdev_handles.MADE: '1'}
             van.handle, van.device = handle, wanted.parent
             van.save()
             if there is None:
                 self._privileged_create(van, wanted)
+
+    @staticmethod
+    def _check_room(wanted: mdev.Mdev, limit: int | None) -> None:
+        """Check that a card may have one more mediated device of a type.
+
+        :param limit: max_instances of its entry of device_spec
+        :raises DeviceNotFound: if the parent lacks the type
+        :raises DeviceBusy: if the card has max_instances of it already
+        """
+        kind = mdev.type_of(wanted.parent, wanted.type)
+        is_pci = pci.is_address(wanted.parent)
+        function = pci.find(wanted.parent) if is_pci else None
+        room = mdev_room.Room(mdev.devices())
+        left = room.left(function, kind, limit)
+        if left is not None and left < 1:
+            raise mdev.exhausted(wanted)
 
     def _privileged_create(self, van: objects.VAN, wanted: mdev.Mdev) -> None:
         from os_acc.privileged import mdev as privileged
@@ -314,7 +344,7 @@ class MdevDriver(driver.DriverBase):
         self, van: objects.VAN, instance_info: objects.InstanceInfo
     ) -> None:
         if isinstance(van.handle, objects.MdevHandle):
-            release(van, van.handle)
+            mdev_handles.release(van, van.handle)
 
     @staticmethod
     def _specs() -> device_spec.Specs:
@@ -326,68 +356,6 @@ def _status(uuid: str, holders: allocated.Holders) -> str:
     if holder is None:
         return 'no VAN has it'
     return f'VAN {holder.van_uuid} of instance {holder.instance_uuid}'
-
-
-def mdev_of(handle: objects.MdevHandle) -> mdev.Mdev:
-    return mdev.Mdev(handle.uuid, handle.parent, handle.type)
-
-
-def check_free(van: objects.VAN, there: mdev.Mdev, wanted: mdev.Mdev) -> None:
-    """Check that a VAN can take a mediated device that exists already.
-
-    :raises DeviceBusy: if the UUID names a device of another type or parent,
-        or a guest has it
-    """
-    mdev.check_same(there, wanted)
-    from os_acc.privileged import device_users
-
-    allocation.check_open(
-        f'mdev {wanted.uuid}',
-        device_users.of_mdev(wanted.uuid, van.instance_uuid),
-    )
-
-
-def hold(there: mdev.Mdev) -> None:
-    """Tell the privileged half that a VAN has an mdev that exists already."""
-    from os_acc.privileged import mdev as privileged
-
-    privileged.hold(there.uuid)
-
-
-def release(van: objects.VAN, handle: objects.MdevHandle) -> None:
-    """Release the mediated device of a VAN; remove it if os-acc made it.
-
-    :raises DeviceBusy: if a guest still has it open
-    :raises DeviceError: if the privileged half has no record of making it
-    """
-    wanted = mdev_of(handle)
-    if mdev.find(wanted.uuid) not in (None, wanted):
-        # Another device has the UUID by now.
-        return
-    from os_acc.privileged import mdev as privileged
-
-    conf = CONF.os_acc
-    if MADE not in van.driver_data:
-        privileged.released(wanted.uuid, conf.release_timeout)
-        return
-    # Called even if it does not exist: its creation may still be under way.
-    if not privileged.remove(
-        wanted.uuid,
-        wanted.parent,
-        wanted.type,
-        conf.release_timeout,
-        conf.device_timeout,
-    ):
-        raise exception.DeviceError(
-            device=f'mdev {wanted.uuid}',
-            reason='the privileged daemon has no record of making it: it was '
-            'made by an earlier version of os-acc, or the record below '
-            f'{root_folder.PATH} was lost. Remove it as root, and run os-acc '
-            f'recover: echo 1 > {mdev.folder(wanted.uuid)}/remove',
-        )
-    log.about(LOG, van.instance_uuid, van.uuid).info(
-        'mdev %s removed', wanted.uuid
-    )
 
 
 def type_trait(kind: str) -> str:

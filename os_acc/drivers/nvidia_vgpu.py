@@ -10,6 +10,9 @@
 
 The VF stays bound to NVIDIA's own driver. The guest's definition therefore
 has managed='no': if libvirt bound the VF to VFIO, the host would crash.
+
+The type of a VF may be preset: the operator has set it before. os-acc then
+gives the VF out with that type, and leaves the type set afterwards.
 """
 
 from __future__ import annotations
@@ -19,7 +22,6 @@ import dataclasses
 import logging
 from typing import Any
 
-import os_resource_classes as resource_classes
 from oslo_config import cfg
 
 from os_acc import driver
@@ -27,20 +29,24 @@ from os_acc import exception
 from os_acc import finding
 from os_acc import log
 from os_acc import objects
-from os_acc.devices import allocated
-from os_acc.devices import availability
 from os_acc.devices import device_spec
 from os_acc.devices import pci
 from os_acc.devices import sysfs
 from os_acc.devices import vgpu
+from os_acc.devices import vgpu_availability
+from os_acc.devices import vgpu_config
+from os_acc.devices import waiting
 from os_acc.drivers import allocation
-from os_acc.drivers.pci import listing as pci_listing
+from os_acc.drivers import inventory
+from os_acc.drivers import vgpu_report
+from os_acc.drivers.pci import release as pci_release
 
 LOG = logging.getLogger(__name__)
 CONF = cfg.CONF
 
-# Key of VAN.driver_data: the id of the vGPU type, saved before it is set.
-TYPE = 'vgpu_type'
+# Keys of VAN.driver_data.
+TYPE = 'vgpu_type'  # the id of the vGPU type, saved before it is set
+PRESET = 'vgpu_preset'  # the type was set before: os-acc does not clear it
 
 
 class NvidiaVGPUDriver(driver.DriverBase):
@@ -49,94 +55,106 @@ class NvidiaVGPUDriver(driver.DriverBase):
     def can_handle(self, request: objects.AcceleratorRequest) -> bool:
         if isinstance(request.handle, objects.PCIHandle):
             return vgpu.is_vgpu_function(request.handle.address)
-        return request.handle is None and any(
-            spec.vgpu_type
-            and (spec.resource_class or resource_classes.VGPU)
-            == request.resource_class
-            for spec in device_spec.load(CONF).entries
+        if request.handle is not None:
+            return False
+        entries = device_spec.load(CONF).entries
+        wanted = request.resource_class
+        if any(
+            spec.vgpu_type and vgpu_report.resource_class(spec) == wanted
+            for spec in entries
+        ):
+            return True
+        # Entries without vgpu_type also name functions that are no vGPUs.
+        return any(
+            vgpu_availability.offers_vgpus(spec)
+            and vgpu_report.resource_class(spec) == wanted
+            for spec in entries
+        ) and any(
+            vgpu_report.resource_class(spec) == wanted
+            for _, spec in self._offered()
         )
 
     def get_devices(self) -> list[objects.Device]:
         holders = allocation.holders(self)
-        by_pf: dict[str, list[pci.Function]] = {}
-        specs: dict[str, device_spec.Spec] = {}
-        for function, spec in self._functions():
-            by_pf.setdefault(function.parent, []).append(function)
-            specs[function.parent] = spec
+        named: dict[tuple[str, device_spec.Spec], list[pci.Function]] = {}
+        for function, spec in self._offered():
+            named.setdefault((function.parent, spec), []).append(function)
+        parents = {address: pci.get(address) for address, _ in named}
+        cards = {
+            address: vgpu.Card.read(parent)
+            for address, parent in parents.items()
+        }
         return [
-            self._device(pci.get(pf), specs[pf], vfs, holders)
-            for pf, vfs in by_pf.items()
+            inventory.device(
+                address,
+                self.name,
+                vgpu_report.handles(vfs, spec, cards[address], holders),
+                function=parents[address],
+                resource_class=vgpu_report.resource_class(spec),
+                traits=vgpu_report.traits(spec),
+            )
+            for (address, spec), vfs in named.items()
         ]
-
-    def _device(
-        self,
-        pf: pci.Function,
-        spec: device_spec.Spec,
-        vfs: list[pci.Function],
-        holders: allocated.Holders,
-    ) -> objects.Device:
-        return objects.Device(
-            address=pf.address,
-            driver=self.name,
-            vendor_id=pf.vendor_id,
-            product_id=pf.product_id,
-            resource_class=spec.resource_class or resource_classes.VGPU,
-            traits=self._traits(spec),
-            numa_node=pf.numa_node,
-            handles_total=len(vfs),
-            handles_free=sum(
-                not any(
-                    availability.vgpu_obstacles(
-                        vf, spec, allocated.ANYONE, holders
-                    )
-                )
-                for vf in vfs
-            ),
-        )
-
-    @staticmethod
-    def _traits(spec: device_spec.Spec) -> list[str]:
-        kind = pci_listing.custom(f'VGPU_{spec.vgpu_type}')
-        return [*spec.traits, *([kind] if spec.vgpu_type else [])]
 
     @staticmethod
     def _functions() -> Iterator[tuple[pci.Function, device_spec.Spec]]:
+        """The VFs of NVIDIA's drivers that device_spec names."""
         specs = device_spec.load(CONF)
-        for address in sysfs.names(pci.driver_folder('nvidia')):
-            if not pci.is_address(address):
+        for driver_name in sysfs.names(f'{sysfs.SYS}/bus/pci/drivers'):
+            # nvidia, and the upstream kernel's nvidia-vgpu-vfio
+            if not driver_name.startswith('nvidia'):
                 continue
-            function = pci.find(address)
-            if function and 'nvidia' in function.entries and function.is_vf:
-                spec = specs.find(function)
-                if spec is not None:
-                    yield function, spec
+            for address in sysfs.names(pci.driver_folder(driver_name)):
+                if not pci.is_address(address):
+                    continue
+                found = pci.find(address)
+                if found and 'nvidia' in found.entries and found.is_vf:
+                    spec = specs.find(found)
+                    if spec is not None:
+                        yield found, spec
+
+    def _offered(self) -> Iterator[tuple[pci.Function, device_spec.Spec]]:
+        """Those of them that device_spec offers as vGPUs."""
+        for function, spec in self._functions():
+            if vgpu_availability.offers_vgpus(spec):
+                yield function, spec
 
     def show_device(self, address: str) -> dict[str, Any] | None:
         """Show the vGPU types of a VF; the driver pci shows the rest."""
         if not pci.is_address(address) or not vgpu.is_vgpu_function(address):
             return None
+        now = vgpu.current(address)
         return {
-            'vgpu type': vgpu.current(address) or None,
+            'vgpu type': now or None,
+            'vgpu type name': vgpu_config.load().names.get(now or 0),
             'vgpu types possible': [
                 f'{number} ({name})'
                 for number, name in vgpu.creatable(address).items()
             ],
+            # Where a vGPU is: in MIG mode, and in mixed-size mode.
+            'gpu instance': _vendor_file(address, 'gpu_instance_id'),
+            'placement': _vendor_file(address, 'placement_id'),
         }
 
     def diagnose(self) -> Iterator[finding.Finding]:
+        cards: dict[str, vgpu.Card] = {}
+        told: set[tuple[str, device_spec.Spec]] = set()
         for function, spec in self._functions():
-            address, wanted = function.address, spec.vgpu_type
-            if wanted is None or vgpu.current(address):
-                continue
-            if vgpu.find_type(address, wanted) is not None:
-                continue
-            yield finding.Finding(
-                f'VF {address}',
-                finding.WARNING,
-                f'it cannot have a vGPU of type {wanted} now',
-                'the vGPUs of the other VFs leave too little capacity, or the '
-                f'type is wrong: see os-acc device show {address}',
-            )
+            pf, address = function.parent, function.address
+            if pf not in cards:
+                cards[pf] = vgpu.Card.read(pci.get(pf))
+            card, first = cards[pf], (pf, spec) not in told
+            told.add((pf, spec))
+            if first and spec.vgpu_type:
+                yield from vgpu_report.unlimited(pf, spec, card)
+            if not vgpu_availability.offers_vgpus(spec):
+                if first:
+                    yield vgpu_report.without_type(pf)
+            elif (
+                not vgpu.current(address)
+                and vgpu_report.places(spec, card) > 0
+            ):
+                yield from vgpu_report.no_room(function, spec, card)
 
     def prepareVAN(
         self,
@@ -163,8 +181,13 @@ class NvidiaVGPUDriver(driver.DriverBase):
         spec = device_spec.load(CONF).check(function)
         # The type of one VF changes which types the other VFs can have.
         with self.lock(function.parent):
-            number = self._check_available(van, function, spec)
-            van.driver_data = {TYPE: str(number)}
+            number, preset = self._check_available(van, function, spec)
+            van.driver_data = {
+                TYPE: str(number),
+                **({PRESET: '1'} if preset else {}),
+            }
+            if preset:
+                pci_release.hold(handle.address)
             van.device = function.parent
             van.handle = objects.PCIHandle(
                 address=handle.address,
@@ -172,53 +195,75 @@ class NvidiaVGPUDriver(driver.DriverBase):
                 physical_network=handle.physical_network,
             )
             van.save()
-            self._privileged_set(van, number)
+            if preset:
+                log.about(LOG, van.instance_uuid, van.uuid).info(
+                    'VF %s has vGPU type %d already, and keeps it',
+                    handle.address,
+                    number,
+                )
+            else:
+                self._privileged_set(van, number)
 
     def _check_available(
         self,
         van: objects.VAN,
         function: pci.Function,
         spec: device_spec.Spec,
-    ) -> int:
+    ) -> tuple[int, bool]:
         """Check that a VAN can have a vGPU on a VF.
 
-        :returns: the id of the vGPU type that device_spec sets for it
+        :returns: the id of the vGPU type, and whether it is set already
         """
         from os_acc.privileged import device_users
 
+        address = function.address
+        card = vgpu.Card.read(pci.get(function.parent))
         allocation.check(
-            availability.vgpu_obstacles(
+            vgpu_availability.vgpu_obstacles(
                 function,
                 spec,
                 allocation.taker_of(self, van),
                 allocation.holders(self),
+                card,
             )
         )
-        address = function.address
         allocation.check_open(
             f'VF {address}',
             device_users.of_function(address, van.instance_uuid, False),
         )
-        number = vgpu.find_type(address, spec.vgpu_type or '')
-        if number is None:  # vgpu_obstacles() has just found it
-            raise exception.DeviceBusy(
-                device=f'VF {address}',
-                reason=f'it cannot have vGPU type {spec.vgpu_type} any more',
-            )
-        return number
+        now = card.current[address]
+        if now != vgpu.NONE:
+            return now, True
+        number = card.number_of(spec.vgpu_type or '')
+        assert number is not None  # vgpu_obstacles() has found it
+        return number, False
 
     def _set_again(self, van: objects.VAN) -> None:
-        """Set the same type on the same VF again after a reboot."""
-        address = allocation.address_of(van)
+        """Give the VAN the same type on the same VF again after a reboot."""
+        address, data = allocation.address_of(van), van.driver_data
+        number, preset = int(data[TYPE]), PRESET in data
+        # sriov-manage makes the VFs, and a service of the operator presets
+        # their types. Both may start after os-acc.
+        waiting.until(
+            lambda: _is_back(address, number if preset else None),
+            CONF.os_acc.device_timeout,
+            f'VF {address} to come back with its preset vGPU type {number}, '
+            'which os-acc does not set'
+            if preset
+            else f'VF {address} to come back with the file '
+            'nvidia/current_vgpu_type, which sriov-manage makes',
+            'pci',
+        )
+        if vgpu.current(address) == number:
+            return
         with self.lock(van.device or address):
-            number = int(van.driver_data[TYPE])
-            if vgpu.current(address) != number:
-                function = pci.get(address)
-                spec = dataclasses.replace(
-                    device_spec.load(CONF).held(function),
-                    vgpu_type=str(number),
-                )
-                self._check_available(van, function, spec)
+            function = pci.get(address)
+            spec = dataclasses.replace(
+                device_spec.load(CONF).held(function),
+                vgpu_type=str(number),
+            )
+            _, done = self._check_available(van, function, spec)
+            if not done:
                 self._privileged_set(van, number)
 
     def _privileged_set(self, van: objects.VAN, number: int) -> None:
@@ -234,11 +279,15 @@ class NvidiaVGPUDriver(driver.DriverBase):
         self, van: objects.VAN, request: objects.AcceleratorRequest
     ) -> None:
         reasons = []
-        for function, spec in self._functions():
-            name = spec.resource_class or resource_classes.VGPU
-            if name != request.resource_class or not set(
-                request.traits
-            ) <= set(self._traits(spec)):
+        # VFs with a preset type can be used for nothing else: take them first.
+        for function, spec in sorted(
+            self._offered(), key=lambda each: not vgpu.current(each[0].address)
+        ):
+            if vgpu_report.resource_class(
+                spec
+            ) != request.resource_class or not set(request.traits) <= set(
+                vgpu_report.traits(spec)
+            ):
                 continue
             try:
                 self._claim(van, objects.PCIHandle(address=function.address))
@@ -261,6 +310,9 @@ class NvidiaVGPUDriver(driver.DriverBase):
         conf, address = CONF.os_acc, allocation.address_of(van)
         if pci.find(address) is None:
             return
+        if PRESET in van.driver_data:
+            privileged.released_vgpu(address, conf.release_timeout)
+            return
         # Called even if the VF has no type: setting it may be under way.
         if not privileged.clear_vgpu_type(
             address,
@@ -274,3 +326,24 @@ class NvidiaVGPUDriver(driver.DriverBase):
                 address,
                 van.driver_data[TYPE],
             )
+
+
+def _is_back(address: str, number: int | None) -> bool:
+    """Whether a VF is there after a reboot.
+
+    :param number: the type that it must have; None: any, or none
+    """
+    there = pci.find(address)
+    now = vgpu.current(address) if there is not None else None
+    return now is not None and number in (now, None)
+
+
+def _vendor_file(address: str, name: str) -> str | None:
+    """Read a file of a VF that exists only in newer versions of the driver.
+
+    The driver answers ENXIO as long as the VF has no vGPU.
+    """
+    try:
+        return sysfs.read(f'{pci.folder(address)}/nvidia/{name}')
+    except OSError:
+        return None

@@ -20,6 +20,8 @@ from typing import Any
 
 if TYPE_CHECKING:
     from os_acc.objects.device import Device
+    from os_acc.objects.device import DeviceHandleInfo
+    from os_acc.objects.device import DeviceMdevTypeInfo
     from os_acc.objects.handle import AttachHandle
     from os_acc.objects.handle import DRCHandle
     from os_acc.objects.handle import MdevHandle
@@ -41,6 +43,8 @@ _MODULES = {
     'AttachHandle': 'handle',
     'DRCHandle': 'handle',
     'Device': 'device',
+    'DeviceHandleInfo': 'device',
+    'DeviceMdevTypeInfo': 'device',
     'HostDriverInfo': 'host_info',
     'HostHandleInfo': 'host_info',
     'HostInfo': 'host_info',
@@ -61,6 +65,8 @@ __all__ = [
     'AttachHandle',
     'DRCHandle',
     'Device',
+    'DeviceHandleInfo',
+    'DeviceMdevTypeInfo',
     'HostDriverInfo',
     'HostHandleInfo',
     'HostInfo',

@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""A device that discovery reports."""
+"""A device that discovery reports, its attach handles and its mdev types."""
 
 from __future__ import annotations
 
@@ -23,6 +23,24 @@ PROGRAMMING_SINGLE = 'single'
 PROGRAMMING_DYNAMIC = 'dynamic'
 
 
+#: The handle can be given to a guest now.
+FREE = 'free'
+#: A VAN or a guest has it, or has something that it cannot be separated from.
+USED = 'used'
+#: The host uses it, or uses another member of its IOMMU group.
+HOST = 'host'
+#: It does not exist, or no guest can get it as the host is set up.
+ABSENT = 'absent'
+#: It is kept back after its last use until an operator frees it.
+RESERVED = 'reserved'
+
+
+class HandleStateField(ovo_fields.AutoTypedField[str]):
+    AUTO_TYPE = ovo_fields.Enum(
+        valid_values=(FREE, USED, HOST, ABSENT, RESERVED)
+    )
+
+
 class ProgrammingField(ovo_fields.AutoTypedField[str]):
     AUTO_TYPE = ovo_fields.Enum(
         valid_values=(
@@ -34,11 +52,63 @@ class ProgrammingField(ovo_fields.AutoTypedField[str]):
 
 
 @base.VersionedObjectRegistry.register
-class Device(base.VersionedObject):
-    """An accelerator of this host, and how many attach handles it has."""
+class DeviceHandleInfo(base.VersionedObject):
+    """An attach handle of a device, and whether it can be given out now."""
 
     # Version 1.0: Initial version
     VERSION = '1.0'
+
+    fields = {
+        'handle': ovo_fields.ObjectField('AttachHandle', subclasses=True),
+        'state': HandleStateField(default=FREE),
+        # UUID of the VAN that has or requests the handle.
+        'holder': fields.UUIDField(nullable=True),
+        # Why the handle is not free: a clause such as 'it has 2 VFs'.
+        'reason': ovo_fields.StringField(nullable=True),
+        # The region of the device that the handle gives access to, a key of
+        # Device.functions. Empty: the device is programmed as a whole. None:
+        # it cannot be programmed.
+        'region': ovo_fields.StringField(nullable=True),
+    }
+
+
+@base.VersionedObjectRegistry.register
+class DeviceMdevTypeInfo(base.VersionedObject):
+    """A type of mediated devices that a device can make.
+
+    The types of a device share its capacity: making a mediated device of one
+    type lowers the numbers of the others.
+    """
+
+    # Version 1.0: Initial version
+    VERSION = '1.0'
+
+    fields = {
+        'name': fields.NameField(),
+        # The vendor's text for the type, such as 'NVIDIA A40-8Q'.
+        'label': ovo_fields.StringField(nullable=True),
+        # How many more of this type fit into the device.
+        'capacity': fields.CountField(),
+        # How many more of this type can be given out now.
+        'available': fields.CountField(),
+    }
+
+
+@base.VersionedObjectRegistry.register
+class Device(base.VersionedObject):
+    """An accelerator of this host, and the attach handles that it has.
+
+    The numbers of handles agree with the lists: handles_total is the number
+    of handles plus the largest capacity of an mdev type; handles_free is the
+    number of free handles plus the largest available number of an mdev type.
+    A driver that was written for version 1.0 leaves both lists empty.
+    """
+
+    # Version 1.0: Initial version
+    # Version 1.1: Added handles, mdev_types, functions
+    VERSION = '1.1'
+
+    ADDED_IN = {'handles': '1.1', 'mdev_types': '1.1', 'functions': '1.1'}
 
     fields = {
         'address': fields.DeviceAddressField(),
@@ -51,6 +121,25 @@ class Device(base.VersionedObject):
         'numa_node': ovo_fields.IntegerField(nullable=True),
         'handles_total': fields.CountField(),
         'handles_free': fields.CountField(),
+        'handles': ovo_fields.ListOfObjectsField(
+            'DeviceHandleInfo', default=[]
+        ),
+        'mdev_types': ovo_fields.ListOfObjectsField(
+            'DeviceMdevTypeInfo', default=[]
+        ),
         'programming': ProgrammingField(default=PROGRAMMING_NONE),
+        # The function that all regions have; None: none, or different ones.
         'function_id': fields.NameField(nullable=True),
+        # The function of each region. The key is empty for a device that is
+        # programmed as a whole. None: unknown, or none.
+        'functions': ovo_fields.DictOfNullableStringsField(default={}),
     }
+
+    def counted(self) -> tuple[int, int]:
+        """Count handles_total and handles_free from the two lists."""
+        free = sum(each.state == FREE for each in self.handles)
+        kinds = self.mdev_types
+        return (
+            len(self.handles) + max((k.capacity for k in kinds), default=0),
+            free + max((k.available for k in kinds), default=0),
+        )

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 from os_acc import exception
+from os_acc.devices import device_file
 from os_acc.devices import host_use
 from os_acc.devices import libvirt_domains
 from os_acc.devices import mdev
@@ -52,12 +53,12 @@ def find(
     # below its own has neither block devices nor device files, because
     # device_add() makes the folder first (drivers/base/core.c).
     if function.parts:
-        names = host_use.Snapshot.read().below(function.path)
-        files += [f'{sysfs.DEV}/{name}' for name in names]
-        files += [
-            f'{sysfs.DEV}/dri/{name}'
-            for name in sysfs.names(f'{function.path}/drm')
-        ]
+        blocks = host_use.Snapshot.read()
+        names = blocks.below(function.path)
+        for name in names:
+            path = f'{sysfs.DEV}/{name}'
+            if file := device_file.read(path, blocks.paths[name], 'b'):
+                files.append(file)
         files += open_files.device_files(function.path)
     files += vfio.device_nodes(function.path)
     if not shares:
@@ -85,7 +86,8 @@ def wait_until_closed(
     """Wait until no guest has a device open.
 
     QEMU may close the device's file seconds after it has reported the device
-    as removed.
+    as removed. A QEMU that was killed shows no open files any more while the
+    kernel still closes them.
 
     :param path: the device's folder in sysfs
     :param device: the device, for the error
@@ -93,10 +95,20 @@ def wait_until_closed(
     :raises DeviceBusy: if a guest still has it open
     """
     files = vfio.nodes(path)
+    if not files:
+        return
     users: list[str] = []
 
     def closed() -> bool:
-        users[:] = open_files.users_of(files) if files else []
+        held = [file for file in files if vfio.is_held(file)]
+        # While the kernel says so, one look for the process is enough: that
+        # look reads the open files of every process.
+        if not (users and held):
+            users[:] = open_files.users_of(files) or [
+                f'{file.path} is still open, although no process shows it: '
+                'its process is being killed, or the device is mapped'
+                for file in held
+            ]
         if users and shares and vfio_users.have_others_only(path):
             users.clear()
         return not users

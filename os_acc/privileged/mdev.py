@@ -233,3 +233,20 @@ def clear_vgpu_type(
             f'the vGPU type of VF {address} to be cleared',
         )
     return True
+
+
+@context.entry
+def released_vgpu(address: str, release_seconds: float) -> None:
+    """Wait until a vGPU's guest has closed its VF, then clean it.
+
+    The vGPU type stays set.
+
+    :raises DeviceBusy: if the guest still has it open
+    """
+    function = arguments.function(address)
+    with operation_lock.held(function.path, release_seconds):
+        device_users.wait_until_closed(
+            function.path, f'VF {address}', release_seconds
+        )
+        cleaning.run_command(address)
+    held.forget(held.PCI, address)

@@ -22,6 +22,7 @@ from os_acc.devices import operation_lock
 from os_acc.devices import pci
 from os_acc.devices import sriov
 from os_acc.devices import storage as storage_functions
+from os_acc.devices import vf_availability
 from os_acc.devices import vfio
 from os_acc.devices import waiting
 from os_acc.privileged import arguments
@@ -287,7 +288,7 @@ def create_vfs(pf: str, number: int, seconds: float) -> None:
                 raise exception.DeviceBusy(
                     device=f'PF {pf}', reason=f'it has {there} VFs'
                 )
-            for obstacle in availability.vfs_obstacles(
+            for obstacle in vf_availability.vfs_obstacles(
                 pci.get(pf), spec=offers.entry(function)
             ):
                 raise obstacle.error()
@@ -341,7 +342,7 @@ def _remove_vfs(pf: pci.Function) -> list[str]:
         record.vfs.delete(pf.address)
         held.forget(held.VFS, pf.address)
         return [f'somebody else has changed their number to {there}']
-    if users := availability.vf_users(pf):
+    if users := vf_availability.vf_users(pf):
         sriov.restore_autoprobe(pf.address, known.autoprobe)
         return users
     addresses = pf.vf_addresses

@@ -18,6 +18,7 @@ from os_acc.journal.programs import REGION
 from os_acc.journal.programs import WHOLE
 from os_acc.programming.contents import Wanted
 from os_acc.programming.contents import common_function
+from os_acc.programming.contents import functions
 from os_acc.programming.contents import show
 from os_acc.programming.slots import Slot
 from os_acc.programming.uses import undecide
@@ -28,6 +29,7 @@ __all__ = [
     'Slot',
     'Wanted',
     'common_function',
+    'functions',
     'show',
     'undecide',
 ]

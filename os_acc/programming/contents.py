@@ -204,6 +204,11 @@ def common_function(slots: Sequence[Contents]) -> str | None:
     return found.pop() if len(found) == 1 else None
 
 
+def functions(slots: Sequence[Contents]) -> dict[str, str | None]:
+    """Give the function of each slot of a device: Device.functions."""
+    return {slot.region: slot.inside().function_id for slot in slots}
+
+
 def show(slots: Sequence[Contents], programming: str) -> dict[str, Any]:
     """Describe all slots of a device, see DriverBase.show_device.
 

@@ -22,6 +22,7 @@ import time
 from typing import Any
 
 import lab_devices
+import live
 import pytest
 from summary import pytest_terminal_summary  # noqa: F401
 from summary import report  # noqa: F401
@@ -223,3 +224,33 @@ def held():
 def lab_state() -> pathlib.Path:
     """A folder on a disk that is kept over a reboot (see boot.py)."""
     return pathlib.Path('/lab/state')
+
+
+@pytest.fixture(scope='module')
+def libvirtd(tmp_path_factory):
+    started = live.Libvirtd(tmp_path_factory.mktemp('libvirt'))
+    yield started
+    started.stop()
+
+
+@pytest.fixture(scope='module')
+def guest(libvirtd):
+    """A running guest for all tests of this module."""
+    made = live.Guest(libvirtd)
+    made.start()
+    yield made
+    made.remove()
+
+
+@pytest.fixture
+def here(configured):
+    """Configure os-acc for live calls. The tests read libvirt by virsh."""
+    conf = configured
+    conf.set_override('release_timeout', 20.0, 'os_acc')
+    for name, value in {
+        'connection_uri': live.URI,
+        'detach_attempt_timeout': 15.0,
+        'detach_timeout': 60.0,
+    }.items():
+        conf.set_override(name, value, 'os_acc_libvirt')
+    return conf

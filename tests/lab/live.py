@@ -34,7 +34,6 @@ user = "root"
 group = "root"
 security_driver = "none"
 cgroup_controllers = []
-namespaces = []
 stdio_handler = "file"
 """
 

@@ -11,13 +11,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+import ctypes
 import fcntl
 import json
 import os
 import pathlib
 import signal
 import socket
+import stat
 import struct
+import subprocess
 import sys
 from typing import Any
 import uuid
@@ -162,6 +165,8 @@ _SET_CONTAINER, _GET_DEVICE_FD, _SET_IOMMU = (
     (ord(';') << 8) + 100 + number for number in (4, 6, 2)
 )
 _TYPE1 = 1
+# include/uapi/asm-generic/unistd.h
+_PIDFD_GETFD = 438
 
 
 class Holder:
@@ -189,6 +194,81 @@ class Holder:
     def end(self) -> None:
         os.kill(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
+
+
+# sched.h
+_CLONE_NEWNS = 0x00020000
+
+
+class Contained(Holder):
+    """A process with a /dev of its own, as a container and libvirt's QEMU.
+
+    :param name: the name that the device has there
+    :param unlink: whether to unlink it, as libvirt does at a detach
+    """
+
+    def __init__(self, path: str, name: str, unlink: bool) -> None:
+        self.name, self.unlink = name, unlink
+        super().__init__(path)
+
+    def hold(self, path: str) -> None:
+        number = os.stat(path).st_rdev
+        if ctypes.CDLL(None).unshare(_CLONE_NEWNS):
+            raise OSError('unshare failed')
+        for command in (
+            ['mount', '--make-rprivate', '/'],
+            ['mount', '-t', 'tmpfs', '-o', 'mode=755', 'container', '/mnt'],
+        ):
+            subprocess.run(command, check=True, timeout=60)
+        there = f'/mnt/{self.name}'
+        os.mknod(there, stat.S_IFCHR | 0o600, number)
+        os.open(there, os.O_RDWR)
+        if self.unlink:
+            os.unlink(there)
+
+
+class Posted(Holder):
+    """A process whose open file is on its way through a socket.
+
+    Its /proc/PID/fd does not show the file, as that of a process that is being
+    killed.
+    """
+
+    def hold(self, path: str) -> None:
+        self.ends = socket.socketpair()
+        fd = os.open(path, os.O_RDWR)
+        socket.send_fds(self.ends[0], [b'.'], [fd])
+        os.close(fd)
+
+
+class Thief(Holder):
+    """A process that has the open file of another process: pidfd_getfd(2).
+
+    It delays the closing of the file as a slow QEMU does.
+
+    :param pid: the other process
+    """
+
+    def __init__(self, path: str, pid: int) -> None:
+        self.victim = pid
+        super().__init__(path)
+
+    def hold(self, path: str) -> None:
+        number = os.stat(path).st_rdev
+        (there,) = (
+            int(fd)
+            for fd in os.listdir(f'/proc/{self.victim}/fd')
+            if os.stat(f'/proc/{self.victim}/fd/{fd}').st_rdev == number
+        )
+        victim = os.pidfd_open(self.victim)
+        fd = ctypes.CDLL(None).syscall(_PIDFD_GETFD, victim, there, 0)
+        if fd < 0:
+            raise OSError('pidfd_getfd failed')
+
+    def links(self) -> list[str]:
+        """What /proc shows of its open files."""
+        folder = f'/proc/{self.pid}/fd'
+        return [os.readlink(f'{folder}/{fd}') for fd in os.listdir(folder)]
 
 
 class Guest(Holder):

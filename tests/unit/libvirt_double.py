@@ -37,6 +37,10 @@ VIR_FROM_REMOTE = 13
 VIR_DOMAIN_AFFECT_LIVE = 1
 VIR_DOMAIN_AFFECT_CONFIG = 2
 VIR_DOMAIN_XML_INACTIVE = 2
+VIR_DOMAIN_RUNNING = 1
+VIR_DOMAIN_PAUSED = 3
+VIR_DOMAIN_SHUTOFF = 5
+VIR_DOMAIN_PMSUSPENDED = 7
 VIR_DOMAIN_EVENT_ID_DEVICE_REMOVED = 15
 VIR_DOMAIN_EVENT_ID_DEVICE_REMOVAL_FAILED = 22
 
@@ -173,6 +177,7 @@ class Domain:
     ) -> None:
         self.daemon, self.uuid, self._name = daemon, uuid, name
         self.active, self.persistent = active, persistent
+        self.paused = False
         self.live: list[etree._Element] = []
         self.config: list[etree._Element] = []
         self.connection: Connection | None = None
@@ -191,6 +196,11 @@ class Domain:
 
     def name(self) -> str:
         return self._name
+
+    def state(self) -> list[int]:
+        if not self.active:
+            return [VIR_DOMAIN_SHUTOFF, 0]
+        return [VIR_DOMAIN_PAUSED if self.paused else VIR_DOMAIN_RUNNING, 0]
 
     def XMLDesc(self, flags: int) -> str:
         root = etree.Element('domain')
@@ -301,6 +311,118 @@ class Domain:
         assert self.connection is not None
         name = element.find('alias').get('name')
         self.connection.tell(self, event, name)
+
+
+class Clock:
+    """Replaces the modules time and threading in the module under test.
+
+    Time passes only while somebody waits.
+    """
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._acts: list[tuple[float, Callable[[], None]]] = []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def after(self, seconds: float, act: Callable[[], None]) -> None:
+        """Do something when that time has passed."""
+        self._acts.append((self.now + seconds, act))
+        self._acts.sort(key=lambda each: each[0])
+
+    def sleep(self, seconds: float) -> None:
+        self.wait_for(lambda: False, seconds)
+
+    def wait_for(self, check: Callable[[], bool], seconds: float) -> bool:
+        end = self.now + seconds
+        while not check() and self._acts and self._acts[0][0] <= end:
+            self.now, act = self._acts.pop(0)
+            act()
+        if check():
+            return True
+        self.now = end
+        return False
+
+    def Event(self) -> ClockEvent:
+        return ClockEvent(self)
+
+
+class ClockEvent:
+    def __init__(self, clock: Clock) -> None:
+        self._clock, self._is_set = clock, False
+
+    def set(self) -> None:
+        self._is_set = True
+
+    def wait(self, timeout: float) -> bool:
+        return self._clock.wait_for(lambda: self._is_set, timeout)
+
+
+class PcieSlot:
+    """A slot of PCIe hot-plug: what QEMU and Linux's pciehp do on requests.
+
+    See hw/pci/pcie.c and qmp_device_del() in QEMU, and pciehp_ctrl.c in
+    Linux.
+
+    :param version: of QEMU
+    :param blink: how many seconds the indicator blinks before the guest
+        releases the device: 5 if the guest is not slow
+    :ivar requests: when QEMU has accepted a request
+    """
+
+    def __init__(
+        self, clock: Clock, version: tuple[int, int], blink: float = 5.0
+    ) -> None:
+        self.clock, self.version, self.blink = clock, version, blink
+        self.requests: list[float] = []
+        self._asked_until: float | None = None
+        self._blinking: object = None
+
+    def blink_for(self, seconds: float) -> None:
+        """The guest powers a new device on."""
+        mine = self._blinking = object()
+        self.clock.after(seconds, lambda: self._end(mine, lambda: None))
+
+    def ask(self, domain: Domain, element: etree._Element) -> None:
+        """Act on device_del."""
+        now = self.clock.now
+        if self.version >= (5, 0) and (
+            self._asked_until is not None and now < self._asked_until
+        ):
+            self._refuse('Device ua is already in the process of unplug')
+        if self.version >= (6, 2):
+            if self._blinking:
+                self._refuse(
+                    'Hot-unplug failed: guest is busy (power indicator '
+                    'blinking)'
+                )
+            self._asked_until = now + 5
+        else:
+            self._asked_until = float('inf')
+        self.requests.append(now)
+        if self._blinking:
+            # The attention button, pressed again: the guest cancels.
+            self._blinking = None
+            return
+        mine = self._blinking = object()
+        self.clock.after(
+            self.blink,
+            lambda: self._end(mine, lambda: domain.let_go(element)),
+        )
+
+    def _end(self, mine: object, act: Callable[[], None]) -> None:
+        if self._blinking is mine:
+            self._blinking = None
+            act()
+
+    @staticmethod
+    def _refuse(text: str) -> None:
+        raise libvirtError(
+            "internal error: unable to execute QEMU command 'device_del': "
+            + text,
+            VIR_ERR_INTERNAL_ERROR,
+        )
 
 
 class Module:

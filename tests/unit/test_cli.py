@@ -408,7 +408,7 @@ def test_device_list(run, config):
         'Handles free': 4,
         'Programming': 'none',
         'Function id': None,
-        'Reserved': [],
+        'Not free': {},
     }
     assert (fpga['Address'], fpga['Programming']) == ('fpga0', 'single')
     table = run.fine(*arguments, 'device', 'list').out
@@ -429,6 +429,23 @@ def test_device_list_shows_what_is_free(run, config):
     os_acc.CONF.clear_override('devices', 'os_acc_fake')
     (nic,) = run.fine(*arguments, 'device', 'list', '-f', 'json').json
     assert (nic['Handles free'], nic['Handles total']) == (3, 4)
+    assert nic['Not free'] == {'used': 1}
+    assert '1 used' in run.fine(*arguments, 'device', 'list').out
+    shown = run.fine(*arguments, 'device', 'show', 'nic0', '-f', 'json').json
+    (taken,) = (each for each in shown['Handles'] if each['state'] == 'used')
+    assert taken == {
+        'handle': 'pci/ffff:00:00.0',
+        'state': 'used',
+        'holder': VANS[0],
+        'reason': f'instance {OTHER} has it',
+        'region': None,
+    }
+    table = run.fine(*arguments, 'device', 'show', 'nic0').out
+    assert 'pci/ffff:00:00.1: free' in table
+    assert (
+        f'pci/ffff:00:00.0: used, instance {OTHER} has it (VAN {VANS[0]})'
+        in table
+    )
 
 
 def test_device_list_where_a_driver_fails(run, config):

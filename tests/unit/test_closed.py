@@ -50,8 +50,8 @@ def here(kernel):
 
 def vgpus(kernel) -> None:
     """Add a card with a VF that can have a vGPU."""
-    kernel.add_function('0000:41:00.0', '10de:2235', 0x030200, 'nvidia')
-    kernel.add_function(
+    pf = kernel.add_function('0000:41:00.0', '10de:2235', 0x030200, 'nvidia')
+    vf = kernel.add_function(
         VF,
         '10de:2235',
         0x030200,
@@ -63,6 +63,7 @@ def vgpus(kernel) -> None:
         },
     )
     kernel._bind(VF, 'nvidia')
+    (pf / 'virtfn0').symlink_to(vf)
 
 
 def cause(*requests) -> Exception:
@@ -312,6 +313,9 @@ def test_a_plugged_function_comes_back_after_a_reboot(
 
 @pytest.mark.parametrize('how', HOW)
 def test_a_function_is_released_after_a_reboot_without_recovery(here, how):
+    function = here.pci / 'devices' / devices.NIC
+    for name, text in {'reset': '', 'reset_method': 'flr\n'}.items():
+        (function / name).write_text(text)
     before = here.snapshot()
     devices.spec({'address': devices.NIC})
     instance = devices.instance()

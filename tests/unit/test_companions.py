@@ -179,7 +179,7 @@ def test_one_that_a_program_has_open(here):
     (path / 'sound/card0/pcmC0D3p/uevent').write_text('DEVNAME=snd/pcmC0D3p\n')
     (here.sys / 'dev/char').mkdir(parents=True)
     (here.sys / 'dev/char/116:2').symlink_to(path / 'sound/card0/pcmC0D3p')
-    pid = here.hold(here.root / 'dev/snd/pcmC0D3p', 'pipewire')
+    pid = here.hold(here.root / 'dev/snd/pcmC0D3p', 'pipewire', 'c 116:2')
     err = cause(devices.pci(GPU))
     assert isinstance(err, exception.DeviceBusy)
     assert f'process {pid} (pipewire)' in str(err)

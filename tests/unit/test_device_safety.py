@@ -278,7 +278,7 @@ def test_a_program_that_drives_it(here):
     (path / 'uio/uio0/uevent').write_text('MAJOR=243\nDEVNAME=uio0\n')
     (here.sys / 'dev/char').mkdir(parents=True)
     (here.sys / 'dev/char/243:0').symlink_to(path / 'uio/uio0')
-    pid = here.hold(here.root / 'dev/uio0', 'spdk_tgt')
+    pid = here.hold(here.root / 'dev/uio0', 'spdk_tgt', 'c 243:0')
     err = refused(devices.pci('0000:72:00.0'))
     assert f'process {pid} (spdk_tgt)' in str(err)
 
@@ -493,7 +493,7 @@ def test_a_driver_that_has_not_let_go(here):
     (path / 'uio/uio0/uevent').write_text('MAJOR=243\nDEVNAME=uio0\n')
     (here.sys / 'dev/char').mkdir(parents=True)
     (here.sys / 'dev/char/243:0').symlink_to(path / 'uio/uio0')
-    here.hold(here.root / 'dev/uio0', 'spdk_tgt')
+    here.hold(here.root / 'dev/uio0', 'spdk_tgt', 'c 243:0')
     (path / 'driver').unlink()
     assert 'spdk_tgt' in str(refused(devices.pci('0000:72:00.0')))
 

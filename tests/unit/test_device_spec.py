@@ -118,7 +118,7 @@ def test_a_denied_pf_by_its_ids(here):
     here._set_numvfs(devices.PF, 2)
     for address in devices.VFS[:2]:
         path = here.pci / 'devices' / address / 'modalias'
-        path.write_text(path.read_text().replace('d000037C8', 'd000037C9'))
+        path.write_text(path.read_text().replace('d00004940', 'd000037C9'))
     found = named(
         {'address': devices.PF}, {'product_id': '4940', 'deny': True}
     )
@@ -322,7 +322,7 @@ def test_keys_about_vfs_name_the_vfs_of_a_pf(here):
     vfs = set(devices.VFS[:2])
     for address in vfs:
         path = here.pci / 'devices' / address / 'modalias'
-        path.write_text(path.read_text().replace('d000037C8', 'd000037C9'))
+        path.write_text(path.read_text().replace('d00004940', 'd000037C9'))
     ids = {'vendor_id': '8086', 'product_id': '4940'}
     assert named(ids) == {devices.PF}
     assert named({**ids, 'num_vfs': 2}) == {devices.PF, *vfs}

@@ -308,6 +308,13 @@ def test_devices_are_discovered_on_demand(fake):
         traits=['CUSTOM_FAKE_DEVICE'],
         handles_total=4,
         handles_free=4,
+        handles=[
+            objects.DeviceHandleInfo(
+                handle=objects.PCIHandle(address=f'ffff:00:00.{number}'),
+                state='free',
+            )
+            for number in range(4)
+        ],
         programming='none',
         function_id=None,
     )
@@ -316,10 +323,18 @@ def test_devices_are_discovered_on_demand(fake):
         '0001',
     )
     assert fpga.programming == 'dynamic'
-    instance, _ = fake.plug(2, function_id='aes')
+    instance, vans = fake.plug(2, function_id='aes')
     _, fpga = os_acc.get_devices()
     assert (fpga.handles_free, fpga.handles_total) == (1, 3)
     assert fpga.function_id == 'aes'
+    assert [each.region for each in fpga.handles] == ['0', '1', '2']
+    by_holder = {each.holder: each for each in fpga.handles}
+    for van in vans:
+        info = by_holder[van.uuid]
+        assert (info.handle, info.state) == (van.handle, 'used')
+        assert fpga.functions[info.region] == 'aes'
+    assert by_holder[None].state == 'free'
+    assert fpga.functions[by_holder[None].region] is None
     os_acc.unplug(instance)
     assert [d.handles_free for d in os_acc.get_devices()] == [4, 3]
 

@@ -389,6 +389,127 @@ def test_not_now(plugin, daemon, van, plugged, err, monkeypatch):
     assert len(plugged.live) == 1
 
 
+# --- a slow guest, on a clock of its own
+
+
+@pytest.fixture
+def clock(plugin, monkeypatch):
+    """A clock for the detach, and the default options."""
+    for name in ('attempts', 'attempt_timeout', 'timeout'):
+        os_acc.CONF.clear_override(f'detach_{name}', 'os_acc_libvirt')
+    made = double.Clock()
+    monkeypatch.setattr(detach, 'time', made)
+    monkeypatch.setattr(detach, 'threading', made)
+    return made
+
+
+@pytest.fixture
+def answer(daemon, plugged):
+    """A function: each request to detach from the guest calls another."""
+
+    def do(act):
+        daemon.script['detach'] = [config_first, *([act] * 1000)]
+
+    return do
+
+
+QEMU = [(4, 2), (5, 2), (7, 2)]
+
+
+@pytest.mark.parametrize('version', QEMU)
+@pytest.mark.parametrize('slowness', [1, 3, 5, 6, 8, 10, 16, 20])
+def test_a_guest_slower_than_its_clock(
+    plugin, van, plugged, clock, answer, version, slowness
+):
+    slot = double.PcieSlot(clock, version, 5.0 * slowness)
+    answer(slot.ask)
+    plugin.unplug(van, INSTANCE, True)
+    assert plugged.live == []
+    assert clock.now <= 160
+    if version >= (5, 0) or slowness < 4:
+        # Nobody has disturbed it.
+        assert slot.requests == [0]
+        assert clock.now <= 5 * slowness + 2
+
+
+@pytest.mark.parametrize('version', QEMU)
+def test_a_guest_that_is_too_slow(plugin, van, clock, answer, version):
+    slot = double.PcieSlot(clock, version, 1000)
+    answer(slot.ask)
+    with pytest.raises(exception.Timeout) as err:
+        plugin.unplug(van, INSTANCE, True)
+    assert 159 <= clock.now <= 161
+    assert 'still has the device after' in str(err.value)
+    assert 'Wait and unplug again' in str(err.value)
+    if version >= (6, 2):
+        assert 'is still working on a request' in str(err.value)
+
+
+def test_a_guest_that_never_answers(plugin, van, plugged, clock, answer):
+    times = []
+    answer(lambda *_: times.append(clock.now))
+    with pytest.raises(exception.Timeout) as err:
+        plugin.unplug(van, INSTANCE, True)
+    assert times == [0, 20, 60]
+    assert clock.now == 160
+    text = str(err.value)
+    assert text.startswith(f'Waited 160 s for guest {UUID} to release VAN')
+    for part in (
+        'it still has the device after 3 attempts: it has the request, but '
+        'has not answered. Wait and unplug again.',
+        'acpiphp or pciehp',
+        'shut it down',
+    ):
+        assert part in text
+    assert len(plugged.live) == 1
+
+
+def test_a_paused_guest(plugin, van, plugged, clock, answer):
+    plugged.paused = True
+    answer(lambda *_: None)
+    with pytest.raises(
+        exception.Timeout, match=r'it is paused\. Resume it and unplug again'
+    ):
+        plugin.unplug(van, INSTANCE, True)
+
+
+def test_a_guest_that_always_refuses(plugin, van, plugged, clock, answer):
+    times = []
+
+    def refuse(domain, element):
+        times.append(clock.now)
+        domain.refuse(element)
+
+    answer(refuse)
+    with pytest.raises(
+        exception.Timeout, match=r'8 attempts: it refused\. Unplug again later'
+    ):
+        plugin.unplug(van, INSTANCE, True)
+    assert times == [0, 1, 3, 7, 15, 31, 63, 127]
+
+
+def test_a_device_that_the_guest_is_powering_on(
+    plugin, van, plugged, clock, answer
+):
+    """QEMU passes the request on only after that."""
+    slot = double.PcieSlot(clock, (7, 2))
+    slot.blink_for(7)
+    answer(slot.ask)
+    plugin.unplug(van, INSTANCE, True)
+    assert slot.requests == [7]
+    assert clock.now <= 15
+
+
+def test_the_options_of_the_operator(plugin, van, clock, answer):
+    conf = os_acc.CONF
+    conf.set_override('detach_attempts', 2, 'os_acc_libvirt')
+    conf.set_override('detach_attempt_timeout', 10, 'os_acc_libvirt')
+    answer(lambda *_: None)
+    with pytest.raises(exception.Timeout, match='2 attempts'):
+        plugin.unplug(van, INSTANCE, True)
+    assert clock.now == 30
+
+
 def test_libvirtd_goes_away_in_the_detach(plugin, daemon, van, plugged):
     def gone(domain, element):
         domain.later(0.2, domain.let_go)(domain, element)

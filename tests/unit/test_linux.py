@@ -23,6 +23,7 @@ import pytest
 
 import os_acc
 from os_acc import exception
+from os_acc.devices import device_file
 from os_acc.devices import libvirt_domains
 from os_acc.devices import modules
 from os_acc.devices import open_files
@@ -34,6 +35,7 @@ from os_acc.devices import sysfs
 from os_acc.devices import vfio
 from os_acc.devices import waiting
 from os_acc.privileged import context
+from os_acc.privileged import device_users
 
 
 @pytest.fixture
@@ -218,15 +220,167 @@ def test_a_module_that_is_no_name(here):
 # --- who has what
 
 
-def test_a_device_under_another_name(here):
-    """A file of a device that was made by hand: the number counts."""
-    pid = here.hold('/dev/zero', 'odd')
-    (here.root / f'proc/{pid}/root').symlink_to('/')
-    (here.root / f'proc/{pid}/fd/7').unlink()
-    (here.root / f'proc/{pid}/fd/7').symlink_to('/dev/fd0')
-    assert open_files.users_of(['/dev/fd0'])
-    other = here.hold('/dev/null')
-    assert not any(str(other) in text for text in open_files.users_of(['/x']))
+GROUP = device_file.DeviceFile(
+    '/dev/vfio/12', device_file.Number('c', 244, 12)
+)
+
+
+@pytest.mark.parametrize(
+    'link',
+    ['/dev/vfio/12', '/dev/vfio/12 (deleted)', '/dev/gpu0', '/dev/null'],
+)
+def test_the_number_of_an_open_device_counts(here, link):
+    pid = here.hold(link, 'qemu-system-x86', 'c 244:12')
+    assert open_files.users_of([GROUP]) == [
+        f'process {pid} (qemu-system-x86) has /dev/vfio/12 open'
+    ]
+
+
+@pytest.mark.parametrize(
+    'path, number',
+    [
+        ('/dev/vfio/13', 'c 244:13'),
+        ('/dev/loop12', 'b 244:12'),
+        # A file of another /dev that merely has the name.
+        ('/dev/vfio/12', 'c 1:3'),
+        ('/dev/vfio/12', ''),
+    ],
+)
+def test_another_open_device(here, path, number):
+    here.hold(path, number=number)
+    assert open_files.users_of([GROUP]) == []
+
+
+def test_what_is_in_no_file_system_is_not_examined(here, monkeypatch):
+    """A stat() of it could not tell more."""
+    here.hold('anon_inode:[vfio-device]', number='c 244:12')
+    assert open_files.users_of([GROUP]) == []
+
+
+def test_the_numbers_of_files(tmp_path):
+    """See tests/functional/test_open_files.py for open files."""
+    assert device_file.number_of('/dev/null') == ('c', 1, 3)
+    assert device_file.number_of(str(tmp_path)) is None
+    assert device_file.number_of(str(tmp_path / 'missing')) is None
+
+
+def test_the_files_of_vfio(here):
+    path = here.add_function('0000:72:00.0', '1d0f:f010', 0x120000, 'vfio-pci')
+    group = here.node('0000:72:00.0')
+    (path / 'vfio-dev/vfio7').mkdir(parents=True)
+    # Linux 6.1 has the folder, but not its file dev: no device file.
+    assert [file.path for file in vfio.nodes(str(path))] == [group]
+    (path / 'vfio-dev/vfio7/dev').write_text('511:7\n')
+    own = device_file.DeviceFile(
+        f'{sysfs.DEV}/vfio/devices/vfio7', device_file.Number('c', 511, 7)
+    )
+    assert own in vfio.nodes(str(path))
+
+
+def test_a_gpu_of_nvidia(here):
+    here.write_file(
+        f'proc/driver/nvidia/gpus/{devices.GPU}/information',
+        'Model: 	 NVIDIA A16\nDevice Minor: 	 3\n',
+    )
+    (file,) = open_files.nvidia_files(devices.GPU)
+    assert (file.path, file.number) == (
+        f'{sysfs.DEV}/nvidia3',
+        ('c', 195, 3),
+    )
+
+
+def test_a_block_device_of_the_function(here):
+    pid = here.hold('/mnt/disk', 'dd', 'b 259:0')
+    (text,) = device_users.of_function(
+        devices.DISK, devices.instance().uuid, False
+    )
+    assert text == f'process {pid} (dd) has {sysfs.DEV}/nvme0n1 open'
+
+
+# --- a guest that is slow to close, or is killed
+
+
+@pytest.fixture
+def bound(here):
+    here._bind(devices.GPU, 'vfio-pci')
+    return f'{sysfs.SYS}/bus/pci/devices/{devices.GPU}'
+
+
+def busy(monkeypatch, node, times):
+    """The kernel answers EBUSY to an open of a group, so many times."""
+    opened = os.open
+    left = [times]
+
+    def fail(path, *args, **kwargs):
+        if path == node and left[0]:
+            left[0] -= 1
+            raise OSError(errno.EBUSY, 'Device or resource busy')
+        return opened(path, *args, **kwargs)
+
+    monkeypatch.setattr(os, 'open', fail)
+    return left
+
+
+def test_libvirt_has_deleted_the_file(here, bound):
+    node = here.node(devices.GPU)
+    pid = here.hold(node, 'qemu-system-x86', link=f'{node} (deleted)')
+    with pytest.raises(exception.DeviceBusy) as err:
+        device_users.wait_until_closed(bound, 'PCI function X', 0.1)
+    assert str(err.value).endswith(
+        f'process {pid} (qemu-system-x86) has {node} open'
+    )
+    here.end(pid)
+    device_users.wait_until_closed(bound, 'PCI function X', 0.1)
+
+
+def test_a_group_that_is_open_without_a_process(here, bound, monkeypatch):
+    """A killed QEMU, whose /proc/PID/fd is empty, unmaps its memory."""
+    node = here.node(devices.GPU)
+    left = busy(monkeypatch, node, 1000)
+    with pytest.raises(exception.DeviceBusy) as err:
+        device_users.wait_until_closed(bound, 'PCI function X', 0.1)
+    assert f'{node} is still open, although no process' in str(err.value)
+    left[0] = 20
+    device_users.wait_until_closed(bound, 'PCI function X', 20)
+    assert left[0] == 0
+
+
+def test_two_that_look_at_a_group_at_once(here, bound, monkeypatch):
+    """Another process of os-acc has it open for a moment."""
+    busy(monkeypatch, here.node(devices.GPU), 1)
+    device_users.wait_until_closed(bound, 'PCI function X', 0)
+
+
+def test_the_processes_are_read_once_while_the_group_is_open(
+    here, bound, monkeypatch
+):
+    node = here.node(devices.GPU)
+    here.hold(node)
+    busy(monkeypatch, node, 1000)
+    looks = []
+    users_of = open_files.users_of
+
+    def count(files):
+        looks.append(files)
+        return users_of(files)
+
+    monkeypatch.setattr(open_files, 'users_of', count)
+    with pytest.raises(exception.DeviceBusy, match='qemu'):
+        device_users.wait_until_closed(bound, 'PCI function X', 0.3)
+    assert len(looks) == 1
+
+
+def test_a_group_that_may_not_be_opened(here, bound, monkeypatch):
+    """In no-IOMMU mode the daemon lacks a capability: the processes tell."""
+    opened = os.open
+
+    def fail(path, *args, **kwargs):
+        if path == here.node(devices.GPU):
+            raise PermissionError(errno.EPERM, 'Operation not permitted')
+        return opened(path, *args, **kwargs)
+
+    monkeypatch.setattr(os, 'open', fail)
+    device_users.wait_until_closed(bound, 'PCI function X', 0)
 
 
 def test_processes_that_are_not_ours_to_see(here, monkeypatch):
@@ -240,7 +394,7 @@ def test_processes_that_are_not_ours_to_see(here, monkeypatch):
 
     monkeypatch.setattr(os, 'listdir', fail)
     with pytest.raises(exception.PrivilegeError, match='CAP_SYS_PTRACE'):
-        open_files.users_of(['/dev/vfio/1'])
+        open_files.users_of([GROUP])
 
 
 def test_a_domain_that_cannot_be_read(here):

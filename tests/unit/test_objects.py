@@ -40,7 +40,9 @@ HASHES = {
     'AcceleratorRequest': '1.1-008a0603260589a41b8a4475f46767e8',
     'AttachHandle': '1.0-77509ea1ea0dd750d5864b9bd87d3f9d',
     'DRCHandle': '1.0-092324c3a52c85ac402d7a733cc6f491',
-    'Device': '1.0-87be7be1086d17c017b938f0e5c78d89',
+    'Device': '1.1-a519a267ac7451bfd16b154eb1fec370',
+    'DeviceHandleInfo': '1.0-74327ccb946771caa5bea18d204ac9f8',
+    'DeviceMdevTypeInfo': '1.0-a380928827220397eaa90c3471eaebd0',
     'HostDriverInfo': '1.0-ed828bd30f147bbec31150633dcaf645',
     'HostHandleInfo': '1.0-12bc2ca05231f271eefb1e1e1ecf50f4',
     'HostInfo': '1.0-34333a904f14ce93d59c1db3af3355ed',
@@ -63,10 +65,12 @@ FIELDS = {
     'AttachHandle': '',
     'DRCHandle': 'bus_grp_required drc_index drc_name',
     'Device': (
-        'address driver function_id handles_free handles_total '
-        'numa_node product_id programming resource_class traits '
-        'vendor_id'
+        'address driver function_id functions handles handles_free '
+        'handles_total mdev_types numa_node product_id programming '
+        'resource_class traits vendor_id'
     ),
+    'DeviceHandleInfo': 'handle holder reason region state',
+    'DeviceMdevTypeInfo': 'available capacity label name',
     'HostDriverInfo': 'driver_name handle_info',
     'HostHandleInfo': 'handle_object_name max_version min_version',
     'HostInfo': 'driver_info load_errors plugin_info',
@@ -645,6 +649,8 @@ class TestVersions:
         )
         programming = objects.Device.fields['programming'].get_schema()
         assert ' '.join(programming['enum']) == 'none single dynamic'
+        state = objects.DeviceHandleInfo.fields['state'].get_schema()
+        assert ' '.join(state['enum']) == 'free used host absent reserved'
 
     def test_all_of_ours_are_pinned(self):
         registered = base.VersionedObjectRegistry.obj_classes()
@@ -917,3 +923,57 @@ class TestCompatibility:
 
     def test_nothing_of_this_is_left(self):
         assert base.VersionedObjectRegistry.obj_classes() == classes()
+
+
+class TestDeviceHandles:
+    def device(self):
+        return objects.Device(
+            address='0000:3b:00.0',
+            driver='pci',
+            handles_total=3,
+            handles_free=2,
+            handles=[
+                objects.DeviceHandleInfo(
+                    handle=objects.PCIHandle(address='0000:3b:00.1'),
+                    state='used',
+                    holder=UUID,
+                    reason='instance x has it',
+                    region='0',
+                )
+            ],
+            mdev_types=[
+                objects.DeviceMdevTypeInfo(
+                    name='mtty-1', label='one', capacity=2, available=2
+                )
+            ],
+            functions={'0': None, '1': 'aes'},
+        )
+
+    def test_round_trip(self):
+        device = self.device()
+        assert round_trip(device) == device
+        assert device.counted() == (3, 2)
+
+    def test_to_a_reader_of_1_0(self):
+        primitive = self.device().obj_to_primitive('1.0')
+        data = primitive['versioned_object.data']
+        assert not {'handles', 'mdev_types', 'functions'} & set(data)
+        assert (data['handles_total'], data['handles_free']) == (3, 2)
+
+    def test_from_a_writer_of_1_0(self):
+        primitive = self.device().obj_to_primitive('1.0')
+        device = objects.Device.obj_from_primitive(primitive)
+        assert (device.handles, device.mdev_types) == ([], [])
+        assert (device.functions, device.handles_free) == ({}, 2)
+
+    def test_an_unknown_state(self):
+        with pytest.raises(ValueError, match='lost'):
+            objects.DeviceHandleInfo(state='lost')
+
+    def test_of_canonical_values(self):
+        """The same as the checked constructor, but without its checks."""
+        made = objects.PCIHandle.of_canonical(address='0000:3b:00.1')
+        assert made == objects.PCIHandle(address='0000:3b:00.1')
+        assert round_trip(made) == made
+        assert made.obj_what_changed() == {'address'}
+        assert made.managed is None

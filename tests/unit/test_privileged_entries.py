@@ -47,7 +47,11 @@ def calls() -> set[tuple[str, str]]:
     return found
 
 
-CALLS = sorted(calls())
+# These run in the process of the caller: the first starts the daemon, and the
+# second is for os-acc device deny, which runs as root.
+NOT_REMOTE = {('context', 'start_in_background'), ('held', 'forget')}
+
+CALLS = sorted(calls() - NOT_REMOTE)
 
 
 def test_there_are_calls():

@@ -387,8 +387,8 @@ class TestOneTimeUse:
             os_acc.plug(devices.instance(), [devices.wanted('PGPU')])
         assert 'it is reserved' in str(caught.value)
         result = run('device', 'list', '-f', 'json')
-        rows = {row['Address']: row['Reserved'] for row in result.json}
-        assert rows[devices.GPU] == [devices.GPU]
+        rows = {row['Address']: row['Not free'] for row in result.json}
+        assert rows[devices.GPU] == {'reserved': 1}
         result = run('device', 'free', devices.GPU)
         assert result.code == 0, result.err
         assert 'it is not reserved any more' in result.out
@@ -424,8 +424,11 @@ class TestOneTimeUse:
         )
         os_acc.unplug(plug(devices.VFS[0]))
         result = run('device', 'list', '-f', 'json')
-        rows = {row['Address']: row['Reserved'] for row in result.json}
-        assert rows[devices.PF] == [devices.VFS[0]]
+        rows = {row['Address']: row['Not free'] for row in result.json}
+        assert rows[devices.PF] == {'reserved': 1}
+        shown = run('device', 'show', devices.PF, '-f', 'json').json
+        states = {each['handle']: each['state'] for each in shown['Handles']}
+        assert states[f'pci/{devices.VFS[0]}'] == 'reserved'
         os_acc.unplug(plug(devices.VFS[1]))
         assert run('device', 'free', devices.VFS[0]).code == 0
         os_acc.unplug(plug(devices.VFS[0]))

@@ -6,12 +6,32 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""Detaches a hostdev from a domain and waits until the guest releases it."""
+"""Detaches a hostdev from a domain and waits until the guest releases it.
+
+What a second request does while the guest still works on the first one, as
+hw/pci/pcie.c, hw/acpi/pcihp.c and qmp_device_del() in QEMU have it:
+
+* PCIe hot-plug (pciehp in Linux). The guest's indicator blinks for five
+  seconds of the guest's time before the guest powers the slot off. Before QEMU
+  5.0, a second request in this time cancels the first. From 5.0 on, QEMU
+  answers "already in the process of unplug"; before 6.2 it does so until the
+  guest has answered. From 6.2 on, it does so for five seconds, and after that
+  answers "guest is busy (power indicator blinking)" as long as the indicator
+  blinks. It also blinks while the guest powers a new device on.
+* ACPI hot-plug (acpiphp in Linux), the default of q35 since QEMU 6.1. The
+  guest has no such delay, and a further request does no harm. QEMU 6.2 to 8.0
+  answers "already in the process of unplug" until the guest has answered; its
+  stable updates and all other versions pass the request on again.
+
+Under load a guest can take many times longer than its five seconds. So each
+request gets twice the time of the one before it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 import contextlib
+import enum
 import logging
 import threading
 import time
@@ -29,9 +49,30 @@ LOG = logging.getLogger(__name__)
 # Seconds between two looks at the domain. They are necessary because events
 # are lost when libvirtd restarts.
 _LOOK_EVERY = 2.0
-#: Seconds between two attempts. A guest that refuses now may accept a second
-#: later.
+#: Seconds between a refusal and the next request. The pause doubles with each
+#: refusal. A guest that refuses now may accept a second later.
 PAUSE = 1.0
+
+
+class Outcome(enum.Enum):
+    """What came of one request to release a device. The value is a clause."""
+
+    RELEASED = 'it has released the device'
+    SILENT = 'it has the request, but has not answered'
+    WORKING = (
+        'it is still working on a request (its power indicator is blinking)'
+    )
+    REFUSED = 'it refused'
+
+
+_ADVICE = {
+    Outcome.SILENT: 'Wait and unplug again. If the guest still does not '
+    'answer, check that its hot-plug driver is loaded (acpiphp or pciehp in '
+    'Linux), or shut it down and unplug again',
+    Outcome.WORKING: 'Wait and unplug again',
+    Outcome.REFUSED: 'Unplug again later, or shut the guest down and unplug '
+    'again',
+}
 
 
 def detach(
@@ -50,8 +91,9 @@ def detach(
 
     :param xml: the VAN's <hostdev>
     :param seconds: how long all attempts together may take
-    :param attempts: how many times to ask the guest
-    :param attempt_seconds: how long to wait for the guest each time
+    :param attempts: how many times to ask the guest at most
+    :param attempt_seconds: how long to wait for the guest the first time;
+        each further time twice as long
     :raises HypervisorError: if libvirt refuses
     :raises Timeout: if the guest does not release the device in time; the
         guest still has it
@@ -72,8 +114,8 @@ class Detach:
 
     :param deadline: a time of time.monotonic()
     :param what: what the detach waits for, for messages
-    :ivar reason: why the last attempt failed; empty if the guest did not
-        answer
+    :ivar outcome: of the last attempt
+    :ivar reason: the last error of libvirt; empty if there was none
     """
 
     def __init__(
@@ -88,6 +130,7 @@ class Detach:
         self.deadline, self.what = deadline, what
         self.libvirt = connection.module()
         self.logger = log.about(LOG, van.instance_uuid, van.uuid)
+        self.outcome = Outcome.SILENT
         self.reason = ''
 
     def run(self, attempts: int, attempt_seconds: float) -> None:
@@ -115,21 +158,61 @@ class Detach:
         conn.run(
             self.what, lambda _: _detach_config(conn, libvirt, van, self.xml)
         )
-        for attempt in range(1, attempts + 1):
-            if self._left() <= 0:
+        tried = self._ask_until_released(attempts, attempt_seconds)
+        if self.outcome is Outcome.RELEASED or not self.is_attached():
+            self.logger.info('the guest has released the device')
+            return
+        raise exception.Timeout(
+            what=f'{self.what}; it still has the device after {tried} '
+            f'attempts: {self._explanation()}',
+            seconds=round(time.monotonic() - begun, 1),
+        )
+
+    def _ask_until_released(
+        self, attempts: int, attempt_seconds: float
+    ) -> int:
+        """Ask the guest again and again.
+
+        An attempt that finds the guest working does not count, because QEMU
+        has not passed it on to the guest.
+
+        :returns: the number of all attempts
+        """
+        tried, counted, wait, pause = 0, 0, attempt_seconds, PAUSE
+        while counted < attempts and self._left() > 0:
+            tried += 1
+            self.logger.debug('detach from the guest, attempt %d', tried)
+            # A last attempt with less time than this one would only disturb.
+            last = self._left() - wait < wait
+            self.outcome = self._ask(self._left() if last else wait, pause)
+            if self.outcome is Outcome.RELEASED:
                 break
-            self.logger.debug('detach from the guest, attempt %d', attempt)
-            if self._ask(min(attempt_seconds, self._left())):
-                self.logger.info('the guest has released the device')
-                return
-            time.sleep(max(0.0, min(PAUSE, self._left())))
-        if self.is_attached():
-            reason = f': {self.reason}' if self.reason else ''
-            raise exception.Timeout(
-                what=f'{self.what}; it still has the device after {attempt} '
-                f'attempts{reason}',
-                seconds=round(time.monotonic() - begun, 1),
+            counted += self.outcome is not Outcome.WORKING
+            if self.outcome is Outcome.SILENT:
+                wait, pause = wait * 2, PAUSE
+                continue
+            if self.outcome is Outcome.REFUSED and counted < attempts:
+                time.sleep(max(0.0, min(pause, self._left())))
+            pause *= 2
+        return tried
+
+    def _explanation(self) -> str:
+        """Why the guest still has the device, and what to do about it."""
+        if self._is_paused():
+            return 'it is paused. Resume it and unplug again'
+        reason = f' ({self.reason})' if self.reason else ''
+        return f'{self.outcome.value}{reason}. {_ADVICE[self.outcome]}'
+
+    def _is_paused(self) -> bool:
+        libvirt = self.libvirt
+        domain = self.conn.domain(self.van.instance_uuid)
+        # The domain may be gone by now.
+        with contextlib.suppress(libvirt.libvirtError):
+            return domain is not None and domain.state()[0] in (
+                libvirt.VIR_DOMAIN_PAUSED,
+                libvirt.VIR_DOMAIN_PMSUSPENDED,
             )
+        return False
 
     def is_attached(self) -> bool:
         """Whether the running guest has the device."""
@@ -143,26 +226,28 @@ class Detach:
             return _is_anothers(domain_xml.of(domain), self.van)
         return True
 
-    def _ask(self, seconds: float) -> bool:
+    def _ask(self, seconds: float, working_seconds: float) -> Outcome:
         """Ask the guest once, and wait for its answer.
 
         :param seconds: how long to wait
-        :returns: whether the guest has released the device
+        :param working_seconds: how long to wait instead if QEMU answers that
+            the guest is working on something
         """
         libvirt = self.libvirt
-        deadline = time.monotonic() + seconds
         domain = self.conn.domain(self.van.instance_uuid)
         if domain is None:
-            return True
+            return Outcome.RELEASED
         there = self.conn.run(self.what, lambda _: _live(self.conn, self.van))
         if there is None and self._is_anothers_live(domain):
-            return True
+            return Outcome.RELEASED
         # Detach even if the guest does not have the device: libvirtd may
         # still be running an attach of a process that was killed. libvirtd
         # runs this detach after that attach.
         xml = there.xml if there is not None else self.xml
         answer = _Answer(there)
+        deadline = min(time.monotonic() + seconds, self.deadline)
         with _listening(libvirt, domain, answer):
+            outcome, self.reason = Outcome.SILENT, ''
             try:
                 with _gone_is_done(libvirt):
                     domain.detachDeviceFlags(
@@ -173,19 +258,32 @@ class Detach:
                 # have been asked before, or libvirtd may be restarting.
                 self.reason = str(err)
                 self.logger.info('the detach failed for now: %s', err)
-                if not _is_asked(libvirt, err) and not connection.is_broken(
-                    err
-                ):
-                    return False
-            while self.is_attached():
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    return False
-                if answer.received.wait(min(left, _LOOK_EVERY)):
-                    # The domain shows whether the guest agreed.
-                    self.reason = self.reason or 'the guest refused'
-                    return not self.is_attached()
-        return True
+                outcome = _outcome(libvirt, err)
+                if outcome is Outcome.REFUSED:
+                    return outcome
+                if outcome is Outcome.WORKING:
+                    deadline = min(
+                        time.monotonic() + working_seconds, self.deadline
+                    )
+            return self._await(answer, deadline, outcome)
+
+    def _await(
+        self, answer: _Answer, deadline: float, outcome: Outcome
+    ) -> Outcome:
+        """Wait for the guest's answer.
+
+        :returns: the given outcome if there is no answer
+        """
+        while self.is_attached():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return outcome
+            if answer.received.wait(min(left, _LOOK_EVERY)):
+                # The domain shows whether the guest agreed.
+                if self.is_attached():
+                    return Outcome.REFUSED
+                break
+        return Outcome.RELEASED
 
 
 def _detach_config(
@@ -255,12 +353,18 @@ class _Answer:
             self.received.set()
 
 
-def _is_asked(libvirt: Any, err: Any) -> bool:
-    """Whether the guest was asked before and has not answered yet."""
-    return (
-        err.get_error_code() == libvirt.VIR_ERR_INTERNAL_ERROR
-        and 'already in the process of unplug' in str(err)
-    ) or err.get_error_code() == libvirt.VIR_ERR_OPERATION_TIMEOUT
+def _outcome(libvirt: Any, err: Any) -> Outcome:
+    """What libvirt's error says about the guest."""
+    code, text = err.get_error_code(), str(err)
+    if code == libvirt.VIR_ERR_INTERNAL_ERROR:
+        if 'power indicator blinking' in text:
+            return Outcome.WORKING
+        # The guest was asked before and has not answered yet.
+        if 'already in the process of unplug' in text:
+            return Outcome.SILENT
+    if code == libvirt.VIR_ERR_OPERATION_TIMEOUT or connection.is_broken(err):
+        return Outcome.SILENT
+    return Outcome.REFUSED
 
 
 @contextlib.contextmanager

@@ -84,13 +84,16 @@ OPTS = (
         'detach_attempts',
         default=8,
         min=1,
-        help='How many times to ask a running guest to release a device.',
+        help='How many times at most to ask a running guest to release a '
+        'device.',
     ),
     cfg.FloatOpt(
         'detach_attempt_timeout',
         default=20.0,
         min=0.1,
-        help='Seconds to wait for the guest each time.',
+        help='Seconds to wait for the guest the first time. Each further time '
+        'the wait is twice as long, because a guest that is slow must not be '
+        'asked again while it works on the request.',
     ),
     cfg.FloatOpt(
         'detach_timeout',

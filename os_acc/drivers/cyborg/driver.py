@@ -29,10 +29,11 @@ from os_acc.devices import device_spec
 from os_acc.devices import pci
 from os_acc.devices import reset
 from os_acc.drivers import allocation
-from os_acc.drivers import mdev
+from os_acc.drivers import mdev_handles
 from os_acc.drivers.cyborg import listing as cyborg_listing
 from os_acc.drivers.cyborg import mdev as cyborg_mdev
 from os_acc.drivers.cyborg import program as cyborg_program
+from os_acc.drivers.cyborg import report as cyborg_report
 from os_acc.drivers.cyborg import source as cyborg_source
 from os_acc.drivers.pci import release as pci_release
 
@@ -119,11 +120,9 @@ class CyborgDriver(driver.DriverBase):
         if not self.config.enabled_drivers:
             return []
         found, errors = self._source.discover()
-        taken, mdevs = self._taken()
-        devices = [
-            each.report(self.name, taken, mdevs[each.address])
-            for each in found
-        ]
+        devices = cyborg_report.devices(
+            self.name, found, allocation.holders(self)
+        )
         if errors:
             raise exception.DiscoveryFailed(
                 devices, message=cyborg_source.joined(errors)
@@ -190,7 +189,7 @@ class CyborgDriver(driver.DriverBase):
         """Undo the device half. This needs none of Cyborg's drivers."""
         if isinstance(van.handle, objects.MdevHandle):
             # Cyborg's own function does not wait until the guest is gone.
-            mdev.release(van, van.handle)
+            mdev_handles.release(van, van.handle)
         elif (
             isinstance(van.handle, objects.PCIHandle)
             and pci_release.RESET in van.driver_data

@@ -19,8 +19,6 @@ from typing import NoReturn
 
 from os_acc import exception
 from os_acc import objects
-from os_acc.devices import pci
-from os_acc.objects import device as device_objects
 from os_acc.objects import function_id as function_ids
 
 # Cyborg's attach handle types, cyborg/common/constants.py.
@@ -89,37 +87,6 @@ class Found:
             request.resource_class in (None, self.resource_class)
             and traits.issubset(self.traits)
             and (self.programmable or not wants_function)
-        )
-
-    def report(
-        self, driver: str, taken: frozenset[str], mdevs_taken: int
-    ) -> objects.Device:
-        """Describe the device for get_devices().
-
-        :param driver: the name of os-acc's driver
-        :param taken: identities of the handles that VANs have
-        :param mdevs_taken: how many of its mediated devices VANs have
-        """
-        is_pci = pci.is_address(self.address)
-        function = pci.find(self.address) if is_pci else None
-        free = sum(each.identity not in taken for each in self.handles)
-        # The types share the capacity of the parent, so count only the type
-        # with the most devices.
-        mdevs = max(self.mdevs.values(), default=0)
-        return objects.Device(
-            address=self.address,
-            driver=driver,
-            vendor_id=self.vendor_id,
-            product_id=self.product_id,
-            resource_class=self.resource_class,
-            traits=list(self.traits),
-            numa_node=function.numa_node if function else None,
-            handles_total=len(self.handles) + mdevs,
-            handles_free=free + max(mdevs - mdevs_taken, 0),
-            programming=device_objects.PROGRAMMING_SINGLE
-            if self.programmable
-            else device_objects.PROGRAMMING_NONE,
-            function_id=next(iter(self.functions), None),
         )
 
 

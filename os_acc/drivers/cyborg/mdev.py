@@ -22,7 +22,7 @@ from os_acc import objects
 from os_acc.devices import device_spec
 from os_acc.devices import mdev
 from os_acc.devices import waiting
-from os_acc.drivers import mdev as mdev_driver
+from os_acc.drivers import mdev_handles
 from os_acc.drivers.cyborg import process as cyborg_process
 
 LOG = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ def check(van: objects.VAN, handle: objects.MdevHandle) -> None:
     :raises DeviceBusy: if no capacity is left, the UUID names a device of
         another type or parent, or a guest has it
     """
-    wanted = mdev_driver.mdev_of(handle)
+    wanted = mdev_handles.mdev_of(handle)
     if van.device is None:
         device_spec.load(CONF).check_mdev(wanted.parent, wanted.type)
     # Otherwise the VAN has had it since before, and keeps it.
@@ -49,10 +49,10 @@ def check(van: objects.VAN, handle: objects.MdevHandle) -> None:
     if there is None:
         if not kind.available:
             raise mdev.exhausted(wanted)
-        van.driver_data = {**van.driver_data, mdev_driver.MADE: '1'}
+        van.driver_data = {**van.driver_data, mdev_handles.MADE: '1'}
         return
-    mdev_driver.check_free(van, there, wanted)
-    mdev_driver.hold(wanted)
+    mdev_handles.check_free(van, there, wanted)
+    mdev_handles.hold(wanted)
 
 
 def make(
@@ -67,7 +67,7 @@ def make(
     :raises DeviceError: if Cyborg could not create it
     :raises Timeout: if it did not appear within device_timeout
     """
-    wanted = mdev_driver.mdev_of(handle)
+    wanted = mdev_handles.mdev_of(handle)
     if mdev.find(wanted.uuid) is not None:
         return
     from os_acc.privileged import mdev as privileged

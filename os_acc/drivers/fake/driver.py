@@ -15,6 +15,7 @@ handle of one of its devices.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 import contextlib
 import time
 from typing import Any
@@ -26,6 +27,10 @@ from os_acc import exception
 from os_acc import objects
 from os_acc import programming
 from os_acc import progress
+from os_acc.devices import allocated
+from os_acc.devices import availability
+from os_acc.drivers import allocation
+from os_acc.drivers import inventory
 from os_acc.drivers.fake import hardware as fake_hardware
 from os_acc.programming import bitstreams
 
@@ -80,30 +85,40 @@ class FakeDriver(driver.DriverBase):
         self._step('get_devices')
         if not self.config.discover:
             return []
+        holders = allocation.holders(self)
+        in_use = self._hardware().in_use()
         return [
-            self._device(number, device)
+            self._device(number, device, holders, in_use)
             for number, device in enumerate(self._devices())
         ]
 
     def _device(
-        self, number: int, device: fake_hardware.FakeDevice
+        self,
+        number: int,
+        device: fake_hardware.FakeDevice,
+        holders: allocated.Holders,
+        in_use: dict[str, dict[str, str]],
     ) -> objects.Device:
-        taken = self._taken(device.name)
-        return objects.Device(
-            address=device.name,
-            driver=self.name,
+        slots = [self._slot(device.name, each) for each in device.regions]
+        return inventory.device(
+            device.name,
+            self.name,
+            [
+                inventory.handle(
+                    choice.handle,
+                    _used_by_others(choice, in_use),
+                    holders.of_handle(choice.handle.identity),
+                    choice.region,
+                )
+                for choice in device.choices
+            ],
             vendor_id='fa4e',
             product_id=f'{number:04x}',
             resource_class=device.resource_class,
             traits=['CUSTOM_FAKE_DEVICE'],
-            handles_total=len(device.handles),
-            handles_free=sum(
-                handle.identity not in taken for handle in device.handles
-            ),
             programming=device.programming,
-            function_id=programming.common_function(
-                [self._slot(device.name, each) for each in device.regions]
-            ),
+            function_id=programming.common_function(slots),
+            functions=programming.functions(slots),
         )
 
     def prepareVAN(
@@ -291,6 +306,18 @@ class FakeDriver(driver.DriverBase):
 
     def _hardware(self) -> fake_hardware.Hardware:
         return fake_hardware.Hardware(self.config.hardware_path)
+
+
+def _used_by_others(
+    choice: fake_hardware.Choice, in_use: dict[str, dict[str, str]]
+) -> Iterator[availability.Obstacle]:
+    user = in_use.get(choice.handle.identity)
+    if user is not None:
+        yield availability.Obstacle(
+            availability.Kind.OPEN,
+            choice.handle.identity,
+            f'VAN {user.get("van")}, which the journal does not have, uses it',
+        )
 
 
 def _hardware_name(device: str, region: str) -> str:

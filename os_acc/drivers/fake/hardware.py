@@ -171,6 +171,8 @@ class Hardware:
 
     def in_use(self) -> dict[str, dict[str, str]]:
         """The handles in use: identity -> {'van': UUID, 'instance': UUID}."""
+        if not os.path.isdir(self.path):
+            return {}
         return {
             urllib.parse.unquote(name.removeprefix('handle-')): self._read(
                 os.path.join(self.path, name)

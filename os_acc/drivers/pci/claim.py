@@ -22,9 +22,7 @@ from oslo_config import cfg
 
 from os_acc import driver
 from os_acc import exception
-from os_acc import log
 from os_acc import objects
-from os_acc.devices import companions as companion_functions
 from os_acc.devices import device_spec
 from os_acc.devices import pci
 from os_acc.devices import reset
@@ -32,12 +30,14 @@ from os_acc.devices import storage
 from os_acc.devices import vfio
 from os_acc.devices import waiting
 from os_acc.drivers import allocation
+from os_acc.drivers.pci import between
 from os_acc.drivers.pci import companions
+from os_acc.drivers.pci import inventory as pci_inventory
 from os_acc.drivers.pci import listing as pci_listing
 from os_acc.drivers.pci import port
 from os_acc.drivers.pci import release
+from os_acc.drivers.pci import taking
 from os_acc.drivers.pci import vfs as pci_vfs
-from os_acc.journal import reservations
 
 LOG = logging.getLogger(__name__)
 CONF = cfg.CONF
@@ -100,7 +100,7 @@ class Claims:
 
     def get_devices(self) -> list[objects.Device]:
         """Report the PCI functions. See DriverBase.get_devices()."""
-        return pci_listing.devices(
+        return pci_inventory.devices(
             self._by.name,
             self._specs(),
             self._by.config.bind,
@@ -158,44 +158,9 @@ class Claims:
 
             storage_calls.hand_out(address, CONF.os_acc.device_timeout)
         if wanted:
-            self._take_all(van, wanted)
+            taking.take(self._by, van, wanted)
         port.set_up(van)
-        self._reserve_later(van, function)
-
-    def _take_all(
-        self, van: objects.VAN, wanted: dict[str, dict[str, str]]
-    ) -> None:
-        requests = self._by.requests_of(van.instance_uuid)
-        siblings = allocation.functions_of(requests) | {
-            allocation.address_of(van),
-            *wanted,
-        }
-        for each, data in wanted.items():
-            self._take(van, each, data, siblings)
-        # It is known for certain only now that the module vfio is loaded.
-        if not vfio.has_groups() and release.IOMMUFD not in van.driver_data:
-            van.driver_data = {**van.driver_data, release.IOMMUFD: 'yes'}
-            van.save()
-
-    @staticmethod
-    def _take(
-        van: objects.VAN,
-        address: str,
-        data: dict[str, str],
-        siblings: set[str],
-    ) -> None:
-        from os_acc.privileged import pci as privileged
-
-        name = privileged.take(
-            address,
-            data[release.VFIO_DRIVER],
-            sorted(siblings - {address}),
-            van.instance_uuid,
-            CONF.os_acc.device_timeout,
-        )
-        log.about(LOG, van.instance_uuid, van.uuid).info(
-            'PCI function %s is bound to %s', address, name
-        )
+        between.reserve_later(van, self._specs(), function)
 
     def give_back(self, van: objects.VAN) -> None:
         """Clean and give back what a VAN has, and remove VFs made for it.
@@ -208,41 +173,14 @@ class Claims:
         if van.handle is None:
             return
         if release.BIND in van.driver_data:
-            release.give_back(self._by, van, self._stays(van))
+            release.give_back(
+                self._by, van, between.stays(self._by, van, self._specs)
+            )
         pci_vfs.remove(self._by, van)
 
     def free(self, address: str) -> list[str]:
         """Free a function that no VAN has: see DriverBase.free_device()."""
-        function = pci.find(address) if pci.is_address(address) else None
-        if function is None:
-            return []
-        from os_acc.privileged import pci as privileged
-
-        with self._by.lock(function.parent):
-            holders = allocation.holders(self._by)
-            if (holder := holders.of_function(address)) is not None:
-                raise exception.DeviceBusy(
-                    device=f'PCI function {address}',
-                    reason=f'instance {holder.instance_uuid} has it (VAN '
-                    f'{holder.van_uuid})',
-                )
-            done = []
-            spec = self._specs().held(function)
-            along = companion_functions.of(
-                function, spec, device_spec.BIND_OS_ACC
-            )
-            for each in (function, *along):
-                if (
-                    vfio.is_bound(each)
-                    and holders.of_function(each.address) is None
-                    and privileged.give_back(
-                        each.address, each.ids, CONF.os_acc.device_timeout
-                    )
-                ):
-                    now = pci.driver_of(each.address) or 'no driver'
-                    name = 'it' if each is function else each.address
-                    done.append(f'{name} is bound to {now} again')
-        return done
+        return between.free(self._by, self._specs(), address)
 
     def pf_of(self, address: str) -> str | None:
         """The PF that has, or would have, a VF at an address."""
@@ -250,36 +188,6 @@ class Claims:
             if future == address:
                 return pf.address
         return None
-
-    def _reserve_later(self, van: objects.VAN, function: pci.Function) -> None:
-        """Save that a function of one-time use is reserved at its release."""
-        spec = self._specs().find(function)
-        if spec is not None and spec.one_time_use:
-            van.driver_data = {
-                **van.driver_data,
-                reservations.RESERVE: 'device_spec has one_time_use, and '
-                f'instance {van.instance_uuid} had it',
-            }
-            van.save()
-
-    def _stays(self, van: objects.VAN) -> bool:
-        """Whether a VAN's function stays bound to VFIO at its release.
-
-        VFs that os-acc has made do not, because they are removed.
-        """
-        if pci_vfs.MADE in van.driver_data or (
-            van.driver_data[release.BIND] != device_spec.BIND_OS_ACC
-        ):
-            return False
-        function = pci.find(allocation.address_of(van))
-        try:
-            spec = self._specs().find(function) if function else None
-        except exception.InvalidRequest:
-            spec = None  # device_spec is malformed by now
-        if spec is None:
-            return False  # it is not offered any more: the host gets it
-        chosen: str = spec.between_tenants or self._by.config.between_tenants
-        return chosen == device_spec.BETWEEN_VFIO
 
     def _claim(
         self,
@@ -307,7 +215,7 @@ class Claims:
             spec = self._specs().check(function)
             port.check(address, spec, request)
             with allocation.group_lock(self._by, function):
-                bind = self._bind_mode(wanted, spec)
+                bind = taking.bind_mode(self._by, wanted, spec)
                 allocation.check_function(
                     self._by, van, function, spec, bind, new
                 )
@@ -321,12 +229,16 @@ class Claims:
                 van.driver_data = {
                     **van.driver_data,
                     **made,
-                    **self._state_before(van, function, spec, bind),
-                    **self._companions(van, function, spec, bind),
+                    **taking.before(self._by, van, function, spec, bind),
+                    **taking.companions_before(
+                        self._by, self._specs(), van, function, spec, bind
+                    ),
                     **port.state(function, request, van.driver_data),
                 }
                 van.device = pf or address
-                van.live_migratable = _is_live_migratable(function, spec, bind)
+                van.live_migratable = taking.is_live_migratable(
+                    function, spec, bind
+                )
                 van.handle = objects.PCIHandle(
                     address=address,
                     managed=bind == device_spec.BIND_LIBVIRT,
@@ -371,101 +283,12 @@ class Claims:
                 data.pop(port.REPRESENTOR, None)
                 if not vfio.is_bound(function):
                     data.pop(release.DRIVER_BEFORE, None)
-                    data |= self._state_before(van, function, spec, bind)
-                data |= self._companions(van, function, spec, bind)
+                    data |= taking.before(self._by, van, function, spec, bind)
+                data |= taking.companions_before(
+                    self._by, self._specs(), van, function, spec, bind
+                )
                 van.driver_data = data | port.state(function, request, data)
                 van.save()
-
-    def _companions(
-        self,
-        van: objects.VAN,
-        function: pci.Function,
-        spec: device_spec.Spec,
-        bind: str,
-    ) -> dict[str, str]:
-        """Check what is to be bound along with a function, and record it.
-
-        After a reboot this includes functions that were unplugged while the
-        VAN stayed.
-
-        :returns: for driver_data
-        :raises DeviceBusy: if somebody has one of them open
-        """
-        known = companions.own(self._by, van)
-        along = {
-            each.address: each
-            for each in companion_functions.of(function, spec, bind)
-        }
-        for address in known.keys() - along.keys():
-            left = pci.find(address)
-            if left is not None and left.ids == known[address][release.IDS]:
-                along[address] = left
-        if not along:
-            return {}
-        holders = allocation.holders(self._by)
-        records = {}
-        for address, each in along.items():
-            if holders.of_function(address) is not None:
-                continue  # another VAN of the instance has it
-            if address in known and vfio.is_bound(each):
-                records[address] = known[address]
-                continue
-            allocation.check_nobody_has_open(each, van.instance_uuid, holders)
-            its_spec = companion_functions.entry_for(self._specs(), each)
-            records[address] = {
-                # Few companions have a reset of their own to require.
-                **self._state_before(
-                    van, each, its_spec, device_spec.BIND_OS_ACC
-                ),
-                release.RESET: its_spec.reset or reset.AUTO,
-            }
-        return companions.to_data(records)
-
-    def _state_before(
-        self,
-        van: objects.VAN,
-        function: pci.Function,
-        spec: device_spec.Spec,
-        bind: str,
-    ) -> dict[str, str]:
-        """What undo needs to know of a function before it is touched."""
-        data = {
-            release.BIND: bind,
-            release.IDS: function.ids,
-            release.RESET: spec.reset or self._by.config.reset,
-        }
-        if not vfio.has_groups():
-            data[release.IOMMUFD] = 'yes'
-        if bind == device_spec.BIND_LIBVIRT and spec.vfio_driver is not None:
-            data[release.VFIO_DRIVER] = vfio.driver_for(function, spec)
-        if bind == device_spec.BIND_OS_ACC:
-            data[release.VFIO_DRIVER] = vfio.driver_for(function, spec)
-            if function.driver is not None:
-                data[release.DRIVER_BEFORE] = function.driver
-            # Another VAN of the instance has bound it to VFIO.
-            taken = companions.record_of(self._by, van, function)
-            if taken is not None and vfio.is_bound(function):
-                data.pop(release.DRIVER_BEFORE, None)
-                if release.DRIVER_BEFORE in taken:
-                    data[release.DRIVER_BEFORE] = taken[release.DRIVER_BEFORE]
-        return data
-
-    def _bind_mode(
-        self, wanted: objects.PCIHandle, spec: device_spec.Spec
-    ) -> str:
-        """Who is to bind a function.
-
-        The handle's ``managed`` goes first, except that a function that the
-        operator binds stays bound.
-        """
-        chosen: str = spec.bind or self._by.config.bind
-        if chosen == device_spec.BIND_NONE:
-            return chosen
-        if wanted.managed:
-            return device_spec.BIND_LIBVIRT
-        if wanted.managed is False:
-            return device_spec.BIND_OS_ACC
-        return chosen
 
     def _choose(
         self,
@@ -529,17 +352,3 @@ class Claims:
                 and holders.of_function(address) is None
             ):
                 yield address
-
-
-def _is_live_migratable(
-    function: pci.Function, spec: device_spec.Spec, bind: str
-) -> bool:
-    """Whether an instance can be live migrated with a function.
-
-    libvirt chooses the VFIO driver as os-acc does (src/util/virpci.c).
-    """
-    if spec.live_migratable is not None:
-        return spec.live_migratable
-    if bind == device_spec.BIND_NONE and function.driver is not None:
-        return vfio.is_migratable(function.driver)
-    return vfio.is_migratable(vfio.driver_for(function, spec))

@@ -10,23 +10,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Iterator
-from collections.abc import Sequence
 import dataclasses
 import re
 
 import os_resource_classes as resource_classes
 
 from os_acc import objects
-from os_acc.devices import allocated
-from os_acc.devices import availability
 from os_acc.devices import companions
 from os_acc.devices import device_spec
-from os_acc.devices import host_use
 from os_acc.devices import pci
 from os_acc.devices import pci_scan
 from os_acc.devices import sriov
-from os_acc.devices import vfio_rules
+from os_acc.devices import vgpu
 
 # Vendors and products of FPGAs: no PCI class says that a function is one.
 _FPGA = re.compile('10ee:.*|1172:.*|8086:(09c4|09c5|0b2b|0b2c|0b30|0b31|bcce)')
@@ -84,11 +81,15 @@ def kind_of(
 
 def listed(
     specs: device_spec.Specs,
+    functions: Iterable[pci.Function] | None = None,
 ) -> Iterator[tuple[pci.Function, device_spec.Spec]]:
-    """The functions that are offered, including PFs that have VFs."""
+    """The functions that are offered, including PFs that have VFs.
+
+    :param functions: all functions of the host; None: they are read here
+    """
     if not specs.entries:
         return
-    for function in pci_scan.functions():
+    for function in functions or pci_scan.functions():
         if function.is_bridge:
             continue
         spec = specs.find(function)
@@ -98,120 +99,13 @@ def listed(
             spec is not None
             and not spec.mdev_types
             and not spec.vgpu_type
+            and not vgpu.is_place(function)
             and companions.main_of(function, spec) is None
         ):
             yield function, spec
 
 
-def devices(
-    driver: str,
-    specs: device_spec.Specs,
-    bind: str,
-    holders: allocated.Holders,
-) -> list[objects.Device]:
-    """Report the PCI functions of this host, VFs as a part of their PF.
-
-    The VFs of one PF are one device for each entry of device_spec that names
-    some of them. A handle counts as free if availability knows no obstacle to
-    taking it.
-
-    :param driver: the name of the driver that reports
-    :param bind: who binds a function if its entry of device_spec does not say
-    :param holders: the VANs that have handles
-    """
-    whole: dict[str, tuple[pci.Function, device_spec.Spec]] = {}
-    vfs: dict[str, dict[device_spec.Spec, list[pci.Function]]] = {}
-    for function, spec in listed(specs):
-        if (pf := function.physfn) is not None:
-            vfs.setdefault(pf, {}).setdefault(spec, []).append(function)
-        else:
-            whole[function.address] = function, spec
-    snapshot = host_use.Snapshot.read()
-    of_host = vfio_rules.of_host()
-    refused = [of_host] if of_host is not None else []
-    found = []
-    for address, (function, spec) in whole.items():
-        if address in vfs:
-            continue
-        if made := _could_make(function, spec):
-            kind, total = kind_of(function, spec, vf=True), len(made)
-            blocked = any(
-                availability.vfs_obstacles(
-                    function, holders=holders, spec=spec
-                )
-            )
-            free = 0 if blocked else total
-        else:
-            kind, total = kind_of(function, spec), 1
-            free = _free([function], spec, bind, holders, snapshot, refused)
-        found.append(_device(driver, function, kind, total, free))
-    for address, by_spec in vfs.items():
-        # device_spec may name VFs without naming their PF.
-        parent = whole[address][0] if address in whole else pci.find(address)
-        if parent is None:
-            continue
-        for spec, own in by_spec.items():
-            kind = kind_of(own[0], spec)
-            free = _free(own, spec, bind, holders, snapshot, refused)
-            found.append(_device(driver, parent, kind, len(own), free))
-    return sorted(found, key=lambda device: device.address)
-
-
-def _free(
-    functions: Sequence[pci.Function],
-    spec: device_spec.Spec,
-    bind: str,
-    holders: allocated.Holders,
-    snapshot: host_use.Snapshot,
-    refused: Sequence[str],
-) -> int:
-    """Count those of a PF's VFs, or of one function, that can be taken.
-
-    :param refused: why the kernel refuses every function of the host
-    """
-    # Either all VFs of a PF are alone in their IOMMU groups or none is, since
-    # grouping depends on the bridges above: pci_device_group() in
-    # drivers/iommu/iommu.c.
-    alone = availability.is_alone(functions[0])
-    refused = [*availability.vfio_refusals(functions[0], spec), *refused]
-    bind = spec.bind or bind
-    return sum(
-        not any(
-            availability.obstacles(
-                function,
-                spec,
-                bind,
-                holders=holders,
-                snapshot=snapshot,
-                alone=alone,
-                refused=refused,
-            )
-        )
-        for function in functions
-    )
-
-
-def _device(
-    driver: str,
-    function: pci.Function,
-    kind: Kind,
-    total: int,
-    free: int,
-) -> objects.Device:
-    return objects.Device(
-        address=function.address,
-        driver=driver,
-        vendor_id=function.vendor_id,
-        product_id=function.product_id,
-        resource_class=kind.resource_class,
-        traits=list(kind.traits),
-        numa_node=function.numa_node,
-        handles_total=total,
-        handles_free=free,
-    )
-
-
-def _could_make(function: pci.Function, spec: device_spec.Spec) -> list[str]:
+def could_make(function: pci.Function, spec: device_spec.Spec) -> list[str]:
     """The addresses of the VFs that a PF gets when one is requested."""
     if not function.is_pf or spec.num_vfs is None:
         return []
@@ -227,7 +121,7 @@ def future(
     """
     for function, spec in listed(specs):
         if function.is_pf:
-            for address in _could_make(function, spec):
+            for address in could_make(function, spec):
                 yield address, function, spec
 
 

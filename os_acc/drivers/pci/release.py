@@ -103,7 +103,7 @@ def _give_back(
     if data[BIND] != device_spec.BIND_OS_ACC:
         let_go(address)
         return
-    function = pci.get(address)
+    function = pci.find(address) or function
     if keep and vfio.is_bound(function):
         let_go(address)
         logger.info(

@@ -199,7 +199,9 @@ def findings(
         subject = f'PCI function {function.address}'
         verdict, text, advice = status(by, function, specs, holders)
         yield Finding(subject, verdict, f'{function.ids}: {text}', advice)
-        if spec.reset == reset.REQUIRED and not reset.can(function):
+        if spec.reset == reset.REQUIRED and not reset.can(
+            pci.get(function.address)
+        ):
             yield Finding(
                 subject,
                 finding.ERROR,

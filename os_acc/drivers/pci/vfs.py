@@ -18,10 +18,10 @@ from os_acc import driver
 from os_acc import exception
 from os_acc import log
 from os_acc import objects
-from os_acc.devices import availability
 from os_acc.devices import device_spec
 from os_acc.devices import pci
 from os_acc.devices import sriov
+from os_acc.devices import vf_availability
 from os_acc.drivers import allocation
 
 LOG = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ def create(
     function = pci.get(pf)
     spec = specs.check(function)
     allocation.check(
-        availability.vfs_obstacles(
+        vf_availability.vfs_obstacles(
             function,
             allocation.taker_of(by, van),
             allocation.holders(by),

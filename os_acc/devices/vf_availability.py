@@ -1,0 +1,94 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Whether the VFs of a PF can be made, and removed again.
+
+Whether a VF can be taken, availability says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from os_acc.devices import allocated
+from os_acc.devices import availability
+from os_acc.devices import device_spec
+from os_acc.devices import host_use
+from os_acc.devices import modules
+from os_acc.devices import pci
+from os_acc.devices import sriov
+from os_acc.devices import vfio
+from os_acc.devices import vfio_rules
+
+Kind = availability.Kind
+Obstacle = availability.Obstacle
+
+
+def vfs_obstacles(
+    pf: pci.Function,
+    taker: allocated.Taker = allocated.ANYONE,
+    holders: allocated.Holders | None = None,
+    spec: device_spec.Spec | None = None,
+) -> Iterator[Obstacle]:
+    """Say why VFs cannot be created on a PF that has none, or not be given.
+
+    :param spec: the entry of device_spec for the PF
+    """
+    device = f'PF {pf.address}'
+    yield from availability.whole_obstacles(
+        pf.address, device, taker, holders or allocated.Holders()
+    )
+    if vfio.is_bound(pf):
+        yield Obstacle(
+            Kind.OPEN,
+            device,
+            f'it is bound to the VFIO driver {pf.driver}',
+        )
+    if pf.driver is None:
+        yield Obstacle(
+            Kind.UNSUITABLE,
+            device,
+            'it has no driver that could make VFs',
+        )
+    if pf.iommu_group is None:
+        yield Obstacle(
+            Kind.NO_IOMMU_GROUP,
+            device,
+            availability.NO_IOMMU_GROUP,
+        )
+    product = sriov.vf_product_id(pf.address) or pf.product_id
+    # No variant driver is for a VF of the denylist, unless the entry says so.
+    driver = (spec and spec.vfio_driver) or modules.VFIO_PCI
+    for text in (
+        vfio_rules.denied(f'{pf.vendor_id}:{product}', driver),
+        vfio_rules.of_host(),
+    ):
+        if text is not None:
+            yield Obstacle(Kind.UNSUITABLE, f'a VF of {device}', text)
+
+
+def vf_users(pf: pci.Function) -> list[str]:
+    """Say who uses the VFs of a PF, so that they cannot be removed now.
+
+    The VFs that os-acc created are bound to no driver once they are given
+    back. If one is bound, somebody else has bound it.
+
+    :returns: a clause for each VF that is used
+    """
+    snapshot = host_use.Snapshot.read()
+    found = []
+    for address in pf.vf_addresses:
+        vf = pci.find(address)
+        if vf is None:
+            continue
+        used = next(availability.host_obstacles(vf, snapshot), None)
+        if used is not None:
+            found.append(f'VF {address}: {used.text}')
+        elif vf.driver is not None:
+            found.append(f'VF {address}: it is bound to {vf.driver}')
+    return found

@@ -1,0 +1,106 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Whether a VF can be given out with an NVIDIA vGPU type."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from os_acc.devices import allocated
+from os_acc.devices import availability
+from os_acc.devices import device_spec
+from os_acc.devices import pci
+from os_acc.devices import vgpu
+
+Kind = availability.Kind
+Obstacle = availability.Obstacle
+
+
+def offers_vgpus(spec: device_spec.Spec) -> bool:
+    """Whether an entry of device_spec offers the VFs that it names as vGPUs.
+
+    Without vgpu_type it offers those that have a type, if its bind is none:
+    the operator has set the types, as in Nova's documentation.
+    """
+    return spec.vgpu_type is not None or spec.bind == device_spec.BIND_NONE
+
+
+def vgpu_obstacles(
+    vf: pci.Function,
+    spec: device_spec.Spec,
+    taker: allocated.Taker = allocated.ANYONE,
+    holders: allocated.Holders | None = None,
+    card: vgpu.Card | None = None,
+) -> Iterator[Obstacle]:
+    """Say why a VF cannot be given out with the vGPU type of its entry.
+
+    The type may be set already, by the operator.
+
+    :param spec: the entry of device_spec for it
+    :param card: pass one when asking about many VFs of a PF
+    """
+    address, device = vf.address, f'VF {vf.address}'
+    if not offers_vgpus(spec):
+        yield Obstacle(
+            Kind.NOT_OFFERED,
+            device,
+            '[os_acc] device_spec has no vgpu_type for it',
+        )
+        return
+    card = card or vgpu.Card.read(pci.get(vf.parent))
+    now = card.current.get(address)
+    if now is None:
+        yield Obstacle(
+            Kind.NOT_OFFERED,
+            device,
+            'it has no file nvidia/current_vgpu_type: install the vGPU '
+            'manager and run sriov-manage',
+        )
+        return
+    for kind, text in availability.taken_by_others(
+        vf, taker, holders or allocated.Holders()
+    ):
+        yield Obstacle(kind, device, text)
+    wanted = spec.vgpu_type
+    if now != vgpu.NONE:
+        if wanted is not None and card.number_of(wanted) != now:
+            yield Obstacle(
+                Kind.OPEN,
+                device,
+                f'vGPU type {vgpu.label(now)} is already set on it, not '
+                f'{wanted}',
+            )
+    elif wanted is None:
+        yield Obstacle(
+            Kind.UNSUITABLE,
+            device,
+            'no vGPU type is set on it, and [os_acc] device_spec has no '
+            'vgpu_type for it',
+        )
+    else:
+        yield from _vgpu_capacity(address, wanted, spec.max_instances, card)
+
+
+def _vgpu_capacity(
+    address: str, wanted: str, limit: int | None, card: vgpu.Card
+) -> Iterator[Obstacle]:
+    number = card.number_of(wanted)
+    if number is None or number not in card.possible[address]:
+        yield Obstacle(
+            Kind.NOT_OFFERED,
+            f'vGPU type {wanted} on VF {address}',
+            f'the VF can have these types: {vgpu.types_text(address)}',
+        )
+    elif not card.left(number, limit):
+        yield Obstacle(
+            Kind.NO_CAPACITY,
+            f'vGPU type {wanted} on VF {address}',
+            'its card has as many vGPUs as fit into it: at most '
+            f'{card.places(number, limit)} of this type',
+        )

@@ -1,0 +1,149 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""What the driver cyborg reports of a device that Cyborg discovered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from oslo_config import cfg
+
+from os_acc import objects
+from os_acc.devices import allocated
+from os_acc.devices import availability
+from os_acc.devices import device_spec
+from os_acc.devices import host_use
+from os_acc.devices import mdev
+from os_acc.devices import pci
+from os_acc.drivers import inventory
+from os_acc.drivers.cyborg import listing as cyborg_listing
+from os_acc.objects import device as device_objects
+
+CONF = cfg.CONF
+
+
+def devices(
+    driver: str,
+    found: list[cyborg_listing.Found],
+    holders: allocated.Holders,
+) -> list[objects.Device]:
+    """Report the devices, with the checks of os-acc.
+
+    :param driver: the name of os-acc's driver
+    :param found: what Cyborg's drivers discovered
+    :param holders: the VANs that have handles
+    """
+    snapshot = host_use.Snapshot.read()
+    return [_device(driver, each, holders, snapshot) for each in found]
+
+
+def _device(
+    driver: str,
+    found: cyborg_listing.Found,
+    holders: allocated.Holders,
+    snapshot: host_use.Snapshot,
+) -> objects.Device:
+    is_pci = pci.is_address(found.address)
+    function = pci.find(found.address) if is_pci else None
+    region = '' if found.programmable else None
+    mdevs = [
+        each
+        for each in holders.on(found.address)
+        if (each.handle or '').startswith('mdev/')
+    ]
+    handles = [
+        inventory.handle(
+            each,
+            _obstacles(each, holders, snapshot),
+            holders.of_handle(each.identity),
+            region,
+        )
+        for each in found.handles
+    ] + [_mdev(found, each, region) for each in mdevs]
+    functions: dict[str, str | None] = {}
+    if found.programmable:
+        functions = {'': next(iter(found.functions), None)}
+    return inventory.device(
+        found.address,
+        driver,
+        handles,
+        _types(found, len(mdevs)),
+        vendor_id=found.vendor_id,
+        product_id=found.product_id,
+        resource_class=found.resource_class,
+        traits=list(found.traits),
+        numa_node=function.numa_node if function else None,
+        programming=device_objects.PROGRAMMING_SINGLE
+        if found.programmable
+        else device_objects.PROGRAMMING_NONE,
+        function_id=next(iter(found.functions), None),
+        functions=functions,
+    )
+
+
+def _obstacles(
+    handle: objects.AttachHandle,
+    holders: allocated.Holders,
+    snapshot: host_use.Snapshot,
+) -> Iterator[availability.Obstacle]:
+    """Say why a handle cannot be given out, as the driver's claim would."""
+    if not isinstance(handle, objects.PCIHandle):
+        return
+    function = pci.find(handle.address)
+    if function is None:
+        yield availability.Obstacle(
+            availability.Kind.UNSUITABLE,
+            f'PCI function {handle.address}',
+            'this host has no such PCI function',
+        )
+        return
+    yield from availability.obstacles(
+        function,
+        device_spec.load(CONF).find(function),
+        device_spec.BIND_LIBVIRT,
+        holders=holders,
+        snapshot=snapshot,
+    )
+
+
+def _mdev(
+    found: cyborg_listing.Found, holder: allocated.Holder, region: str | None
+) -> objects.DeviceHandleInfo:
+    """A mediated device that a VAN has; it may not be made yet."""
+    uuid = (holder.handle or '').removeprefix('mdev/')
+    there = mdev.find(uuid)
+    kind = there.type if there is not None else next(iter(found.mdevs), 'any')
+    return inventory.handle(
+        objects.MdevHandle(uuid=uuid, parent=found.address, type=kind),
+        holder=holder,
+        region=region,
+    )
+
+
+def _types(
+    found: cyborg_listing.Found, taken: int
+) -> list[objects.DeviceMdevTypeInfo]:
+    """The types of a device, which share its capacity.
+
+    :param taken: how many mediated devices of it VANs have
+    """
+    seen = {kind.name: kind for kind in mdev.types(found.address)}
+    infos = []
+    for name, number in found.mdevs.items():
+        capacity = max(0, number - taken)
+        kind = seen.get(name)
+        infos.append(
+            objects.DeviceMdevTypeInfo(
+                name=name,
+                label=kind.label if kind is not None else None,
+                capacity=capacity,
+                available=min(capacity, kind.available) if kind else 0,
+            )
+        )
+    return infos

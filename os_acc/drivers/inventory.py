@@ -1,0 +1,102 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Reports of devices whose numbers agree with their handles.
+
+All built-in drivers make their objects.Device here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Sequence
+from typing import Any
+
+from os_acc import objects
+from os_acc.devices import allocated
+from os_acc.devices import availability
+from os_acc.devices import pci
+from os_acc.objects import device as device_objects
+
+Kind = availability.Kind
+
+# An obstacle of any other kind makes a handle ABSENT.
+_STATES = {
+    Kind.ALLOCATED: device_objects.USED,
+    Kind.GROUP_ALLOCATED: device_objects.USED,
+    Kind.OPEN: device_objects.USED,
+    Kind.HOST_USE: device_objects.HOST,
+    Kind.GROUP_HOST_USE: device_objects.HOST,
+    Kind.RESERVED: device_objects.RESERVED,
+}
+
+
+def handle(
+    attach_handle: objects.AttachHandle,
+    obstacles: Iterable[availability.Obstacle] = (),
+    holder: allocated.Holder | None = None,
+    region: str | None = None,
+) -> objects.DeviceHandleInfo:
+    """Say whether a handle can be given out now.
+
+    :param obstacles: why it cannot, the most important one first. Only the
+        first one is looked at; none: the handle is free
+    :param holder: the VAN that has or requests it
+    :param region: see objects.DeviceHandleInfo
+    """
+    state, reason = device_objects.FREE, None
+    if holder is not None:
+        state = device_objects.USED
+        reason = f'instance {holder.instance_uuid} has it'
+    else:
+        for first in obstacles:
+            state = _STATES.get(first.kind, device_objects.ABSENT)
+            reason = first.text
+            break
+    return objects.DeviceHandleInfo.of_canonical(
+        handle=attach_handle,
+        state=state,
+        holder=holder.van_uuid if holder is not None else None,
+        reason=reason,
+        region=region,
+    )
+
+
+def device(
+    address: str,
+    driver: str,
+    handles: Sequence[objects.DeviceHandleInfo],
+    mdev_types: Sequence[objects.DeviceMdevTypeInfo] = (),
+    function: pci.Function | None = None,
+    **values: Any,
+) -> objects.Device:
+    """Make a report of a device, and count its handles.
+
+    :param driver: the name of the driver that reports it
+    :param function: the device, if it is a PCI function: gives the ids
+    :param values: other fields of objects.Device, in their canonical form
+    """
+    if function is not None:
+        values['vendor_id'] = function.vendor_id
+        values['product_id'] = function.product_id
+        if 'numa_node' not in values:
+            values['numa_node'] = function.numa_node
+    free = 0
+    for each in handles:
+        free += each.state == device_objects.FREE
+    capacity = max((kind.capacity for kind in mdev_types), default=0)
+    available = max((kind.available for kind in mdev_types), default=0)
+    return objects.Device.of_canonical(
+        address=address,
+        driver=driver,
+        handles=list(handles),
+        mdev_types=list(mdev_types),
+        handles_total=len(handles) + capacity,
+        handles_free=free + available,
+        **values,
+    )

@@ -1,0 +1,101 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""PCI functions between two tenants: bound to VFIO still, or reserved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from oslo_config import cfg
+
+from os_acc import driver
+from os_acc import exception
+from os_acc import objects
+from os_acc.devices import companions
+from os_acc.devices import device_spec
+from os_acc.devices import pci
+from os_acc.devices import vfio
+from os_acc.drivers import allocation
+from os_acc.drivers.pci import release
+from os_acc.drivers.pci import vfs as pci_vfs
+from os_acc.journal import reservations
+
+CONF = cfg.CONF
+
+
+def stays(
+    by: driver.DriverBase,
+    van: objects.VAN,
+    specs: Callable[[], device_spec.Specs],
+) -> bool:
+    """Whether a VAN's function stays bound to VFIO at its release.
+
+    VFs that os-acc has made do not, because they are removed.
+    """
+    if pci_vfs.MADE in van.driver_data or (
+        van.driver_data[release.BIND] != device_spec.BIND_OS_ACC
+    ):
+        return False
+    function = pci.find(allocation.address_of(van))
+    try:
+        spec = specs().find(function) if function else None
+    except exception.InvalidRequest:
+        spec = None  # device_spec is malformed by now
+    if spec is None:
+        return False  # it is not offered any more: the host gets it
+    chosen: str = spec.between_tenants or by.config.between_tenants
+    return chosen == device_spec.BETWEEN_VFIO
+
+
+def reserve_later(
+    van: objects.VAN, specs: device_spec.Specs, function: pci.Function
+) -> None:
+    """Save that a function of one-time use is reserved at its release."""
+    spec = specs.find(function)
+    if spec is not None and spec.one_time_use:
+        van.driver_data = {
+            **van.driver_data,
+            reservations.RESERVE: 'device_spec has one_time_use, and '
+            f'instance {van.instance_uuid} had it',
+        }
+        van.save()
+
+
+def free(
+    by: driver.DriverBase, specs: device_spec.Specs, address: str
+) -> list[str]:
+    """Free a function that no VAN has: see DriverBase.free_device()."""
+    function = pci.find(address) if pci.is_address(address) else None
+    if function is None:
+        return []
+    from os_acc.privileged import pci as privileged
+
+    with by.lock(function.parent):
+        holders = allocation.holders(by)
+        if (holder := holders.of_function(address)) is not None:
+            raise exception.DeviceBusy(
+                device=f'PCI function {address}',
+                reason=f'instance {holder.instance_uuid} has it (VAN '
+                f'{holder.van_uuid})',
+            )
+        done = []
+        spec = specs.held(function)
+        along = companions.of(function, spec, device_spec.BIND_OS_ACC)
+        for each in (function, *along):
+            if (
+                vfio.is_bound(each)
+                and holders.of_function(each.address) is None
+                and privileged.give_back(
+                    each.address, each.ids, CONF.os_acc.device_timeout
+                )
+            ):
+                now = pci.driver_of(each.address) or 'no driver'
+                name = 'it' if each is function else each.address
+                done.append(f'{name} is bound to {now} again')
+    return done

@@ -1,0 +1,254 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""The report of PCI functions: a device for each PF, with VFs as handles.
+
+A host can have thousands of functions. What is the same for many of them is
+therefore found once: names in Placement, NUMA nodes, IOMMU groups.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Sequence
+import dataclasses
+
+from os_acc import objects
+from os_acc.devices import allocated
+from os_acc.devices import availability
+from os_acc.devices import device_spec
+from os_acc.devices import guest_use
+from os_acc.devices import host_use
+from os_acc.devices import pci
+from os_acc.devices import pci_scan
+from os_acc.devices import vf_availability
+from os_acc.devices import vfio_rules
+from os_acc.drivers import inventory
+from os_acc.drivers.pci import listing as pci_listing
+
+# Functions that one entry of device_spec names.
+_Named = tuple[device_spec.Spec, list[pci.Function]]
+
+
+@dataclasses.dataclass
+class _View:
+    """What all devices of one report are judged by, and what was found once.
+
+    :ivar bind: who binds a function if its entry of device_spec does not say
+    :ivar refused: why the kernel refuses every function of the host
+    :ivar alone: the functions, VFs aside, that are alone in their IOMMU groups
+    """
+
+    driver: str
+    bind: str
+    holders: allocated.Holders
+    snapshot: host_use.Snapshot
+    refused: tuple[str, ...]
+    alone: frozenset[str]
+    kinds: dict[tuple[str, int, bool, int], pci_listing.Kind]
+    nodes: dict[str, int | None]
+
+    def whole(
+        self, function: pci.Function, spec: device_spec.Spec
+    ) -> objects.Device:
+        """Report a function without VFs, or the VFs that it would get."""
+        if addresses := pci_listing.could_make(function, spec):
+            kind = pci_listing.kind_of(function, spec, vf=True)
+            return self._device(
+                function, kind, self._future(function, spec, addresses)
+            )
+        key = (function.ids, function.pci_class, function.is_pf, id(spec))
+        if key not in self.kinds:
+            self.kinds[key] = pci_listing.kind_of(function, spec)
+        alone = function.address in self.alone
+        refused = self._refused(function, spec)
+        handles = [self._handle(function, spec, alone, refused)]
+        return self._device(function, self.kinds[key], handles)
+
+    def vfs(
+        self,
+        pf: pci.Function,
+        spec: device_spec.Spec,
+        vfs: Sequence[pci.Function],
+    ) -> objects.Device:
+        """Report the VFs of a PF that one entry of device_spec names."""
+        kind = pci_listing.kind_of(vfs[0], spec)
+        # Either all VFs of a PF are alone in their IOMMU groups or none is,
+        # since grouping depends on the bridges above: pci_device_group() in
+        # drivers/iommu/iommu.c.
+        alone = availability.is_alone(vfs[0])
+        refused = self._refused(vfs[0], spec)
+        handles = [self._handle(vf, spec, alone, refused) for vf in vfs]
+        return self._device(pf, kind, handles)
+
+    def _refused(
+        self, function: pci.Function, spec: device_spec.Spec
+    ) -> Sequence[str]:
+        """Why the kernel refuses a function, or any VF of the same PF."""
+        return (*availability.vfio_refusals(function, spec), *self.refused)
+
+    def _handle(
+        self,
+        function: pci.Function,
+        spec: device_spec.Spec,
+        alone: bool,
+        refused: Sequence[str],
+    ) -> objects.DeviceHandleInfo:
+        return inventory.handle(
+            objects.PCIHandle.of_canonical(address=function.address),
+            self._obstacles(function, spec, alone, refused),
+            self.holders.of_function(function.address),
+        )
+
+    def _obstacles(
+        self,
+        function: pci.Function,
+        spec: device_spec.Spec,
+        alone: bool,
+        refused: Sequence[str],
+    ) -> Iterator[availability.Obstacle]:
+        bind = spec.bind or self.bind
+        yield from availability.obstacles(
+            function,
+            spec,
+            bind,
+            holders=self.holders,
+            snapshot=self.snapshot,
+            alone=alone,
+            refused=refused,
+        )
+        if function.driver is not None and guest_use.seems_open(function):
+            yield availability.Obstacle(
+                availability.Kind.OPEN,
+                f'PCI function {function.address}',
+                f'a guest that os-acc did not plug has it: {function.driver} '
+                'is bound to it, and it is open',
+            )
+
+    def _future(
+        self,
+        pf: pci.Function,
+        spec: device_spec.Spec,
+        addresses: Iterable[str],
+    ) -> list[objects.DeviceHandleInfo]:
+        obstacles = list(
+            vf_availability.vfs_obstacles(pf, holders=self.holders, spec=spec)
+        )
+        return [
+            inventory.handle(
+                objects.PCIHandle.of_canonical(address=address),
+                [
+                    *obstacles,
+                    *availability.reserved_obstacles(address, self.holders),
+                ],
+                self.holders.of_function(address),
+            )
+            for address in addresses
+        ]
+
+    def _device(
+        self,
+        function: pci.Function,
+        kind: pci_listing.Kind,
+        handles: list[objects.DeviceHandleInfo],
+    ) -> objects.Device:
+        # The kernel gives a function the NUMA node of its bus:
+        # pci_device_add() in drivers/pci/probe.c.
+        bus = function.address.rpartition(':')[0]
+        if bus not in self.nodes:
+            self.nodes[bus] = function.numa_node
+        return inventory.device(
+            function.address,
+            self.driver,
+            handles,
+            function=function,
+            numa_node=self.nodes[bus],
+            resource_class=kind.resource_class,
+            traits=list(kind.traits),
+        )
+
+
+def devices(
+    driver: str,
+    specs: device_spec.Specs,
+    bind: str,
+    holders: allocated.Holders,
+) -> list[objects.Device]:
+    """Report the PCI functions of this host, VFs as handles of their PF.
+
+    The VFs of one PF are one device for each entry of device_spec that names
+    some of them. A handle is free if availability knows no obstacle to taking
+    it, and no guest seems to have it.
+
+    :param driver: the name of the driver that reports
+    :param bind: who binds a function if its entry of device_spec does not say
+    :param holders: the VANs that have handles
+    """
+    functions = {each.address: each for each in pci_scan.functions()}
+    whole: list[tuple[pci.Function, device_spec.Spec]] = []
+    vfs: dict[tuple[str, int], _Named] = {}
+    for function, spec in pci_listing.listed(specs, functions.values()):
+        pf = function.physfn
+        if pf is None:
+            whole.append((function, spec))
+        else:
+            named = vfs.setdefault((pf, id(spec)), (spec, []))
+            named[1].append(function)
+    of_host = vfio_rules.of_host()
+    with_vfs = {pf for pf, _ in vfs}
+    view = _View(
+        driver,
+        bind,
+        holders,
+        host_use.Snapshot.read(),
+        () if of_host is None else (of_host,),
+        _alone(functions.values())
+        if len(whole) > len(with_vfs)
+        else frozenset(),
+        {},
+        {},
+    )
+    found = [
+        view.whole(function, spec)
+        for function, spec in whole
+        if function.address not in with_vfs
+    ] + [
+        view.vfs(functions[pf], spec, own)
+        for (pf, _), (spec, own) in vfs.items()
+        if pf in functions
+    ]
+    found.sort(key=lambda device: str(device.address))
+    return found
+
+
+def _alone(functions: Iterable[pci.Function]) -> frozenset[str]:
+    """The functions, VFs aside, that no other function shares a group with.
+
+    A member that is no PCI function is not looked for here. Only the claim of
+    a function does so: it lists the members of the group.
+    """
+    groups: dict[str, str] = {}
+    seen: set[str] = set()
+    count: collections.Counter[str] = collections.Counter()
+    for function in functions:
+        if (pf := function.pf) is not None:
+            # The VFs of a PF are alike: look at the first one only.
+            if pf in seen:
+                continue
+            seen.add(pf)
+            if availability.is_alone(function):
+                continue
+        group = function.iommu_group
+        if group is not None:
+            groups[function.address] = group
+            count[group] += 1 if pf is None else 2
+    return frozenset(
+        address for address, group in groups.items() if count[group] == 1
+    )

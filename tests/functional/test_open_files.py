@@ -1,0 +1,133 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Real processes that have real devices open in a mount namespace of theirs.
+
+This needs root. /dev/full and /dev/loop7 stand in for the files of VFIO.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from os_acc.devices import device_file
+from os_acc.devices import open_files
+from os_acc.devices import sysfs
+
+FULL = device_file.DeviceFile('/dev/vfio/12', device_file.Number('c', 1, 7))
+LOOP = device_file.DeviceFile('/dev/nvme0n1', device_file.Number('b', 7, 7))
+
+# As libvirt does for QEMU: a /dev of its own, made in its mount namespace.
+PRIVATE_DEV = """
+import os, stat, subprocess, sys
+folder, name, kind, major, minor, then = sys.argv[1:]
+mount = ['mount', '-t', 'tmpfs', '-o', 'mode=755', 'private-dev', folder]
+subprocess.run(mount, check=True)
+path = os.path.join(folder, name)
+os.makedirs(os.path.dirname(path), exist_ok=True)
+what = stat.S_IFCHR if kind == 'c' else stat.S_IFBLK
+os.mknod(path, what | 0o600, os.makedev(int(major), int(minor)))
+fd = os.open(path, os.O_RDONLY)
+if then == 'unlink':
+    os.unlink(path)
+print(os.readlink(f'/proc/self/fd/{fd}'), flush=True)
+sys.stdin.read()
+"""
+
+# What other processes have open. A file that was deleted is no device.
+OTHER_FILES = """
+import os, socket, sys, tempfile
+files = [
+    os.pipe(), os.eventfd(0), os.memfd_create('x'), socket.socket(),
+    socket.socketpair(), tempfile.TemporaryFile(), open('/dev/null'),
+    os.open('/', os.O_RDONLY),
+]
+print('ready', flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def start(tmp_path, monkeypatch):
+    """A function that starts a process; only those count as the host's."""
+    proc = tmp_path / 'proc'
+    proc.mkdir()
+    monkeypatch.setattr(sysfs, 'PROC', str(proc))
+    started = []
+
+    def run(*command: str) -> tuple[int, str]:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        said = process.stdout.readline().strip()
+        (proc / str(process.pid)).symlink_to(f'/proc/{process.pid}')
+        return process.pid, said
+
+    yield run
+    for process in started:
+        process.communicate()
+
+
+@pytest.fixture
+def private(start, tmp_path):
+    def run(file, name: str, then: str) -> tuple[int, str]:
+        folder = tmp_path / 'dev'
+        folder.mkdir(exist_ok=True)
+        return start(
+            *('unshare', '--mount', '--propagation', 'private'),
+            *(sys.executable, '-c', PRIVATE_DEV, str(folder), name),
+            *(str(part) for part in file.number),
+            then,
+        )
+
+    return run
+
+
+@pytest.mark.parametrize('file', [FULL, LOOP])
+def test_a_file_that_was_unlinked(private, file):
+    pid, link = private(file, 'vfio/12', 'unlink')
+    assert link.endswith('/dev/vfio/12 (deleted)')
+    assert len(open_files.users_of([file])) == 1
+    (text,) = open_files.users_of([FULL, LOOP])
+    assert text.startswith(f'process {pid} (python')
+    assert text.endswith(f' has {file.path} open')
+
+
+@pytest.mark.parametrize('file', [FULL, LOOP])
+def test_another_name_in_a_container(private, tmp_path, file):
+    pid, link = private(file, 'gpu', '')
+    assert link == f'{tmp_path}/dev/gpu'
+    assert not os.path.exists(link)
+    (text,) = open_files.users_of([file])
+    assert text.startswith(f'process {pid} (python')
+
+
+def test_a_character_device_is_no_block_device(private):
+    private(FULL, 'vfio/12', 'unlink')
+    block = device_file.Number('b', *FULL.number[1:])
+    assert open_files.users_of([device_file.DeviceFile('/dev/x', block)]) == []
+
+
+def test_the_files_that_processes_usually_have(start):
+    start(sys.executable, '-c', OTHER_FILES)
+    assert open_files.users_of([FULL, LOOP]) == []
+
+
+def test_a_process_that_has_ended(start, private):
+    pid, _ = private(FULL, 'vfio/12', 'unlink')
+    os.kill(pid, 9)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    assert open_files.users_of([FULL]) == []
