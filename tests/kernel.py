@@ -369,7 +369,7 @@ class Kernel:
         if not folder.exists():
             folder.mkdir()
             self._minor += 1
-            (folder / 'dev').write_text(f'244:{self._minor}\n')
+            _put(folder / 'dev', f'244:{self._minor}')
 
     def _hide_group(self, name: str) -> None:
         (self.root / 'dev/vfio' / name).unlink(missing_ok=True)
