@@ -18,12 +18,16 @@ import time
 import uuid
 
 import processes
+import pytest
 
 import os_acc
 from os_acc import exception
 from os_acc import journal
 from os_acc import objects
 from os_acc.drivers.fake.hardware import Hardware
+
+# Measuring coverage would slow down the many processes of this test.
+pytestmark = pytest.mark.no_cover
 
 PROCESSES = 4
 THREADS = 4

@@ -40,6 +40,9 @@ from os_acc.devices import boot
 from os_acc.drivers.fake.driver import FakeDriver
 from os_acc.drivers.fake.hardware import Hardware
 
+# Measuring coverage would slow down the many processes of this test.
+pytestmark = pytest.mark.no_cover
+
 PINNED = pathlib.Path(__file__).with_name('crash_boundaries.json')
 INSTANCE = '7b4a1e52-5d0c-4e49-8a53-2b8f6d1c0e01'
 VANS = [str(uuid.uuid5(uuid.UUID(INSTANCE), name)) for name in 'ab']

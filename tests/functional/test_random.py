@@ -37,6 +37,9 @@ from os_acc import objects
 from os_acc.devices import boot
 from os_acc.drivers.fake.hardware import Hardware
 
+# Measuring coverage would slow down the many processes of this test.
+pytestmark = pytest.mark.no_cover
+
 SECONDS = 60
 WORKERS = 3
 INSTANCES = 4

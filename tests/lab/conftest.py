@@ -178,13 +178,16 @@ def mounted_nvme(tmp_path):
     """The address of an NVMe of which a namespace is mounted."""
     (disk,) = (PCI / lab_devices.NVME_DISK).glob('nvme/nvme*/nvme*n1')
     device = f'/dev/{disk.name}'
+    # Not on tmp_path itself, where the journal is.
+    mount = tmp_path / 'mount'
+    mount.mkdir()
     for command in (
         ['mkfs.ext2', '-q', '-F', device],
-        ['mount', device, tmp_path],
+        ['mount', device, mount],
     ):
         subprocess.run(command, check=True, timeout=120)
     yield lab_devices.NVME_DISK
-    subprocess.run(['umount', tmp_path], check=True, timeout=120)
+    subprocess.run(['umount', mount], check=True, timeout=120)
 
 
 @pytest.fixture

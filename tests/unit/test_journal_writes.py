@@ -474,3 +474,22 @@ def test_a_journal_that_was_never_created(tmp_path):
     with pytest.raises(exception.JournalMissing):
         reading.entries()
     reading.close()
+
+
+def test_more_readers_than_connections_that_are_kept(connection, opened):
+    """Each reader has its own connection; the surplus ones are closed."""
+    opened.add([make_entry()])
+    together = threading.Barrier(8, timeout=30)
+    closed = []
+
+    def wait(statement):
+        if statement.startswith('SELECT * FROM van'):
+            together.wait()
+
+    connection.before_statement = staticmethod(wait)
+    close = sqlite3.Connection.close
+    connection.close = lambda self: (closed.append(self), close(self))
+    with futures.ThreadPoolExecutor(8) as pool:
+        running = [pool.submit(opened.entries) for _ in range(8)]
+        assert [len(future.result(30)) for future in running] == [1] * 8
+    assert len(closed) == 4
