@@ -5,16 +5,20 @@
 # Unless required by applicable law or agreed to in writing, software
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
-"""Raises PlugException or UnplugException for the failures of a call."""
+"""Reports the failures of a call: to its caller, and to the journal."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Iterator
+from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
 from typing import NoReturn
 
 from os_acc import exception
+from os_acc import journal
+from os_acc import objects
 
 
 @contextlib.contextmanager
@@ -57,3 +61,18 @@ def fail(
     if isinstance(first, exception.StepFailed) and first.__cause__:
         first = first.__cause__
     raise cls(instance=instance_uuid, err=text, undo_errors=errors) from first
+
+
+def texts(
+    entries: Iterable[journal.Entry],
+    errors: Mapping[str, exception.ExceptionBase],
+) -> list[tuple[objects.VAN, str]]:
+    """Return the VANs that failed, each with the text of its error.
+
+    :param errors: the errors by VAN UUID
+    """
+    return [
+        (entry.van, str(errors[entry.van.uuid]))
+        for entry in entries
+        if entry.van.uuid in errors
+    ]

@@ -17,6 +17,7 @@ from os_acc import exception
 from os_acc import host as host_module
 from os_acc import journal
 from os_acc import log
+from os_acc.attach import failures
 from os_acc.attach import parallel
 from os_acc.attach import steps
 from os_acc.devices import boot
@@ -93,12 +94,6 @@ def restore(
         )
     host.journal.save_all(done)
     host.journal.settle(
-        [],
-        [
-            (entry.van, str(failed[entry.van.uuid]))
-            for entry in entries
-            if entry.van.uuid in failed
-        ],
-        state=states.PLUGGED,
+        [], failures.texts(entries, failed), state=states.PLUGGED
     )
     return failed

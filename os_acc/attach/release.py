@@ -160,16 +160,29 @@ def _mark(
     else:
         return list(entries)
     if plugged:
-        # The write of this state may be the one that failed.
-        try:
-            plugged &= {
-                van.uuid
-                for van in host.journal.vans(entries[0].van.instance_uuid)
-                if van.state == states.PLUGGED
-            }
-        except Exception as err:
-            LOG.warning('Cannot read the states: %s', exception.describe(err))
+        plugged = _still_plugged(host, plugged, entries[0].van.instance_uuid)
     return [e for e in entries if e.van.uuid not in plugged]
+
+
+def _still_plugged(
+    host: host_module.Host, uuids: set[str], instance_uuid: str
+) -> set[str]:
+    """Return those of uuids whose rows have the state "plugged".
+
+    The state of a VAN object can be ahead of its row: the commit of the state
+    "plugged" itself may have failed.
+
+    :returns: all of uuids if the journal cannot be read
+    """
+    try:
+        return uuids & {
+            van.uuid
+            for van in host.journal.vans(instance_uuid)
+            if van.state == states.PLUGGED
+        }
+    except Exception as err:
+        LOG.warning('Cannot read the states: %s', exception.describe(err))
+        return uuids
 
 
 def _unplug(
@@ -237,14 +250,7 @@ def _settle(
     """Delete the rows of released VANs, and write the errors of the others."""
     released = [e.van for e in entries if e.van.uuid in undone]
     try:
-        host.journal.settle(
-            released,
-            [
-                (entry.van, str(result.failed[entry.van.uuid]))
-                for entry in entries
-                if entry.van.uuid in result.failed
-            ],
-        )
+        host.journal.settle(released, failures.texts(entries, result.failed))
     except Exception as err:
         result.journal_errors.append(_journal_error(host, err))
         return

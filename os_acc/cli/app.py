@@ -26,7 +26,7 @@ from stevedore import named
 import os_acc
 
 # Loggers that are silent unless --verbose or --debug is given.
-_QUIET = ('os_acc', 'oslo.privsep', 'oslo_service', 'stevedore')
+QUIET = ('os_acc', 'oslo.privsep', 'oslo_service', 'stevedore')
 
 INTERRUPTED = 130
 
@@ -86,12 +86,7 @@ class OSAccApp(app.App):
         if self.options.verbose_level <= 1 and not self.options.debug:
             # A command that fails prints its error in one line. The log would
             # repeat the error.
-            for name in (
-                'os_acc',
-                'oslo.privsep',
-                'oslo_service',
-                'stevedore',
-            ):
+            for name in QUIET:
                 logging.getLogger(name).setLevel(logging.CRITICAL + 1)
 
     def interact(self) -> None:

@@ -124,7 +124,7 @@ class Unplug(base.Command):
 
 
 def _read(path: str) -> list[dict[str, Any]]:
-    """Read ARQs from a file: Cyborg's whole answer, or the list in it.
+    """Read ARQs from a file: Cyborg's whole response, or its list of ARQs.
 
     :raises InvalidRequest: if the file does not contain such JSON
     """

@@ -40,11 +40,6 @@ from os_acc.devices import vfio
 from os_acc.devices import vfio_rules
 from os_acc.devices import vgpu
 
-NO_IOMMU_GROUP = (
-    'it is in no IOMMU group: enable the IOMMU in the firmware, and boot with '
-    'intel_iommu=on or the equivalent of the platform'
-)
-
 
 class Kind(enum.Enum):
     """Why a function cannot be taken."""
@@ -362,7 +357,7 @@ def _group(
     """Check the IOMMU group, which VFIO gives to one guest as a whole."""
     group = function.iommu_group
     if group is None:
-        yield Kind.NO_IOMMU_GROUP, NO_IOMMU_GROUP
+        yield Kind.NO_IOMMU_GROUP, vfio.NO_IOMMU_GROUP
         return
     for member, use in host_use.in_group(function, snapshot):
         if isinstance(member, str) or member.address not in taker.functions:

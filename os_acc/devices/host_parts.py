@@ -78,6 +78,5 @@ def is_console(function: pci.Function) -> bool:
 def is_secure_processor(function: pci.Function) -> bool:
     """Whether it is the secure processor of an AMD CPU."""
     return (
-        function.base_class == _CLASS_ENCRYPTION
-        and function.vendor_id == _AMD
+        function.base_class == _CLASS_ENCRYPTION and function.vendor_id == _AMD
     )

@@ -138,7 +138,7 @@ class Function:
 
     @property
     def parts(self) -> list[str]:
-        """The folders that its driver has made below it in sysfs."""
+        """The folders in sysfs that the function's driver created below it."""
         return [
             name for name in sysfs.folders(self.path) if name not in _OF_ANY
         ]

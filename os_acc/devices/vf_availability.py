@@ -59,7 +59,7 @@ def vfs_obstacles(
         yield Obstacle(
             Kind.NO_IOMMU_GROUP,
             device,
-            availability.NO_IOMMU_GROUP,
+            vfio.NO_IOMMU_GROUP,
         )
     product = sriov.vf_product_id(pf.address) or pf.product_id
     # No variant driver is for a VF of the denylist, unless the entry says so.

@@ -34,6 +34,13 @@ LOG = logging.getLogger(__name__)
 # How often is_held() tries to open a group.
 _TRIES = 3
 
+# What to say of a function that has no IOMMU group.
+ENABLE_IOMMU = (
+    'enable the IOMMU in the firmware (VT-d, AMD-Vi, SMMU), and boot with '
+    'intel_iommu=on or the equivalent of the platform'
+)
+NO_IOMMU_GROUP = f'it is in no IOMMU group: {ENABLE_IOMMU}'
+
 
 @dataclasses.dataclass(frozen=True)
 class Binding:
@@ -232,9 +239,7 @@ def bind(address: str, driver: str, seconds: float) -> None:
     if group is None:
         raise exception.DeviceError(
             device=f'PCI function {address}',
-            reason='it is in no IOMMU group: enable the IOMMU in the '
-            'firmware, and boot with intel_iommu=on or the equivalent of '
-            'the platform',
+            reason=NO_IOMMU_GROUP,
         )
     left = max(end - time.monotonic(), 0.0)
     if has_groups():

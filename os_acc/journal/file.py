@@ -330,7 +330,7 @@ def _salvage(path: str, timeout: float) -> list[tuple[str, sqlite3.Row]]:
                     )
                 )
         except sqlite3.Error as err:
-            # A lock is no damage: the rows can be read in a moment.
+            # A locked file is not damaged: a later attempt can read it.
             if database.code(err) == sqlite3.SQLITE_BUSY:
                 raise
         return rows

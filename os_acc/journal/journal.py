@@ -160,7 +160,7 @@ class Journal:
             for row in new:
                 rows.insert(db, row)
 
-        self._write(act, _written(new))
+        self._write(act, _updated_at(new))
 
     def save(self, van: objects.VAN) -> None:
         """Write all fields of a VAN. See save_all()."""
@@ -197,7 +197,7 @@ class Journal:
                     raise
 
         try:
-            self._write(act, _written(changed))
+            self._write(act, _updated_at(changed))
         except exception.DeviceBusy:
             for van, saved in refused:
                 self._set_back(van, saved)
@@ -354,10 +354,7 @@ class Journal:
 
         def is_there(db: sqlite3.Connection) -> bool:
             uuids = [uuid for uuid, _ in (*written, *gone)]
-            found = {
-                (row['uuid'], row['instance_uuid']): row['updated_at']
-                for row in rows.find(db, uuids)
-            }
+            found = _updated_at(rows.find(db, uuids))
             return all(
                 found.get(van) == time for van, time in written.items()
             ) and found.keys().isdisjoint(gone)
@@ -388,9 +385,10 @@ def _key(van: objects.VAN) -> rows.VanKey:
     return van.uuid, van.instance_uuid
 
 
-def _written(changed: Iterable[Mapping[str, Any]]) -> dict[rows.VanKey, str]:
-    """Return the updated_at of rows that are written."""
+def _updated_at(
+    found: Iterable[Mapping[str, Any] | sqlite3.Row],
+) -> dict[rows.VanKey, str]:
+    """Return the updated_at of rows, by VAN."""
     return {
-        (row['uuid'], row['instance_uuid']): row['updated_at']
-        for row in changed
+        (row['uuid'], row['instance_uuid']): row['updated_at'] for row in found
     }

@@ -31,7 +31,7 @@ _Reader = tuple[str, str, _Act | None, _Act, _Act]
 
 
 def _reader(field: Any) -> tuple[_Act | None, _Act, _Act]:
-    # The field's type, which the field itself would only call.
+    # An auto-typed field only passes its calls on to this type.
     kind = getattr(field, 'AUTO_TYPE', field)
     plain = ovo_fields.FieldType.from_primitive
     is_plain = type(kind).from_primitive is plain

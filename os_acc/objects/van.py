@@ -51,7 +51,7 @@ class DateTime(ovo_fields.DateTime):
             read = datetime.datetime.fromisoformat(value)
         except (TypeError, ValueError):
             return super().from_primitive(obj, attr, value)
-        # The field's coerce(), which follows, checks a time with a zone.
+        # A time with a zone is checked later, by the field's own coerce().
         return self.coerce(obj, attr, read) if read.tzinfo is None else read
 
 

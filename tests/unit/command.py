@@ -46,8 +46,7 @@ class Command:
 
     def __call__(self, *arguments, stdin='', terminal=False):
         root = logging.getLogger()
-        names = ('os_acc', 'oslo.privsep', 'oslo_service', 'stevedore')
-        loggers = [root, *map(logging.getLogger, names)]
+        loggers = [root, *map(logging.getLogger, app.QUIET)]
         levels = [logger.level for logger in loggers]
         handlers = list(root.handlers)
         self._capsys.readouterr()

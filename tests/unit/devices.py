@@ -14,7 +14,10 @@ import json
 from typing import Any
 import uuid
 
+import pytest
+
 import os_acc
+from os_acc import exception
 from os_acc import objects
 
 PF = '0000:01:00.0'
@@ -61,6 +64,13 @@ def instance() -> objects.InstanceInfo:
     return objects.InstanceInfo(
         uuid=str(uuid.uuid4()), name='guest', project_id='project'
     )
+
+
+def refused(*requests: objects.AcceleratorRequest) -> BaseException | None:
+    """Plug an instance, and return the cause of the refusal."""
+    with pytest.raises(exception.PlugException) as caught:
+        os_acc.plug(instance(), list(requests))
+    return caught.value.__cause__
 
 
 def pci(address: str, **values: Any) -> objects.AcceleratorRequest:

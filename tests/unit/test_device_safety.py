@@ -54,12 +54,6 @@ def cleaned(tmp_path):
     return lambda: path.read_text().split() if path.exists() else []
 
 
-def refused(*requests) -> Exception:
-    with pytest.raises(exception.PlugException) as caught:
-        os_acc.plug(devices.instance(), list(requests))
-    return caught.value.__cause__
-
-
 # --- a device that is given out in parts
 
 
@@ -71,7 +65,7 @@ def test_a_parent_of_mdevs_is_not_given_out_whole(here, made):
     else:
         path = f'{mdev.parent_folder(PARENT)}/mdev_supported_types/nvidia-222'
         here.write(f'{path}/create', request.handle.uuid)
-    err = refused(devices.pci(PARENT))
+    err = devices.refused(devices.pci(PARENT))
     assert isinstance(err, exception.DeviceBusy | exception.DeviceInUseByHost)
     assert request.handle.uuid in str(err)
     assert here.driver_of(PARENT) == 'nvidia'
@@ -79,12 +73,12 @@ def test_a_parent_of_mdevs_is_not_given_out_whole(here, made):
 
 def test_one_that_is_for_mdevs_is_not_given_out_whole(here):
     devices.spec({'address': PARENT, 'mdev_types': ['nvidia-222']})
-    assert 'for mdevs' in str(refused(devices.pci(PARENT)))
+    assert 'for mdevs' in str(devices.refused(devices.pci(PARENT)))
 
 
 def test_no_mdev_of_one_that_is_given_out_whole(here):
     os_acc.plug(devices.instance(), [devices.pci(PARENT)])
-    err = refused(devices.mdev('nvidia-222', parent=PARENT))
+    err = devices.refused(devices.mdev('nvidia-222', parent=PARENT))
     assert isinstance(err, exception.DeviceBusy)
 
 
@@ -96,7 +90,7 @@ def test_a_function_with_a_vendors_vgpu(here):
     devices.spec({'address': '0000:43:*'})
     request = devices.pci('0000:43:00.4')
     request.driver = 'pci'
-    assert 'vGPU type 558' in str(refused(request))
+    assert 'vGPU type 558' in str(devices.refused(request))
 
 
 # --- cleaning never hits the host
@@ -146,7 +140,9 @@ def test_what_could_not_be_cleaned_is_kept_over_a_reboot(here):
     os_acc.initialize(reset=True)
     (van,) = os_acc.get_vans()
     assert van.state == 'error'
-    assert isinstance(refused(devices.pci(devices.DISK)), exception.DeviceBusy)
+    assert isinstance(
+        devices.refused(devices.pci(devices.DISK)), exception.DeviceBusy
+    )
 
 
 def test_an_old_daemon_that_still_cleans_has_its_turn(here, monkeypatch):
@@ -237,7 +233,7 @@ def test_a_container_that_does_not_see_the_hosts_processes(here):
     path = here.root / 'proc/self/ns/pid'
     path.parent.mkdir()
     path.symlink_to('pid:[4026532999]')
-    err = refused(devices.pci(devices.DISK))
+    err = devices.refused(devices.pci(devices.DISK))
     assert isinstance(err, exception.PrivilegeError)
     assert '--pid=host' in str(err)
     path.unlink()
@@ -247,7 +243,7 @@ def test_a_container_that_does_not_see_the_hosts_processes(here):
 
 def test_a_disk_that_cannot_be_opened(here):
     (here.root / 'dev/nvme0n1').unlink()
-    err = refused(devices.pci(devices.DISK))
+    err = devices.refused(devices.pci(devices.DISK))
     assert isinstance(err, exception.PrivilegeError)
     assert 'nvme0n1' in str(err)
 
@@ -263,12 +259,12 @@ def test_an_interface_further_down(here):
     folder.mkdir(parents=True)
     (folder / 'flags').write_text('0x1003\n')
     (here.sys / 'class/net/sf0').symlink_to(folder)
-    assert 'sf0 is up' in str(refused(devices.pci('0000:70:00.0')))
+    assert 'sf0 is up' in str(devices.refused(devices.pci('0000:70:00.0')))
 
 
 def test_infiniband_without_an_interface(here):
     here.add_function('0000:71:00.0', '15b3:1017', 0x020700, 'mlx5_core')
-    err = refused(devices.pci('0000:71:00.0'))
+    err = devices.refused(devices.pci('0000:71:00.0'))
     assert 'another network namespace' in str(err)
 
 
@@ -279,7 +275,7 @@ def test_a_program_that_drives_it(here):
     (here.sys / 'dev/char').mkdir(parents=True)
     (here.sys / 'dev/char/243:0').symlink_to(path / 'uio/uio0')
     pid = here.hold(here.root / 'dev/uio0', 'spdk_tgt', 'c 243:0')
-    err = refused(devices.pci('0000:72:00.0'))
+    err = devices.refused(devices.pci('0000:72:00.0'))
     assert f'process {pid} (spdk_tgt)' in str(err)
 
 
@@ -287,7 +283,7 @@ def test_a_program_without_an_iommu(here):
     """VFIO's file of a group has another name then (drivers/vfio/group.c)."""
     group = here.node(devices.GPU).rpartition('/')[2]
     pid = here.hold(here.root / f'dev/vfio/noiommu-{group}', 'testpmd')
-    err = refused(devices.pci(devices.GPU))
+    err = devices.refused(devices.pci(devices.GPU))
     assert f'process {pid} (testpmd)' in str(err)
 
 
@@ -337,7 +333,7 @@ def test_domains_of_libvirt(here, xml, busy):
     )
     request = devices.pci(devices.GPU)
     if busy:
-        assert 'libvirt domain g' in str(refused(request))
+        assert 'libvirt domain g' in str(devices.refused(request))
     else:
         os_acc.plug(devices.instance(), [request])
 
@@ -364,7 +360,7 @@ def test_an_offset_that_is_not_told(here):
         {'address': devices.PF, 'num_vfs': 4, 'resource_class': 'CUSTOM_Q'}
     )
     assert isinstance(
-        refused(devices.wanted('CUSTOM_Q')), exception.DeviceNotFound
+        devices.refused(devices.wanted('CUSTOM_Q')), exception.DeviceNotFound
     )
     assert here.driver_of(devices.PF) == 'qat'
 
@@ -409,7 +405,7 @@ def test_a_pf_that_somebody_gave_fewer_vfs(here):
         for _ in range(3)
     ]
     assert [van.device for (van,) in got] == [devices.PF, other, other]
-    err = refused(devices.wanted('CUSTOM_Q'))
+    err = devices.refused(devices.wanted('CUSTOM_Q'))
     assert isinstance(err, exception.DeviceNotFound)
 
 
@@ -463,7 +459,7 @@ def test_vfs_that_somebody_makes_meanwhile_are_not_ours(here, monkeypatch):
         return create(pf, *args)
 
     monkeypatch.setattr(privileged_pci, 'create_vfs', late)
-    err = refused(devices.pci(devices.VFS[1]))
+    err = devices.refused(devices.pci(devices.VFS[1]))
     assert isinstance(err, exception.DeviceBusy)
     assert sriov.count(devices.PF) == 1
     assert not os_acc.get_vans()
@@ -481,7 +477,7 @@ def test_a_vf_that_has_no_link_to_its_pf_yet(here, monkeypatch):
         return lock(by, name, *args)
 
     monkeypatch.setattr(pci_driver.PCIDriver, 'lock', late)
-    err = refused(devices.pci(devices.VFS[0]))
+    err = devices.refused(devices.pci(devices.VFS[0]))
     assert isinstance(err, exception.DeviceBusy)
     assert 'are being made' in str(err)
 
@@ -495,7 +491,7 @@ def test_a_driver_that_has_not_let_go(here):
     (here.sys / 'dev/char/243:0').symlink_to(path / 'uio/uio0')
     here.hold(here.root / 'dev/uio0', 'spdk_tgt', 'c 243:0')
     (path / 'driver').unlink()
-    assert 'spdk_tgt' in str(refused(devices.pci('0000:72:00.0')))
+    assert 'spdk_tgt' in str(devices.refused(devices.pci('0000:72:00.0')))
 
 
 def test_a_candidate_that_cannot_go_to_a_guest(here):
@@ -507,7 +503,7 @@ def test_a_candidate_that_cannot_go_to_a_guest(here):
     devices.spec({'vendor_id': '1d0f', 'resource_class': 'CUSTOM_Q'})
     (van,) = os_acc.plug(devices.instance(), [devices.wanted('CUSTOM_Q')])
     assert van.device == '0000:63:00.0'
-    err = refused(devices.wanted('CUSTOM_Q'))
+    err = devices.refused(devices.wanted('CUSTOM_Q'))
     assert str(err).count('IOMMU group: enable') == 1
 
 

@@ -147,25 +147,38 @@ def test_forks_while_other_threads_write_and_read(opened):
     assert len(opened.entries()) == sum(counts) + 8 * 3
 
 
-def test_a_fork_waits_for_a_transaction(opened):
-    """And not for a thread that waits for another process."""
+@contextlib.contextmanager
+def used_by_a_thread(path):
+    """Keep a thread inside forking.in_use() during the block.
+
+    :returns: an event that ends the thread when it is set
+    """
     begun, done = threading.Event(), threading.Event()
 
     def use():
-        with forking.in_use(opened.path):
+        with forking.in_use(path):
             begun.set()
-            assert done.wait(10)
+            assert done.wait(20)
 
     thread = threading.Thread(target=use)
     thread.start()
-    assert begun.wait(5)
-    timer = threading.Timer(0.3, done.set)
-    timer.start()
-    start = time.monotonic()
-    pid = fork(functools.partial(add, opened))
-    assert 0.2 < time.monotonic() - start < 9
+    try:
+        assert begun.wait(5)
+        yield done
+    finally:
+        done.set()
+        thread.join(5)
+
+
+def test_a_fork_waits_for_a_transaction(opened):
+    """And not for a thread that waits for another process."""
+    with used_by_a_thread(opened.path) as done:
+        timer = threading.Timer(0.3, done.set)
+        timer.start()
+        start = time.monotonic()
+        pid = fork(functools.partial(add, opened))
+        assert 0.2 < time.monotonic() - start < 9
     wait(pid)
-    thread.join(5)
     timer.join(5)
 
 
@@ -246,23 +259,10 @@ def test_a_fork_inside_a_write(opened, monkeypatch):
 def test_a_transaction_that_does_not_end(opened, monkeypatch):
     monkeypatch.setattr(forking, 'LONGEST_WAIT', 0.2)
     add(opened)
-    begun, done = threading.Event(), threading.Event()
-
-    def use():
-        with forking.in_use(opened.path):
-            begun.set()
-            done.wait(20)
-
-    thread = threading.Thread(target=use)
-    thread.start()
-    assert begun.wait(5)
-    try:
+    with used_by_a_thread(opened.path):
         wait(fork(functools.partial(check_refused, opened)))
         # The parent is as before.
         add(opened)
-    finally:
-        done.set()
-        thread.join(5)
     wait(fork(functools.partial(add, opened)))
     assert len(opened.entries()) == 3
 
@@ -271,28 +271,18 @@ def test_a_transaction_that_does_not_end(opened, monkeypatch):
 def test_a_fork_whose_wait_is_interrupted(opened):
     """Python forks all the same, while another thread uses a connection."""
     add(opened)
-    begun, done = threading.Event(), threading.Event()
-
-    def use():
-        with forking.in_use(opened.path):
-            begun.set()
-            done.wait(20)
 
     def handler(*_):
         raise Interrupt
 
-    thread = threading.Thread(target=use)
-    thread.start()
-    assert begun.wait(5)
-    before = signal.signal(signal.SIGALRM, handler)
-    signal.setitimer(signal.ITIMER_REAL, 0.3)
-    try:
-        wait(fork(functools.partial(check_refused, opened)))
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-        done.set()
-        thread.join(5)
+    with used_by_a_thread(opened.path):
+        before = signal.signal(signal.SIGALRM, handler)
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        try:
+            wait(fork(functools.partial(check_refused, opened)))
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
     wait(fork(functools.partial(add, opened)))
     assert len(opened.entries()) == 2
 

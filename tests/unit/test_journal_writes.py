@@ -410,7 +410,7 @@ def test_a_journal_that_is_renamed_during_a_commit(
 def test_a_journal_replaced_while_it_is_opened(
     opened, state_path, tmp_path, monkeypatch
 ):
-    """Whoever connects then reads the new file, not the old one."""
+    """Later connections read the new file, not the old one."""
     other = str(tmp_path / 'other')
     with contextlib.closing(journal.Journal(other, 10)) as made:
         made.add([make_entry()])

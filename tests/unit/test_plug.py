@@ -21,6 +21,11 @@ from os_acc import journal
 from os_acc import objects
 
 
+def fail(*args, **kwargs):
+    """The journal's methods fail like this when it cannot be written."""
+    raise exception.JournalError(path='j', reason='I/O error')
+
+
 class Oops(BaseException):
     """A BaseException that is no Exception, as some libraries' timeouts."""
 
@@ -668,14 +673,8 @@ def test_a_lock_that_is_held_too_long_is_a_timeout(host):
 @pytest.mark.parametrize('broken', ['mark', 'settle'])
 def test_a_journal_that_fails_in_the_undo_is_told(host, monkeypatch, broken):
     """The devices are released also if the journal cannot be written."""
-    from os_acc import journal
-
     instance, requests = host.instance(), host.requests(2)
     host.calls.on('postplug', RuntimeError('boom'))
-
-    def fail(self, *args, **kwargs):
-        raise exception.JournalError(path='j', reason='disk is full')
-
     with monkeypatch.context() as patch:
         patch.setattr(journal.Journal, broken, fail)
         with pytest.raises(exception.PlugException) as caught:
@@ -693,13 +692,7 @@ def test_a_journal_that_fails_in_the_undo_is_told(host, monkeypatch, broken):
 
 @pytest.mark.parametrize('when', ['add', 'save_all'])
 def test_a_journal_that_fails_in_the_plug_undoes_it(host, monkeypatch, when):
-    from os_acc import journal
-
     instance, requests = host.instance(), host.requests(2)
-
-    def fail(self, *args, **kwargs):
-        raise exception.JournalError(path='j', reason='disk is full')
-
     with monkeypatch.context() as patch:
         patch.setattr(journal.Journal, when, fail)
         with pytest.raises(exception.PlugException) as caught:
@@ -724,13 +717,7 @@ def test_a_journal_that_fails_from_the_last_write_on(
     host, monkeypatch, readable, caplog
 ):
     """Devices are released only if the journal says they are not plugged."""
-    from os_acc import journal
-
     instance, requests = host.instance(), host.requests(2)
-
-    def fail(self, *args, **kwargs):
-        raise exception.JournalError(path='j', reason='disk is full')
-
     with monkeypatch.context() as patch:
 
         def break_down(van):
@@ -753,8 +740,6 @@ def test_a_journal_that_fails_from_the_last_write_on(
 
 def test_any_error_of_the_journal_in_the_undo_is_told(host, monkeypatch):
     """An error that is not os-acc's own is raised as a JournalError."""
-    from os_acc import journal
-
     host.calls.on('postplug', RuntimeError('boom'))
 
     def fail(self, *args, **kwargs):
@@ -814,7 +799,7 @@ class LostCommit:
             if self.armed and self.wanted(*args, **kwargs):
                 self.armed = False
                 for name in then:
-                    patch.setattr(journal.Journal, name, self.fail)
+                    patch.setattr(journal.Journal, name, fail)
                 raise error
 
         patch.setattr(journal.Journal, method, lose)
@@ -823,10 +808,6 @@ class LostCommit:
     def wanted(vans, **kwargs):
         """The last one of a plug."""
         return {van.state for van in vans} == {'plugged'}
-
-    @staticmethod
-    def fail(*args, **kwargs):
-        raise exception.JournalError(path='j', reason='I/O error')
 
 
 @pytest.mark.parametrize(

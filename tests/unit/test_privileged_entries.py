@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""What the other rooms call in the privileged half runs in the daemon."""
+"""Privileged entry points run in the daemon, whoever calls them."""
 
 from __future__ import annotations
 

@@ -37,11 +37,6 @@ from os_acc.drivers.pci import report_vfio
 Finding = finding.Finding
 Kind = availability.Kind
 
-_NO_IOMMU = (
-    'enable the IOMMU in the firmware (VT-d, AMD-Vi, SMMU), and boot with '
-    'intel_iommu=on or the equivalent of the platform'
-)
-
 
 # Obstacles that are normal: the operator need not do anything.
 _NORMAL = (
@@ -57,7 +52,7 @@ _ORDER = {Kind.ALLOCATED: 0, Kind.HOST_USE: 1}
 _ADVICE = {
     Kind.RESERVED: 'check the device, then free it with os-acc device free',
     Kind.HOST_USE: 'stop using it on the host, or remove it from device_spec',
-    Kind.NO_IOMMU_GROUP: _NO_IOMMU,
+    Kind.NO_IOMMU_GROUP: vfio.ENABLE_IOMMU,
     Kind.GROUP_HOST_USE: 'unbind that device from its driver, or move the '
     'card to a slot with an IOMMU group of its own',
 }
@@ -218,7 +213,10 @@ def _iommu() -> Finding:
     if number:
         return Finding('IOMMU', finding.OK, f'on: {number} groups')
     return Finding(
-        'IOMMU', finding.ERROR, 'off: there is no IOMMU group', _NO_IOMMU
+        'IOMMU',
+        finding.ERROR,
+        'off: there is no IOMMU group',
+        vfio.ENABLE_IOMMU,
     )
 
 
