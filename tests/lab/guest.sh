@@ -38,6 +38,8 @@ mount /dev/disk/by-id/virtio-lab-state "$new/lab/state"
 cd "$new"
 pivot_root . lab/old
 umount --lazy /lab/old
+# udevadm takes the new root for a chroot, in which it would do nothing.
+export SYSTEMD_IGNORE_CHROOT=1
 # Processes of other users run this Python, and import from the project.
 for each in "$(dirname "$LAB_PYTHON")" \
     "$(dirname "$(readlink -f "$LAB_PYTHON")")" "$LAB_CWD"; do
