@@ -64,7 +64,7 @@ NOT_TRUSTED = Refusal(
     'the request wants a trusted VF, and its entry of device_spec does not '
     'have trusted',
     'The port of the request has trusted set.',
-    'add "trusted": true to its entry',
+    'set trusted to true in its entry',
 )
 MDEV_TYPE = Refusal(
     Kind.NOT_OFFERED,
@@ -113,7 +113,7 @@ STORES_FOR_LIBVIRT = Refusal(
     Kind.UNSUITABLE,
     'it stores data, and with bind = libvirt the host would see the data of '
     'one guest before it is erased: {remedy}',
-    'It is of PCI class 01.',
+    'It is of PCI class 01. A cleaning_command does not help here.',
     'use bind = os-acc, and managed = no in the handle',
 )
 STORES_NO_COMMAND = Refusal(
@@ -135,7 +135,7 @@ DENYLIST = Refusal(
     Kind.UNSUITABLE,
     'vfio-pci refuses {ids}, because {devices} have errata that a guest can '
     'exploit: {remedy}',
-    'The denylist of vfio-pci has it, and no variant driver is for it.',
+    'The denylist of vfio-pci has it, and no variant driver is to bind it.',
     'if you trust the guests, set the option disable_denylist=1 of the kernel '
     'module vfio-pci and reload it',
 )
@@ -152,7 +152,7 @@ NO_REMAPPING = Refusal(
     Kind.UNSUITABLE,
     'the IOMMU of this host cannot remap interrupts, so the kernel refuses it '
     'for a guest: {remedy}',
-    'An Intel IOMMU of the host says so.',
+    'An Intel IOMMU of the host shows it, and allow_unsafe_interrupts is off.',
     'enable interrupt remapping (x2APIC) in the firmware, or, if you trust '
     'the guests, set the option allow_unsafe_interrupts=1 of the kernel '
     'module vfio_iommu_type1',
