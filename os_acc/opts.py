@@ -99,8 +99,8 @@ OPTS = [
         'device_spec or a list of entries. They come before those of '
         'device_spec, in the order of the names of the files. The folder is '
         'read anew at each call. It and its files must belong to root, and '
-        'must not be writable by others. "os-acc device allow" and "os-acc device deny" '
-        'write such files.',
+        'must not be writable by others. "os-acc device allow" and "os-acc '
+        'device deny" write such files.',
     ),
     cfg.FloatOpt(
         'device_timeout',

@@ -13,8 +13,8 @@ import re
 from docutils import nodes
 from docutils.parsers.rst import Directive
 
+from os_acc.devices import all_refusals
 from os_acc.devices import availability
-from os_acc.devices import refusals
 
 _HEADS = ('The error says', 'When', 'What to do')
 _WIDTHS = (40, 30, 30)
@@ -70,7 +70,7 @@ class Refusals(Directive):
             '', nodes.row('', *(_entry(nodes.Text(each)) for each in _HEADS))
         )
         body = nodes.tbody()
-        for kind, found in refusals.table().items():
+        for kind, found in all_refusals.table().items():
             body += _head(kind)
             body += [_row(each) for each in found]
         group += body

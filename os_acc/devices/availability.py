@@ -40,6 +40,7 @@ from os_acc.devices import storage
 from os_acc.devices import vfio
 from os_acc.devices import vfio_rules
 from os_acc.devices import vgpu
+from os_acc.devices import vgpu_refusals
 
 Kind = reasons.Kind
 Reason = reasons.Reason
@@ -207,7 +208,7 @@ def _not_offered(
 def _unsuitable(function: pci.Function) -> Iterator[Reason]:
     if vgpu.is_place(function):
         now = vgpu.current(function.address)
-        yield refusals.FOR_VGPU.say(
+        yield vgpu_refusals.FOR_VGPU.say(
             state=f'vGPU type {now} is set on it'
             if now
             else 'it has no type now'

@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""What a refusal of a device consists of. All of them are in refusals."""
+"""What a refusal of a device consists of. See refusals."""
 
 from __future__ import annotations
 

@@ -16,8 +16,8 @@ from os_acc.devices import allocated
 from os_acc.devices import availability
 from os_acc.devices import device_spec
 from os_acc.devices import pci
-from os_acc.devices import refusals
 from os_acc.devices import vgpu
+from os_acc.devices import vgpu_refusals
 
 Obstacle = availability.Obstacle
 
@@ -47,12 +47,12 @@ def vgpu_obstacles(
     """
     address, device = vf.address, f'VF {vf.address}'
     if not offers_vgpus(spec):
-        yield Obstacle.of(device, refusals.NO_VGPU_TYPE.say())
+        yield Obstacle.of(device, vgpu_refusals.NO_VGPU_TYPE.say())
         return
     card = card or vgpu.Card.read(pci.get(vf.parent))
     now = card.current.get(address)
     if now is None:
-        yield Obstacle.of(device, refusals.NO_VGPU_FILE.say())
+        yield Obstacle.of(device, vgpu_refusals.NO_VGPU_FILE.say())
         return
     for reason in availability.taken_by_others(
         vf, taker, holders or allocated.Holders()
@@ -61,12 +61,12 @@ def vgpu_obstacles(
     wanted = spec.vgpu_type
     if now != vgpu.NONE:
         if wanted is not None and card.number_of(wanted) != now:
-            reason = refusals.OTHER_VGPU_TYPE.say(
+            reason = vgpu_refusals.OTHER_VGPU_TYPE.say(
                 present=vgpu.label(now), wanted=wanted
             )
             yield Obstacle.of(device, reason)
     elif wanted is None:
-        yield Obstacle.of(device, refusals.VGPU_TYPE_UNSET.say())
+        yield Obstacle.of(device, vgpu_refusals.VGPU_TYPE_UNSET.say())
     else:
         yield from _vgpu_capacity(address, wanted, spec.max_instances, card)
 
@@ -78,7 +78,7 @@ def _vgpu_capacity(
     number = card.number_of(wanted)
     if number is None or number not in card.possible[address]:
         types = vgpu.types_text(address)
-        yield Obstacle.of(device, refusals.VGPU_TYPES.say(types=types))
+        yield Obstacle.of(device, vgpu_refusals.VGPU_TYPES.say(types=types))
     elif not card.left(number, limit):
         places = card.places(number, limit)
-        yield Obstacle.of(device, refusals.VGPUS_FULL.say(places=places))
+        yield Obstacle.of(device, vgpu_refusals.VGPUS_FULL.say(places=places))

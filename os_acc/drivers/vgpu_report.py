@@ -20,9 +20,9 @@ from os_acc.devices import allocated
 from os_acc.devices import availability
 from os_acc.devices import device_spec
 from os_acc.devices import pci
-from os_acc.devices import refusals
 from os_acc.devices import vgpu
 from os_acc.devices import vgpu_availability
+from os_acc.devices import vgpu_refusals
 from os_acc.drivers import inventory
 from os_acc.drivers.pci import listing as pci_listing
 
@@ -93,7 +93,9 @@ def places(spec: device_spec.Spec, card: vgpu.Card) -> int:
 
 
 def _no_place(vf: pci.Function) -> availability.Obstacle:
-    return availability.Obstacle.of(f'VF {vf.address}', refusals.NO_ROOM.say())
+    return availability.Obstacle.of(
+        f'VF {vf.address}', vgpu_refusals.NO_ROOM.say()
+    )
 
 
 def unlimited(
@@ -119,7 +121,7 @@ def without_type(pf: str) -> finding.Finding:
         finding.WARNING,
         'device_spec names VFs of it that are for vGPUs, but sets no '
         'vgpu_type for them: they are not given out',
-        refusals.NO_VGPU_TYPE.remedy,
+        vgpu_refusals.NO_VGPU_TYPE.remedy,
     )
 
 

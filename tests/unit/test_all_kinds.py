@@ -20,9 +20,9 @@ import pytest
 
 import os_acc
 from os_acc import exception
+from os_acc.devices import all_refusals
 from os_acc.devices import availability
 from os_acc.devices import device_spec
-from os_acc.devices import refusals
 
 NOT_NAMED = 'device_spec does not offer it'
 STORES = r'it stores data \(class {}\)'
@@ -335,7 +335,7 @@ def row(refusal) -> str:
     return re.escape(error).replace('DEVICE', '.+').replace('REASON', reason)
 
 
-ROWS = [row(each) for found in refusals.table().values() for each in found]
+ROWS = [row(each) for found in all_refusals.table().values() for each in found]
 
 
 def given_out() -> set[str]:
