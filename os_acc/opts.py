@@ -95,12 +95,12 @@ OPTS = [
         'device_spec_dir',
         default='/etc/os-acc/device_spec.d',
         mutable=True,
-        help='Folder with files *.json, each with an entry of device_spec or '
-        'a list of entries. They come before those of device_spec, in the '
-        'order of the names of the files. The folder is read anew at each '
-        'call. It and its files must belong to root, and must not be '
-        'writable by others. "os-acc device allow" and "os-acc device deny" '
-        'write such files.',
+        help='Folder with files that end in .json, each with an entry of '
+        'device_spec or a list of entries. They come before those of '
+        'device_spec, in the order of the names of the files. The folder is '
+        'read anew at each call. It and its files must belong to root, and '
+        'must not be writable by others. "os-acc device allow" and "os-acc '
+        'device deny" write such files.',
     ),
     cfg.FloatOpt(
         'device_timeout',

@@ -10,13 +10,18 @@
 
 import importlib.metadata
 import inspect
+import pathlib
 import re
+import sys
 
 from oslo_versionedobjects import base as ovo_base
 
 from os_acc import exception
 
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / 'ext'))
+
 extensions = [
+    'refusal_table',
     'sphinx.ext.autodoc',
     'openstackdocstheme',
     'oslo_config.sphinxext',

@@ -24,7 +24,6 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
 import dataclasses
-import enum
 import itertools
 
 from os_acc import exception
@@ -34,27 +33,17 @@ from os_acc.devices import device_spec
 from os_acc.devices import host_use
 from os_acc.devices import open_files
 from os_acc.devices import pci
+from os_acc.devices import reasons
+from os_acc.devices import refusals
 from os_acc.devices import sriov
 from os_acc.devices import storage
 from os_acc.devices import vfio
 from os_acc.devices import vfio_rules
 from os_acc.devices import vgpu
+from os_acc.devices import vgpu_refusals
 
-
-class Kind(enum.Enum):
-    """Why a function cannot be taken."""
-
-    NOT_OFFERED = enum.auto()  # device_spec does not offer it for this use
-    UNSUITABLE = enum.auto()  # no guest can use it, or not as it is set up
-    NO_IOMMU_GROUP = enum.auto()
-    HAS_VFS = enum.auto()
-    RESERVED = enum.auto()  # until an operator frees it
-    ALLOCATED = enum.auto()  # a VAN has it, a part of it, or all of its PF
-    HOST_USE = enum.auto()
-    GROUP_HOST_USE = enum.auto()  # the host uses a member of its IOMMU group
-    GROUP_ALLOCATED = enum.auto()  # another instance has one of its group
-    OPEN = enum.auto()  # somebody has opened it or set it up for a guest
-    NO_CAPACITY = enum.auto()  # the other parts of its device need the room
+Kind = reasons.Kind
+Reason = reasons.Reason
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,11 +52,17 @@ class Obstacle:
 
     :ivar device: what it is about, such as 'PCI function 0000:3b:00.0'
     :ivar text: a whole clause, such as 'it has 2 VFs'
+    :ivar remedy: what the operator can do about it; empty if unknown
     """
 
     kind: Kind
     device: str
     text: str
+    remedy: str = ''
+
+    @classmethod
+    def of(cls, device: str, reason: Reason) -> Obstacle:
+        return cls(reason.kind, device, reason.text, reason.remedy)
 
     def error(self) -> exception.ExceptionBase:
         """The error to raise if the device is needed."""
@@ -93,7 +88,7 @@ def obstacles(
     snapshot: host_use.Snapshot | None = None,
     as_root: bool = False,
     alone: bool = False,
-    refused: Iterable[str] | None = None,
+    refused: Iterable[Reason] | None = None,
     held: bool = False,
     users: Callable[[], Sequence[str]] | None = None,
 ) -> Iterator[Obstacle]:
@@ -131,12 +126,12 @@ def obstacles(
         and whole.device is not None
         and whole.van_uuid == taker.van_uuid
     )
-    for kind, text in itertools.chain(
+    for reason in itertools.chain(
         () if held else _not_offered(function, spec, as_root),
         _unsuitable(function),
         _cannot_be_emptied(function, bind),
-        _texts(reserved_obstacles(function.address, holders)),
-        ((Kind.UNSUITABLE, text) for text in refused),
+        _reserved(function.address, holders),
+        refused,
         taken_by_others(function, taker, holders) if holders else (),
         _host_uses(function, snapshot, as_root),
         _companions(along, taker, holders, snapshot, as_root),
@@ -144,77 +139,58 @@ def obstacles(
         _not_bound(function) if bind == device_spec.BIND_NONE else (),
         () if users is None else _open(users),
     ):
-        yield Obstacle(kind, f'PCI function {function.address}', text)
+        yield Obstacle.of(f'PCI function {function.address}', reason)
 
 
-def _cannot_be_emptied(
-    function: pci.Function, bind: str
-) -> Iterator[tuple[Kind, str]]:
-    if (text := storage.refusal(function, bind)) is not None:
-        yield Kind.UNSUITABLE, text
+def _cannot_be_emptied(function: pci.Function, bind: str) -> Iterator[Reason]:
+    if (reason := storage.refusal(function, bind)) is not None:
+        yield reason
 
 
-def _open(users: Callable[[], Sequence[str]]) -> Iterator[tuple[Kind, str]]:
+def _open(users: Callable[[], Sequence[str]]) -> Iterator[Reason]:
     if found := users():
-        yield Kind.OPEN, '; '.join(found)
+        yield refusals.opened(found)
 
 
 def vfio_refusals(
     function: pci.Function, spec: device_spec.Spec | None
-) -> Iterator[str]:
+) -> Iterator[Reason]:
     """Say why the kernel would refuse a function for a guest.
 
     The answer is the same for all VFs of a PF, unless VFIO has one already.
     vfio_rules.of_host() is not included, because it is the same for all.
-
-    :returns: a clause for each reason
     """
     if vfio_rules.is_listed(function.ids) and not vfio.is_bound(function):
         driver = vfio.driver_for(function, spec or device_spec.Spec())
-        text = vfio_rules.denied(function.ids, driver)
-        if text is not None:
-            yield text
-    if (text := vfio_rules.of_group(function)) is not None:
-        yield text
+        reason = vfio_rules.denied(function.ids, driver)
+        if reason is not None:
+            yield reason
+    if (reason := vfio_rules.of_group(function)) is not None:
+        yield reason
 
 
 def _refusals(
     function: pci.Function, spec: device_spec.Spec | None
-) -> Iterator[str]:
+) -> Iterator[Reason]:
     yield from vfio_refusals(function, spec)
-    if (text := vfio_rules.of_host()) is not None:
-        yield text
+    if (reason := vfio_rules.of_host()) is not None:
+        yield reason
 
 
-def _texts(found: Iterable[Obstacle]) -> Iterator[tuple[Kind, str]]:
-    return ((each.kind, each.text) for each in found)
-
-
-def _not_bound(function: pci.Function) -> Iterator[tuple[Kind, str]]:
+def _not_bound(function: pci.Function) -> Iterator[Reason]:
     if not vfio.is_bound(function):
-        yield (
-            Kind.UNSUITABLE,
-            f'it is bound to {function.driver or "no driver"}, and with '
-            'bind = none someone else has to bind it to VFIO first',
-        )
+        yield refusals.NOT_BOUND.say(driver=function.driver or 'no driver')
 
 
 def _not_offered(
     function: pci.Function, spec: device_spec.Spec | None, as_root: bool
-) -> Iterator[tuple[Kind, str]]:
+) -> Iterator[Reason]:
     if spec is None:
-        yield Kind.NOT_OFFERED, device_spec.not_offered(function.address)
+        yield device_spec.not_offered(function.address)
     elif spec.mdev_types or spec.vgpu_type:
-        yield (
-            Kind.NOT_OFFERED,
-            '[os_acc] device_spec offers it for mdevs or vGPUs only',
-        )
+        yield refusals.FOR_PARTS_ONLY.say()
     elif spec.names_interface_of(function):
-        yield (
-            Kind.NOT_OFFERED,
-            f'[os_acc] device_spec names it by its interface {spec.devname}, '
-            'which it loses when it is bound to VFIO: name it by its address',
-        )
+        yield refusals.OWN_INTERFACE.say(interface=spec.devname)
     elif (
         # Root is asked after a claim, which was checked for this.
         not as_root
@@ -222,64 +198,55 @@ def _not_offered(
         and spec.num_vfs is not None
         and not sriov.future_addresses(function.address, spec.num_vfs)
     ):
-        yield (
-            Kind.UNSUITABLE,
-            f'device_spec sets num_vfs to {spec.num_vfs}, but it can have '
-            f'{sriov.total(function.address)} VFs, or the kernel does not '
-            'tell their addresses',
+        yield refusals.NUM_VFS.say(
+            wanted=spec.num_vfs, possible=sriov.total(function.address)
         )
     elif (main := companions.main_of(function, spec)) is not None:
-        yield (
-            Kind.NOT_OFFERED,
-            f'it is a companion of {main} in [os_acc] device_spec and is '
-            'offered only with it',
-        )
+        yield refusals.COMPANION_ONLY.say(main=main)
 
 
-def _unsuitable(function: pci.Function) -> Iterator[tuple[Kind, str]]:
+def _unsuitable(function: pci.Function) -> Iterator[Reason]:
     if vgpu.is_place(function):
         now = vgpu.current(function.address)
-        kind = f'vGPU type {now} is set on it' if now else 'it has no type now'
-        yield (
-            Kind.UNSUITABLE,
-            f"it is a VF that NVIDIA's driver keeps for a vGPU ({kind}), not "
-            'a whole GPU: the driver nvidia_vgpu gives it out if device_spec '
-            'sets vgpu_type for it',
+        yield vgpu_refusals.FOR_VGPU.say(
+            state=f'vGPU type {now} is set on it'
+            if now
+            else 'it has no type now'
         )
     if function.is_bridge:
-        yield Kind.UNSUITABLE, 'it is a bridge, which no guest can use'
+        yield refusals.BRIDGE.say()
     if function.is_pf and (number := sriov.count(function.address)):
-        yield Kind.HAS_VFS, f'it is a PF that has {number} VFs'
+        yield refusals.HAS_VFS.say(number=number)
 
 
 def reserved_obstacles(
     address: str, holders: allocated.Holders
 ) -> Iterator[Obstacle]:
     """Say why a function, which need not exist, is kept back."""
+    for reason in _reserved(address, holders):
+        yield Obstacle.of(f'PCI function {address}', reason)
+
+
+def _reserved(address: str, holders: allocated.Holders) -> Iterator[Reason]:
     if (reason := holders.reserved(address)) is not None:
-        yield Obstacle(
-            Kind.RESERVED,
-            f'PCI function {address}',
-            f'it is reserved: {reason}. To free it: os-acc device free '
-            f'{address}',
-        )
+        yield refusals.RESERVED.say(reason=reason, address=address)
 
 
 def taken_by_others(
     function: pci.Function,
     taker: allocated.Taker,
     holders: allocated.Holders,
-) -> Iterator[tuple[Kind, str]]:
+) -> Iterator[Reason]:
     """The VANs that have a function, a part of it, or all of its PF."""
     whole = holders.of_function(function.address)
     if whole is not None and whole.van_uuid != taker.van_uuid:
-        yield Kind.ALLOCATED, _has(whole, 'it')
+        yield _taken(whole, 'it')
     for part in holders.on(function.address):
         if part is not whole and part.van_uuid != taker.van_uuid:
-            yield Kind.ALLOCATED, _has(part, part.handle or 'it')
+            yield _taken(part, part.handle or 'it')
     if (pf := function.physfn) is not None:
         for found in whole_obstacles(pf, f'PF {pf}', taker, holders):
-            yield found.kind, f'its PF is taken: {found.text}'
+            yield refusals.PF_TAKEN.say(holder=found.text)
 
 
 def whole_obstacles(
@@ -299,12 +266,12 @@ def whole_obstacles(
     # A VAN that only requests the device does not have it yet. Both claim
     # under the lock of the device, so one of them sees the other.
     if whole.device is not None:
-        yield Obstacle(Kind.ALLOCATED, device, _has(whole, 'it'))
+        yield Obstacle.of(device, _taken(whole, 'it'))
 
 
-def _has(holder: allocated.Holder, what: str) -> str:
-    return (
-        f'instance {holder.instance_uuid} has {what} (VAN {holder.van_uuid})'
+def _taken(holder: allocated.Holder, what: str) -> Reason:
+    return refusals.TAKEN.say(
+        instance=holder.instance_uuid, what=what, van=holder.van_uuid
     )
 
 
@@ -314,21 +281,21 @@ def host_obstacles(
     as_root: bool = False,
 ) -> Iterator[Obstacle]:
     """Say what the host itself uses a function for. See obstacles()."""
-    for kind, text in _host_uses(function, snapshot, as_root):
-        yield Obstacle(kind, f'PCI function {function.address}', text)
+    for reason in _host_uses(function, snapshot, as_root):
+        yield Obstacle.of(f'PCI function {function.address}', reason)
 
 
 def _host_uses(
     function: pci.Function, snapshot: host_use.Snapshot | None, as_root: bool
-) -> Iterator[tuple[Kind, str]]:
+) -> Iterator[Reason]:
     if as_root and snapshot is None:
         snapshot = host_use.Snapshot.read()
     if (use := host_use.by_host(function, snapshot)) is not None:
-        yield Kind.HOST_USE, use
+        yield use
     if as_root and snapshot is not None:
         names = snapshot.below(function.path)
-        for text in open_files.exclusively_used(names):
-            yield Kind.HOST_USE, text
+        for name in open_files.exclusively_used(names):
+            yield refusals.OPEN_EXCLUSIVELY.say(name=name)
 
 
 def _companions(
@@ -337,15 +304,16 @@ def _companions(
     holders: allocated.Holders,
     snapshot: host_use.Snapshot | None,
     as_root: bool,
-) -> Iterator[tuple[Kind, str]]:
+) -> Iterator[Reason]:
     """Check the functions that are bound to VFIO along with a function."""
     for each in along:
         whole = holders.of_function(each.address)
         if whole is not None and whole.instance_uuid != taker.instance_uuid:
-            what = f'its companion {each.address}'
-            yield Kind.ALLOCATED, _has(whole, what)
-        for kind, text in _host_uses(each, snapshot, as_root):
-            yield kind, f'its companion {each.address}: {text}'
+            yield _taken(whole, f'its companion {each.address}')
+        for use in _host_uses(each, snapshot, as_root):
+            yield refusals.COMPANION_USED.say(
+                address=each.address, use=use.text
+            )
 
 
 def _group(
@@ -353,19 +321,23 @@ def _group(
     taker: allocated.Taker,
     holders: allocated.Holders,
     snapshot: host_use.Snapshot | None,
-) -> Iterator[tuple[Kind, str]]:
+) -> Iterator[Reason]:
     """Check the IOMMU group, which VFIO gives to one guest as a whole."""
     group = function.iommu_group
     if group is None:
-        yield Kind.NO_IOMMU_GROUP, vfio.NO_IOMMU_GROUP
+        yield refusals.NO_IOMMU_GROUP.say()
         return
     for member, use in host_use.in_group(function, snapshot):
         if isinstance(member, str) or member.address not in taker.functions:
-            yield Kind.GROUP_HOST_USE, use
+            yield use
     for other in _group_holders(function, holders):
         if other.instance_uuid != taker.instance_uuid:
-            text = f'{other.handle} of the same IOMMU group {group}'
-            yield Kind.GROUP_ALLOCATED, _has(other, text)
+            yield refusals.GROUP_TAKEN.say(
+                instance=other.instance_uuid,
+                member=other.handle,
+                group=group,
+                van=other.van_uuid,
+            )
 
 
 def _group_holders(

@@ -27,6 +27,8 @@ from oslo_config import cfg
 
 from os_acc import exception
 from os_acc.devices import pci
+from os_acc.devices import reasons
+from os_acc.devices import refusals
 from os_acc.devices import spec_address
 from os_acc.devices import spec_entry
 from os_acc.devices import spec_files
@@ -122,8 +124,9 @@ class Specs:
         if not spec.allows_mdev(kind):
             raise exception.DeviceNotFound(
                 wanted=f'mdev type {kind} on {parent}',
-                reason='[os_acc] device_spec allows the types '
-                + ', '.join(spec.mdev_types),
+                reason=refusals.MDEV_TYPE.say(
+                    types=', '.join(spec.mdev_types)
+                ).text,
             )
         return spec
 
@@ -136,15 +139,13 @@ def _granted(spec: Spec | None) -> Spec | None:
     return None if spec is None or spec.deny else spec
 
 
-def not_offered(device: str) -> str:
+def not_offered(device: str) -> reasons.Reason:
     """Say that a device is not offered, and how to offer it.
 
     :param device: a PCI address, or the name of a parent of mdevs
     """
-    return (
-        '[os_acc] device_spec does not offer it, so os-acc does not touch it. '
-        f'To offer it, run os-acc device allow {device} as root, or add to '
-        f'the configuration: {line({"address": device})}'
+    return refusals.NOT_NAMED.say(
+        device=device, entry=line({'address': device})
     )
 
 
@@ -156,7 +157,7 @@ def line(entry: dict[str, Any]) -> str:
 def _offered(spec: Spec | None, kind: str, device: str) -> Spec:
     if spec is None:
         raise exception.DeviceNotFound(
-            wanted=f'{kind} {device}', reason=not_offered(device)
+            wanted=f'{kind} {device}', reason=not_offered(device).text
         )
     return spec
 

@@ -21,8 +21,12 @@ import re
 
 from os_acc.devices import nvmet
 from os_acc.devices import pci
+from os_acc.devices import reasons
+from os_acc.devices import refusals
 from os_acc.devices import sysfs
 from os_acc.devices import vfio
+
+Reason = reasons.Reason
 
 _UUID = re.compile('[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}')
 
@@ -96,7 +100,7 @@ class Snapshot:
             if where.startswith(real)
         ]
 
-    def use(self, name: str) -> str | None:
+    def use(self, name: str) -> Reason | None:
         """What the host uses a block device for; None if for nothing."""
         number = sysfs.read(f'{self.paths[name]}/dev') or ''
         for place in (
@@ -104,18 +108,17 @@ class Snapshot:
             self.sources.get(f'/dev/{name}'),
         ):
             if place is not None:
-                return f'block device {name} is mounted on {place}'
+                return refusals.MOUNTED.say(name=name, place=place)
         if name in self.swaps:
-            return f'block device {name} is swap space'
+            return refusals.SWAP.say(name=name)
         if (subsystem := self.exported.get(name)) is not None:
-            return (
-                f'block device {name} is exported by the NVMe target as a '
-                f'namespace of {subsystem}'
+            return refusals.EXPORTED_NAMESPACE.say(
+                name=name, subsystem=subsystem
             )
         upper = sysfs.names(f'{self.paths[name]}/holders')
         if upper:
-            labels = [_upper_label(each) for each in upper]
-            return f'block device {name} is a part of {", ".join(labels)}'
+            labels = ', '.join(map(_upper_label, upper))
+            return refusals.PART_OF_BLOCK_DEVICE.say(name=name, upper=labels)
         return None
 
 
@@ -167,19 +170,19 @@ def _nvme_heads(real: str) -> list[str]:
 
 def by_host(
     function: pci.Function, snapshot: Snapshot | None = None
-) -> str | None:
+) -> Reason | None:
     """What the host uses a function for.
 
     A mediated device or vGPU on it counts too, because a guest may have it.
 
     :param snapshot: pass one when asking about many functions; None: it is
         read here
-    :returns: a clause such as 'interface eth0 is up'; None if it is unused
+    :returns: a reason such as 'interface eth0 is up'; None if it is unused
     """
     if 'boot_vga' in function.entries and (
         sysfs.read(f'{function.path}/boot_vga') == '1'
     ):
-        return 'it is the boot display'
+        return refusals.BOOT_DISPLAY.say()
     if function.driver is None or vfio.is_bound(function):
         return None
     if (use := _parts_given_out(function)) is not None:
@@ -192,91 +195,82 @@ def by_host(
     if (use := _storage_use(function, snapshot)) is not None:
         return use
     if function.base_class == pci.CLASS_NETWORK and not interfaces:
-        return (
-            f'driver {function.driver} is bound to it and has no interface in '
-            'this network namespace: the interface is in another network '
-            'namespace, or a program drives the function'
-        )
+        return refusals.NO_INTERFACE.say(driver=function.driver)
     return None
 
 
-def _storage_use(function: pci.Function, snapshot: Snapshot) -> str | None:
+def _storage_use(function: pci.Function, snapshot: Snapshot) -> Reason | None:
     for name in snapshot.below(function.path):
         if (use := snapshot.use(name)) is not None:
             return use
     if snapshot.exported:
         for name in sysfs.names(f'{function.path}/nvme'):
             if (subsystem := snapshot.exported.get(name)) is not None:
-                return (
-                    f'NVMe controller {name} is exported by the NVMe target '
-                    f'as {subsystem}'
+                return refusals.EXPORTED_CONTROLLER.say(
+                    name=name, subsystem=subsystem
                 )
     return None
 
 
-def _parts_given_out(function: pci.Function) -> str | None:
+def _parts_given_out(function: pci.Function) -> Reason | None:
     """The mediated device or vendor vGPU that a function has."""
     for entry in sorted(function.entries):
         if _UUID.fullmatch(entry):
-            return f'it has the mediated device {entry}'
+            return refusals.HAS_MDEV.say(uuid=entry)
     kind = None
     if 'nvidia' in function.entries:
         kind = sysfs.read_int(f'{function.path}/nvidia/current_vgpu_type')
-    return f'vGPU type {kind} is set on it' if kind else None
+    return refusals.HAS_VGPU.say(number=kind) if kind else None
 
 
-def _interface_use(name: str) -> str | None:
+def _interface_use(name: str) -> Reason | None:
     path = f'{sysfs.SYS}/class/net/{name}'
     entries = sysfs.names(path)
     master = sysfs.link(f'{path}/master')
     if master is not None:
-        return f'interface {name} is a part of {master}'
+        return refusals.IN_INTERFACE.say(name=name, master=master)
     for entry in entries:
         if entry.startswith('upper_'):
-            return f'interface {name} carries {entry.removeprefix("upper_")}'
+            upper = entry.removeprefix('upper_')
+            return refusals.CARRIES_INTERFACE.say(name=name, upper=upper)
     if (sysfs.read_int(f'{path}/flags') or 0) & _IFF_UP:
-        return f'interface {name} is up'
+        return refusals.INTERFACE_UP.say(name=name)
     return None
 
 
 def in_group(
     function: pci.Function, snapshot: Snapshot | None = None
-) -> list[tuple[pci.Function | str, str]]:
+) -> list[tuple[pci.Function | str, Reason]]:
     """The members of a function's IOMMU group that the host uses.
 
     VFIO gives a group to one guest as a whole. While another member is bound
     to a driver of the host, the group is not viable (vfio_group_viable() in
     drivers/vfio/group.c).
 
-    :returns: each such member with a clause that says what it is used for;
-        a member that is no PCI function is given by its name
+    :returns: each such member with what it is used for; a member that is no
+        PCI function is given by its name
     """
     group = function.iommu_group
     if group is None:
         return []
-    found: list[tuple[pci.Function | str, str]] = []
+    found: list[tuple[pci.Function | str, Reason]] = []
     for name in pci.group_members(group):
         if name == function.address:
             continue
         member = pci.find(name) if pci.is_address(name) else None
         if member is None:
-            found.append(
-                (
-                    name,
-                    f'its IOMMU group {group} also contains {name}, which is '
-                    'no PCI function',
-                )
-            )
+            other = refusals.IN_GROUP_OTHER.say(group=group, name=name)
+            found.append((name, other))
         elif not _leaves_viable(member):
-            use = by_host(member, snapshot) or (
-                f'driver {member.driver} is bound to it'
-            )
-            found.append(
-                (
-                    member,
-                    f'its IOMMU group {group} also contains {name}: {use}',
+            if (use := by_host(member, snapshot)) is not None:
+                reason = refusals.IN_GROUP_USED.say(
+                    group=group, name=name, use=use.text
                 )
-            )
+            else:
+                reason = refusals.IN_GROUP_BOUND.say(
+                    group=group, name=name, driver=member.driver
+                )
+            found.append((member, reason))
     return found
 
 

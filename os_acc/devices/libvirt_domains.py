@@ -15,6 +15,7 @@ import dataclasses
 
 from lxml import etree
 
+from os_acc.devices import refusals
 from os_acc.devices import sysfs
 
 # Where libvirt keeps the state of its domains: stateDir, src/qemu/qemu_conf.c.
@@ -67,7 +68,7 @@ def users_of(
     :returns: a clause for each, such as 'libvirt domain web has it'
     """
     return [
-        f'libvirt domain {domain.name} has it'
+        refusals.DOMAIN.say(name=domain.name).text
         for domain in running()
         if domain.uuid != except_uuid
         and (pci_address in domain.devices or mdev_uuid in domain.devices)

@@ -23,6 +23,7 @@ import os
 
 from os_acc import exception
 from os_acc.devices import device_file
+from os_acc.devices import refusals
 from os_acc.devices import sysfs
 
 # The initial PID namespace: PROC_PID_INIT_INO, include/linux/proc_ns.h
@@ -55,9 +56,10 @@ def users_of(files: Collection[device_file.DeviceFile]) -> list[str]:
         for number in _open_devices(pid):
             if number in paths:
                 name = sysfs.read(f'{sysfs.PROC}/{pid}/comm') or '?'
-                found.append(
-                    f'process {pid} ({name}) has {paths[number]} open'
+                reason = refusals.PROCESS.say(
+                    pid=pid, name=name, path=paths[number]
                 )
+                found.append(reason.text)
                 break
     return found
 
@@ -148,7 +150,7 @@ def exclusively_used(names: Iterable[str]) -> list[str]:
     a second open with O_EXCL then fails with EBUSY (open(2)).
 
     :param names: of block devices, without /dev
-    :returns: a clause for each
+    :returns: the names of those
     :raises PrivilegeError: if a block device cannot be opened
     """
     found = []
@@ -159,9 +161,7 @@ def exclusively_used(names: Iterable[str]) -> list[str]:
             )
         except OSError as err:
             if err.errno == errno.EBUSY:
-                found.append(
-                    f'the host has opened block device {name} exclusively'
-                )
+                found.append(name)
             elif err.errno not in (errno.ENXIO, errno.ENOMEDIUM):
                 # systemd's PrivateDevices= or a device cgroup may hide it; the
                 # host may use it all the same.

@@ -20,6 +20,8 @@ from oslo_config import cfg
 
 from os_acc.devices import device_spec
 from os_acc.devices import pci
+from os_acc.devices import reasons
+from os_acc.devices import refusals
 
 # Mass storage, Non-Volatile Memory, NVM Express I/O controller: PCI Code and
 # ID Assignment Specification, 1.2
@@ -41,38 +43,26 @@ def has_command() -> bool:
     return bool(cfg.CONF.os_acc.cleaning_command)
 
 
-def refusal(function: pci.Function, bind: str) -> str | None:
+def refusal(function: pci.Function, bind: str) -> reasons.Reason | None:
     """Say why a function could not be emptied after its use.
 
     Whether an NVMe controller has a command that erases is not known before
     it is bound to VFIO: see privileged.storage.
 
     :param bind: who is to bind it to VFIO, one of device_spec.BINDS
-    :returns: a clause; None if nothing is known against it
+    :returns: None if nothing is known against it
     """
     if not is_storage(function):
         return None
     if bind == device_spec.BIND_LIBVIRT:
-        return (
-            'it stores data, and with bind = libvirt the host would see the '
-            'data of one guest before it is erased: use bind = os-acc, and '
-            'managed = no in the handle'
-        )
+        return refusals.STORES_FOR_LIBVIRT.say()
     if has_command():
         return None
     if not is_nvme(function):
-        return (
-            f'it stores data (class {function.pci_class >> 8:04x}), and '
-            'os-acc itself can empty only NVMe drives: set [os_acc] '
-            'cleaning_command to a command that empties it'
-        )
+        pci_class = f'{function.pci_class >> 8:04x}'
+        return refusals.STORES_NO_COMMAND.say(pci_class=pci_class)
     if others := group_mates(function):
-        return (
-            'it stores data, and the built-in cleaning of NVMe drives cannot '
-            'use it, because it shares its IOMMU group with '
-            f'{", ".join(others)}: set [os_acc] cleaning_command to a command '
-            'that empties it, or move it to a slot with a group of its own'
-        )
+        return refusals.STORES_IN_GROUP.say(others=', '.join(others))
     return None
 
 

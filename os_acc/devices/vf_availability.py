@@ -21,11 +21,11 @@ from os_acc.devices import device_spec
 from os_acc.devices import host_use
 from os_acc.devices import modules
 from os_acc.devices import pci
+from os_acc.devices import refusals
 from os_acc.devices import sriov
 from os_acc.devices import vfio
 from os_acc.devices import vfio_rules
 
-Kind = availability.Kind
 Obstacle = availability.Obstacle
 
 
@@ -44,32 +44,20 @@ def vfs_obstacles(
         pf.address, device, taker, holders or allocated.Holders()
     )
     if vfio.is_bound(pf):
-        yield Obstacle(
-            Kind.OPEN,
-            device,
-            f'it is bound to the VFIO driver {pf.driver}',
-        )
+        yield Obstacle.of(device, refusals.PF_ON_VFIO.say(driver=pf.driver))
     if pf.driver is None:
-        yield Obstacle(
-            Kind.UNSUITABLE,
-            device,
-            'it has no driver that could make VFs',
-        )
+        yield Obstacle.of(device, refusals.NO_PF_DRIVER.say())
     if pf.iommu_group is None:
-        yield Obstacle(
-            Kind.NO_IOMMU_GROUP,
-            device,
-            vfio.NO_IOMMU_GROUP,
-        )
+        yield Obstacle.of(device, refusals.NO_IOMMU_GROUP.say())
     product = sriov.vf_product_id(pf.address) or pf.product_id
     # No variant driver is for a VF of the denylist, unless the entry says so.
     driver = (spec and spec.vfio_driver) or modules.VFIO_PCI
-    for text in (
+    for reason in (
         vfio_rules.denied(f'{pf.vendor_id}:{product}', driver),
         vfio_rules.of_host(),
     ):
-        if text is not None:
-            yield Obstacle(Kind.UNSUITABLE, f'a VF of {device}', text)
+        if reason is not None:
+            yield Obstacle.of(f'a VF of {device}', reason)
 
 
 def vf_users(pf: pci.Function) -> list[str]:

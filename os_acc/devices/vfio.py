@@ -26,6 +26,7 @@ from os_acc.devices import device_spec
 from os_acc.devices import modules
 from os_acc.devices import operation_lock
 from os_acc.devices import pci
+from os_acc.devices import refusals
 from os_acc.devices import sysfs
 from os_acc.devices import waiting
 
@@ -33,13 +34,6 @@ LOG = logging.getLogger(__name__)
 
 # How often is_held() tries to open a group.
 _TRIES = 3
-
-# What to say of a function that has no IOMMU group.
-ENABLE_IOMMU = (
-    'enable the IOMMU in the firmware (VT-d, AMD-Vi, SMMU), and boot with '
-    'intel_iommu=on or the equivalent of the platform'
-)
-NO_IOMMU_GROUP = f'it is in no IOMMU group: {ENABLE_IOMMU}'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -239,7 +233,7 @@ def bind(address: str, driver: str, seconds: float) -> None:
     if group is None:
         raise exception.DeviceError(
             device=f'PCI function {address}',
-            reason=NO_IOMMU_GROUP,
+            reason=refusals.NO_IOMMU_GROUP.say().text,
         )
     left = max(end - time.monotonic(), 0.0)
     if has_groups():

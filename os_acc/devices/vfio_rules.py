@@ -18,6 +18,8 @@ import re
 
 from os_acc.devices import modules
 from os_acc.devices import pci
+from os_acc.devices import reasons
+from os_acc.devices import refusals
 from os_acc.devices import sysfs
 
 # The devices that vfio-pci itself refuses because of known errata:
@@ -54,7 +56,7 @@ def is_listed(ids: str) -> bool:
     return ids in _DENIED
 
 
-def denied(ids: str, driver: str) -> str | None:
+def denied(ids: str, driver: str) -> reasons.Reason | None:
     """Say why vfio-pci refuses to bind a function because of its ids.
 
     A variant driver does not look at the list, and a function that vfio-pci
@@ -62,51 +64,37 @@ def denied(ids: str, driver: str) -> str | None:
 
     :param ids: vendor:product
     :param driver: the VFIO driver that is to bind it
-    :returns: a clause; None if it is not refused
+    :returns: None if it is not refused
     """
-    kind = _DENIED.get(ids)
+    devices = _DENIED.get(ids)
     if (
-        kind is None
+        devices is None
         or not modules.same(driver, modules.VFIO_PCI)
         or modules.is_on(modules.VFIO_PCI, 'disable_denylist')
     ):
         return None
-    return (
-        f'vfio-pci refuses {ids}, because {kind} have errata that a '
-        'guest can exploit: if you trust the guests, set the option '
-        'disable_denylist=1 of the kernel module vfio-pci and reload it'
-    )
+    return refusals.DENYLIST.say(ids=ids, devices=devices)
 
 
-def of_group(function: pci.Function) -> str | None:
+def of_group(function: pci.Function) -> reasons.Reason | None:
     """Say why the kernel attaches no guest to a function's IOMMU group.
 
-    :returns: a clause; None if it does
+    :returns: None if it does
     """
     group = function.iommu_group
     if group is None or (region := _direct_region(group)) is None:
         return None
-    return (
-        f'the firmware uses the memory {region} with its IOMMU group {group} '
-        '(RMRR), so the kernel refuses it for a guest: turn that use off in '
-        'the firmware, such as shared memory of the management controller, or '
-        "ask the server's vendor"
-    )
+    return refusals.RMRR.say(region=region, group=group)
 
 
-def of_host() -> str | None:
+def of_host() -> reasons.Reason | None:
     """Say why the kernel attaches no guest to any function of this host.
 
-    :returns: a clause about a function; None if there is no reason
+    :returns: None if there is no reason
     """
     if not lacks_interrupt_remapping() or allows_unsafe_interrupts():
         return None
-    return (
-        'the IOMMU of this host cannot remap interrupts, so the kernel '
-        'refuses it for a guest: enable interrupt remapping (x2APIC) in the '
-        'firmware, or, if you trust the guests, set the option '
-        f'{_UNSAFE}=1 of the kernel module vfio_iommu_type1'
-    )
+    return refusals.NO_REMAPPING.say()
 
 
 def lacks_interrupt_remapping() -> bool:

@@ -17,8 +17,8 @@ from os_acc.devices import availability
 from os_acc.devices import device_spec
 from os_acc.devices import pci
 from os_acc.devices import vgpu
+from os_acc.devices import vgpu_refusals
 
-Kind = availability.Kind
 Obstacle = availability.Obstacle
 
 
@@ -47,42 +47,26 @@ def vgpu_obstacles(
     """
     address, device = vf.address, f'VF {vf.address}'
     if not offers_vgpus(spec):
-        yield Obstacle(
-            Kind.NOT_OFFERED,
-            device,
-            '[os_acc] device_spec has no vgpu_type for it',
-        )
+        yield Obstacle.of(device, vgpu_refusals.NO_VGPU_TYPE.say())
         return
     card = card or vgpu.Card.read(pci.get(vf.parent))
     now = card.current.get(address)
     if now is None:
-        yield Obstacle(
-            Kind.NOT_OFFERED,
-            device,
-            'it has no file nvidia/current_vgpu_type: install the vGPU '
-            'manager and run sriov-manage',
-        )
+        yield Obstacle.of(device, vgpu_refusals.NO_VGPU_FILE.say())
         return
-    for kind, text in availability.taken_by_others(
+    for reason in availability.taken_by_others(
         vf, taker, holders or allocated.Holders()
     ):
-        yield Obstacle(kind, device, text)
+        yield Obstacle.of(device, reason)
     wanted = spec.vgpu_type
     if now != vgpu.NONE:
         if wanted is not None and card.number_of(wanted) != now:
-            yield Obstacle(
-                Kind.OPEN,
-                device,
-                f'vGPU type {vgpu.label(now)} is already set on it, not '
-                f'{wanted}',
+            reason = vgpu_refusals.OTHER_VGPU_TYPE.say(
+                present=vgpu.label(now), wanted=wanted
             )
+            yield Obstacle.of(device, reason)
     elif wanted is None:
-        yield Obstacle(
-            Kind.UNSUITABLE,
-            device,
-            'no vGPU type is set on it, and [os_acc] device_spec has no '
-            'vgpu_type for it',
-        )
+        yield Obstacle.of(device, vgpu_refusals.VGPU_TYPE_UNSET.say())
     else:
         yield from _vgpu_capacity(address, wanted, spec.max_instances, card)
 
@@ -90,17 +74,11 @@ def vgpu_obstacles(
 def _vgpu_capacity(
     address: str, wanted: str, limit: int | None, card: vgpu.Card
 ) -> Iterator[Obstacle]:
+    device = f'vGPU type {wanted} on VF {address}'
     number = card.number_of(wanted)
     if number is None or number not in card.possible[address]:
-        yield Obstacle(
-            Kind.NOT_OFFERED,
-            f'vGPU type {wanted} on VF {address}',
-            f'the VF can have these types: {vgpu.types_text(address)}',
-        )
+        types = vgpu.types_text(address)
+        yield Obstacle.of(device, vgpu_refusals.VGPU_TYPES.say(types=types))
     elif not card.left(number, limit):
-        yield Obstacle(
-            Kind.NO_CAPACITY,
-            f'vGPU type {wanted} on VF {address}',
-            'its card has as many vGPUs as fit into it: at most '
-            f'{card.places(number, limit)} of this type',
-        )
+        places = card.places(number, limit)
+        yield Obstacle.of(device, vgpu_refusals.VGPUS_FULL.say(places=places))

@@ -23,6 +23,7 @@ from os_acc.devices import allocated
 from os_acc.devices import availability
 from os_acc.devices import device_spec
 from os_acc.devices import pci
+from os_acc.devices import refusals
 
 
 def holders(by: driver.DriverBase) -> allocated.Holders:
@@ -158,13 +159,7 @@ def check_open(device: str, users: Sequence[str]) -> None:
     :raises DeviceBusy: if there are any
     """
     if users:
-        check(
-            [
-                availability.Obstacle(
-                    availability.Kind.OPEN, device, '; '.join(users)
-                )
-            ]
-        )
+        check([availability.Obstacle.of(device, refusals.opened(users))])
 
 
 def address_of(van: objects.VAN) -> str:

@@ -22,6 +22,7 @@ from os_acc.devices import device_spec
 from os_acc.devices import pci
 from os_acc.devices import vgpu
 from os_acc.devices import vgpu_availability
+from os_acc.devices import vgpu_refusals
 from os_acc.drivers import inventory
 from os_acc.drivers.pci import listing as pci_listing
 
@@ -92,10 +93,8 @@ def places(spec: device_spec.Spec, card: vgpu.Card) -> int:
 
 
 def _no_place(vf: pci.Function) -> availability.Obstacle:
-    return availability.Obstacle(
-        availability.Kind.NO_CAPACITY,
-        f'VF {vf.address}',
-        'the vGPUs of the card leave no room for one more of its type',
+    return availability.Obstacle.of(
+        f'VF {vf.address}', vgpu_refusals.NO_ROOM.say()
     )
 
 
@@ -122,8 +121,7 @@ def without_type(pf: str) -> finding.Finding:
         finding.WARNING,
         'device_spec names VFs of it that are for vGPUs, but sets no '
         'vgpu_type for them: they are not given out',
-        'set vgpu_type to the id or the name of the type; or bind to none, if '
-        'the types are set already',
+        vgpu_refusals.NO_VGPU_TYPE.remedy,
     )
 
 
@@ -137,6 +135,5 @@ def no_room(
                 f'VF {vf.address}',
                 finding.WARNING,
                 f'it cannot have a vGPU now: {obstacle.text}',
-                'the vGPUs of the other VFs leave too little capacity, or the '
-                f'type is wrong: see os-acc device show {vf.address}',
+                obstacle.remedy,
             )

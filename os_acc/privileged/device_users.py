@@ -17,6 +17,7 @@ from os_acc.devices import libvirt_domains
 from os_acc.devices import mdev
 from os_acc.devices import open_files
 from os_acc.devices import pci
+from os_acc.devices import refusals
 from os_acc.devices import sysfs
 from os_acc.devices import vfio
 from os_acc.devices import vfio_users
@@ -63,9 +64,13 @@ def find(
     files += vfio.device_nodes(function.path)
     if not shares:
         files += vfio.group_nodes(function.path)
+    exclusive = [
+        refusals.OPEN_EXCLUSIVELY.say(name=name).text
+        for name in open_files.exclusively_used(names)
+    ]
     return (
         open_files.users_of(files)
-        + open_files.exclusively_used(names)
+        + exclusive
         + libvirt_domains.users_of(function.address, None, instance_uuid)
     )
 
@@ -105,9 +110,7 @@ def wait_until_closed(
         # look reads the open files of every process.
         if not (users and held):
             users[:] = open_files.users_of(files) or [
-                f'{file.path} is still open, although no process shows it: '
-                'its process is being killed, or the device is mapped'
-                for file in held
+                refusals.STILL_OPEN.say(path=file.path).text for file in held
             ]
         if users and shares and vfio_users.have_others_only(path):
             users.clear()

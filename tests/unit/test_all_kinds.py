@@ -20,6 +20,8 @@ import pytest
 
 import os_acc
 from os_acc import exception
+from os_acc.devices import all_refusals
+from os_acc.devices import availability
 from os_acc.devices import device_spec
 
 NOT_NAMED = 'device_spec does not offer it'
@@ -323,6 +325,19 @@ def refused(address: str) -> str:
     return str(caught.value.__cause__)
 
 
+def row(refusal) -> str:
+    """A pattern of the error of a row of the table in the documentation."""
+    error = str(
+        availability.Obstacle(refusal.kind, 'DEVICE', 'REASON').error()
+    )
+    reason = refusal.text.replace('{remedy}', refusal.remedy)
+    reason = '.+'.join(map(re.escape, re.split(r'\{\w+\}', reason)))
+    return re.escape(error).replace('DEVICE', '.+').replace('REASON', reason)
+
+
+ROWS = [row(each) for found in all_refusals.table().values() for each in found]
+
+
 def given_out() -> set[str]:
     """What discovery says could be given out now."""
     found = set()
@@ -352,6 +367,8 @@ def test_with_an_entry_for_all_each_refusal_tells_the_rule(host):
         if each.refusal is not None:
             text = refused(ADDRESSES[each.name])
             assert re.search(each.refusal, text), (each.name, text)
+            rows = [each for each in ROWS if re.fullmatch(each, text)]
+            assert rows, (each.name, text)
     assert host.writes == []
 
 

@@ -18,6 +18,7 @@ import pytest
 
 import os_acc
 from os_acc.devices import boot
+from os_acc.devices import refusals
 from os_acc.devices import root_folder
 from os_acc.privileged import context
 from os_acc.privileged import offers
@@ -90,6 +91,22 @@ def test_an_iommu_group_that_the_host_uses(here, findings):
     verdict, text, _ = one(findings(), f'PCI function {devices.SHARED}')
     assert verdict == 'warning'
     assert 'IOMMU group 50 also contains 0000:06:00.1' in text
+
+
+def test_what_no_guest_can_use(here, findings):
+    raid = '0000:7b:00.0'
+    here.add_function(raid, '1000:10e2', 0x010400, 'megaraid_sas')
+    devices.spec({'address': raid})
+    verdict, _, advice = one(findings(), f'PCI function {raid}')
+    assert verdict == 'warning'
+    assert advice == refusals.STORES_NO_COMMAND.remedy
+
+
+def test_what_an_instance_has_needs_no_advice(here, findings):
+    devices.spec({'address': devices.GPU})
+    os_acc.plug(devices.instance(), [devices.pci(devices.GPU)])
+    verdict, _, advice = one(findings(), f'PCI function {devices.GPU}')
+    assert (verdict, advice) == ('ok', '')
 
 
 def test_nothing_is_offered(here, findings):
@@ -241,7 +258,8 @@ def test_device_spec_and_what_is_here(here, findings):
     verdict, text, advice = one(found, f'PCI function {devices.NIC}')
     assert verdict == 'warning'
     assert 'interface eth0 is up' in text
-    assert advice
+    assert 'ip link set eth0 down' in advice
+    assert advice.endswith('or remove it from device_spec')
     assert [row[0] for row in found[f'PCI function {devices.GPU}']] == [
         'ok',
         'error',

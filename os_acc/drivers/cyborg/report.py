@@ -21,6 +21,7 @@ from os_acc.devices import device_spec
 from os_acc.devices import host_use
 from os_acc.devices import mdev
 from os_acc.devices import pci
+from os_acc.devices import refusals
 from os_acc.drivers import inventory
 from os_acc.drivers.cyborg import listing as cyborg_listing
 from os_acc.objects import device as device_objects
@@ -97,10 +98,8 @@ def _obstacles(
         return
     function = pci.find(handle.address)
     if function is None:
-        yield availability.Obstacle(
-            availability.Kind.UNSUITABLE,
-            f'PCI function {handle.address}',
-            'this host has no such PCI function',
+        yield availability.Obstacle.of(
+            f'PCI function {handle.address}', refusals.NO_SUCH_FUNCTION.say()
         )
         return
     yield from availability.obstacles(

@@ -28,6 +28,8 @@ from os_acc.devices import guest_use
 from os_acc.devices import host_use
 from os_acc.devices import pci
 from os_acc.devices import pci_scan
+from os_acc.devices import reasons
+from os_acc.devices import refusals
 from os_acc.devices import vf_availability
 from os_acc.devices import vfio_rules
 from os_acc.drivers import inventory
@@ -50,7 +52,7 @@ class _View:
     bind: str
     holders: allocated.Holders
     snapshot: host_use.Snapshot
-    refused: tuple[str, ...]
+    refused: tuple[reasons.Reason, ...]
     alone: frozenset[str]
     kinds: dict[tuple[str, int, bool, int], pci_listing.Kind]
     nodes: dict[str, int | None]
@@ -90,7 +92,7 @@ class _View:
 
     def _refused(
         self, function: pci.Function, spec: device_spec.Spec
-    ) -> Sequence[str]:
+    ) -> Sequence[reasons.Reason]:
         """Why the kernel refuses a function, or any VF of the same PF."""
         return (*availability.vfio_refusals(function, spec), *self.refused)
 
@@ -99,7 +101,7 @@ class _View:
         function: pci.Function,
         spec: device_spec.Spec,
         alone: bool,
-        refused: Sequence[str],
+        refused: Sequence[reasons.Reason],
     ) -> objects.DeviceHandleInfo:
         return inventory.handle(
             objects.PCIHandle.of_canonical(address=function.address),
@@ -112,7 +114,7 @@ class _View:
         function: pci.Function,
         spec: device_spec.Spec,
         alone: bool,
-        refused: Sequence[str],
+        refused: Sequence[reasons.Reason],
     ) -> Iterator[availability.Obstacle]:
         bind = spec.bind or self.bind
         yield from availability.obstacles(
@@ -125,11 +127,9 @@ class _View:
             refused=refused,
         )
         if function.driver is not None and guest_use.seems_open(function):
-            yield availability.Obstacle(
-                availability.Kind.OPEN,
+            yield availability.Obstacle.of(
                 f'PCI function {function.address}',
-                f'a guest that os-acc did not plug has it: {function.driver} '
-                'is bound to it, and it is open',
+                refusals.SEEMS_OPEN.say(driver=function.driver),
             )
 
     def _future(

@@ -24,6 +24,7 @@ from os_acc.devices import boot
 from os_acc.devices import device_spec
 from os_acc.devices import network
 from os_acc.devices import pci
+from os_acc.devices import refusals
 from os_acc.drivers import allocation
 
 LOG = logging.getLogger(__name__)
@@ -43,16 +44,11 @@ def mismatch(
     """
     wanted = request.physical_network
     if wanted is not None and spec.physical_network != wanted:
-        return (
-            f'its entry of device_spec has the physical network '
-            f'{spec.physical_network or "(none)"}, and the request wants '
-            f'{wanted}'
-        )
+        return refusals.PHYSICAL_NETWORK.say(
+            network=spec.physical_network or '(none)', wanted=wanted
+        ).text
     if request.port is not None and request.port.trusted and not spec.trusted:
-        return (
-            'the request wants a trusted VF, and its entry of device_spec '
-            'does not have trusted'
-        )
+        return refusals.NOT_TRUSTED.say().text
     return None
 
 

@@ -26,6 +26,7 @@ from os_acc.devices import modules
 from os_acc.devices import network
 from os_acc.devices import pci
 from os_acc.devices import pci_scan
+from os_acc.devices import refusals
 from os_acc.devices import reset
 from os_acc.devices import sriov
 from os_acc.devices import sysfs
@@ -48,14 +49,6 @@ _NORMAL = (
 
 # What to say first of a function that is not offered.
 _ORDER = {Kind.ALLOCATED: 0, Kind.HOST_USE: 1}
-
-_ADVICE = {
-    Kind.RESERVED: 'check the device, then free it with os-acc device free',
-    Kind.HOST_USE: 'stop using it on the host, or remove it from device_spec',
-    Kind.NO_IOMMU_GROUP: vfio.ENABLE_IOMMU,
-    Kind.GROUP_HOST_USE: 'unbind that device from its driver, or move the '
-    'card to a slot with an IOMMU group of its own',
-}
 
 
 def show(
@@ -146,11 +139,11 @@ def status(
         found.sort(key=lambda each: _ORDER.get(each.kind, len(_ORDER)))
     for each in found:
         verdict = finding.OK if each.kind in _NORMAL else bad
-        advice = _ADVICE.get(each.kind, '')
+        text, advice = each.text, each.remedy
         if each.kind is Kind.HOST_USE:
-            text = f'the host uses it, so it is never given out: {each.text}'
-            return verdict, text, advice if spec else ''
-        return verdict, each.text, advice
+            text = f'the host uses it, so it is never given out: {text}'
+            advice += '; or remove it from device_spec'
+        return verdict, text, '' if verdict == finding.OK else advice
     between = (
         spec.between_tenants if spec else None
     ) or by.config.between_tenants
@@ -216,7 +209,7 @@ def _iommu() -> Finding:
         'IOMMU',
         finding.ERROR,
         'off: there is no IOMMU group',
-        vfio.ENABLE_IOMMU,
+        refusals.NO_IOMMU_GROUP.remedy,
     )
 
 
@@ -290,7 +283,7 @@ def _vfs(pf: pci.Function, wanted: int) -> Finding:
             subject,
             finding.ERROR,
             f'num_vfs is {wanted}, but it can have only {possible} VFs',
-            'lower num_vfs, or raise the number in the firmware',
+            refusals.NUM_VFS.remedy,
         )
     if number not in (0, wanted):
         return Finding(
@@ -305,7 +298,7 @@ def _vfs(pf: pci.Function, wanted: int) -> Finding:
             subject,
             finding.ERROR,
             f'num_vfs is {wanted}, but it has no driver that could make VFs',
-            "load the PF's driver",
+            refusals.NO_PF_DRIVER.remedy,
         )
     text = (
         f'it has {wanted} VFs'

@@ -25,6 +25,8 @@ import contextlib
 import time
 
 from os_acc import exception
+from os_acc.devices import nvme_refusals
+from os_acc.devices import reasons
 from os_acc.privileged.nvme import commands
 from os_acc.privileged.nvme import controller as controllers
 from os_acc.privileged.nvme import function
@@ -143,12 +145,13 @@ class _Drive:
             tell(None, 'reading back')
             return reader.verify(how)
 
-    def _cannot(self, reason: str) -> function.Unsupported:
-        data = self._data
+    def _cannot(
+        self, refusal: reasons.Refusal, **values: object
+    ) -> function.Unsupported:
+        drive = f'{self._data.model} {self._data.serial}'
         return function.Unsupported(
             device=self._device,
-            reason=f'{data.model} {data.serial} cannot be emptied: {reason}. '
-            '[os_acc] cleaning_command can name a command that empties it',
+            reason=refusal.say(drive=drive, **values).text,
         )
 
     def _is_alone(self) -> bool:
@@ -179,36 +182,27 @@ class _Drive:
         data, alone = self._data, self._alone
         if not data.formats:
             raise self._cannot(
-                'it supports neither Format NVM nor a block erase or '
-                'cryptographic erase by Sanitize'
+                nvme_refusals.NO_ERASE
                 if alone
-                else 'it does not support Format NVM, and Sanitize would '
-                'erase the namespaces of other controllers, too'
+                else nvme_refusals.SANITIZE_ONLY
             )
         if self._controller.has_persistent_memory:
-            raise self._cannot(
-                'Format NVM does not erase its Persistent Memory Region'
-            )
+            raise self._cannot(nvme_refusals.PERSISTENT_MEMORY)
         if alone:
             return
         if data.erases_all:
-            raise self._cannot(
-                'a secure erase of one of its namespaces also erases those of '
-                'other controllers'
-            )
+            raise self._cannot(nvme_refusals.ERASES_ALL)
         if data.manages:
-            raise self._cannot(
-                'a guest could attach the namespaces of other controllers to '
-                'it (Namespace Management is supported)'
-            )
+            raise self._cannot(nvme_refusals.MANAGES_NAMESPACES)
         for nsid in self._list(active=True):
             attached = commands.controllers(
                 self._controller.admin(commands.list_controllers(nsid))
             )
             if others := sorted(set(attached) - {data.id}):
                 raise self._cannot(
-                    f'namespace {nsid} is also attached to controllers '
-                    f'{", ".join(map(str, others))}'
+                    nvme_refusals.SHARED_NAMESPACE,
+                    nsid=nsid,
+                    others=', '.join(map(str, others)),
                 )
 
     def _list(self, active: bool) -> list[int]:

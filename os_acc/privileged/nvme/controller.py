@@ -15,6 +15,8 @@ import struct
 import time
 
 from os_acc import exception
+from os_acc.devices import nvme_refusals
+from os_acc.devices import reasons
 from os_acc.privileged.nvme import commands
 from os_acc.privileged.nvme import function
 
@@ -84,13 +86,9 @@ class Controller:
         if self._capabilities == 0:
             # A secondary controller is offline until the primary one brings
             # it online: Base 8.26.
-            raise self._unsupported(
-                'it answers nothing. If it is a VF, its secondary controller '
-                'is offline: give it queues and bring it online, see '
-                'nvme-virt-mgmt(1)'
-            )
+            raise self._unsupported(nvme_refusals.OFFLINE)
         if self._capabilities >> 48 & 0xF:
-            raise self._unsupported('it cannot use pages of 4 KiB')
+            raise self._unsupported(nvme_refusals.PAGE_SIZE)
 
     @property
     def has_persistent_memory(self) -> bool:
@@ -332,8 +330,10 @@ class Controller:
         for place in (queue.submission, queue.completion):
             self._access.memory[place : place + _PAGE] = bytes(_PAGE)
 
-    def _unsupported(self, reason: str) -> function.Unsupported:
-        return function.Unsupported(device=self._device, reason=reason)
+    def _unsupported(self, refusal: reasons.Refusal) -> function.Unsupported:
+        return function.Unsupported(
+            device=self._device, reason=refusal.say().text
+        )
 
     def _error(self, reason: str) -> exception.DeviceError:
         return exception.DeviceError(device=self._device, reason=reason)

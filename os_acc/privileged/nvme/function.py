@@ -26,6 +26,7 @@ from typing import Any
 from typing import Protocol
 
 from os_acc import exception
+from os_acc.devices import nvme_refusals
 from os_acc.devices import sysfs
 from os_acc.devices import vfio
 from os_acc.devices import waiting
@@ -137,9 +138,7 @@ def opened(address: str) -> Iterator[Access]:
     if group_name is None or not os.path.exists(vfio.node(group_name)):
         raise Unsupported(
             device=device,
-            reason='it has no file of an IOMMU group below /dev/vfio, which '
-            'the built-in NVMe cleaning needs. On a kernel without '
-            'CONFIG_VFIO_GROUP set [os_acc] cleaning_command',
+            reason=nvme_refusals.NO_GROUP_FILE.say().text,
         )
     with contextlib.ExitStack() as stack:
         try:
@@ -170,13 +169,12 @@ def _open(
     if not struct.unpack('<II', status)[1] & _VIABLE:
         raise Unsupported(
             device=device,
-            reason=f'another function of IOMMU group {group_name} is bound '
-            'to a driver of the host',
+            reason=nvme_refusals.GROUP_NOT_VIABLE.say(group=group_name).text,
         )
     fcntl.ioctl(group, _GROUP_SET_CONTAINER, struct.pack('i', container))
     if not fcntl.ioctl(container, _CHECK_EXTENSION, _TYPE1):
         raise Unsupported(
-            device=device, reason='its IOMMU is not of VFIO type 1'
+            device=device, reason=nvme_refusals.NOT_TYPE_1.say().text
         )
     fcntl.ioctl(container, _SET_IOMMU, _TYPE1)
     iova = _map(container, memory)

@@ -1,0 +1,82 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""The directive refusals: a table of all refusals, from the code."""
+
+import re
+
+from docutils import nodes
+from docutils.parsers.rst import Directive
+
+from os_acc.devices import all_refusals
+from os_acc.devices import availability
+
+_HEADS = ('The error says', 'When', 'What to do')
+_WIDTHS = (40, 30, 30)
+
+
+def _shown(text):
+    """A text with its values in capitals, as the other examples have them."""
+    return re.sub(r'\{(\w+)\}', lambda match: match[1].upper(), text)
+
+
+def _error(kind):
+    """What the error of a kind says around the text of a refusal."""
+    return availability.Obstacle(kind, 'DEVICE', '...').error()
+
+
+def _sentence(text):
+    return text[0].upper() + text[1:] + '.'
+
+
+def _entry(*parts, **options):
+    return nodes.entry('', nodes.paragraph('', '', *parts), **options)
+
+
+def _head(kind):
+    error = _error(kind)
+    return nodes.row(
+        '',
+        _entry(
+            nodes.strong('', _sentence(kind.value)),
+            nodes.Text(f' {type(error).__name__}: '),
+            nodes.literal('', str(error)),
+            morecols=len(_HEADS) - 1,
+        ),
+    )
+
+
+def _row(refusal):
+    # The column beside it has the remedy.
+    text = refusal.text.replace('{remedy}', '...')
+    return nodes.row(
+        '',
+        _entry(nodes.literal('', _shown(text))),
+        _entry(nodes.Text(refusal.when)),
+        _entry(nodes.Text(_sentence(_shown(refusal.remedy)))),
+    )
+
+
+class Refusals(Directive):
+    def run(self):
+        group = nodes.tgroup('', cols=len(_HEADS))
+        group += [nodes.colspec('', colwidth=width) for width in _WIDTHS]
+        group += nodes.thead(
+            '', nodes.row('', *(_entry(nodes.Text(each)) for each in _HEADS))
+        )
+        body = nodes.tbody()
+        for kind, found in all_refusals.table().items():
+            body += _head(kind)
+            body += [_row(each) for each in found]
+        group += body
+        return [nodes.table('', group)]
+
+
+def setup(app):
+    app.add_directive('refusals', Refusals)
+    return {'parallel_read_safe': True}

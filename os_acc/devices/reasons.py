@@ -1,0 +1,70 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""What a refusal of a device consists of. See refusals."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+
+
+class Kind(enum.Enum):
+    """Why a device cannot be taken. The value describes the kind."""
+
+    NOT_OFFERED = '[os_acc] device_spec does not offer the device for this use'
+    UNSUITABLE = 'no guest can use the device, or not as it is set up'
+    NO_IOMMU_GROUP = 'VFIO needs an IOMMU'
+    HAS_VFS = 'the device is a PF whose VFs can be given out instead'
+    RESERVED = 'the device is kept back until an operator frees it'
+    ALLOCATED = 'a VAN has the device, a part of it, or its whole PF'
+    HOST_USE = 'the host itself uses the device'
+    GROUP_HOST_USE = 'the host uses another member of its IOMMU group'
+    GROUP_ALLOCATED = 'another instance has a member of its IOMMU group'
+    OPEN = 'a guest or another process has the device, or it is set up for one'
+    NO_CAPACITY = 'the other parts of the device leave no room'
+
+
+@dataclasses.dataclass(frozen=True)
+class Reason:
+    """Why one device cannot be taken, in words.
+
+    :ivar text: a whole clause, such as 'it is a PF that has 2 VFs'
+    :ivar remedy: what the operator can do about it
+    """
+
+    kind: Kind
+    text: str
+    remedy: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Refusal:
+    """A rule by which devices are refused.
+
+    Text and remedy name their values in braces. If the text has ``{remedy}``,
+    the error itself says what to do.
+
+    :ivar text: what the error says, a whole clause
+    :ivar when: when the rule applies, and what else an operator should know
+    :ivar remedy: what the operator can do about it, an order or a clause
+    """
+
+    kind: Kind
+    text: str
+    when: str
+    remedy: str
+
+    def say(self, **values: object) -> Reason:
+        """Apply the rule to a device.
+
+        :param values: the values that text and remedy name
+        """
+        remedy = self.remedy.format(**values)
+        text = self.text.format(**values, remedy=remedy)
+        return Reason(self.kind, text, remedy)
