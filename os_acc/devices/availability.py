@@ -147,6 +147,17 @@ def obstacles(
         yield Obstacle(kind, f'PCI function {function.address}', text)
 
 
+def offer_obstacles(
+    function: pci.Function, spec: device_spec.Spec | None
+) -> Iterator[Obstacle]:
+    """Say why device_spec does not offer a function as a whole, as root.
+
+    :param spec: the entry of device_spec for it; None if there is none
+    """
+    for kind, text in _not_offered(function, spec, as_root=True):
+        yield Obstacle(kind, f'PCI function {function.address}', text)
+
+
 def _cannot_be_emptied(
     function: pci.Function, bind: str
 ) -> Iterator[tuple[Kind, str]]:
