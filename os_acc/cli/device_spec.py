@@ -134,7 +134,13 @@ class DeviceDeny(_Change):
                 f'instance {each.instance_uuid} keeps {each.handle or name} '
                 f'until it is unplugged (VAN {each.van_uuid})'
             )
-        _forget_notes(holders, name)
+        # The privileged half would give them out again by these notes.
+        held.forget_unused(
+            name,
+            lambda part: bool(
+                _of(holders, part) or _goes_along(holders, part)
+            ),
+        )
         self._say(f'{name} is not offered')
 
 
@@ -163,18 +169,6 @@ def _entry(name: str) -> device_spec.Spec | None:
         function = pci.find(name)
         return None if function is None else specs.first(function)
     return specs.first_parent(name)
-
-
-def _forget_notes(holders: allocated.Holders, name: str) -> None:
-    """Delete the notes of a device and of its parts that no VAN has.
-
-    The privileged half would give them out again by these notes.
-
-    :raises PrivilegeError: if a note cannot be deleted
-    """
-    for kind, part in held.of_device(name):
-        if not _of(holders, part) and not _goes_along(holders, part):
-            held.forget(kind, part)
 
 
 def _of(holders: allocated.Holders, name: str) -> list[allocated.Holder]:

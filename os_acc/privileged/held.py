@@ -20,6 +20,7 @@ values(). Unlike the record in /run, the notes survive a reboot.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import json
 import logging
 import os
@@ -149,6 +150,21 @@ def of_device(device: str) -> list[tuple[str, str]]:
         if name == device or (known and known.get('device') == device):
             found.append((kind, name))
     return found
+
+
+def forget_unused(device: str, is_used: Callable[[str], bool]) -> None:
+    """Delete the notes of a device and of its parts that no VAN has.
+
+    This is for os-acc device deny, which reads the journal and runs as root.
+
+    :param device: as in of_device()
+    :param is_used: whether a VAN has a PCI function or mdev, by its address or
+        UUID
+    :raises PrivilegeError: if a note cannot be deleted
+    """
+    for kind, name in of_device(device):
+        if not is_used(name):
+            forget(kind, name)
 
 
 def forget(kind: str, name: str, what: str | None = None) -> None:
