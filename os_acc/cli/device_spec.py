@@ -11,14 +11,13 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 import os_acc
 from os_acc import exception
-from os_acc import journal as journal_module
 from os_acc.cli import base
 from os_acc.devices import allocated
 from os_acc.devices import availability
+from os_acc.devices import companions
 from os_acc.devices import device_spec
 from os_acc.devices import mdev
 from os_acc.devices import pci
@@ -129,16 +128,19 @@ class DeviceDeny(_Change):
     def _change(self, name: str, path: str) -> None:
         spec_files.write(path, {'address': name, 'deny': True})
         self._say(f'wrote {path}')
-        holders = _holders(base.look().journal, name)
-        for each in holders:
+        holders = allocated.Holders(base.look().journal.handles())
+        for each in _of(holders, name):
             self._say(
                 f'instance {each.instance_uuid} keeps {each.handle or name} '
                 f'until it is unplugged (VAN {each.van_uuid})'
             )
-        if not holders and pci.is_address(name):
-            # No VAN has it, so that the privileged half need not release it.
-            held.forget(held.PCI, name)
-            held.forget(held.VFS, name)
+        # The privileged half would give them out again by these notes.
+        held.forget_unused(
+            name,
+            lambda part: bool(
+                _of(holders, part) or _goes_along(holders, part)
+            ),
+        )
         self._say(f'{name} is not offered')
 
 
@@ -169,8 +171,20 @@ def _entry(name: str) -> device_spec.Spec | None:
     return specs.first_parent(name)
 
 
-def _holders(journal: journal_module.Journal, name: str) -> list[Any]:
-    holders = allocated.Holders(journal.handles())
+def _of(holders: allocated.Holders, name: str) -> list[allocated.Holder]:
+    """The VANs that have a device or a part of it, by its address or UUID."""
     found = list(holders.on(name))
-    whole = holders.of_function(name)
+    whole = holders.of_function(name) or holders.of_mdev(name)
     return found if whole is None or whole in found else [whole, *found]
+
+
+def _goes_along(holders: allocated.Holders, name: str) -> bool:
+    """Whether it may be the companion of a function that a VAN has."""
+    function = pci.find(name) if pci.is_address(name) else None
+    return (
+        function is not None
+        and companions.is_one(function)
+        and any(
+            holders.of_function(f'{name[:-1]}{number}') for number in range(8)
+        )
+    )

@@ -142,6 +142,17 @@ def obstacles(
         yield Obstacle.of(f'PCI function {function.address}', reason)
 
 
+def offer_obstacles(
+    function: pci.Function, spec: device_spec.Spec | None
+) -> Iterator[Obstacle]:
+    """Say why device_spec does not offer a function as a whole, as root.
+
+    :param spec: the entry of device_spec for it; None if there is none
+    """
+    for reason in _not_offered(function, spec, as_root=True):
+        yield Obstacle.of(f'PCI function {function.address}', reason)
+
+
 def _cannot_be_emptied(function: pci.Function, bind: str) -> Iterator[Reason]:
     if (reason := storage.refusal(function, bind)) is not None:
         yield reason

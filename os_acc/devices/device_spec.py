@@ -78,17 +78,25 @@ class Specs:
         """The entry that counts for a function, which may deny it."""
         return next((s for s in self._order() if s.matches(function)), None)
 
-    def held(self, function: pci.Function) -> Spec:
+    def held(
+        self, function: pci.Function, vfio_driver: str | None = None
+    ) -> Spec:
         """The entry for a function that a VAN has already.
 
         The VAN keeps the function until it is released, also if a later entry
         denies it. If no entry names it any more, an entry without further
         values is returned.
+
+        :param vfio_driver: the VFIO driver that the VAN's function has; only
+            for a function that no entry names any more
         """
         for spec in self.entries:
             if not spec.deny and spec.matches(function):
                 return spec
-        return Spec(address=spec_address.Address(function.address))
+        return Spec(
+            address=spec_address.Address(function.address),
+            vfio_driver=vfio_driver,
+        )
 
     def find_parent(self, name: str) -> Spec | None:
         """The entry for a parent of mdevs, which may be no PCI function."""

@@ -43,6 +43,15 @@ def open_folder(name: str) -> int:
         os.close(top)
 
 
+def open_at(path: str) -> int:
+    """Open another folder that only root may write to, as open_folder().
+
+    It is made if it does not exist. The folders above it must exist, and only
+    root may be able to write to them: they are not checked.
+    """
+    return _open(path, None)
+
+
 def open_file(folder: str, name: str) -> int:
     """Open a file in a folder below PATH. It is made if it does not exist.
 

@@ -35,6 +35,16 @@ def function(address: str) -> pci.Function:
     return found
 
 
+def programmed(address: str) -> pci.Function:
+    """Find a PCI function that os-acc may program. See function().
+
+    :raises: as function(), unless a VAN has a VF of it since before
+    """
+    found = there(address)
+    offers.check_part(found)
+    return found
+
+
 def there(address: str) -> pci.Function:
     """Find a PCI function, whether os-acc may touch it or not.
 

@@ -44,6 +44,7 @@ def remember(function: pci.Function, vfio_driver: str) -> None:
         # The function is not as take() or give_back() leave it: another
         # function, or somebody else has bound it since.
         known = None
+    held.note_function(function, vfio_driver=vfio_driver)
     record.functions.write(
         function.address,
         dataclasses.replace(known, vfio_driver=vfio_driver)
@@ -52,7 +53,6 @@ def remember(function: pci.Function, vfio_driver: str) -> None:
             function.ids, now.driver, now.override, vfio_driver
         ),
     )
-    held.note_function(function)
 
 
 def restore(

@@ -14,20 +14,23 @@ half must not trust its caller that there is such a VAN. So it notes each
 device when it gives it out, which it does only while device_spec offers the
 device. It deletes the note when it takes the device back.
 
-Unlike /run, the folder of the notes survives a reboot.
+A note allows no more than what was given out: see has(), has_part() and
+values(). Unlike the record in /run, the notes survive a reboot.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import json
 import logging
 import os
+from typing import Any
 
 from os_acc import exception
-from os_acc.devices import atomic_file
 from os_acc.devices import mdev
 from os_acc.devices import pci
-from os_acc.devices import trust
+from os_acc.devices import root_folder
+from os_acc.privileged import root_files
 
 LOG = logging.getLogger(__name__)
 
@@ -35,70 +38,98 @@ LOG = logging.getLogger(__name__)
 #: caller must not choose it.
 FOLDER = '/var/lib/os-acc-root'
 
-PCI, VFS, MDEV = 'pci', 'vfs', 'mdev'
+#: Kinds of notes: a whole function, the VFs of a PF, a VF as a vGPU, an mdev.
+PCI, VFS, VGPU, MDEV = 'pci', 'vfs', 'vgpu', 'mdev'
+
+_files = root_files.RootFiles(
+    lambda: FOLDER, lambda: root_folder.open_at(FOLDER), durable=True
+)
 
 
-def note(kind: str, name: str, what: str) -> None:
+def note(kind: str, name: str, what: str, **values: Any) -> None:
     """Note that a device is given out. Call it before the device is touched.
 
-    If the note cannot be written, that is logged: the device works, as long as
-    device_spec offers it.
-
-    :param kind: PCI: a function; VFS: the VFs of a PF; MDEV
+    :param kind: such as PCI
     :param name: the address of the function, or the UUID of the mdev
     :param what: tells another device of the same name: vendor:product of the
         function, or parent and type of the mdev
+    :param values: what else the VAN keeps, of types that JSON has. A value
+        that the note has already stays, unless it is given here
+    :raises PrivilegeError: if the note cannot be written. The device must not
+        be touched then, because it might never be released
     """
-    if is_noted(kind, name, what):
-        return
-    try:
-        if os.path.exists(FOLDER):
-            trust.check_folder(FOLDER)
-        atomic_file.write(_path(kind, name), json.dumps(what), 0o600, 0o700)
-    except (OSError, exception.InvalidRequest) as err:
-        LOG.warning(
-            'Cannot note in %s that %s is given out: %s. If device_spec no '
-            'longer offers it, it cannot be released',
-            FOLDER,
-            name,
-            exception.describe(err),
-        )
+    known = _read(kind, name)
+    before = known if known is not None and known['what'] == what else {}
+    wanted = {**before, **values, 'what': what}
+    if wanted != known:
+        _files.write(f'{kind}-{name}', json.dumps(wanted))
+
+
+def values(kind: str, name: str, what: str) -> dict[str, Any] | None:
+    """The values of a note; None if the device is not given out."""
+    known = _read(kind, name)
+    return known if known is not None and known['what'] == what else None
 
 
 def is_noted(kind: str, name: str, what: str) -> bool:
     """Whether a device is given out. See note()."""
-    try:
-        with open(_path(kind, name), encoding='utf-8') as file:
-            trust.check_folder(FOLDER)
-            return bool(json.load(file) == what)
-    except FileNotFoundError:
-        return False
-    except (OSError, ValueError) as err:
-        LOG.warning('%s: %s', FOLDER, exception.describe(err))
-        return False
+    return values(kind, name, what) is not None
 
 
 def has(function: pci.Function) -> bool:
+    """Whether a function is given out itself, as a whole or as a vGPU."""
+    return any(
+        is_noted(kind, function.address, function.ids) for kind in (PCI, VGPU)
+    )
+
+
+def has_part(function: pci.Function) -> bool:
     """Whether a function is given out, or VFs of it are."""
-    if is_noted(PCI, function.address, function.ids):
-        return True
-    if is_noted(VFS, function.address, function.ids):
-        return True
-    for address in function.vf_addresses:
-        vf = pci.find(address) if os.path.exists(_path(PCI, address)) else None
-        if vf is not None and is_noted(PCI, address, vf.ids):
+    return (
+        has(function)
+        or is_noted(VFS, function.address, function.ids)
+        or has_vf(function)
+    )
+
+
+def has_vf(pf: pci.Function) -> bool:
+    """Whether a VF of a PF is given out."""
+    for address in pf.vf_addresses:
+        vf = pci.find(address)
+        if vf is not None and has(vf):
             return True
     return False
 
 
-def note_function(function: pci.Function) -> None:
-    """Note that a function is given out. See note()."""
-    note(PCI, function.address, function.ids)
+def note_function(function: pci.Function, **more: Any) -> None:
+    """Note that a function is given out as a whole. See note()."""
+    note(PCI, function.address, function.ids, device=function.parent, **more)
+
+
+def note_trusted(vf: pci.Function) -> None:
+    """Note that a VF that is given out as a whole may stay trusted."""
+    if is_noted(PCI, vf.address, vf.ids):
+        note_function(vf, trusted=True)
+
+
+def note_vfs(pf: pci.Function, number: int) -> None:
+    """Note that VANs get VFs of a PF, of which there are a number."""
+    known = values(VFS, pf.address, pf.ids) or {}
+    numbers = sorted({*known.get('numbers', ()), number})
+    note(VFS, pf.address, pf.ids, device=pf.address, numbers=numbers)
+
+
+def note_vgpu(vf: pci.Function, number: int | None) -> None:
+    """Note that a VF is given out as a vGPU.
+
+    :param number: the vGPU type that os-acc sets; None: the operator sets it
+    """
+    note(VGPU, vf.address, vf.ids, device=vf.parent, number=number)
 
 
 def note_mdev(device: mdev.Mdev) -> None:
     """Note that a mediated device is given out. See note()."""
-    note(MDEV, device.uuid, mdev_text(device))
+    note(MDEV, device.uuid, mdev_text(device), device=device.parent)
 
 
 def mdev_text(device: mdev.Mdev) -> str:
@@ -106,13 +137,58 @@ def mdev_text(device: mdev.Mdev) -> str:
     return f'{device.parent} {device.type}'
 
 
-def forget(kind: str, name: str) -> None:
-    """Delete the note of a device, if there is one."""
+def of_device(device: str) -> list[tuple[str, str]]:
+    """The notes of a device and of its parts: its VFs, vGPUs and mdevs.
+
+    :param device: a PCI address, or the name of another parent of mdevs
+    :returns: kind and name of each
+    """
+    found = []
+    for each in _files.names():
+        kind, _, name = each.partition('-')
+        known = _read(kind, name)
+        if name == device or (known and known.get('device') == device):
+            found.append((kind, name))
+    return found
+
+
+def forget_unused(device: str, is_used: Callable[[str], bool]) -> None:
+    """Delete the notes of a device and of its parts that no VAN has.
+
+    This is for os-acc device deny, which reads the journal and runs as root.
+
+    :param device: as in of_device()
+    :param is_used: whether a VAN has a PCI function or mdev, by its address or
+        UUID
+    :raises PrivilegeError: if a note cannot be deleted
+    """
+    for kind, name in of_device(device):
+        if not is_used(name):
+            forget(kind, name)
+
+
+def forget(kind: str, name: str, what: str | None = None) -> None:
+    """Delete the note of a device, if there is one.
+
+    :param what: as in note(): the note of another device stays. None: delete
+        it whatever it says
+    :raises PrivilegeError: if it cannot be deleted
+    """
+    known = _read(kind, name)
+    if known is not None and what in (None, known['what']):
+        _files.delete(f'{kind}-{name}')
+
+
+def _read(kind: str, name: str) -> dict[str, Any] | None:
+    """Read a note. What cannot be read or trusted does not count."""
     try:
-        atomic_file.remove(_path(kind, name))
-    except OSError as err:
-        LOG.warning('%s: %s', FOLDER, exception.describe(err))
-
-
-def _path(kind: str, name: str) -> str:
-    return os.path.join(FOLDER, f'{kind}-{name}')
+        text = _files.read(f'{kind}-{name}')
+        found = None if text is None else json.loads(text)
+    except (exception.PrivilegeError, ValueError) as err:
+        LOG.warning(
+            '%s: %s',
+            os.path.join(FOLDER, f'{kind}-{name}'),
+            exception.describe(err),
+        )
+        return None
+    return found if isinstance(found, dict) and 'what' in found else None

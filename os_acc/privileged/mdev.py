@@ -78,8 +78,8 @@ def _remember(wanted: mdev.Mdev) -> None:
                 device=f'mdev {wanted.uuid}',
                 reason='somebody else has made it',
             )
-    record.mdevs.write(wanted.uuid, record.Mdev(wanted.parent, wanted.type))
     held.note_mdev(wanted)
+    record.mdevs.write(wanted.uuid, record.Mdev(wanted.parent, wanted.type))
 
 
 @context.entry
@@ -99,15 +99,16 @@ def remove(
     path, folder = mdev.parent_folder(parent), mdev.folder(uuid)
     if not os.path.isdir(path):
         # The parent is gone, and its mediated devices with it.
-        held.forget(held.MDEV, uuid)
+        held.forget(held.MDEV, uuid, held.mdev_text(wanted))
         return True
     with operation_lock.held(path, seconds / 2):
         # With the lock held, no creation is under way.
         there = mdev.find(uuid)
         known = record.mdevs.read(uuid)
         if there is None:
-            record.mdevs.delete(uuid)
-            held.forget(held.MDEV, uuid)
+            if known == record.Mdev(parent, kind):
+                record.mdevs.delete(uuid)
+            held.forget(held.MDEV, uuid, held.mdev_text(wanted))
             return True
     offers.check_mdev(wanted, new=False)
     mdev.check_same(there, wanted)
@@ -153,6 +154,8 @@ def released(uuid: str, release_seconds: float) -> None:
 
     :raises DeviceBusy: if the guest still has it open
     """
+    mdev.folder(uuid)
+    release_seconds = arguments.seconds(release_seconds)
     there = mdev.find(uuid)
     if there is None:
         return
@@ -184,9 +187,9 @@ def set_vgpu_type(address: str, number: int, seconds: float) -> None:
                 raise exception.DeviceBusy(
                     device=f'VF {address}', reason=f'it has vGPU type {now}'
                 )
+            held.note_vgpu(function, number)
             if now == vgpu.NONE:
                 record.vgpus.write(address, record.Vgpu(number))
-            held.note_function(function)
             vgpu.set_type(address, number, deadline.left())
 
     waiting.at_most(act, seconds, f'VF {address} to have vGPU type {number}')
@@ -211,10 +214,10 @@ def clear_vgpu_type(
     with operation_lock.held(function.path, seconds / 2) as lock:
         known = record.vgpus.read(address)
         if vgpu.current(address) != number:
-            held.forget(held.PCI, address)
+            held.forget(held.VGPU, address)
             return True
         if known is None or known.number != number:
-            held.forget(held.PCI, address)
+            held.forget(held.VGPU, address)
             return False
         device_users.wait_until_closed(
             function.path, f'VF {address}', release_seconds
@@ -225,7 +228,7 @@ def clear_vgpu_type(
         def act() -> None:
             vgpu.set_type(address, vgpu.NONE, deadline.left())
             record.vgpus.delete(address)
-            held.forget(held.PCI, address)
+            held.forget(held.VGPU, address)
 
         waiting.at_most(
             operation_lock.kept_until(lock, act),
@@ -244,9 +247,10 @@ def released_vgpu(address: str, release_seconds: float) -> None:
     :raises DeviceBusy: if the guest still has it open
     """
     function = arguments.function(address)
+    release_seconds = arguments.seconds(release_seconds)
     with operation_lock.held(function.path, release_seconds):
         device_users.wait_until_closed(
             function.path, f'VF {address}', release_seconds
         )
         cleaning.run_command(address)
-    held.forget(held.PCI, address)
+    held.forget(held.VGPU, address)

@@ -31,6 +31,7 @@ from os_acc.objects import fields
 from os_acc.privileged import arguments
 from os_acc.privileged import context
 from os_acc.privileged import device_users
+from os_acc.privileged import held
 from os_acc.privileged import offers
 from os_acc.privileged import rtnetlink
 
@@ -173,6 +174,9 @@ def _set(
             f'{now["vlan_protocol"]:#06x} is set for it, which os-acc could '
             'not restore: remove this VLAN first',
         )
+    if changes.get('trusted'):
+        # It stays allowed for this VAN if device_spec is changed.
+        held.note_trusted(function)
     for name, value in changes.items():
         if now[name] != value:
             _write(place, name, value, seconds)

@@ -15,6 +15,7 @@ refuses a file that another user than root could have written.
 
 from __future__ import annotations
 
+import dataclasses
 import glob
 import os
 
@@ -84,11 +85,17 @@ def reread(conf: cfg.ConfigOpts) -> cfg.ConfigOpts:
 def entry(function: pci.Function) -> device_spec.Spec:
     """The entry of device_spec by which a function may be touched.
 
+    For a function that a VAN has, this is an entry that offers it, if there is
+    one. What the VAN was given by an earlier entry stays.
+
     :raises DeviceNotFound: if device_spec offers neither it nor the function
         whose companion it is, and no VAN has it since before
     """
-    if held.has(function):
-        return specs().held(function)
+    noted = held.values(held.PCI, function.address, function.ids)
+    if noted is not None:
+        spec = specs().held(function, noted.get('vfio_driver'))
+        trusted = spec.trusted or noted.get('trusted')
+        return dataclasses.replace(spec, trusted=trusted)
     return companions.entry_for(specs(), function)
 
 
@@ -96,6 +103,37 @@ def check(function: pci.Function) -> None:
     """Check that a function may be touched. See entry()."""
     if not held.has(function):
         entry(function)
+
+
+def check_part(function: pci.Function) -> None:
+    """Check that a device may be programmed: VANs may have VFs of it.
+
+    :raises DeviceNotFound: as entry(), if no VAN has a VF of it either
+    """
+    if not held.has_part(function):
+        entry(function)
+
+
+def vfs_entry(
+    pf: pci.Function,
+) -> tuple[device_spec.Spec, frozenset[int]]:
+    """The entry of a PF, and how many VFs may be made on it.
+
+    If device_spec does not offer the PF any more, or sets no num_vfs, VANs get
+    back as many VFs as were made for them.
+
+    :raises DeviceNotFound: if device_spec does not offer the PF, and no VAN
+        has VFs of it since before
+    """
+    found = specs()
+    noted = held.values(held.VFS, pf.address, pf.ids) or {}
+    numbers = frozenset(noted.get('numbers', ()))
+    if found.find(pf) is None and numbers:
+        return found.held(pf), numbers
+    spec = found.check(pf)
+    if spec.num_vfs is not None:
+        numbers = frozenset({spec.num_vfs})
+    return spec, numbers
 
 
 def has(function: pci.Function) -> bool:
@@ -127,9 +165,10 @@ def check_vgpu(vf: pci.Function, number: int) -> None:
 
     :param number: the id of the type
     :raises DeviceNotFound: if device_spec does not set this type, and no VAN
-        has the VF since before
+        has the VF with this type since before
     """
-    if held.has(vf):
+    noted = held.values(held.VGPU, vf.address, vf.ids)
+    if noted is not None and noted.get('number') == number:
         return
     wanted = specs().check(vf).vgpu_type
     if wanted is None or vgpu.find_type(vf.address, wanted) != number:

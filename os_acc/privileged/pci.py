@@ -24,6 +24,8 @@ from os_acc.devices import sriov
 from os_acc.devices import storage as storage_functions
 from os_acc.devices import vf_availability
 from os_acc.devices import vfio
+from os_acc.devices import vgpu
+from os_acc.devices import vgpu_availability
 from os_acc.devices import waiting
 from os_acc.privileged import arguments
 from os_acc.privileged import bindings
@@ -34,6 +36,9 @@ from os_acc.privileged import held
 from os_acc.privileged import offers
 from os_acc.privileged import record
 from os_acc.privileged import storage
+
+# Seconds to wait for an earlier operation on a function.
+_HOLD = 5.0
 
 
 @context.entry
@@ -125,7 +130,7 @@ def _check_available(
             functions=frozenset(other.address for other in allowed),
         ),
         as_root=True,
-        held=held.has(function),
+        held=held.is_noted(held.PCI, address, function.ids),
         users=lambda: device_users.find(function, instance_uuid, shares),
     ):
         raise obstacle.error()
@@ -241,16 +246,39 @@ def give_back(
 def hold(address: str) -> None:
     """Note that a VAN has a function that others bind to VFIO and back.
 
+    The note allows what take() would allow, no more: a function that
+    device_spec offers for mdevs or vGPUs only is not noted as a whole.
+
     :raises DeviceNotFound: if device_spec does not offer it
+    :raises PrivilegeError: if the note cannot be written
     """
-    held.note_function(arguments.function(address))
+    function = arguments.function(address)
+    with operation_lock.held(function.path, _HOLD):
+        if held.has(function):
+            return
+        spec = offers.entry(function)
+        if vgpu.is_place(function) and vgpu_availability.offers_vgpus(spec):
+            held.note_vgpu(function, None)
+            return
+        for obstacle in availability.offer_obstacles(function, spec):
+            raise obstacle.error()
+        held.note_function(function)
 
 
 @context.entry
-def let_go(address: str) -> None:
-    """Delete the note of hold(), once the function is clean."""
+def let_go(address: str, ids: str) -> None:
+    """Delete the note of hold() or take(), once the function is clean.
+
+    The function may be gone.
+
+    :param ids: vendor:product of the function that the VAN had. The note of
+        another device stays
+    :raises PrivilegeError: if the note cannot be deleted
+    """
     arguments.addresses([address])
-    held.forget(held.PCI, address)
+    if not isinstance(ids, str):
+        arguments.refuse('ids', ids, 'vendor:product')
+    held.forget(held.PCI, address, ids)
 
 
 @context.entry
@@ -267,18 +295,19 @@ def override_of(address: str, seconds: float) -> str | None:
 def create_vfs(pf: str, number: int, seconds: float) -> None:
     """Create the VFs that device_spec sets for a PF that has none.
 
-    :param number: num_vfs of the PF's entry of device_spec
-    :raises InvalidRequest: if num_vfs is another number or unset
+    :param number: num_vfs of the PF's entry of device_spec. If it has none
+        any more, as many as were made for the VANs that have VFs of the PF
+    :raises DeviceNotFound: as offers.vfs_entry
+    :raises InvalidRequest: if it is another number
     :raises DeviceBusy: if the PF has VFs already, or is bound to VFIO
     :raises DeviceError, Timeout: as sriov.create
     """
-    function = arguments.function(pf)
+    function = arguments.there(pf)
+    spec, possible = offers.vfs_entry(function)
     arguments.whole(number, 'number', sriov.total(pf), least=1)
     seconds = arguments.seconds(seconds)
-    wanted = offers.entry(function).num_vfs
-    if wanted is None and held.is_noted(held.VFS, pf, function.ids):
-        wanted = number  # VANs had VFs of it before device_spec was changed
-    if number != wanted:
+    if number not in possible:
+        wanted = ' or '.join(map(str, sorted(possible))) or None
         arguments.refuse('number', number, f'num_vfs of device_spec, {wanted}')
     deadline = waiting.Deadline(seconds)
 
@@ -289,14 +318,14 @@ def create_vfs(pf: str, number: int, seconds: float) -> None:
                     device=f'PF {pf}', reason=f'it has {there} VFs'
                 )
             for obstacle in vf_availability.vfs_obstacles(
-                pci.get(pf), spec=offers.entry(function)
+                pci.get(pf), spec=spec
             ):
                 raise obstacle.error()
             # An earlier call that was interrupted has set autoprobe already.
             known = record.vfs.read(pf)
             before = known.autoprobe if known else sriov.autoprobe(pf)
+            held.note_vfs(function, number)
             record.vfs.write(pf, record.Vfs(number, before))
-            held.note(held.VFS, pf, function.ids)
             sriov.create(pf, number, deadline.left())
 
     waiting.at_most(act, seconds, f'{number} VFs of PF {pf} to be made')
@@ -304,11 +333,18 @@ def create_vfs(pf: str, number: int, seconds: float) -> None:
 
 @context.entry
 def made_vfs(pf: str, seconds: float) -> int:
-    """How many VFs of a PF os-acc has made in this boot; 0 if none."""
+    """How many VFs of a PF os-acc has made in this boot; 0 if none.
+
+    The caller is about to give one of them to a VAN. So this notes that they
+    must come back after a reboot, as create_vfs() does.
+    """
     function = arguments.function(pf)
     with operation_lock.held(function.path, arguments.seconds(seconds)):
         known = record.vfs.read(pf)
-        return known.number if known and known.number == sriov.count(pf) else 0
+        if known is None or known.number != sriov.count(pf):
+            return 0
+        held.note_vfs(function, known.number)
+        return known.number
 
 
 @context.entry
@@ -344,6 +380,10 @@ def _remove_vfs(pf: pci.Function) -> list[str]:
         return [f'somebody else has changed their number to {there}']
     if users := vf_availability.vf_users(pf):
         sriov.restore_autoprobe(pf.address, known.autoprobe)
+        if not held.has_vf(pf):
+            # No VAN needs them after a reboot. The record stays: os-acc can
+            # still remove them in this boot.
+            held.forget(held.VFS, pf.address)
         return users
     addresses = pf.vf_addresses
     sriov.remove(pf.address, known.autoprobe)

@@ -216,11 +216,11 @@ def _verify(
 def _device(
     address: str, region: str
 ) -> tuple[pci.Function, device_spec.Spec]:
-    function = arguments.function(address)
+    function = arguments.programmed(address)
     if function.is_vf:
         # Locks and checks work on the PF, not on its VFs.
         arguments.refuse('address', address, 'a device that is not a VF')
-    # arguments.function() has checked that it is offered, or was.
+    # arguments.programmed() has checked that it is offered, or was.
     spec = offers.specs().held(function)
     if not spec.program:
         arguments.refuse('address', address, 'a device with a program command')

@@ -19,11 +19,8 @@ The caller holds the operation lock of the device.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-import contextlib
 import dataclasses
 import json
-import os
 from typing import Any
 from typing import Generic
 from typing import TypeVar
@@ -31,6 +28,7 @@ from typing import TypeVar
 from os_acc import exception
 from os_acc.devices import boot
 from os_acc.devices import root_folder
+from os_acc.privileged import root_files
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,33 +99,28 @@ _T = TypeVar('_T', bound=Record)
 class Records(Generic[_T]):
     """The records of one kind: a small file for each device.
 
-    The files are replaced in one step. They need not survive a loss of power,
-    because the state of the devices does not survive it either.
+    The files need not survive a loss of power, because the state of the
+    devices does not survive it either.
 
     :param folder: the name of their folder below root_folder.PATH
     :param kind: the class of their contents
     """
 
     def __init__(self, folder: str, kind: type[_T]) -> None:
-        self._folder = folder
         self._kind = kind
+        self._files = root_files.RootFiles(
+            lambda: f'{root_folder.PATH}/{folder}',
+            lambda: root_folder.open_folder(folder),
+            durable=False,
+        )
 
     def read(self, name: str) -> _T | None:
         """Read the record of a device; None if there is none of this boot.
 
         :raises PrivilegeError: if it cannot be read
         """
-        with self._opened(name) as folder:
-            try:
-                fd = os.open(
-                    name,
-                    os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC,
-                    dir_fd=folder,
-                )
-            except FileNotFoundError:
-                return None
-            with open(fd, encoding='utf-8') as file:
-                text = file.read()
+        if (text := self._files.read(name)) is None:
+            return None
         try:
             found: dict[str, Any] = json.loads(text)
             # /run of a container may outlive a reboot of the host.
@@ -136,7 +129,7 @@ class Records(Generic[_T]):
             return self._kind(**found['before'])
         except (ValueError, TypeError, KeyError) as err:
             raise exception.PrivilegeError(
-                reason=f'the record {self._path(name)} cannot be read '
+                reason=f'the record {self._files.path(name)} cannot be read '
                 f'({exception.describe(err)}); it was changed by hand or '
                 'written by another version of os-acc'
             ) from err
@@ -146,49 +139,19 @@ class Records(Generic[_T]):
 
         :raises PrivilegeError: if it cannot be written
         """
-        text = json.dumps(
-            {'boot_id': boot.boot_id(), 'before': dataclasses.asdict(value)}
+        self._files.write(
+            name,
+            json.dumps(
+                {
+                    'boot_id': boot.boot_id(),
+                    'before': dataclasses.asdict(value),
+                }
+            ),
         )
-        new = f'{name}.new'
-        with self._opened(name) as folder:
-            fd = os.open(
-                new,
-                os.O_WRONLY
-                | os.O_CREAT
-                | os.O_TRUNC
-                | os.O_NOFOLLOW
-                | os.O_CLOEXEC,
-                0o600,
-                dir_fd=folder,
-            )
-            with open(fd, 'w', encoding='utf-8') as file:
-                file.write(text)
-            os.replace(new, name, src_dir_fd=folder, dst_dir_fd=folder)
 
     def delete(self, name: str) -> None:
         """Delete the record of a device, if there is one."""
-        with (
-            self._opened(name) as folder,
-            contextlib.suppress(FileNotFoundError),
-        ):
-            os.unlink(name, dir_fd=folder)
-
-    @contextlib.contextmanager
-    def _opened(self, name: str) -> Iterator[int]:
-        root_folder.check_name(name)
-        folder = root_folder.open_folder(self._folder)
-        try:
-            yield folder
-        except OSError as err:
-            raise exception.PrivilegeError(
-                reason=f'the record {self._path(name)}: '
-                f'{exception.describe(err)}'
-            ) from err
-        finally:
-            os.close(folder)
-
-    def _path(self, name: str) -> str:
-        return f'{root_folder.PATH}/{self._folder}/{name}'
+        self._files.delete(name)
 
 
 functions = Records('functions', Function)

@@ -21,8 +21,11 @@ import pytest
 
 import os_acc
 from os_acc.devices import device_spec
+from os_acc.devices import mdev
 from os_acc.devices import pci
 from os_acc.privileged import held
+
+UUID = '11111111-2222-4333-8444-555555555555'
 
 
 @pytest.fixture
@@ -155,12 +158,68 @@ def test_deny_what_an_instance_has(run):
     assert not held.has(pci.get(devices.GPU))
 
 
-def test_deny_deletes_a_note_that_no_van_needs(run):
-    """The VAN was deleted by os-acc van forget."""
+@pytest.mark.parametrize(
+    ('name', 'made'),
+    [
+        (devices.GPU, lambda: held.note_function(pci.get(devices.GPU))),
+        (devices.GPU, lambda: held.note_vgpu(pci.get(devices.GPU), 558)),
+        (devices.PF, lambda: held.note_vfs(pci.get(devices.PF), 4)),
+        # A VF that there is not, because the host was rebooted.
+        (
+            devices.PF,
+            lambda: held.note(
+                held.PCI, devices.VFS[0], '8086:4941', device=devices.PF
+            ),
+        ),
+        ('mtty', lambda: held.note_mdev(mdev.Mdev(UUID, 'mtty', 'mtty-1'))),
+    ],
+)
+def test_deny_deletes_the_notes_that_no_van_needs(run, name, made):
+    """The VANs were deleted by os-acc van forget, or never were."""
     devices.spec({'address': '*'})
-    held.note_function(pci.get(devices.GPU))
-    run.fine('device', 'deny', devices.GPU)
-    assert not held.has(pci.get(devices.GPU))
+    made()
+    assert len(held.of_device(name)) == 1
+    run.fine('device', 'deny', name)
+    assert held.of_device(name) == []
+
+
+def test_deny_keeps_the_notes_that_vans_need(run):
+    devices.spec({'address': devices.PF, 'num_vfs': 4}, {'address': '*'})
+    first, second = devices.instance(), devices.instance()
+    os_acc.plug(first, [devices.pci(devices.VFS[0])])
+    os_acc.plug(second, [devices.mdev(name=UUID)])
+    other = pci.get(devices.VFS[1])
+    held.note_function(other)
+    run.fine('device', 'deny', devices.PF)
+    run.fine('device', 'deny', 'mtty')
+    assert not held.has(other)
+    assert held.of_device(devices.PF) == [
+        ('pci', devices.VFS[0]),
+        ('vfs', devices.PF),
+    ]
+    assert held.of_device('mtty') == [('mdev', UUID)]
+    assert os_acc.unplug(first) == os_acc.unplug(second) == 1
+    assert held.of_device(devices.PF) == []
+    assert held.of_device('mtty') == []
+
+
+def test_deny_keeps_the_note_of_a_companion(run, here):
+    sound = f'{devices.GPU[:-1]}1'
+    here.add_driver('snd_hda_intel')
+    here.add_function(
+        sound,
+        '10de:1aef',
+        0x040300,
+        'snd_hda_intel',
+        group=int(pci.get(devices.GPU).iommu_group),
+    )
+    devices.spec({'address': devices.GPU, 'companions': True})
+    instance = devices.instance()
+    os_acc.plug(instance, [devices.pci(devices.GPU)])
+    run.fine('device', 'deny', sound)
+    assert held.has(pci.get(sound))
+    assert os_acc.unplug(instance) == 1
+    assert not held.has(pci.get(sound))
 
 
 def test_a_parent_of_mdevs(run):

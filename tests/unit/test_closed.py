@@ -457,13 +457,18 @@ def test_release_waits_for_an_operation_that_is_under_way(here):
     privileged_pci.give_back(devices.GPU, '10de:1eb8', 1.0)
 
 
-def test_a_note_that_cannot_be_written_is_logged(here, caplog):
-    devices.spec({'address': devices.GPU})
+@pytest.mark.parametrize(('entry', 'address'), FUNCTIONS)
+def test_without_a_note_nothing_is_touched(here, entry, address):
+    devices.spec(entry)
+    before = here.snapshot()
     pathlib.Path(held.FOLDER).write_text('')  # not a folder
-    instance = devices.instance()
-    os_acc.plug(instance, [devices.pci(devices.GPU)])
-    assert f'Cannot note in {held.FOLDER}' in caplog.text
-    assert os_acc.unplug(instance) == 1
+    err = cause(devices.pci(address))
+    assert isinstance(err, exception.PrivilegeError)
+    assert held.FOLDER in str(err)
+    assert here.snapshot() == before
+    assert list(os_acc.get_vans()) == []
+    pathlib.Path(held.FOLDER).unlink()
+    os_acc.plug(devices.instance(), [devices.pci(address)])
 
 
 def test_notes_of_others_do_not_count(here):

@@ -172,7 +172,7 @@ def test_a_preset_vgpu_is_released_after_a_denial(here):
     devices.spec({'address': VGPU, 'bind': 'none'})
     before = here.snapshot()
     instance = plug(devices.pci(VGPU))
-    assert notes() == [f'pci-{VGPU}']
+    assert notes() == [f'vgpu-{VGPU}']
     devices.spec()
     assert os_acc.unplug(instance) == 1
     assert here.snapshot() == before

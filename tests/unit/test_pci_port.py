@@ -28,6 +28,7 @@ from os_acc import exception
 from os_acc import objects
 from os_acc.attach import release as release_module
 from os_acc.privileged import network as privileged
+from os_acc.privileged import pci as privileged_pci
 
 PF = '0000:08:00.0'
 VFS = ('0000:08:00.1', '0000:08:00.2')
@@ -697,3 +698,37 @@ def test_what_was_before_may_be_what_no_port_has(kept):
     assert kept.ports[PF][0]['mac_address'] == '81:00:00:00:00:01'
     with pytest.raises(exception.InvalidRequest):
         privileged.restore_port(VFS[0], GOOD, {'mac_address': 'x'}, 1.0)
+
+
+# --- the entry is removed while a guest has the VF
+
+
+def test_a_trusted_vf_comes_back_after_a_denial(nics):
+    instance = devices.instance()
+    os_acc.plug(instance, [request(VFS[0])])
+    devices.spec()
+    nics.reboot()
+    report = os_acc.recover()
+    assert report.failed == []
+    assert len(report.restored) == 1
+    assert nics.ports[PF][0]['trusted'] is True
+    assert os_acc.unplug(instance) == 1
+
+
+@pytest.mark.parametrize('plugged', [True, False])
+def test_only_a_vf_that_was_trusted_stays_so(nics, plugged):
+    wanted = {'trusted': True}
+    if plugged:
+        os_acc.plug(devices.instance(), [request(VFS[0], trusted=False)])
+        devices.spec()
+        expected = exception.InvalidRequest
+    else:
+        privileged_pci.create_vfs(PF, 2, 5.0)
+        privileged.set_port(VFS[0], wanted, 5.0)
+        privileged.restore_port(VFS[0], wanted, {'trusted': False}, 5.0)
+        devices.spec({'address': PF, 'deny': True})
+        expected = exception.DeviceNotFound
+    with pytest.raises(expected, match='device_spec'):
+        privileged.set_port(VFS[0], wanted, 5.0)
+    if not plugged:
+        assert privileged_pci.remove_vfs(PF, 5.0) == []

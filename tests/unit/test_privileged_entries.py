@@ -49,7 +49,7 @@ def calls() -> set[tuple[str, str]]:
 
 # These run in the process of the caller: the first starts the daemon, and the
 # second is for os-acc device deny, which runs as root.
-NOT_REMOTE = {('context', 'start_in_background'), ('held', 'forget')}
+NOT_REMOTE = {('context', 'start_in_background'), ('held', 'forget_unused')}
 
 CALLS = sorted(calls() - NOT_REMOTE)
 

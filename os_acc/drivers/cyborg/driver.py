@@ -195,8 +195,9 @@ class CyborgDriver(driver.DriverBase):
             and pci_release.RESET in van.driver_data
             and (function := pci.find(van.handle.address)) is not None
         ):
-            pci_release.clean(van, function)
-            pci_release.let_go(van.handle.address)
+            if not pci_release.is_clean(van, function.address):
+                pci_release.clean(van, function)
+            pci_release.finish(van, function)
 
     def program(
         self, address: str, image_path: str, function_id: str | None
@@ -263,8 +264,10 @@ class CyborgDriver(driver.DriverBase):
                 self, van, function, spec, device_spec.BIND_LIBVIRT, new=False
             )
             pci_release.hold(handle.address)
+            data = dict(van.driver_data)
+            data.pop(pci_release.CLEANED, None)
             van.driver_data = {
-                **van.driver_data,
+                **data,
                 pci_release.IDS: function.ids,
                 pci_release.RESET: spec.reset or self.config.reset,
             }

@@ -219,14 +219,12 @@ class Claims:
                 allocation.check_function(
                     self._by, van, function, spec, bind, new
                 )
-                if bind != device_spec.BIND_OS_ACC:
-                    release.hold(address)
                 made = (
                     pci_vfs.known(self._by, pf, self._specs())
                     if pf and not new
                     else {}
                 )
-                van.driver_data = {
+                data = {
                     **van.driver_data,
                     **made,
                     **taking.before(self._by, van, function, spec, bind),
@@ -235,6 +233,9 @@ class Claims:
                     ),
                     **port.state(function, request, van.driver_data),
                 }
+                if bind != device_spec.BIND_OS_ACC:
+                    release.hold(address)
+                van.driver_data = data
                 van.device = pf or address
                 van.live_migratable = taking.is_live_migratable(
                     function, spec, bind
@@ -268,7 +269,9 @@ class Claims:
                     f'before the reboot, {van.driver_data[release.IDS]} was',
                 )
             bind = van.driver_data[release.BIND]
-            spec = self._specs().held(function)
+            spec = self._specs().held(
+                function, van.driver_data.get(release.VFIO_DRIVER)
+            )
             with allocation.group_lock(self._by, function):
                 allocation.check_function(
                     self._by,
@@ -279,7 +282,12 @@ class Claims:
                     new=False,
                     along=companions.of(van),
                 )
+                if release.CLEANED in van.driver_data and (
+                    bind != device_spec.BIND_OS_ACC
+                ):
+                    release.hold(address)
                 data = dict(van.driver_data)
+                data.pop(release.CLEANED, None)
                 data.pop(port.REPRESENTOR, None)
                 if not vfio.is_bound(function):
                     data.pop(release.DRIVER_BEFORE, None)

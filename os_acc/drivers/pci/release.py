@@ -42,6 +42,7 @@ RESET = 'reset'
 VFIO_DRIVER = 'vfio_driver'  # the driver to bind the function to
 IOMMUFD = 'iommufd'  # a hint for the plugin: the kernel has no VFIO groups
 DRIVER_BEFORE = 'driver_before'
+CLEANED = 'cleaned'  # the addresses of functions that need no cleaning again
 
 _OF_FUNCTION = (BIND, IDS, RESET, VFIO_DRIVER, DRIVER_BEFORE)
 
@@ -86,6 +87,7 @@ def _give_back(
     """
     function = pci.find(address)
     if function is None:
+        let_go(address, data[IDS])
         return
     logger = log.about(LOG, van.instance_uuid, van.uuid)
     if function.ids != data[IDS]:
@@ -94,18 +96,22 @@ def _give_back(
             address,
             function.ids,
         )
+        let_go(address, data[IDS])
         return
     shares = _staying(by, van, function) is not None
-    before = _cleaned(van, function, data, shares)
+    if is_clean(van, address):
+        before = data.get(DRIVER_BEFORE)
+    else:
+        before = _cleaned(van, function, data, shares)
     if address == allocation.address_of(van):
         # Before the host's own driver of the VF reads them.
         port.restore(van)
     if data[BIND] != device_spec.BIND_OS_ACC:
-        let_go(address)
+        finish(van, function)
         return
     function = pci.find(address) or function
     if keep and vfio.is_bound(function):
-        let_go(address)
+        finish(van, function)
         logger.info(
             'PCI function %s stays bound to %s', address, function.driver
         )
@@ -128,7 +134,7 @@ def _give_back(
         address, function.ids, CONF.os_acc.device_timeout, shares
     ):
         _check_given_back(function, data.get(DRIVER_BEFORE))
-        let_go(address)
+        let_go(address, function.ids)
         logger.info(
             'PCI function %s was given back already: its driver is %s; it was '
             '%s when it was taken',
@@ -285,11 +291,33 @@ def hold(address: str) -> None:
     privileged.hold(address)
 
 
-def let_go(address: str) -> None:
-    """Tell the privileged half that the VAN of hold() is released."""
+def let_go(address: str, ids: str) -> None:
+    """Tell the privileged half that the VAN of hold() is released.
+
+    :param ids: vendor:product of the VAN's function
+    :raises: as privileged.pci.let_go
+    """
     from os_acc.privileged import pci as privileged
 
-    privileged.let_go(address)
+    privileged.let_go(address, ids)
+
+
+def finish(van: objects.VAN, function: pci.Function) -> None:
+    """Save that a function of a VAN is clean; then let it go.
+
+    The privileged half does not clean a function that device_spec no longer
+    offers and that no VAN has. So if the VAN's row cannot be deleted, the next
+    attempt to release the VAN must not clean the function again.
+    """
+    done = {*van.driver_data.get(CLEANED, '').split(), function.address}
+    van.driver_data = {**van.driver_data, CLEANED: ' '.join(sorted(done))}
+    van.save()
+    let_go(function.address, function.ids)
+
+
+def is_clean(van: objects.VAN, address: str) -> bool:
+    """Whether finish() was called for a function of a VAN."""
+    return address in van.driver_data.get(CLEANED, '').split()
 
 
 @contextlib.contextmanager

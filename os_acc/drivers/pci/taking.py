@@ -117,7 +117,7 @@ def companions_before(
             continue
         allocation.check_nobody_has_open(each, van.instance_uuid, holders)
         its_spec = (
-            specs.held(each)
+            specs.held(each, known[address].get(release.VFIO_DRIVER))
             if address in known
             else companion_functions.entry_for(specs, each)
         )

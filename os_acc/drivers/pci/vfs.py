@@ -91,8 +91,9 @@ def create_again(van: objects.VAN, pf: str, specs: device_spec.Specs) -> None:
     """
     if MADE not in van.driver_data or sriov.count(pf):
         return
-    number = specs.held(pci.get(pf)).num_vfs or int(van.driver_data[MADE])
-    _privileged_create(pf, number)
+    spec = specs.find(pci.get(pf))
+    number = spec.num_vfs if spec is not None else None
+    _privileged_create(pf, number or int(van.driver_data[MADE]))
 
 
 def _privileged_create(pf: str, number: int) -> None:

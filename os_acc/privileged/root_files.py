@@ -1,0 +1,123 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Small files of the privileged half, one for each device, by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Iterator
+import contextlib
+import os
+
+from os_acc import exception
+from os_acc.devices import root_folder
+
+_SAFE = os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class RootFiles:
+    """The files of one folder, see root_folder.
+
+    A file is replaced in one step.
+
+    :param path: gives the folder's path, for errors
+    :param opened: opens the folder, and makes it if it does not exist; gives a
+        file descriptor, which is closed here
+    :param durable: whether the files must survive a loss of power
+    """
+
+    def __init__(
+        self,
+        path: Callable[[], str],
+        opened: Callable[[], int],
+        durable: bool,
+    ) -> None:
+        self._path = path
+        self._open = opened
+        self._durable = durable
+
+    def path(self, name: str) -> str:
+        """The path of a file, for errors."""
+        return f'{self._path()}/{name}'
+
+    def names(self) -> list[str]:
+        """The names of all files; empty if the folder does not exist.
+
+        :raises PrivilegeError: if the folder cannot be trusted or read
+        """
+        if not os.path.lexists(self._path()):
+            return []
+        with self._opened('') as folder:
+            found = os.listdir(folder)
+        return sorted(each for each in found if not each.endswith('.new'))
+
+    def read(self, name: str) -> str | None:
+        """Read a file; None if it does not exist.
+
+        :raises PrivilegeError: if it cannot be read
+        """
+        root_folder.check_name(name)
+        if not os.path.lexists(self._path()):
+            return None
+        with self._opened(name) as folder:
+            try:
+                fd = os.open(name, os.O_RDONLY | _SAFE, dir_fd=folder)
+            except FileNotFoundError:
+                return None
+            with open(fd, encoding='utf-8', errors='replace') as file:
+                return file.read()
+
+    def write(self, name: str, text: str) -> None:
+        """Write a file.
+
+        :raises PrivilegeError: if it cannot be written
+        """
+        root_folder.check_name(name)
+        new = f'{name}.new'
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _SAFE
+        with self._opened(name) as folder:
+            fd = os.open(new, flags, 0o600, dir_fd=folder)
+            with open(fd, 'w', encoding='utf-8') as file:
+                file.write(text)
+                file.flush()
+                if self._durable:
+                    os.fsync(fd)
+            os.replace(new, name, src_dir_fd=folder, dst_dir_fd=folder)
+            self._sync(folder)
+
+    def delete(self, name: str) -> None:
+        """Delete a file, if it exists.
+
+        :raises PrivilegeError: if it cannot be deleted
+        """
+        root_folder.check_name(name)
+        if not os.path.lexists(self._path()):
+            return
+        with (
+            self._opened(name) as folder,
+            contextlib.suppress(FileNotFoundError),
+        ):
+            os.unlink(name, dir_fd=folder)
+            self._sync(folder)
+
+    def _sync(self, folder: int) -> None:
+        if self._durable:
+            os.fsync(folder)
+
+    @contextlib.contextmanager
+    def _opened(self, name: str) -> Iterator[int]:
+        folder = self._open()
+        try:
+            yield folder
+        except OSError as err:
+            raise exception.PrivilegeError(
+                reason=f'{self.path(name)}: {exception.describe(err)}'
+            ) from err
+        finally:
+            os.close(folder)

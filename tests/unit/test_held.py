@@ -1,0 +1,310 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""What the notes of the privileged half allow, and what they do not."""
+
+from __future__ import annotations
+
+import math
+import os
+import pathlib
+import threading
+
+import devices
+import pytest
+
+import os_acc
+from os_acc import exception
+from os_acc.devices import operation_lock
+from os_acc.devices import pci
+from os_acc.journal import journal as journal_module
+from os_acc.privileged import held
+from os_acc.privileged import mdev as privileged_mdev
+from os_acc.privileged import pci as privileged_pci
+
+UUID = '11111111-2222-4333-8444-555555555555'
+OTHER_UUID = '11111111-2222-4333-8444-666666666666'
+MDEVS_ONLY = {'address': devices.GPU, 'mdev_types': ['x']}
+VFS = {'address': devices.PF, 'num_vfs': 4}
+ANY = {'address': '*'}
+
+
+@pytest.fixture
+def here(kernel):
+    devices.furnish(kernel)
+    os_acc.initialize()
+    return kernel
+
+
+def notes() -> list[str]:
+    folder = pathlib.Path(held.FOLDER)
+    return sorted(os.listdir(folder)) if folder.exists() else []
+
+
+def take(address: str = devices.GPU) -> str:
+    return privileged_pci.take(address, 'vfio-pci', [], UUID, 5.0)
+
+
+def refused(call) -> None:
+    with pytest.raises(exception.DeviceNotFound, match='device_spec'):
+        call()
+
+
+def denied(address: str) -> None:
+    devices.spec({'address': address, 'deny': True}, ANY)
+
+
+# --- a note allows only what was given out
+
+
+@pytest.mark.parametrize(
+    'entry',
+    [
+        MDEVS_ONLY,
+        {'address': devices.GPU, 'vgpu_type': 'A40-1Q'},
+        {'devname': 'eth0'},
+    ],
+)
+def test_hold_allows_no_more_than_take(here, entry):
+    address = devices.NIC if 'devname' in entry else devices.GPU
+    devices.spec(entry)
+    refused(lambda: take(address))
+    refused(lambda: privileged_pci.hold(address))
+    refused(lambda: take(address))
+    assert notes() == []
+    assert here.writes == []
+
+
+def test_a_vf_that_is_given_out_does_not_offer_its_pf(here):
+    devices.spec(VFS)
+    privileged_pci.create_vfs(devices.PF, 4, 5.0)
+    take(devices.VFS[0])
+    devices.spec({'address': devices.NIC})
+    ids = pci.get(devices.PF).ids
+    refused(lambda: privileged_pci.clean(devices.PF, ids, 'auto', 0, 5.0))
+    refused(lambda: privileged_pci.hold(devices.PF))
+    here.reboot()
+    refused(lambda: take(devices.PF))
+    # The VFs come back, and no other number of them.
+    with pytest.raises(exception.InvalidRequest, match='num_vfs'):
+        privileged_pci.create_vfs(devices.PF, 3, 5.0)
+    privileged_pci.create_vfs(devices.PF, 4, 5.0)
+    assert take(devices.VFS[0]) == 'vfio-pci'
+    refused(lambda: take(devices.VFS[1]))
+
+
+def test_vfs_come_back_by_the_number_that_was_made_last(here):
+    """A VAN may know only the number of an earlier boot."""
+    devices.spec({**VFS, 'num_vfs': 2})
+    instance = devices.instance()
+    os_acc.plug(instance, [devices.pci(devices.VFS[0])])
+    devices.spec(VFS)
+    here.reboot()
+    assert len(os_acc.recover().restored) == 1
+    denied(devices.PF)
+    here.reboot()
+    report = os_acc.recover()
+    assert report.failed == []
+    assert len(report.restored) == 1
+    assert os_acc.unplug(instance) == 1
+    assert notes() == []
+
+
+def test_a_vgpu_that_is_given_out_is_not_offered_whole(here):
+    vf = pci.get(devices.GPU)
+    held.note_vgpu(vf, 558)
+    devices.spec()
+    refused(take)
+    with pytest.raises(exception.DeviceNotFound, match='device_spec'):
+        privileged_mdev.set_vgpu_type(devices.GPU, 559, 5.0)
+
+
+# --- notes that no VAN needs
+
+
+def test_vfs_that_stay_for_others_leave_no_note(here):
+    devices.spec(VFS, ANY)
+    instance = devices.instance()
+    os_acc.plug(instance, [devices.pci(devices.VFS[0])])
+    here._bind(devices.VFS[1], 'qat')
+    assert os_acc.unplug(instance) == 1
+    assert len(pci.get(devices.PF).vf_addresses) == 4
+    assert notes() == []
+    denied(devices.PF)
+    here.reboot()
+    refused(lambda: privileged_pci.create_vfs(devices.PF, 4, 5.0))
+    refused(lambda: take(devices.PF))
+
+
+def test_vfs_that_stayed_come_back_after_a_denial(here):
+    devices.spec(VFS, ANY)
+    first, second = devices.instance(), devices.instance()
+    os_acc.plug(first, [devices.pci(devices.VFS[0])])
+    here._bind(devices.VFS[1], 'qat')
+    os_acc.unplug(first)
+    os_acc.plug(second, [devices.pci(devices.VFS[0])])
+    denied(devices.PF)
+    here.reboot()
+    assert len(os_acc.recover().restored) == 1
+    assert os_acc.unplug(second) == 1
+    assert notes() == []
+
+
+def test_a_device_that_is_gone_leaves_no_note(here):
+    instance = devices.instance()
+    os_acc.plug(instance, [devices.pci(devices.GPU)])
+    here._unbind(devices.GPU)
+    (here.pci / 'devices' / devices.GPU).unlink()
+    assert os_acc.unplug(instance) == 1
+    assert notes() == []
+
+
+def test_a_claim_that_fails_leaves_no_note(here, monkeypatch):
+    """With bind = libvirt the function is noted before it is prepared."""
+    devices.spec({'address': devices.GPU, 'bind': 'libvirt'})
+
+    def fail(*_):
+        raise exception.DeviceError(device='x', reason='no port')
+
+    monkeypatch.setattr('os_acc.drivers.pci.port.state', fail)
+    with pytest.raises(exception.PlugException):
+        os_acc.plug(devices.instance(), [devices.pci(devices.GPU)])
+    assert notes() == []
+
+
+# --- what an earlier entry gave
+
+
+def test_a_forced_driver_comes_back_after_a_denial(here):
+    here.add_driver('mlx5_vfio_pci')
+    devices.spec({'address': devices.GPU, 'vfio_driver': 'mlx5_vfio_pci'})
+    instance = devices.instance()
+    os_acc.plug(instance, [devices.pci(devices.GPU)])
+    devices.spec()
+    here.reboot()
+    report = os_acc.recover()
+    assert report.failed == []
+    assert len(report.restored) == 1
+    assert here.driver_of(devices.GPU) == 'mlx5_vfio_pci'
+    assert os_acc.unplug(instance) == 1
+    assert notes() == []
+
+
+# --- a release that is tried again
+
+
+@pytest.mark.parametrize(
+    'entry',
+    [
+        {'between_tenants': 'vfio'},
+        {'bind': 'libvirt'},
+        {'bind': 'none'},
+    ],
+)
+def test_a_release_is_finished_after_a_denial(here, monkeypatch, entry):
+    """The row of the VAN was not deleted at the first attempt."""
+    devices.spec({'address': devices.GPU, **entry})
+    if 'bind' in entry:
+        here._bind(devices.GPU, 'vfio-pci')
+    instance = devices.instance()
+    os_acc.plug(instance, [devices.pci(devices.GPU)])
+    with monkeypatch.context() as patch:
+
+        def full(*_, **__):
+            raise exception.JournalError(path='x', reason='full')
+
+        patch.setattr(journal_module.Journal, 'settle', full)
+        with pytest.raises(exception.ExceptionBase, match='full'):
+            os_acc.unplug(instance)
+    assert notes() == []
+    denied(devices.GPU)
+    assert os_acc.unplug(instance) == 1
+    assert list(os_acc.get_vans()) == []
+
+
+# --- arguments
+
+
+def test_seconds_are_checked_first(here):
+    function = pci.get(devices.GPU)
+    calls = (
+        lambda: privileged_mdev.released_vgpu(devices.GPU, math.inf),
+        lambda: privileged_mdev.released(UUID, math.inf),
+    )
+    with operation_lock.held(function.path, 1.0):
+        for call in calls:
+            failed = []
+
+            def attempt(call=call, failed=failed):
+                try:
+                    call()
+                except exception.InvalidRequest as err:
+                    failed.append(err)
+
+            thread = threading.Thread(target=attempt, daemon=True)
+            thread.start()
+            thread.join(5)
+            assert len(failed) == 1
+
+
+@pytest.mark.parametrize('parent', ['nosuchparent', 'mtty'])
+@pytest.mark.parametrize('kind', ['mtty-1', 'mtty-2'])
+def test_remove_leaves_the_note_of_another_mdev(here, parent, kind):
+    held.note(held.MDEV, UUID, 'other mtty-1')
+    privileged_mdev.remove(UUID, parent, kind, 0, 1.0)
+    assert notes() == [f'mdev-{UUID}']
+
+
+def test_let_go_leaves_the_note_of_another_device(here):
+    held.note_function(pci.get(devices.GPU))
+    privileged_pci.let_go(devices.GPU, '8086:10d3')
+    assert notes() == [f'pci-{devices.GPU}']
+    for address, ids in (('../x', '10de:1eb8'), (devices.GPU, None)):
+        with pytest.raises(exception.InvalidRequest):
+            privileged_pci.let_go(address, ids)
+    privileged_pci.let_go(devices.GPU, '10de:1eb8')
+    assert notes() == []
+
+
+# --- the files
+
+
+def test_a_link_in_the_place_of_a_note(here, tmp_path):
+    function = pci.get(devices.GPU)
+    held.note_function(function)
+    note = pathlib.Path(held.FOLDER) / f'pci-{devices.GPU}'
+    elsewhere = tmp_path / 'note'
+    note.rename(elsewhere)
+    note.symlink_to(elsewhere)
+    assert not held.has(function)
+
+
+def test_a_link_in_the_place_of_the_folder(here, tmp_path):
+    os.symlink(tmp_path, held.FOLDER)
+    with pytest.raises(exception.PrivilegeError, match=held.FOLDER):
+        held.note_function(pci.get(devices.GPU))
+    assert not held.has(pci.get(devices.GPU))
+    assert notes() == sorted(os.listdir(tmp_path))
+
+
+@pytest.mark.parametrize('text', ['', '{', '[]', '"10de:1eb8"', '{"x": 1}'])
+def test_a_note_that_cannot_be_read_does_not_count(here, text):
+    function = pci.get(devices.GPU)
+    held.note_function(function)
+    note = pathlib.Path(held.FOLDER) / f'pci-{devices.GPU}'
+    note.write_text(text)
+    assert not held.has(function)
+    held.note_function(function)
+    assert held.has(function)
+
+
+def test_reading_makes_no_folder(here):
+    assert not held.has(pci.get(devices.GPU))
+    held.forget(held.PCI, devices.GPU)
+    assert held.of_device(devices.GPU) == []
+    assert not os.path.exists(held.FOLDER)
