@@ -27,7 +27,7 @@ from os_acc.devices import network
 from os_acc.devices import operation_lock
 from os_acc.devices import pci
 from os_acc.devices import waiting
-from os_acc.objects import fields
+from os_acc.objects import port_values
 from os_acc.privileged import arguments
 from os_acc.privileged import context
 from os_acc.privileged import device_users
@@ -240,7 +240,7 @@ def _write(
             rtnetlink.write_vf(place.index, place.number, name, value)
             return
         except OSError as err:
-            if value == fields.NO_MAC and err.errno == errno.EINVAL:
+            if value == port_values.NO_MAC and err.errno == errno.EINVAL:
                 value = _ALMOST_NO_MAC
                 continue
             if err.errno not in _NOT_YET or time.monotonic() >= deadline:
@@ -290,7 +290,7 @@ def _checked(
 
 
 def _check_mac(field: str, value: Any, any_will_do: bool) -> None:
-    valid = fields.is_mac if any_will_do else fields.is_unicast_mac
+    valid = port_values.is_mac if any_will_do else port_values.is_unicast_mac
     if (
         not isinstance(value, str)
         or value != value.lower()
@@ -305,8 +305,8 @@ def _vlan(field: str, value: Any) -> list[int]:
     if not isinstance(value, list | tuple) or len(value) != 2:
         arguments.refuse(field, value, 'the id and the priority of a VLAN')
     return [
-        arguments.whole(value[0], f'{field} (id)', fields.HIGHEST_VLAN),
+        arguments.whole(value[0], f'{field} (id)', port_values.HIGHEST_VLAN),
         arguments.whole(
-            value[1], f'{field} (priority)', fields.HIGHEST_VLAN_PRIORITY
+            value[1], f'{field} (priority)', port_values.HIGHEST_VLAN_PRIORITY
         ),
     ]
