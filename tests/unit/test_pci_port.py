@@ -28,7 +28,7 @@ from os_acc import exception
 from os_acc import objects
 from os_acc.attach import release as release_module
 from os_acc.privileged import network as privileged
-from os_acc.privileged import pci as pci_calls
+from os_acc.privileged import pci as privileged_pci
 from os_acc.privileged import record
 
 PF = '0000:08:00.0'
@@ -770,8 +770,8 @@ def test_a_trusted_vf_that_device_spec_no_longer_trusts(kept):
 
 
 def test_removed_vfs_leave_no_record(nics):
-    pci_calls.create_vfs(PF, 2, 5.0)
+    privileged_pci.create_vfs(PF, 2, 5.0)
     privileged.set_port(VFS[0], {'vlan': [5, 0]}, 1.0)
     assert record.ports.read(VFS[0]) is not None
-    assert pci_calls.remove_vfs(PF, 5.0) == []
+    assert privileged_pci.remove_vfs(PF, 5.0) == []
     assert record.ports.read(VFS[0]) is None
