@@ -21,11 +21,14 @@ from typing import Any
 from os_acc import exception
 from os_acc.privileged import device_users
 from os_acc.privileged import mdev
+from os_acc.privileged import network
 from os_acc.privileged import pci
 from os_acc.privileged import programming
+from os_acc.privileged import storage_calls
 
 INSTANCE = '3b0a6bb0-1111-4222-8333-444455556666'
 NEW_MDEV = '3b0a6bb0-1111-4222-8333-444455557777'
+MAC = 'fa:16:3e:00:00:01'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +38,8 @@ class Place:
     :ivar bound: a function that an administrator has bound to vfio-pci
     :ivar disk: the controller of a mounted disk
     :ivar nic: a network function whose interface is up
-    :ivar pf: a PF on which an administrator has made 2 VFs; its num_vfs is 4
+    :ivar pf: a PF that is an NVMe drive, on which an administrator has made 2
+        VFs; its num_vfs is 4
     :ivar shared: a function that shares its IOMMU group with shared_nic,
         which is bound to a driver of the host and is up
     :ivar unnamed: a function that device_spec does not name
@@ -50,9 +54,11 @@ class Place:
     nic_ids: str
     bridge: str
     pf: str
+    pf_ids: str
     shared: str
     shared_nic: str
     unnamed: str
+    unnamed_ids: str
     mdev: str
     mdev_parent: str
     mdev_type: str
@@ -124,28 +130,16 @@ MISUSES: dict[str, tuple[Callable[[Place], Any], Any]] = {
         lambda p: pci.give_back(p.bound, p.bound_ids, 5.0),
         False,
     ),
-    'give back to a driver of the caller': (
-        lambda p: pci.give_back(
-            p.bound,
-            p.bound_ids,
-            'uio_pci_generic',
-            None,
-            5.0,
-        ),
-        TypeError,
+    'give back by a path': (
+        lambda p: pci.give_back(f'../devices/{p.disk}', p.disk_ids, 5.0),
+        Invalid,
     ),
-    'set the driver_override of a disk': (
-        lambda p: pci.give_back(
-            p.disk,
-            p.disk_ids,
-            'nvme',
-            'vfio-pci',
-            5.0,
-        ),
-        TypeError,
+    'give back with a deadline that is no number': (
+        lambda p: pci.give_back(p.bound, p.bound_ids, 'vfio-pci'),
+        Invalid,
     ),
     'give back what device_spec does not name': (
-        lambda p: pci.give_back(p.unnamed, '8086:10d3', 5.0),
+        lambda p: pci.give_back(p.unnamed, p.unnamed_ids, 5.0),
         False,
     ),
     'give back another device': (
@@ -178,9 +172,36 @@ MISUSES: dict[str, tuple[Callable[[Place], Any], Any]] = {
         lambda p: pci.clean(p.nic, p.nic_ids, 'auto', 0, 5.0),
         InUse,
     ),
+    'reset a PF with VFs': (
+        lambda p: pci.clean(p.pf, p.pf_ids, 'auto', 0, 5.0),
+        Busy,
+    ),
+    'reset what device_spec does not name': (
+        lambda p: pci.clean(p.unnamed, p.unnamed_ids, 'auto', 0, 5.0),
+        Missing,
+    ),
+    'reset another device': (
+        lambda p: pci.clean(p.bound, 'ffff:ffff', 'auto', 0, 5.0),
+        Missing,
+    ),
     'a way to reset that is none': (
         lambda p: pci.clean(p.bound, p.bound_ids, 'bus;reboot', 0, 5.0),
         Invalid,
+    ),
+    'hold what device_spec does not name': (
+        lambda p: pci.hold(p.unnamed),
+        Missing,
+    ),
+    'hold by a path': (lambda p: pci.hold('../x'), Invalid),
+    'let go by a path': (lambda p: pci.let_go('../x', p.bound_ids), Invalid),
+    'let go by a glob': (lambda p: pci.let_go('*', p.bound_ids), Invalid),
+    'read the driver_override by a path': (
+        lambda p: pci.override_of(f'../devices/{p.bound}', 5.0),
+        Invalid,
+    ),
+    'ask for the VFs of what device_spec does not name': (
+        lambda p: pci.made_vfs(p.unnamed, 5.0),
+        Missing,
     ),
     "remove an administrator's mediated device": (
         lambda p: mdev.remove(p.mdev, p.mdev_parent, p.mdev_type, 0, 5.0),
@@ -193,6 +214,27 @@ MISUSES: dict[str, tuple[Callable[[Place], Any], Any]] = {
     "claim to make an administrator's mediated device": (
         lambda p: mdev.announce(p.mdev, p.mdev_parent, p.mdev_type, 5.0),
         Busy,
+    ),
+    'claim to make a mediated device where device_spec names nothing': (
+        lambda p: mdev.announce(NEW_MDEV, p.unnamed, p.mdev_type, 5.0),
+        Missing,
+    ),
+    'claim to make a mediated device of a type that there is not': (
+        lambda p: mdev.announce(NEW_MDEV, p.mdev_parent, 'x', 5.0),
+        Missing,
+    ),
+    'hold a mediated device that is not there': (
+        lambda p: mdev.hold(NEW_MDEV),
+        Missing,
+    ),
+    'hold a mediated device by a path': (lambda p: mdev.hold('../x'), Invalid),
+    'release a mediated device by a path': (
+        lambda p: mdev.released('../x', 0),
+        Invalid,
+    ),
+    'a release of a mediated device that never ends': (
+        lambda p: mdev.released(p.mdev, 1e9),
+        Invalid,
     ),
     'a parent by a path': (
         lambda p: mdev.create(NEW_MDEV, '../mdev_bus', p.mdev_type, 5.0),
@@ -210,6 +252,30 @@ MISUSES: dict[str, tuple[Callable[[Place], Any], Any]] = {
         lambda p: mdev.set_vgpu_type(p.bound, 558, 5.0),
         Missing,
     ),
+    'clear a vGPU type that is none': (
+        lambda p: mdev.clear_vgpu_type(p.bound, 0, 0, 5.0),
+        Invalid,
+    ),
+    'release a mounted disk as a vGPU': (
+        lambda p: mdev.released_vgpu(p.disk, 0),
+        exception.DeviceError,
+    ),
+    'release a vGPU that device_spec does not name': (
+        lambda p: mdev.released_vgpu(p.unnamed, 0),
+        Missing,
+    ),
+    'a release of a vGPU that never ends': (
+        lambda p: mdev.released_vgpu(p.bound, float('inf')),
+        Invalid,
+    ),
+    'look for a bitstream without a command': (
+        lambda p: programming.check(p.disk, '', '/etc/shadow'),
+        Invalid,
+    ),
+    'clear what has no command': (
+        lambda p: programming.clear(p.disk, '', 5.0),
+        Invalid,
+    ),
     'program what has no command': (
         lambda p: programming.program(
             p.disk, '', '/etc/shadow', '0' * 64, None, 5.0
@@ -219,6 +285,60 @@ MISUSES: dict[str, tuple[Callable[[Place], Any], Any]] = {
     'ask for an instance that is no UUID': (
         lambda p: device_users.of_function(p.bound, '../x', False),
         Invalid,
+    ),
+    'ask who has a path': (
+        lambda p: device_users.of_mdev('../x', INSTANCE),
+        Invalid,
+    ),
+    'read the port of what device_spec does not name': (
+        lambda p: network.read_port(p.unnamed, 5.0),
+        Missing,
+    ),
+    'set up the port of a network card that is up': (
+        lambda p: network.set_port(p.nic, {'mac_address': MAC}, 5.0),
+        InUse,
+    ),
+    'set up the port of what is no VF of a network card': (
+        lambda p: network.set_port(p.bound, {'vlan': [7, 0]}, 5.0),
+        exception.DeviceError,
+    ),
+    'set up the port of what device_spec does not name': (
+        lambda p: network.set_port(p.unnamed, {'vlan': [7, 0]}, 5.0),
+        Missing,
+    ),
+    'trust what device_spec does not trust': (
+        lambda p: network.set_port(p.bound, {'trusted': True}, 5.0),
+        Invalid,
+    ),
+    "a group's MAC address": (
+        lambda p: network.set_port(
+            p.bound, {'mac_address': '01:00:5e:00:00:01'}, 5.0
+        ),
+        Invalid,
+    ),
+    'a setting of a port that is none': (
+        lambda p: network.set_port(p.bound, {'rate': 5}, 5.0),
+        Invalid,
+    ),
+    'restore a port by a path': (
+        lambda p: network.restore_port(f'../devices/{p.bound}', {}, 5.0),
+        Invalid,
+    ),
+    'restore a port to what the caller says': (
+        lambda p: network.restore_port(p.bound, {'before': 'x'}, 5.0),
+        Invalid,
+    ),
+    'hand out a mounted disk': (
+        lambda p: storage_calls.hand_out(p.disk, INSTANCE, 5.0),
+        exception.DeviceError,
+    ),
+    'hand out what device_spec does not name': (
+        lambda p: storage_calls.hand_out(p.unnamed, INSTANCE, 5.0),
+        Missing,
+    ),
+    'ask for the progress of what device_spec does not name': (
+        lambda p: storage_calls.cleaning_progress(p.unnamed),
+        Missing,
     ),
 }
 
@@ -231,5 +351,5 @@ def outcome(name: str, place: Place) -> Any:
     call, _ = MISUSES[name]
     try:
         return call(place)
-    except (exception.ExceptionBase, TypeError) as err:
+    except exception.ExceptionBase as err:
         return type(err)

@@ -228,12 +228,77 @@ _KEYS: dict[str, Reader] = _NOVA | {
     'deny': spec_values.flag,
 }
 
+# An entry with one of these keys offers parts of devices only.
+_PARTS = ('vgpu_type', 'mdev_types')
+# The keys that apply to every entry.
+_ALWAYS = frozenset(
+    {
+        'address',
+        'devname',
+        'vendor_id',
+        'product_id',
+        'resource_class',
+        'traits',
+        'max_instances',
+        'deny',
+        'remote_managed',
+    }
+)
+# The keys that apply only to entries with a program command.
+_PROGRAMMING = frozenset(
+    {
+        'programming',
+        'check',
+        'clear',
+        'function_file',
+        'persistent',
+        'region_type',
+    }
+)
+# The keys that apply, by what an entry is for.
+_FOR_PARTS = _ALWAYS | frozenset(_PARTS)
+_FOR_PROGRAMMING = frozenset(_KEYS) - frozenset(_PARTS)
+_FOR_OTHERS = frozenset(_KEYS) - _PROGRAMMING
+
+
+def _check_applies(item: dict[str, Any], spec: Spec) -> None:
+    """Check that no key is set that has no effect in this entry.
+
+    :raises InvalidRequest: if there is one
+    """
+    parts = [key for key in _PARTS if getattr(spec, key)]
+    if parts:
+        applying = _FOR_PARTS
+    elif spec.program:
+        applying = _FOR_PROGRAMMING
+    else:
+        applying = _FOR_OTHERS
+    for key, value in item.items():
+        field = 'bind' if key == 'managed' else key
+        now = getattr(spec, field, None)
+        if key in applying or not now or now == getattr(Spec, field):
+            continue
+        if not parts:
+            why = f'no {key} in an entry without program'
+        elif key == 'one_time_use':
+            why = (
+                f'no one_time_use in an entry with {parts[0]}: only whole '
+                'functions and VFs can be reserved after their release'
+            )
+        else:
+            why = (
+                f'no {key} in an entry with {parts[0]}: it applies to whole '
+                'functions and VFs only'
+            )
+        spec_values.refuse(key, value, why)
+
 
 def read(item: dict[str, Any]) -> Spec:
     """Read one entry.
 
     :param item: the JSON object
-    :raises InvalidRequest: if a key or value is invalid; the error names it
+    :raises InvalidRequest: if a key or value is invalid, or a key has no
+        effect beside the others; the error names it
     """
     values: dict[str, Any] = {}
     for key, value in item.items():
@@ -252,4 +317,6 @@ def read(item: dict[str, Any]) -> Spec:
     values.pop('remote_managed', None)
     bind = values.pop('managed', None)
     values.setdefault('bind', bind)
-    return Spec(**values)
+    spec = Spec(**values)
+    _check_applies(item, spec)
+    return spec

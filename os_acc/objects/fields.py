@@ -22,6 +22,7 @@ import uuid
 from oslo_versionedobjects import fields
 
 from os_acc import exception
+from os_acc.objects import port_values
 
 _UUID = re.compile(r'[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}', re.I)
 _PCI = re.compile(
@@ -29,13 +30,6 @@ _PCI = re.compile(
 )
 _NAME = re.compile(r'[A-Za-z0-9_][A-Za-z0-9_.:+@=-]{0,254}')
 _DRC = re.compile(r'(?:0x)?([0-9A-F]{8})', re.I)
-_MAC = re.compile('[0-9a-f]{2}(:[0-9a-f]{2}){5}', re.I)
-
-#: The MAC address that a VF without one shows.
-NO_MAC = '00:00:00:00:00:00'
-#: Ids of IEEE 802.1Q: 4095 is reserved, and 0 means that there is no VLAN.
-HIGHEST_VLAN = 4094
-HIGHEST_VLAN_PRIORITY = 7
 
 
 def _refuse(obj: Any, attr: str, value: Any, expected: str) -> NoReturn:
@@ -58,17 +52,6 @@ def parse_pci_address(text: str) -> tuple[int, int, int, int] | None:
         return None
     domain, bus, slot, function = match.groups()
     return int(domain or '0', 16), int(bus, 16), int(slot, 16), int(function)
-
-
-def is_mac(text: str) -> bool:
-    """Whether a text is a MAC address: 6 bytes in hex, with colons."""
-    return _MAC.fullmatch(text) is not None
-
-
-def is_unicast_mac(text: str) -> bool:
-    """Whether a text is a MAC address that an interface can have."""
-    # The lowest bit of the first byte marks a group of interfaces.
-    return is_mac(text) and text != NO_MAC and not int(text[:2], 16) & 1
 
 
 class UUID(fields.FieldType[str]):
@@ -153,7 +136,7 @@ class MACAddress(fields.FieldType[str]):
     """The MAC address of one interface, kept in lower case with colons."""
 
     def coerce(self, obj: Any, attr: str, value: Any) -> str:
-        if isinstance(value, str) and is_unicast_mac(value):
+        if isinstance(value, str) and port_values.is_unicast_mac(value):
             return value.lower()
         _refuse(
             obj,
@@ -166,7 +149,7 @@ class MACAddress(fields.FieldType[str]):
 class VLAN(fields.FieldType[int]):
     """The id of a VLAN; 0 for none."""
 
-    highest = HIGHEST_VLAN
+    highest = port_values.HIGHEST_VLAN
 
     def coerce(self, obj: Any, attr: str, value: Any) -> int:
         if type(value) is int and 0 <= value <= self.highest:
@@ -177,7 +160,7 @@ class VLAN(fields.FieldType[int]):
 class VLANPriority(VLAN):
     """The priority in a VLAN tag."""
 
-    highest = HIGHEST_VLAN_PRIORITY
+    highest = port_values.HIGHEST_VLAN_PRIORITY
 
 
 class UUIDField(fields.AutoTypedField[str]):

@@ -245,10 +245,17 @@ def released_vgpu(address: str, release_seconds: float) -> None:
     The vGPU type stays set.
 
     :raises DeviceBusy: if the guest still has it open
+    :raises DeviceError: if it cannot have a vGPU type: the host may use it
     """
     function = arguments.function(address)
     release_seconds = arguments.seconds(release_seconds)
     with operation_lock.held(function.path, release_seconds):
+        if not vgpu.is_vgpu_function(address):
+            raise exception.DeviceError(
+                device=f'PCI function {address}',
+                reason="NVIDIA's driver has no vGPU on it, so it is not "
+                'cleaned as one: the host may use it',
+            )
         device_users.wait_until_closed(
             function.path, f'VF {address}', release_seconds
         )

@@ -11,7 +11,7 @@
 
 A VF's MAC address, VLAN, trust and spoof check are set on its PF. The caller
 names the VF only. The PF, its interface and the VF's number are looked up
-here.
+here. So are the earlier settings: see record.Port.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ from os_acc.devices import network
 from os_acc.devices import operation_lock
 from os_acc.devices import pci
 from os_acc.devices import waiting
-from os_acc.objects import fields
+from os_acc.objects import port_values
 from os_acc.privileged import arguments
 from os_acc.privileged import context
 from os_acc.privileged import device_users
 from os_acc.privileged import held
 from os_acc.privileged import offers
+from os_acc.privileged import record
 from os_acc.privileged import rtnetlink
 
 # The pause between two attempts, while a VF has not come up yet.
@@ -100,35 +101,31 @@ def set_port(address: str, wanted: Mapping[str, Any], seconds: float) -> None:
 
 @context.entry
 def restore_port(
-    address: str,
-    ours: Mapping[str, Any],
-    before: Mapping[str, Any],
-    seconds: float,
+    address: str, ours: Mapping[str, Any], seconds: float
 ) -> list[str]:
     """Restore what was set for a VF before set_port().
 
-    A value that is neither ours nor the earlier one was set by somebody else
-    and stays.
+    The record says what set_port() has changed, and what was there before.
+    Nothing else is changed. A value that set_port() has not set was set by
+    somebody else, and stays. device_spec need not offer the VF any more.
 
-    :param ours: what set_port() was called with
-    :param before: what read_port() gave before
+    :param ours: what the caller knows that set_port() has changed. If there
+        is no record, this is only looked for, to say what the VF keeps
     :param seconds: for the whole operation
     :returns: a clause for each setting that is not restored
-    :raises DeviceNotFound: if something is left to restore, but device_spec
-        does not offer the VF and no VAN has it since before
     :raises DeviceBusy: if a guest has the VF open
     :raises DeviceNotFound: if the PF has no network interface any more
     :raises DeviceError: if the PF's driver refuses
+    :raises InvalidRequest: if a value is invalid
     :raises Timeout: if it takes too long
     """
     function = arguments.there(address)
     ours = _checked('ours', ours)
-    before = _checked('before', before, earlier=True)
     seconds = arguments.seconds(seconds)
 
     def act() -> list[str]:
         with operation_lock.held(function.path, seconds / 2):
-            return _restore(pci.get(address), ours, before, seconds / 2)
+            return _restore(pci.get(address), ours, seconds / 2)
 
     return waiting.at_most(
         act, seconds, f'the port of VF {address} to be restored'
@@ -138,14 +135,13 @@ def restore_port(
 def _check_closed(function: pci.Function) -> None:
     """Check that no guest has a VF open: its port is not changed then.
 
-    VFs that share an IOMMU group share its file, so they are not checked.
+    The guest may have other functions of its IOMMU group open.
 
     :raises DeviceBusy: if a guest has it open
     """
-    if availability.is_alone(function):
-        device_users.wait_until_closed(
-            function.path, f'VF {function.address}', 0
-        )
+    device_users.wait_until_closed(
+        function.path, f'VF {function.address}', 0, shares=True
+    )
 
 
 def _set(
@@ -174,6 +170,7 @@ def _set(
             f'{now["vlan_protocol"]:#06x} is set for it, which os-acc could '
             'not restore: remove this VLAN first',
         )
+    _remember(function, changes, now)
     if changes.get('trusted'):
         # It stays allowed for this VAN if device_spec is changed.
         held.note_trusted(function)
@@ -189,35 +186,57 @@ def _set(
             )
 
 
+def _remember(
+    function: pci.Function, changes: dict[str, Any], now: dict[str, Any]
+) -> None:
+    """Write the record of a VF whose port is about to be set up.
+
+    If there is a record already, it says what was there before os-acc changed
+    anything. That counts, unless somebody else has changed it since.
+    """
+    known = _known(function)
+    before = {}
+    for name in changes:
+        if known is not None and now[name] == known.ours.get(name):
+            before[name] = known.before[name]
+        else:
+            before[name] = now[name]
+    if known is not None:
+        changes = known.ours | changes
+        before = known.before | before
+    record.ports.write(
+        function.address, record.Port(function.ids, changes, before)
+    )
+
+
+def _known(function: pci.Function) -> record.Port | None:
+    known = record.ports.read(function.address)
+    return known if known is not None and known.ids == function.ids else None
+
+
 def _restore(
-    function: pci.Function,
-    ours: dict[str, Any],
-    before: dict[str, Any],
-    seconds: float,
+    function: pci.Function, ours: dict[str, Any], seconds: float
 ) -> list[str]:
-    _check_closed(function)
+    known = _known(function)
+    if known is not None:
+        _check_closed(function)
     place = network.vf_port(function)
     now = _read(place)
-    changed = [
-        name
-        for name in reversed(rtnetlink.SETTINGS)
-        if name in before and now[name] != before[name]
-    ]
-    if not changed:
-        return []
-    offers.check(function)
+    if known is None:
+        return [
+            f'{name} is {value}, and os-acc has no record that it has set it'
+            for name, value in ours.items()
+            if now[name] == value
+        ]
     left = []
-    for name in changed:
-        if now[name] != ours.get(name):
-            left.append(f'{name} was set to {now[name]} by somebody else')
-        elif name == 'trusted' and before[name] and not ours[name]:
-            # A caller could otherwise have any VF trusted.
-            if _may_be_trusted(function):
-                _write(place, name, True, seconds)
-            else:
-                left.append('trusted stays off, as device_spec demands')
+    for name in reversed(rtnetlink.SETTINGS):
+        if name not in known.before or now[name] == known.before[name]:
+            continue
+        if now[name] == known.ours[name]:
+            _write(place, name, known.before[name], seconds)
         else:
-            _write(place, name, before[name], seconds)
+            left.append(f'{name} was set to {now[name]} by somebody else')
+    record.ports.delete(function.address)
     return left
 
 
@@ -244,7 +263,7 @@ def _write(
             rtnetlink.write_vf(place.index, place.number, name, value)
             return
         except OSError as err:
-            if value == fields.NO_MAC and err.errno == errno.EINVAL:
+            if value == port_values.NO_MAC and err.errno == errno.EINVAL:
                 value = _ALMOST_NO_MAC
                 continue
             if err.errno not in _NOT_YET or time.monotonic() >= deadline:
@@ -263,13 +282,9 @@ def _error(place: network.VFPort, reason: str) -> exception.DeviceError:
     )
 
 
-def _checked(
-    field: str, values: Mapping[str, Any], earlier: bool = False
-) -> dict[str, Any]:
+def _checked(field: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """Check settings.
 
-    :param earlier: whether read_port() gave them. A VF can then have any MAC
-        address or none, and what is not known is left out
     :returns: the settings in the order in which they are to be made
     """
     if not isinstance(values, Mapping) or set(values) - set(
@@ -280,11 +295,11 @@ def _checked(
         )
     found = {}
     for name in rtnetlink.SETTINGS:
-        if name not in values or (earlier and values[name] is None):
+        if name not in values:
             continue
         value = values[name]
         if name == 'mac_address':
-            _check_mac(f'{field}.{name}', value, earlier)
+            _check_mac(f'{field}.{name}', value)
         elif name == 'vlan':
             value = _vlan(f'{field}.{name}', value)
         elif not isinstance(value, bool):
@@ -293,12 +308,11 @@ def _checked(
     return found
 
 
-def _check_mac(field: str, value: Any, any_will_do: bool) -> None:
-    valid = fields.is_mac if any_will_do else fields.is_unicast_mac
+def _check_mac(field: str, value: Any) -> None:
     if (
         not isinstance(value, str)
         or value != value.lower()
-        or not valid(value)
+        or not port_values.is_unicast_mac(value)
     ):
         arguments.refuse(
             field, value, 'a unicast MAC address, in lower case, not zero'
@@ -309,8 +323,8 @@ def _vlan(field: str, value: Any) -> list[int]:
     if not isinstance(value, list | tuple) or len(value) != 2:
         arguments.refuse(field, value, 'the id and the priority of a VLAN')
     return [
-        arguments.whole(value[0], f'{field} (id)', fields.HIGHEST_VLAN),
+        arguments.whole(value[0], f'{field} (id)', port_values.HIGHEST_VLAN),
         arguments.whole(
-            value[1], f'{field} (priority)', fields.HIGHEST_VLAN_PRIORITY
+            value[1], f'{field} (priority)', port_values.HIGHEST_VLAN_PRIORITY
         ),
     ]

@@ -389,6 +389,7 @@ def _remove_vfs(pf: pci.Function) -> list[str]:
     sriov.remove(pf.address, known.autoprobe)
     for address in addresses:
         record.functions.delete(address)
+        record.ports.delete(address)
         held.forget(held.PCI, address)
     record.vfs.delete(pf.address)
     held.forget(held.VFS, pf.address)

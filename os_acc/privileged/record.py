@@ -93,6 +93,20 @@ class Storage(Record):
     empty: bool
 
 
+@dataclasses.dataclass(frozen=True)
+class Port(Record):
+    """The settings of a NIC's VF that were changed on its PF.
+
+    :ivar ids: vendor:product
+    :ivar ours: what was set, by the names of rtnetlink.SETTINGS
+    :ivar before: what was there before, by the same names
+    """
+
+    ids: str
+    ours: dict[str, Any]
+    before: dict[str, Any]
+
+
 _T = TypeVar('_T', bound=Record)
 
 
@@ -159,3 +173,4 @@ vfs = Records('vfs', Vfs)
 mdevs = Records('mdevs', Mdev)
 vgpus = Records('vgpus', Vgpu)
 storage = Records('storage', Storage)
+ports = Records('ports', Port)

@@ -26,6 +26,7 @@ from os_acc.devices import pci
 from os_acc.devices import root_folder
 from os_acc.devices import vfio
 from os_acc.privileged import context
+from os_acc.privileged import held
 
 service = test_unprivileged.service
 sudoers = test_unprivileged.sudoers
@@ -93,9 +94,11 @@ def place(tmp_path_factory, nic_up, mtty):
             nic_ids=lab_devices.EXPECTED[nic_up][0],
             bridge=lab_devices.BRIDGE,
             pf=lab_devices.NVME_PF,
+            pf_ids=lab_devices.EXPECTED[lab_devices.NVME_PF][0],
             shared=lab_devices.SHARED_FREE,
             shared_nic=lab_devices.SHARED_NIC,
             unnamed=lab_devices.DISPLAY,
+            unnamed_ids=lab_devices.EXPECTED[lab_devices.DISPLAY][0],
             mdev=misuse.INSTANCE,
             mdev_parent=use.MTTY,
             mdev_type='mtty-1',
@@ -106,9 +109,15 @@ def text_of(outcome: object) -> object:
     return outcome.__name__ if isinstance(outcome, type) else outcome
 
 
+def notes() -> list[str]:
+    """What the daemon has noted that VANs have."""
+    folder = pathlib.Path(held.FOLDER)
+    return sorted(os.listdir(folder)) if folder.exists() else []
+
+
 def test_all_misuses(service, sudoers, place, snapshot, report):
     service.write_config(specs=SPECS)
-    before = snapshot()
+    before = snapshot(), notes()
 
     def work():
         # Any user can lock a folder of sysfs. No call waits for that.
@@ -141,5 +150,5 @@ def test_all_misuses(service, sudoers, place, snapshot, report):
         root_folder.PATH: 'PermissionError',
         f'{root_folder.PATH}/locks': 'PermissionError',
     }
-    assert snapshot() == before
+    assert (snapshot(), notes()) == before
     report(f'lab: misuses of the privileged calls refused: {len(found)}')

@@ -127,28 +127,31 @@ def test_a_function_is_taken_twice(here):
     assert here.snapshot() == before
 
 
-def test_the_settings_of_a_vf_that_is_not_offered_stay(here):
+def test_the_settings_of_a_vf_that_is_not_offered(here):
     here.add_function(
         NIC_PF, '8086:1572', 0x020000, 'i40e', totalvfs=2, net='ens8f0'
     )
-    devices.spec({'address': NIC_PF, 'num_vfs': 2})
-    port = objects.PortBinding(mac_address='fa:16:3e:00:00:01')
-    request = devices.pci(NIC_VF)
-    request.port = port
-    instance = plug(request)
-    devices.spec()
-    # The VAN has it, so that it can be restored, and again.
-    os_acc.unplug(instance)
-    devices.spec({'address': NIC_PF, 'num_vfs': 2})
-    here._set_numvfs(NIC_PF, 2)
-    devices.spec()
-    none = {'mac_address': '00:00:00:00:00:00'}
+    spec = {'address': NIC_PF, 'num_vfs': 2}
+    devices.spec(spec)
+    privileged_pci.create_vfs(NIC_PF, 2, 5.0)
+    before = dict(here.ports[NIC_PF][0])
     ours = {'mac_address': 'fa:16:3e:00:00:01'}
-    assert privileged_network.restore_port(NIC_VF, ours, none, 2.0) == []
-    here.ports[NIC_PF][0].update(ours)
+    devices.spec()
     with pytest.raises(exception.DeviceNotFound, match='device allow'):
-        privileged_network.restore_port(NIC_VF, ours, none, 2.0)
-    assert here.ports[NIC_PF][0]['mac_address'] == ours['mac_address']
+        privileged_network.set_port(NIC_VF, ours, 2.0)
+    assert here.ports[NIC_PF][0] == before
+    # What somebody else has set stays.
+    here.ports[NIC_PF][0].update(ours)
+    (said,) = privileged_network.restore_port(NIC_VF, ours, 2.0)
+    assert 'os-acc has no record that it has set it' in said
+    assert here.ports[NIC_PF][0] == before | ours
+    # What os-acc has set is restored.
+    here.ports[NIC_PF][0].update(before)
+    devices.spec(spec)
+    privileged_network.set_port(NIC_VF, ours, 2.0)
+    devices.spec()
+    assert privileged_network.restore_port(NIC_VF, ours, 2.0) == []
+    assert here.ports[NIC_PF][0] == before
 
 
 # --- a preset vGPU

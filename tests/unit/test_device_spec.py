@@ -279,6 +279,77 @@ def test_malformed_is_a_clear_error(clean, text, field):
     assert err.value.kwargs['field'] == field
 
 
+@pytest.mark.parametrize('part', ['vgpu_type', 'mdev_types'])
+@pytest.mark.parametrize(
+    ('key', 'value', 'why'),
+    [
+        ('one_time_use', True, 'can be reserved after their release'),
+        ('trusted', 'yes', 'whole functions and VFs only'),
+        ('physical_network', 'net1', 'whole functions and VFs only'),
+        ('live_migratable', True, 'whole functions and VFs only'),
+        ('managed', 'no', 'whole functions and VFs only'),
+        ('bind', 'none', 'whole functions and VFs only'),
+        ('vfio_driver', 'mlx5_vfio_pci', 'whole functions and VFs only'),
+        ('between_tenants', 'vfio', 'whole functions and VFs only'),
+        ('companions', True, 'whole functions and VFs only'),
+        ('num_vfs', 2, 'whole functions and VFs only'),
+        ('reset', 'required', 'whole functions and VFs only'),
+        ('program', '/bin/true', 'whole functions and VFs only'),
+        ('check', '/bin/true', 'whole functions and VFs only'),
+    ],
+)
+def test_a_key_that_does_not_apply_to_parts(clean, part, key, value, why):
+    """It would be ignored, so it is an error."""
+    devices.spec({'address': '*', part: 'x', key: value})
+    with pytest.raises(exception.InvalidRequest) as err:
+        device_spec.load(os_acc.CONF)
+    assert err.value.kwargs['field'] == key
+    for text in (f'{key} is {value!r}', f'an entry with {part}', why):
+        assert text in str(err.value)
+
+
+@pytest.mark.parametrize(
+    ('key', 'value'),
+    [
+        ('programming', 'dynamic'),
+        ('check', '/bin/true'),
+        ('clear', '/bin/true'),
+        ('function_file', 'x'),
+        ('persistent', True),
+        ('region_type', 'x'),
+    ],
+)
+def test_a_key_that_needs_a_program(clean, key, value):
+    devices.spec({'address': '*', key: value})
+    with pytest.raises(exception.InvalidRequest, match='without program') as e:
+        device_spec.load(os_acc.CONF)
+    assert e.value.kwargs['field'] == key
+    devices.spec({'address': '*', key: value, 'program': '/bin/true'})
+    (spec,) = device_spec.load(os_acc.CONF).entries
+    assert getattr(spec, key)
+
+
+def test_values_that_change_nothing_apply_everywhere(clean):
+    devices.spec(
+        {
+            'vgpu_type': '558',
+            'mdev_types': ['nvidia-558'],
+            'max_instances': 2,
+            'resource_class': 'VGPU',
+            'traits': 'CUSTOM_A',
+            'deny': False,
+            'remote_managed': False,
+            'managed': None,
+            'trusted': False,
+            'one_time_use': 'no',
+            'programming': 'single',
+            'persistent': False,
+        }
+    )
+    (spec,) = device_spec.load(os_acc.CONF).entries
+    assert spec.max_instances == 2
+
+
 @pytest.mark.parametrize(
     ('entry', 'field', 'expected'),
     [

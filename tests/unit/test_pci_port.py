@@ -29,6 +29,7 @@ from os_acc import objects
 from os_acc.attach import release as release_module
 from os_acc.privileged import network as privileged
 from os_acc.privileged import pci as privileged_pci
+from os_acc.privileged import record
 
 PF = '0000:08:00.0'
 VFS = ('0000:08:00.1', '0000:08:00.2')
@@ -617,7 +618,7 @@ def test_invalid_values_are_refused_as_root(kept, wanted):
     with pytest.raises(exception.InvalidRequest):
         privileged.set_port(VFS[0], wanted, 1.0)
     with pytest.raises(exception.InvalidRequest):
-        privileged.restore_port(VFS[0], wanted, {}, 1.0)
+        privileged.restore_port(VFS[0], wanted, 1.0)
     assert kept.writes == []
 
 
@@ -625,7 +626,7 @@ def test_invalid_values_are_refused_as_root(kept, wanted):
 def test_invalid_addresses_are_refused_as_root(kept, address):
     for act in (
         lambda: privileged.set_port(address, GOOD, 1.0),
-        lambda: privileged.restore_port(address, GOOD, GOOD, 1.0),
+        lambda: privileged.restore_port(address, GOOD, 1.0),
         lambda: privileged.read_port(address, 1.0),
     ):
         with pytest.raises(exception.InvalidRequest):
@@ -637,7 +638,6 @@ def test_only_what_device_spec_names(kept):
     devices.spec({'address': OTHER_PF})
     for act in (
         lambda: privileged.set_port(VFS[0], GOOD, 1.0),
-        lambda: privileged.restore_port(VFS[0], GOOD, GOOD, 1.0),
         lambda: privileged.read_port(VFS[0], 1.0),
     ):
         with pytest.raises(exception.DeviceNotFound):
@@ -660,44 +660,72 @@ def test_a_vf_that_the_host_uses(kept):
 
 def test_a_vf_that_a_guest_has_open(kept):
     """Whoever asks: a running guest keeps its MAC address."""
+    privileged.set_port(VFS[0], GOOD, 1.0)
     kept._bind(VFS[0], 'vfio-pci')
     pid = kept.hold(kept.node(VFS[0]))
     for act in (
-        lambda: privileged.set_port(VFS[0], GOOD, 1.0),
-        lambda: privileged.restore_port(
-            VFS[0], {'spoof_check': True}, {'spoof_check': False}, 1.0
-        ),
+        lambda: privileged.set_port(VFS[0], {'vlan': [7, 0]}, 1.0),
+        lambda: privileged.restore_port(VFS[0], GOOD, 1.0),
     ):
         with pytest.raises(exception.DeviceBusy, match=f'process {pid}'):
             act()
-    assert kept.ports[PF][0] == FRESH
+    assert kept.ports[PF][0] == FRESH | GOOD
     kept.end(pid)
     kept._unbind(VFS[0])
+    assert privileged.restore_port(VFS[0], GOOD, 1.0) == []
+    assert kept.ports[PF][0] == FRESH
+
+
+@pytest.fixture
+def shared(kept):
+    """The VF shares its IOMMU group with another function."""
+    group = kept._group_of(VFS[0])
+    other = kept.add_function('0000:0b:00.0', '8086:10d3', 0x020000)
+    members = kept.sys / f'kernel/iommu_groups/{group}/devices'
+    (members / other.name).symlink_to(other)
+    kept._bind(VFS[0], 'vfio-pci')
+    yield kept
+    kept._unbind(VFS[0])
+    (members / other.name).unlink()
+    (kept.pci / 'devices' / other.name).unlink()
+
+
+def test_a_vf_of_a_shared_group_that_a_guest_has_open(shared):
+    pid = shared.hold(shared.node(VFS[0]))
+    shared.open_function(pid, VFS[0])
+    with pytest.raises(exception.DeviceBusy, match=f'process {pid}'):
+        privileged.set_port(VFS[0], {'spoof_check': False}, 1.0)
+    assert shared.ports[PF][0] == FRESH
+    shared.end(pid)
+
+
+def test_a_vf_whose_group_a_guest_has_open_for_another(shared):
+    pid = shared.hold(shared.node(VFS[0]))
+    shared.open_function(pid, '0000:0b:00.0')
+    privileged.set_port(VFS[0], GOOD, 1.0)
+    assert shared.ports[PF][0] == FRESH | GOOD
+    assert privileged.restore_port(VFS[0], GOOD, 1.0) == []
+    assert shared.ports[PF][0] == FRESH
+    shared.end(pid)
 
 
 def test_root_trusts_no_vf_that_device_spec_does_not(kept):
     devices.spec({'address': PF})
     with pytest.raises(exception.InvalidRequest, match='device_spec'):
         privileged.set_port(VFS[0], {'trusted': True}, 1.0)
-    clauses = privileged.restore_port(
-        VFS[0], {'trusted': False}, {'trusted': True}, 1.0
-    )
-    assert clauses == ['trusted stays off, as device_spec demands']
     assert kept.ports[PF][0] == FRESH
+
+
+# --- root's own record of the earlier settings
 
 
 def test_what_was_before_may_be_what_no_port_has(kept):
     """An InfiniBand port's address, for example, looks like a group's."""
-    kept.ports[PF][0]['mac_address'] = MAC
-    privileged.restore_port(
-        VFS[0],
-        GOOD,
-        {'mac_address': '81:00:00:00:00:01', 'trusted': None},
-        1.0,
-    )
+    kept.ports[PF][0]['mac_address'] = '81:00:00:00:00:01'
+    privileged.set_port(VFS[0], GOOD, 1.0)
+    assert kept.ports[PF][0]['mac_address'] == MAC
+    assert privileged.restore_port(VFS[0], {}, 1.0) == []
     assert kept.ports[PF][0]['mac_address'] == '81:00:00:00:00:01'
-    with pytest.raises(exception.InvalidRequest):
-        privileged.restore_port(VFS[0], GOOD, {'mac_address': 'x'}, 1.0)
 
 
 # --- the entry is removed while a guest has the VF
@@ -725,10 +753,59 @@ def test_only_a_vf_that_was_trusted_stays_so(nics, plugged):
     else:
         privileged_pci.create_vfs(PF, 2, 5.0)
         privileged.set_port(VFS[0], wanted, 5.0)
-        privileged.restore_port(VFS[0], wanted, {'trusted': False}, 5.0)
+        privileged.restore_port(VFS[0], wanted, 5.0)
         devices.spec({'address': PF, 'deny': True})
         expected = exception.DeviceNotFound
     with pytest.raises(expected, match='device_spec'):
         privileged.set_port(VFS[0], wanted, 5.0)
     if not plugged:
         assert privileged_pci.remove_vfs(PF, 5.0) == []
+
+
+def test_only_what_root_has_set_is_restored(kept):
+    """What the caller says of it changes nothing."""
+    kept.ports[PF][0]['vlan'] = [7, 0]
+    assert privileged.restore_port(
+        VFS[0], {'vlan': [7, 0], 'spoof_check': False}, 1.0
+    ) == ['vlan is [7, 0], and os-acc has no record that it has set it']
+    privileged.set_port(VFS[0], GOOD, 1.0)
+    assert privileged.restore_port(VFS[0], {'vlan': [7, 0]}, 1.0) == []
+    assert kept.ports[PF][0] == FRESH | {'vlan': [7, 0]}
+    assert not any(path.endswith('/vlan') for path, _ in kept.writes)
+
+
+def test_the_record_keeps_what_was_there_first(kept):
+    """A caller that has died did not restore the first port."""
+    privileged.set_port(VFS[0], {'vlan': [5, 0], 'spoof_check': False}, 1.0)
+    privileged.set_port(VFS[0], {'vlan': [6, 0], **GOOD}, 1.0)
+    assert privileged.restore_port(VFS[0], {}, 1.0) == []
+    assert kept.ports[PF][0] == FRESH
+    # Nothing is left to restore.
+    kept.ports[PF][0]['vlan'] = [6, 0]
+    assert privileged.restore_port(VFS[0], {}, 1.0) == []
+    assert kept.ports[PF][0] == FRESH | {'vlan': [6, 0]}
+
+
+def test_what_somebody_else_has_set_between_two_ports(kept):
+    privileged.set_port(VFS[0], {'vlan': [5, 0]}, 1.0)
+    kept.ports[PF][0]['vlan'] = [9, 0]
+    privileged.set_port(VFS[0], {'vlan': [6, 0]}, 1.0)
+    assert privileged.restore_port(VFS[0], {}, 1.0) == []
+    assert kept.ports[PF][0] == FRESH | {'vlan': [9, 0]}
+
+
+def test_a_trusted_vf_that_device_spec_no_longer_trusts(kept):
+    """An administrator has trusted it before."""
+    kept.ports[PF][0]['trusted'] = True
+    privileged.set_port(VFS[0], {'trusted': False}, 1.0)
+    devices.spec()
+    assert privileged.restore_port(VFS[0], {}, 1.0) == []
+    assert kept.ports[PF][0] == FRESH | {'trusted': True}
+
+
+def test_removed_vfs_leave_no_record(nics):
+    privileged_pci.create_vfs(PF, 2, 5.0)
+    privileged.set_port(VFS[0], {'vlan': [5, 0]}, 1.0)
+    assert record.ports.read(VFS[0]) is not None
+    assert privileged_pci.remove_vfs(PF, 5.0) == []
+    assert record.ports.read(VFS[0]) is None

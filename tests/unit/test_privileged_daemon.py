@@ -243,7 +243,17 @@ def test_a_subprocess_is_no_fork(daemon):
 
 
 @pytest.mark.parametrize(
-    'module', ['pci', 'mdev', 'device_users', 'programming', 'context']
+    'module',
+    [
+        'context',
+        'device_users',
+        'mdev',
+        'network',
+        'offers',
+        'pci',
+        'programming',
+        'storage_calls',
+    ],
 )
 def test_the_daemon_loads_nothing_of_the_service(module):
     """oslo.privsep itself loads eventlet if it is installed."""

@@ -51,7 +51,7 @@ def take(address=CARD) -> str:
 def records(kernel) -> list[str]:
     """The names of all records."""
     folder = kernel.root / 'run/os-acc'
-    kinds = ('functions', 'vfs', 'mdevs', 'vgpus')
+    kinds = ('functions', 'vfs', 'mdevs', 'vgpus', 'ports')
     return sorted(
         path.name for kind in kinds for path in (folder / kind).glob('*')
     )

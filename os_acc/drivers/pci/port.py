@@ -147,11 +147,13 @@ def restore(van: objects.VAN) -> None:
             err,
         )
         return
+    changed = {
+        name: value
+        for name, value in record['wanted'].items()
+        if value != record['before'][name]
+    }
     for clause in privileged.restore_port(
-        address,
-        record['wanted'],
-        record['before'],
-        CONF.os_acc.device_timeout,
+        address, changed, CONF.os_acc.device_timeout
     ):
         logger.warning('VF %s is not restored: %s', address, clause)
 

@@ -1,0 +1,36 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Which MAC addresses and VLANs a network port can have.
+
+The privileged daemon checks them too. It imports this module, because
+os_acc.objects.fields would load oslo.versionedobjects into the daemon.
+"""
+
+from __future__ import annotations
+
+import re
+
+_MAC = re.compile('[0-9a-f]{2}(:[0-9a-f]{2}){5}', re.I)
+
+#: The MAC address that a VF without one shows.
+NO_MAC = '00:00:00:00:00:00'
+#: Ids of IEEE 802.1Q: 4095 is reserved, and 0 means that there is no VLAN.
+HIGHEST_VLAN = 4094
+HIGHEST_VLAN_PRIORITY = 7
+
+
+def is_mac(text: str) -> bool:
+    """Whether a text is a MAC address: 6 bytes in hex, with colons."""
+    return _MAC.fullmatch(text) is not None
+
+
+def is_unicast_mac(text: str) -> bool:
+    """Whether a text is a MAC address that an interface can have."""
+    # The lowest bit of the first byte marks a group of interfaces.
+    return is_mac(text) and text != NO_MAC and not int(text[:2], 16) & 1
