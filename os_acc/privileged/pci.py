@@ -53,7 +53,8 @@ def take(
     :returns: the driver's name as the kernel spells it
     :raises DeviceInUseByHost, DeviceBusy: if it is used
     :raises DeviceError: if no guest can use it, the kernel refuses, or it
-        stores data and cannot be emptied. It is then bound as before
+        stores data and cannot be emptied. It is then bound as before, unless
+        it may hold the data of an instance
     :raises Timeout: if it is not bound in time
     """
     function = arguments.function(address)
@@ -80,9 +81,11 @@ def take(
             bindings.remember(before, name)
             vfio.bind(address, name, deadline.left())
             try:
-                storage.hand_out(before)
+                storage.hand_out(before, instance_uuid)
             except BaseException:
-                if not vfio.is_bound(before):
+                # No driver of the host may see what an instance has left: it
+                # stays on VFIO until clean() has emptied it.
+                if not vfio.is_bound(before) and storage.is_empty(before):
                     bindings.restore(address, before.ids, deadline.left(0.9))
                 raise
             return name
