@@ -51,7 +51,8 @@ def take(
     :param instance_uuid: the instance that gets it
     :param seconds: for the whole operation
     :returns: the driver's name as the kernel spells it
-    :raises DeviceInUseByHost, DeviceBusy: if it is used
+    :raises DeviceInUseByHost, DeviceBusy: if it is used, or may hold the data
+        of another instance
     :raises DeviceError: if no guest can use it, the kernel refuses, or it
         stores data and cannot be emptied. It is then bound as before, unless
         it may hold the data of an instance
@@ -78,6 +79,7 @@ def take(
             _check_available(address, allowed, instance_uuid)
             name = modules.load_driver(driver, deadline.left())
             before = pci.get(address)
+            storage.check_others(before, instance_uuid)
             bindings.remember(before, name)
             vfio.bind(address, name, deadline.left())
             try:
@@ -143,7 +145,7 @@ def clean(
     seconds: float,
     only_if_used: bool = False,
     shares: bool = False,
-) -> None:
+) -> bool:
     """Clean a function, once its guest has closed it.
 
     It stays bound, except that a function that stores data is bound to VFIO
@@ -157,6 +159,7 @@ def clean(
     :param only_if_used: do nothing unless it stores data, and a guest has had
         it since it was last emptied
     :param shares: whether the guest keeps other functions of its IOMMU group
+    :returns: False if there was nothing to clean
     :raises DeviceBusy: if a guest still has it open
     :raises DeviceInUseByHost: if the host uses it by now: a reset would harm
         the host
@@ -170,12 +173,12 @@ def clean(
         function = bindings.same(address, ids)
         stores = storage_functions.is_storage(function)
         if only_if_used and not (stores and storage.was_handed_out(function)):
-            return
+            return False
         device_users.wait_until_closed(
             function.path, f'PCI function {address}', release_seconds, shares
         )
         if stores and storage.is_empty(function):
-            return
+            return False
         if not vfio.is_bound(function):
             for obstacle in availability.host_obstacles(
                 function, as_root=True
@@ -184,6 +187,7 @@ def clean(
             if stores:
                 function = _bind_to_clean(function, seconds, lock)
         cleaning.clean(function, reset_mode, seconds, lock)
+        return True
 
 
 def _bind_to_clean(

@@ -38,6 +38,39 @@ LOG = logging.getLogger(__name__)
 _progress: dict[str, tuple[float | None, str]] = {}
 
 
+def data_of_others(function: pci.Function, instance_uuid: str) -> str | None:
+    """Say that a function may hold the data of another instance.
+
+    :param instance_uuid: the instance that is to get it
+    :returns: a clause with the remedy; None if it holds no such data
+    """
+    if not storage.is_storage(function):
+        return None
+    holder = _holder(function)
+    if holder in (None, instance_uuid):
+        return None
+    who = f'instance {holder}'
+    if holder == storage_notes.UNKNOWN:
+        who = 'an instance that is not known any more'
+    return (
+        f'it may still hold the data of {who}, because it was not emptied '
+        'since. If os-acc van list shows a VAN that has it, release that VAN: '
+        'os-acc recover or os-acc unplug. If none has it, empty it: os-acc '
+        f'device free {function.address}'
+    )
+
+
+def check_others(function: pci.Function, instance_uuid: str) -> None:
+    """Check that a function holds no data of another instance.
+
+    :raises DeviceBusy: see data_of_others()
+    """
+    if (reason := data_of_others(function, instance_uuid)) is not None:
+        raise exception.DeviceBusy(
+            device=f'PCI function {function.address}', reason=reason
+        )
+
+
 def hand_out(function: pci.Function, instance_uuid: str) -> None:
     """Check that a function can be emptied, before a guest gets it.
 
@@ -46,11 +79,13 @@ def hand_out(function: pci.Function, instance_uuid: str) -> None:
 
     :param function: it is bound to VFIO
     :param instance_uuid: the instance that gets it
+    :raises DeviceBusy: if it may hold the data of another instance
     :raises DeviceError, Timeout: if it cannot be emptied, or does not work
     :raises PrivilegeError: if the note cannot be written
     """
     if not storage.is_storage(function):
         return
+    check_others(function, instance_uuid)
     unused = _holder(function) is None
     try:
         if not storage.has_command():

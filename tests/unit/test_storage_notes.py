@@ -16,9 +16,11 @@ from __future__ import annotations
 import dataclasses
 import errno
 import itertools
+import json
 import os
 import shutil
 
+import command
 import devices
 import kernel as kernel_module
 import pytest
@@ -31,6 +33,7 @@ from os_acc.privileged import held
 from os_acc.privileged import pci as privileged
 from os_acc.privileged import record
 from os_acc.privileged import storage
+from os_acc.privileged import storage_calls
 from os_acc.privileged import storage_notes
 
 DISK, IDS, VFIO = devices.DISK, '1b36:0010', 'vfio-pci'
@@ -50,6 +53,11 @@ def drive(here):
     made = here.drives.at(DISK)
     made.namespaces[1].fill()
     return made
+
+
+@pytest.fixture
+def run(tmp_path, capsys, monkeypatch):
+    return command.Command(tmp_path / 'state', capsys, monkeypatch)
 
 
 def plug():
@@ -184,6 +192,85 @@ def test_another_drive_at_the_address(here, drive):
     storage_notes.write(second, OTHER)
     storage.mark_empty(second)
     assert storage.was_handed_out(first)
+
+
+@pytest.mark.parametrize('reboot', [False, True])
+def test_not_for_another_instance_before_it_was_emptied(here, drive, reboot):
+    take()
+    write(drive)
+    if reboot:
+        here.reboot()
+    before = here.snapshot()
+    with pytest.raises(exception.DeviceBusy) as caught:
+        take(OTHER)
+    assert f'may still hold the data of instance {INSTANCE}' in str(
+        caught.value
+    )
+    assert 'os-acc recover' in str(caught.value)
+    assert f'os-acc device free {DISK}' in str(caught.value)
+    assert here.snapshot() == before
+    # Nor does a VAN that is free to choose another one get stuck with it.
+    assert isinstance(devices.refused(devices.pci(DISK)), exception.DeviceBusy)
+    assert here.snapshot() == before
+    clean()
+    assert take(OTHER) == VFIO
+    assert not has_secret(drive)
+
+
+@pytest.mark.parametrize('reboot', [False, True])
+def test_device_free_empties_it(here, drive, reboot, run):
+    """No VAN has it any more, as after a loss of the journal."""
+    before = here.snapshot()
+    take()
+    write(drive)
+    if reboot:
+        here.reboot()
+    result = run('device', 'free', DISK)
+    assert result.code == 0, result.err
+    assert 'it was emptied' in result.out
+    assert not has_secret(drive)
+    assert here.snapshot() == before
+    take(OTHER)
+
+
+def test_device_free_does_not_empty_what_no_guest_had(here, drive, run):
+    assert run('device', 'free', DISK).code == 2
+    assert drive.formatted == []
+
+
+def test_nor_one_that_the_operator_has_bound(here, drive):
+    here._unbind(DISK)
+    here._bind(DISK, VFIO)
+    storage_calls.hand_out(DISK, INSTANCE, 2.0)
+    with pytest.raises(exception.DeviceBusy, match=INSTANCE):
+        storage_calls.hand_out(DISK, OTHER, 2.0)
+    storage_calls.hand_out(DISK, INSTANCE, 2.0)
+
+
+def test_a_note_that_cannot_be_read(here, drive):
+    take()
+    write(drive)
+    with open(storage_notes.path(pci.get(DISK)), 'w') as file:
+        file.write('{')
+    with pytest.raises(exception.DeviceBusy, match='not known any more'):
+        take()
+    clean()
+    take(OTHER)
+    assert not has_secret(drive)
+
+
+def test_a_record_of_an_earlier_version(here, drive):
+    """It does not name the instance."""
+    take()
+    shutil.rmtree(held.FOLDER)
+    path = here.root / 'run/os-acc/storage' / DISK
+    found = json.loads(path.read_text())
+    del found['before']['instance']
+    path.write_text(json.dumps(found))
+    with pytest.raises(exception.DeviceBusy, match='not known any more'):
+        take()
+    clean()
+    take(OTHER)
 
 
 STEPS = ('note', 'record', 'no note', 'empty')
