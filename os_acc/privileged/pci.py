@@ -35,6 +35,9 @@ from os_acc.privileged import offers
 from os_acc.privileged import record
 from os_acc.privileged import storage
 
+# That somebody uses a function, beside the host itself.
+_USED = (availability.Kind.HAS_VFS, availability.Kind.OPEN)
+
 
 @context.entry
 def take(
@@ -145,12 +148,17 @@ def clean(
     seconds: float,
     only_if_used: bool = False,
     shares: bool = False,
+    instance_uuid: str | None = None,
 ) -> bool:
     """Clean a function, once its guest has closed it.
 
     It stays bound, except that a function that stores data is bound to VFIO
     first, so that no driver of the host sees the data. A function that was
     emptied, and that no guest has had since, is not emptied again.
+
+    A function that is not bound to VFIO, as after a reboot, may be in use by
+    now. It is cleaned only if take() could take it, or, if it stores no data,
+    if nobody uses it.
 
     :param ids: vendor:product of the function when it was taken
     :param reset_mode: one of reset.MODES
@@ -159,13 +167,18 @@ def clean(
     :param only_if_used: do nothing unless it stores data, and a guest has had
         it since it was last emptied
     :param shares: whether the guest keeps other functions of its IOMMU group
+    :param instance_uuid: the instance that had it; its domain may still name
+        it, if libvirt has given it back to the host
     :returns: False if there was nothing to clean
-    :raises DeviceBusy: if a guest still has it open
+    :raises DeviceBusy: if a guest still has it open, or somebody uses a
+        function that stores data
     :raises DeviceInUseByHost: if the host uses it by now: a reset would harm
         the host
     :raises CleaningFailed: if it could not be cleaned
     """
     function = arguments.function(address)
+    if instance_uuid is not None:
+        arguments.uuid(instance_uuid)
     seconds = arguments.seconds(seconds)
     # The lock is held from the first check to the end of the cleaning, even
     # if the caller dies meanwhile.
@@ -180,14 +193,54 @@ def clean(
         if stores and storage.is_empty(function):
             return False
         if not vfio.is_bound(function):
-            for obstacle in availability.host_obstacles(
-                function, as_root=True
-            ):
-                raise obstacle.error()
+            _check_unused(function, instance_uuid or '', shares)
             if stores:
                 function = _bind_to_clean(function, seconds, lock)
         cleaning.clean(function, reset_mode, seconds, lock)
         return True
+
+
+def _check_unused(
+    function: pci.Function, instance_uuid: str, shares: bool
+) -> None:
+    """Check a function that is to be cleaned and is not bound to VFIO.
+
+    This asks what take() asks, see _check_available(). Of a function that
+    stores no data it asks only who uses it, because it stays bound.
+    """
+    stores = storage_functions.is_storage(function)
+    for obstacle in availability.obstacles(
+        function,
+        offers.entry(function) if stores else None,
+        device_spec.BIND_OS_ACC,
+        allocated.Taker(functions=_idle_members(function)),
+        as_root=True,
+        held=True,
+        users=lambda: device_users.find(function, instance_uuid, shares),
+    ):
+        if stores or obstacle.kind is availability.Kind.HOST_USE:
+            raise obstacle.error()
+        if obstacle.kind in _USED:
+            raise exception.DeviceInUseByHost(
+                device=obstacle.device, by=obstacle.text
+            )
+
+
+def _idle_members(function: pci.Function) -> frozenset[str]:
+    """The members of its IOMMU group that os-acc could take as well.
+
+    They are other functions of the instance, or their drivers do not use them.
+    """
+    names = filter(
+        pci.is_address, pci.group_members(function.iommu_group or '')
+    )
+    return frozenset(
+        member.address
+        for member in map(pci.find, names)
+        if member is not None
+        and offers.has(member)
+        and host_use.by_host(member) is None
+    )
 
 
 def _bind_to_clean(
