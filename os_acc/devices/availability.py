@@ -134,7 +134,7 @@ def obstacles(
     for kind, text in itertools.chain(
         () if held else _not_offered(function, spec, as_root),
         _unsuitable(function),
-        _cannot_be_emptied(function, bind),
+        _cannot_be_emptied(function, spec, bind),
         _texts(reserved_obstacles(function.address, holders)),
         ((Kind.UNSUITABLE, text) for text in refused),
         taken_by_others(function, taker, holders) if holders else (),
@@ -148,9 +148,10 @@ def obstacles(
 
 
 def _cannot_be_emptied(
-    function: pci.Function, bind: str
+    function: pci.Function, spec: device_spec.Spec | None, bind: str
 ) -> Iterator[tuple[Kind, str]]:
-    if (text := storage.refusal(function, bind)) is not None:
+    text = storage.refusal(function, bind, storage.has_command(spec))
+    if text is not None:
         yield Kind.UNSUITABLE, text
 
 

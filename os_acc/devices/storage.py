@@ -11,7 +11,8 @@
 A guest leaves its data on a storage function (base class 01). So one is given
 out only if it can be emptied before the host's driver or the next guest sees
 it. os-acc itself empties NVMe drives; for all others, and for what it cannot
-empty, the operator names a command.
+empty, the operator names a command, and says in device_spec which functions it
+empties: a command that cleans GPUs does nothing to a drive.
 """
 
 from __future__ import annotations
@@ -25,6 +26,12 @@ from os_acc.devices import pci
 # ID Assignment Specification, 1.2
 _NVME = 0x010802
 
+#: The remedy if os-acc itself cannot empty a function.
+SET_COMMAND = (
+    'set [os_acc] cleaning_command to a command that empties it, and '
+    '"command_empties": true in its entry of device_spec'
+)
+
 
 def is_storage(function: pci.Function) -> bool:
     """Whether a function stores data."""
@@ -36,18 +43,28 @@ def is_nvme(function: pci.Function) -> bool:
     return function.pci_class == _NVME
 
 
-def has_command() -> bool:
-    """Whether the operator has named a command that cleans devices."""
-    return bool(cfg.CONF.os_acc.cleaning_command)
+def has_command(
+    spec: device_spec.Spec | None, conf: cfg.ConfigOpts = cfg.CONF
+) -> bool:
+    """Whether the operator has named a command that empties a function.
+
+    :param spec: the entry of device_spec for it; None if there is none
+    """
+    return bool(
+        spec is not None
+        and spec.command_empties
+        and conf.os_acc.cleaning_command
+    )
 
 
-def refusal(function: pci.Function, bind: str) -> str | None:
+def refusal(function: pci.Function, bind: str, command: bool) -> str | None:
     """Say why a function could not be emptied after its use.
 
     Whether an NVMe controller has a command that erases is not known before
     it is bound to VFIO: see privileged.storage.
 
     :param bind: who is to bind it to VFIO, one of device_spec.BINDS
+    :param command: what has_command() says
     :returns: a clause; None if nothing is known against it
     """
     if not is_storage(function):
@@ -58,20 +75,19 @@ def refusal(function: pci.Function, bind: str) -> str | None:
             'data of one guest before it is erased: use bind = os-acc, and '
             'managed = no in the handle'
         )
-    if has_command():
+    if command:
         return None
     if not is_nvme(function):
         return (
             f'it stores data (class {function.pci_class >> 8:04x}), and '
-            'os-acc itself can empty only NVMe drives: set [os_acc] '
-            'cleaning_command to a command that empties it'
+            f'os-acc itself can empty only NVMe drives: {SET_COMMAND}'
         )
     if others := group_mates(function):
         return (
             'it stores data, and the built-in cleaning of NVMe drives cannot '
             'use it, because it shares its IOMMU group with '
-            f'{", ".join(others)}: set [os_acc] cleaning_command to a command '
-            'that empties it, or move it to a slot with a group of its own'
+            f'{", ".join(others)}: move it to a slot with a group of its '
+            f'own, or {SET_COMMAND}'
         )
     return None
 

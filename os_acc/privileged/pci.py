@@ -82,7 +82,7 @@ def take(
             _check_available(address, allowed, instance_uuid)
             name = modules.load_driver(driver, deadline.left())
             before = pci.get(address)
-            storage.check_others(before, instance_uuid)
+            storage.check(before, instance_uuid)
             bindings.remember(before, name)
             vfio.bind(address, name, deadline.left())
             try:

@@ -21,11 +21,11 @@ from __future__ import annotations
 
 import logging
 
-from oslo_config import cfg
-
 from os_acc import exception
+from os_acc.devices import device_spec
 from os_acc.devices import pci
 from os_acc.devices import storage
+from os_acc.privileged import offers
 from os_acc.privileged import record
 from os_acc.privileged import storage_notes
 from os_acc.privileged.nvme import cleaning as nvme
@@ -60,11 +60,21 @@ def data_of_others(function: pci.Function, instance_uuid: str) -> str | None:
     )
 
 
-def check_others(function: pci.Function, instance_uuid: str) -> None:
-    """Check that a function holds no data of another instance.
+def check(function: pci.Function, instance_uuid: str) -> None:
+    """Check that an instance can get a function, before it is touched.
 
-    :raises DeviceBusy: see data_of_others()
+    :raises DeviceBusy: if it may hold the data of another instance
+    :raises DeviceError: if it stores data, and there is no way to empty it
     """
+    if not storage.is_storage(function):
+        return
+    refusal = storage.refusal(
+        function, device_spec.BIND_OS_ACC, _has_command(function)
+    )
+    if refusal is not None:
+        raise exception.DeviceError(
+            device=f'PCI function {function.address}', reason=refusal
+        )
     if (reason := data_of_others(function, instance_uuid)) is not None:
         raise exception.DeviceBusy(
             device=f'PCI function {function.address}', reason=reason
@@ -85,10 +95,10 @@ def hand_out(function: pci.Function, instance_uuid: str) -> None:
     """
     if not storage.is_storage(function):
         return
-    check_others(function, instance_uuid)
+    check(function, instance_uuid)
     unused = _holder(function) is None
     try:
-        if not storage.has_command():
+        if not _has_command(function):
             nvme.check(function.address, function.is_vf)
         storage_notes.write(function, instance_uuid)
     except BaseException:
@@ -106,7 +116,8 @@ def hand_out(function: pci.Function, instance_uuid: str) -> None:
 def empty(function: pci.Function) -> None:
     """Erase what a guest has written to a function.
 
-    If there is no built-in way, cleaning_command has to do it.
+    If there is no built-in way, cleaning_command has to do it, if device_spec
+    says that it does.
 
     :param function: it is bound to VFIO, and nobody has it open
     :raises CleaningFailed: if the function is not empty afterwards, or there
@@ -128,7 +139,7 @@ def empty(function: pci.Function) -> None:
             emptied = nvme.empty(
                 address,
                 function.is_vf,
-                cfg.CONF.os_acc.storage_cleaning_timeout,
+                offers.configuration().os_acc.storage_cleaning_timeout,
                 tell,
             )
         except nvme_function.Unsupported as err:
@@ -142,10 +153,11 @@ def empty(function: pci.Function) -> None:
             return
         finally:
             _progress.pop(address, None)
-    if not storage.has_command():
+    if not _has_command(function):
         raise exception.CleaningFailed(
             device=device,
-            reason=f'{reason}; [os_acc] cleaning_command is not set',
+            reason=f'{reason}. No command empties it either: see '
+            'cleaning_command and command_empties',
         )
     LOG.warning('%s is left to cleaning_command alone: %s', device, reason)
 
@@ -193,6 +205,11 @@ def check_empty(function: pci.Function) -> None:
             reason='it may hold the data of a guest, so it is not bound to a '
             'driver of the host before it was emptied',
         )
+
+
+def _has_command(function: pci.Function) -> bool:
+    """Whether a command empties a function. No caller can decide this."""
+    return storage.has_command(offers.entry(function), offers.configuration())
 
 
 def _holder(function: pci.Function) -> str | None:

@@ -21,7 +21,7 @@ from os_acc.privileged import pci as privileged
 CARD = '0000:09:00.0'
 NVME_PF = '0000:0a:00.0'
 RESET = {'reset': '', 'reset_method': 'flr\n'}
-ANY = {'address': '*'}
+ANY = {'address': '*', 'command_empties': True}
 
 
 @pytest.fixture

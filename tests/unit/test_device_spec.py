@@ -288,6 +288,7 @@ def test_malformed_is_a_clear_error(clean, text, field):
         ({}, 'physical_network', None),
         ({'physical_network': ' net1 '}, 'physical_network', 'net1'),
         ({'one_time_use': True}, 'one_time_use', True),
+        ({'command_empties': 'yes'}, 'command_empties', True),
         ({}, 'vfio_driver', None),
         ({'vfio_driver': 'mlx5_vfio_pci'}, 'vfio_driver', 'mlx5_vfio_pci'),
         ({}, 'between_tenants', None),

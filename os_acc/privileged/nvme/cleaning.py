@@ -25,6 +25,7 @@ import contextlib
 import time
 
 from os_acc import exception
+from os_acc.devices import storage
 from os_acc.privileged.nvme import commands
 from os_acc.privileged.nvme import controller as controllers
 from os_acc.privileged.nvme import function
@@ -148,7 +149,7 @@ class _Drive:
         return function.Unsupported(
             device=self._device,
             reason=f'{data.model} {data.serial} cannot be emptied: {reason}. '
-            '[os_acc] cleaning_command can name a command that empties it',
+            f'To use it, {storage.SET_COMMAND}',
         )
 
     def _is_alone(self) -> bool:

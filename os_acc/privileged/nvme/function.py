@@ -26,6 +26,7 @@ from typing import Any
 from typing import Protocol
 
 from os_acc import exception
+from os_acc.devices import storage
 from os_acc.devices import sysfs
 from os_acc.devices import vfio
 from os_acc.devices import waiting
@@ -139,7 +140,7 @@ def opened(address: str) -> Iterator[Access]:
             device=device,
             reason='it has no file of an IOMMU group below /dev/vfio, which '
             'the built-in NVMe cleaning needs. On a kernel without '
-            'CONFIG_VFIO_GROUP set [os_acc] cleaning_command',
+            f'CONFIG_VFIO_GROUP, {storage.SET_COMMAND}',
         )
     with contextlib.ExitStack() as stack:
         try:
