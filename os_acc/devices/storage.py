@@ -21,6 +21,7 @@ from oslo_config import cfg
 
 from os_acc.devices import device_spec
 from os_acc.devices import pci
+from os_acc.devices import vfio
 
 # Mass storage, Non-Volatile Memory, NVM Express I/O controller: PCI Code and
 # ID Assignment Specification, 1.2
@@ -81,6 +82,12 @@ def refusal(function: pci.Function, bind: str, command: bool) -> str | None:
         return (
             f'it stores data (class {function.pci_class >> 8:04x}), and '
             f'os-acc itself can empty only NVMe drives: {SET_COMMAND}'
+        )
+    if not vfio.has_groups():
+        return (
+            'it stores data, and the built-in cleaning of NVMe drives cannot '
+            'use it, because this kernel has no VFIO groups '
+            f'(CONFIG_VFIO_GROUP=n): {SET_COMMAND}'
         )
     if others := group_mates(function):
         return (

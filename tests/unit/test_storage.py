@@ -183,6 +183,20 @@ def test_root_refuses_other_storage_by_itself(here):
     assert here.snapshot() == before
 
 
+def test_a_kernel_without_groups(here, drive):
+    """The built-in cleaning needs them: it is told before it is touched."""
+    here.without_groups()
+    before = len(here.writes)
+    assert 'no VFIO groups' in str(refusal(devices.DISK))
+    assert here.writes[before:] == []
+    (device,) = [d for d in os_acc.get_devices() if d.address == devices.DISK]
+    assert device.handles_free == 0
+    os_acc.CONF.set_override('cleaning_command', 'true', 'os_acc')
+    devices.spec(BY_COMMAND)
+    (device,) = [d for d in os_acc.get_devices() if d.address == devices.DISK]
+    assert device.handles_free == 1
+
+
 def test_libvirt_would_show_the_data_to_the_host(here, drive):
     err = refusal(devices.DISK, managed=True)
     assert 'bind = libvirt' in str(err)

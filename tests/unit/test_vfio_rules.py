@@ -10,11 +10,15 @@
 
 from __future__ import annotations
 
+import errno
+import os
+
 import devices
 import pytest
 
 import os_acc
 from os_acc import exception
+from os_acc.devices import device_file
 from os_acc.devices import vfio
 from os_acc.devices import vfio_rules
 from os_acc.drivers.pci import report_vfio
@@ -361,3 +365,20 @@ def test_the_doctor_on_groups(groupless):
     (found,) = report_vfio.findings()
     assert found.verdict == 'ok'
     assert 'no VFIO groups' in found.text
+
+
+@pytest.mark.parametrize(
+    ('name', 'held'),
+    [('12', True), ('noiommu-0', True), ('devices/vfio3', False)],
+)
+def test_only_a_group_can_be_open_once(here, monkeypatch, name, held):
+    """That the file of a device cannot be opened says nothing of a guest."""
+
+    def busy(*args: object) -> int:
+        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+
+    file = device_file.DeviceFile(
+        vfio.node(name), device_file.Number('c', 244, 1)
+    )
+    monkeypatch.setattr(os, 'open', busy)
+    assert vfio.is_held(file) is held
