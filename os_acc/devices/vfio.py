@@ -199,9 +199,9 @@ def is_held(file: device_file.DeviceFile) -> bool:
     vfio_df_ioctl_bind_iommufd() in drivers/vfio/device_cdev.c). For it the
     answer is always False, which says nothing.
 
-    For a group this also finds users that /proc/PID/fd does not show: a process
-    that was killed and is still closing its files, an open file on its way
-    through a socket, and a mapping of the device.
+    For a group this also finds users that /proc/PID/fd does not show: a
+    process that was killed and is still closing its files, an open file on its
+    way through a socket, and a mapping of the device.
 
     :param file: one of nodes()
     :returns: False also if this process is not allowed to open it

@@ -34,9 +34,7 @@ from os_acc.privileged import held
 from os_acc.privileged import offers
 from os_acc.privileged import record
 from os_acc.privileged import storage
-
-# That somebody uses a function, beside the host itself.
-_USED = (availability.Kind.HAS_VFS, availability.Kind.OPEN)
+from os_acc.privileged import unused
 
 
 @context.entry
@@ -193,54 +191,11 @@ def clean(
         if stores and storage.is_empty(function):
             return False
         if not vfio.is_bound(function):
-            _check_unused(function, instance_uuid or '', shares)
+            unused.check(function, instance_uuid or '', shares)
             if stores:
                 function = _bind_to_clean(function, seconds, lock)
         cleaning.clean(function, reset_mode, seconds, lock)
         return True
-
-
-def _check_unused(
-    function: pci.Function, instance_uuid: str, shares: bool
-) -> None:
-    """Check a function that is to be cleaned and is not bound to VFIO.
-
-    This asks what take() asks, see _check_available(). Of a function that
-    stores no data it asks only who uses it, because it stays bound.
-    """
-    stores = storage_functions.is_storage(function)
-    for obstacle in availability.obstacles(
-        function,
-        offers.entry(function) if stores else None,
-        device_spec.BIND_OS_ACC,
-        allocated.Taker(functions=_idle_members(function)),
-        as_root=True,
-        held=True,
-        users=lambda: device_users.find(function, instance_uuid, shares),
-    ):
-        if stores or obstacle.kind is availability.Kind.HOST_USE:
-            raise obstacle.error()
-        if obstacle.kind in _USED:
-            raise exception.DeviceInUseByHost(
-                device=obstacle.device, by=obstacle.text
-            )
-
-
-def _idle_members(function: pci.Function) -> frozenset[str]:
-    """The members of its IOMMU group that os-acc could take as well.
-
-    They are other functions of the instance, or their drivers do not use them.
-    """
-    names = filter(
-        pci.is_address, pci.group_members(function.iommu_group or '')
-    )
-    return frozenset(
-        member.address
-        for member in map(pci.find, names)
-        if member is not None
-        and offers.has(member)
-        and host_use.by_host(member) is None
-    )
 
 
 def _bind_to_clean(

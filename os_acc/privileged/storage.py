@@ -95,9 +95,9 @@ def hand_out(function: pci.Function, instance_uuid: str) -> None:
     """
     if not storage.is_storage(function):
         return
-    check(function, instance_uuid)
     unused = _holder(function) is None
     try:
+        check(function, instance_uuid)
         if not _has_command(function):
             nvme.check(function.address, function.is_vf)
         storage_notes.write(function, instance_uuid)

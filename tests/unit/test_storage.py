@@ -197,6 +197,14 @@ def test_a_kernel_without_groups(here, drive):
     assert device.handles_free == 1
 
 
+def test_a_kernel_that_shows_only_then_that_it_has_no_groups(here, drive):
+    """The module vfio is loaded by the first plug."""
+    before = here.snapshot()
+    here.fail('*/driver_override', here.without_groups)
+    assert 'no VFIO groups' in str(refusal(devices.DISK))
+    assert here.snapshot() == before
+
+
 def test_libvirt_would_show_the_data_to_the_host(here, drive):
     err = refusal(devices.DISK, managed=True)
     assert 'bind = libvirt' in str(err)
