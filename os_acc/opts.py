@@ -123,8 +123,12 @@ OPTS = [
         'root without a shell; {address} stands for the PCI address, or the '
         'UUID of a mediated device. If it fails, the VAN stays in state '
         'error and no other instance gets the device. A function that stores '
-        'data (PCI class 01) is given out only if this is set, or if it is an '
-        'NVMe drive that os-acc itself can empty.',
+        'data (PCI class 01) is given out only if it is an NVMe drive that '
+        'os-acc itself can empty, or if this is set and its entry of '
+        'device_spec has "command_empties": true, which says that the command '
+        'empties it. The privileged daemon reads the option from its '
+        'configuration files at each use, and only root may be able to write '
+        'them.',
     ),
     cfg.FloatOpt(
         'cleaning_timeout',

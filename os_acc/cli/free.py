@@ -26,7 +26,9 @@ class DeviceFree(base.Command):
 
     A function that stays bound to VFIO between two instances
     (between_tenants = vfio) is given back to the driver of the host that it
-    had before. The command refuses a device that an instance has.
+    had before. A drive that no VAN has, and that may still hold the data of an
+    instance, is emptied first. The command refuses a device that an instance
+    has.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -56,8 +58,8 @@ class DeviceFree(base.Command):
                 subject='device free',
                 field='ADDRESS',
                 value=parsed_args.address,
-                expected='a device that is reserved, or that os-acc keeps '
-                'bound to VFIO',
+                expected='a device that is reserved, that os-acc keeps '
+                'bound to VFIO, or that may hold the data of an instance',
             )
         for each in done:
             self.app.stdout.write(f'{address}: {each}\n')

@@ -129,7 +129,7 @@ def obstacles(
     for reason in itertools.chain(
         () if held else _not_offered(function, spec, as_root),
         _unsuitable(function),
-        _cannot_be_emptied(function, bind),
+        _cannot_be_emptied(function, spec, bind),
         _reserved(function.address, holders),
         refused,
         taken_by_others(function, taker, holders) if holders else (),
@@ -153,8 +153,11 @@ def offer_obstacles(
         yield Obstacle.of(f'PCI function {function.address}', reason)
 
 
-def _cannot_be_emptied(function: pci.Function, bind: str) -> Iterator[Reason]:
-    if (reason := storage.refusal(function, bind)) is not None:
+def _cannot_be_emptied(
+    function: pci.Function, spec: device_spec.Spec | None, bind: str
+) -> Iterator[Reason]:
+    command = storage.has_command(spec)
+    if (reason := storage.refusal(function, bind, command)) is not None:
         yield reason
 
 

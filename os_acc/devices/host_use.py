@@ -32,11 +32,12 @@ _UUID = re.compile('[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}')
 
 _IFF_UP = 0x1  # include/uapi/linux/if.h
 
-# Drivers that do no DMA for the host, and so leave an IOMMU group viable. The
-# first two set driver_managed_dma (drivers/pci/pcie/portdrv.c, pci-stub.c).
-# shpchp does not: only a kernel that exempts every bridge (before 5.19) takes
-# it, which the number of a distribution's kernel does not tell.
-_HARMLESS = frozenset({'pcieport', 'pci-stub', 'shpchp'})
+# Drivers that do no DMA for the host, and so leave an IOMMU group viable: they
+# set driver_managed_dma (drivers/pci/pcie/portdrv.c, drivers/pci/pci-stub.c).
+# shpchp does not (drivers/pci/hotplug/shpchp_core.c): only a kernel that
+# exempts every bridge (before 5.19) tolerates it, and the number of a
+# distribution's kernel does not tell which kind it is.
+_HARMLESS = frozenset({'pcieport', 'pci-stub'})
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,30 +16,30 @@ from __future__ import annotations
 
 from os_acc.devices.reasons import Kind
 from os_acc.devices.reasons import Refusal
+from os_acc.devices.refusals import SET_COMMAND
 
-_COMMAND = 'set [os_acc] cleaning_command to a command that empties it'
-_CAN_NAME = '. [os_acc] cleaning_command can name a command that empties it'
+_TO_USE_IT = '. To use it, {remedy}'
 _CANNOT = '{drive} cannot be emptied: '
 
 NO_GROUP_FILE = Refusal(
     Kind.UNSUITABLE,
     'it has no file of an IOMMU group below /dev/vfio, which the built-in '
-    'NVMe cleaning needs. On a kernel without CONFIG_VFIO_GROUP {remedy}',
+    'NVMe cleaning needs. On a kernel without CONFIG_VFIO_GROUP, {remedy}',
     'The kernel was built without VFIO groups.',
-    'set [os_acc] cleaning_command',
+    SET_COMMAND,
 )
 GROUP_NOT_VIABLE = Refusal(
     Kind.UNSUITABLE,
     'another function of IOMMU group {group} is bound to a driver of the host',
     'To empty a drive, os-acc has to open its IOMMU group.',
-    'unbind that function from its driver, or ' + _COMMAND,
+    'unbind that function from its driver, or ' + SET_COMMAND,
 )
 NOT_TYPE_1 = Refusal(
     Kind.UNSUITABLE,
     'its IOMMU is not of VFIO type 1',
     'The built-in NVMe cleaning does not support other IOMMUs, such as on '
     'Power.',
-    _COMMAND,
+    SET_COMMAND,
 )
 OFFLINE = Refusal(
     Kind.UNSUITABLE,
@@ -52,51 +52,51 @@ PAGE_SIZE = Refusal(
     Kind.UNSUITABLE,
     'it cannot use pages of 4 KiB',
     'The built-in NVMe cleaning uses no others.',
-    _COMMAND,
+    SET_COMMAND,
 )
 NO_ERASE = Refusal(
     Kind.UNSUITABLE,
     _CANNOT + 'it supports neither Format NVM nor a block erase or '
-    'cryptographic erase by Sanitize' + _CAN_NAME,
+    'cryptographic erase by Sanitize' + _TO_USE_IT,
     'The drive has no command that erases.',
-    _COMMAND,
+    SET_COMMAND,
 )
 SANITIZE_ONLY = Refusal(
     Kind.UNSUITABLE,
     _CANNOT + 'it does not support Format NVM, and Sanitize would erase the '
-    'namespaces of other controllers, too' + _CAN_NAME,
+    'namespaces of other controllers, too' + _TO_USE_IT,
     'Other controllers of the NVM subsystem, such as other VFs, must keep '
     'their data.',
-    _COMMAND,
+    SET_COMMAND,
 )
 PERSISTENT_MEMORY = Refusal(
     Kind.UNSUITABLE,
     _CANNOT
     + 'Format NVM does not erase its Persistent Memory Region'
-    + _CAN_NAME,
+    + _TO_USE_IT,
     'A guest could have written to that region.',
-    _COMMAND,
+    SET_COMMAND,
 )
 ERASES_ALL = Refusal(
     Kind.UNSUITABLE,
     _CANNOT + 'a secure erase of one of its namespaces also erases those of '
-    'other controllers' + _CAN_NAME,
+    'other controllers' + _TO_USE_IT,
     'Other controllers of the NVM subsystem must keep their data.',
-    _COMMAND,
+    SET_COMMAND,
 )
 MANAGES_NAMESPACES = Refusal(
     Kind.UNSUITABLE,
     _CANNOT + 'a guest could attach the namespaces of other controllers to it '
-    '(Namespace Management is supported)' + _CAN_NAME,
+    '(Namespace Management is supported)' + _TO_USE_IT,
     'The guest could read or erase what others have stored.',
     'disable Namespace Management for the secondary controller, if the drive '
-    'can, or ' + _COMMAND,
+    'can, or ' + SET_COMMAND,
 )
 SHARED_NAMESPACE = Refusal(
     Kind.UNSUITABLE,
     _CANNOT
     + 'namespace {nsid} is also attached to controllers {others}'
-    + _CAN_NAME,
+    + _TO_USE_IT,
     'Other controllers use the same data.',
-    'detach it from the others, or ' + _COMMAND,
+    'detach it from the others, or ' + SET_COMMAND,
 )

@@ -20,6 +20,12 @@ from os_acc.devices.reasons import Kind
 from os_acc.devices.reasons import Reason
 from os_acc.devices.reasons import Refusal
 
+# The remedy if os-acc itself cannot empty a function.
+SET_COMMAND = (
+    'set [os_acc] cleaning_command to a command that empties it, and '
+    '"command_empties": true in its entry of device_spec'
+)
+
 # --- device_spec and the request
 
 NOT_NAMED = Refusal(
@@ -122,15 +128,21 @@ STORES_NO_COMMAND = Refusal(
     'it stores data (class {pci_class}), and os-acc itself can empty only '
     'NVMe drives: {remedy}',
     'It is of PCI class 01, such as a RAID controller or a VMD endpoint.',
-    'set [os_acc] cleaning_command to a command that empties it',
+    SET_COMMAND,
 )
 STORES_IN_GROUP = Refusal(
     Kind.UNSUITABLE,
     'it stores data, and the built-in cleaning of NVMe drives cannot use it, '
     'because it shares its IOMMU group with {others}: {remedy}',
     'To empty it, os-acc would have to take the whole group from the host.',
-    'set [os_acc] cleaning_command to a command that empties it, or move it '
-    'to a slot with a group of its own',
+    'move it to a slot with a group of its own, or ' + SET_COMMAND,
+)
+STORES_NO_GROUPS = Refusal(
+    Kind.UNSUITABLE,
+    'it stores data, and the built-in cleaning of NVMe drives cannot use it, '
+    'because this kernel has no VFIO groups (CONFIG_VFIO_GROUP=n): {remedy}',
+    'The built-in cleaning opens the drive by its IOMMU group.',
+    'boot a kernel with CONFIG_VFIO_GROUP, or ' + SET_COMMAND,
 )
 DENYLIST = Refusal(
     Kind.UNSUITABLE,

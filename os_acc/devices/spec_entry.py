@@ -53,6 +53,8 @@ class Spec:
     :ivar between_tenants: BETWEEN_VFIO or BETWEEN_HOST; None: not set
     :ivar companions: whether the other functions of a GPU in its IOMMU group,
         such as audio and USB, go to the guest with it
+    :ivar command_empties: whether cleaning_command empties the functions, if
+        they store data
     :ivar num_vfs: how many VFs os-acc creates on a PF; None: none
     :ivar reset: one of reset.MODES; None: as the driver's option
     :ivar mdev_types: the mdev types that may be made; empty: all
@@ -88,6 +90,7 @@ class Spec:
     vfio_driver: str | None = None
     between_tenants: str | None = None
     companions: bool = False
+    command_empties: bool = False
     num_vfs: int | None = None
     reset: str | None = None
     mdev_types: tuple[str, ...] = ()
@@ -213,6 +216,7 @@ _KEYS: dict[str, Reader] = _NOVA | {
     'vfio_driver': spec_values.kernel_driver,
     'between_tenants': spec_values.one_of(BETWEEN_VFIO, BETWEEN_HOST),
     'companions': spec_values.flag,
+    'command_empties': spec_values.flag,
     'num_vfs': spec_values.count,
     'reset': spec_values.one_of(*reset.MODES),
     'mdev_types': spec_values.texts,

@@ -187,13 +187,21 @@ def is_held(file: device_file.DeviceFile) -> bool:
     """Whether the kernel itself says that a VFIO group is open.
 
     A group can be open only once (vfio_group_fops_open() in
-    drivers/vfio/group.c). This also finds users that /proc/PID/fd does not
-    show: a process that was killed and is still closing its files, an open
-    file on its way through a socket, and a mapping of the device.
+    drivers/vfio/group.c), so a True answer is certain. The file of a device
+    itself can be opened any number of times: only the ioctl that binds it to
+    an iommufd fails the second time (vfio_device_fops_cdev_open() and
+    vfio_df_ioctl_bind_iommufd() in drivers/vfio/device_cdev.c). For it the
+    answer is always False, which says nothing.
+
+    For a group this also finds users that /proc/PID/fd does not show: a
+    process that was killed and is still closing its files, an open file on its
+    way through a socket, and a mapping of the device.
 
     :param file: one of nodes()
     :returns: False also if this process is not allowed to open it
     """
+    if os.path.dirname(file.path) == node('devices'):
+        return False
     for _ in range(_TRIES):
         try:
             os.close(os.open(file.path, os.O_RDONLY | os.O_CLOEXEC))

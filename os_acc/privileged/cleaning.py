@@ -16,8 +16,6 @@ import shlex
 import signal
 import subprocess
 
-from oslo_config import cfg
-
 from os_acc import exception
 from os_acc.devices import operation_lock
 from os_acc.devices import pci
@@ -25,6 +23,7 @@ from os_acc.devices import reset
 from os_acc.devices import vfio
 from os_acc.devices import waiting
 from os_acc.privileged import arguments
+from os_acc.privileged import offers
 from os_acc.privileged import storage
 
 _TAIL = 300  # characters of a command's output that an error quotes
@@ -61,16 +60,20 @@ def clean(
 def run_command(address: str) -> None:
     """Run ``[os_acc] cleaning_command`` for a device.
 
+    The option comes from files that only root can write: see offers.
+
     :param address: PCI address or mdev UUID; replaces ``{address}``
+    :raises InvalidRequest: if another user could have written such a file
     :raises CleaningFailed: if the command failed or did not end in time
     """
-    template = cfg.CONF.os_acc.cleaning_command
+    conf = offers.configuration()
+    template = conf.os_acc.cleaning_command
     if not template:
         return
     command = [
         word.replace('{address}', address) for word in shlex.split(template)
     ]
-    limit = cfg.CONF.os_acc.cleaning_timeout
+    limit = conf.os_acc.cleaning_timeout
 
     def failed(reason: str) -> exception.CleaningFailed:
         return exception.CleaningFailed(

@@ -24,11 +24,12 @@ from os_acc.devices import vfio_users
 from os_acc.devices import waiting
 from os_acc.privileged import arguments
 from os_acc.privileged import context
+from os_acc.privileged import storage
 
 
 @context.entry
 def of_function(address: str, instance_uuid: str, shares: bool) -> list[str]:
-    """Find who has a PCI function open.
+    """Find who has a PCI function open, or has left data in it.
 
     :param instance_uuid: the instance that is allowed to have it
     :param shares: whether the instance has other functions of its IOMMU
@@ -39,13 +40,15 @@ def of_function(address: str, instance_uuid: str, shares: bool) -> list[str]:
     """
     function = pci.get(address)
     arguments.uuid(instance_uuid)
-    return find(function, instance_uuid, shares)
+    users = find(function, instance_uuid, shares)
+    left = storage.data_of_others(function, instance_uuid)
+    return users if left is None else [*users, left]
 
 
 def find(
     function: pci.Function, instance_uuid: str, shares: bool
 ) -> list[str]:
-    """Do what of_function() does, for other privileged calls."""
+    """Find who has a PCI function open. See of_function()."""
     names: list[str] = []
     files = open_files.nvidia_files(function.address)
     # Check this even if no driver is bound: the kernel removes the link to the

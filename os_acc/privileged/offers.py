@@ -39,12 +39,18 @@ def specs() -> device_spec.Specs:
     :raises InvalidRequest: if an entry is malformed, or another user than
         root could have written a file
     """
+    return device_spec.load(configuration())
+
+
+def configuration() -> cfg.ConfigOpts:
+    """The options that the privileged half goes by. No caller can set them.
+
+    :raises InvalidRequest: as reread()
+    """
     conf = cfg.CONF
     # privsep-helper defines this option. Without it, this is a service that
     # runs as root and calls the privileged half in its own process.
-    if 'privsep_context' in conf:
-        conf = reread(conf)
-    return device_spec.load(conf)
+    return reread(conf) if 'privsep_context' in conf else conf
 
 
 def reread(conf: cfg.ConfigOpts) -> cfg.ConfigOpts:

@@ -36,6 +36,7 @@ from os_acc.privileged import held
 from os_acc.privileged import offers
 from os_acc.privileged import record
 from os_acc.privileged import storage
+from os_acc.privileged import unused
 
 # Seconds to wait for an earlier operation on a function.
 _HOLD = 5.0
@@ -56,9 +57,11 @@ def take(
     :param instance_uuid: the instance that gets it
     :param seconds: for the whole operation
     :returns: the driver's name as the kernel spells it
-    :raises DeviceInUseByHost, DeviceBusy: if it is used
+    :raises DeviceInUseByHost, DeviceBusy: if it is used, or may hold the data
+        of another instance
     :raises DeviceError: if no guest can use it, the kernel refuses, or it
-        stores data and cannot be emptied. It is then bound as before
+        stores data and cannot be emptied. It is then bound as before, unless
+        it may hold the data of an instance
     :raises Timeout: if it is not bound in time
     """
     function = arguments.function(address)
@@ -82,12 +85,15 @@ def take(
             _check_available(address, allowed, instance_uuid)
             name = modules.load_driver(driver, deadline.left())
             before = pci.get(address)
+            storage.check(before, instance_uuid)
             bindings.remember(before, name)
             vfio.bind(address, name, deadline.left())
             try:
-                storage.hand_out(before)
+                storage.hand_out(before, instance_uuid)
             except BaseException:
-                if not vfio.is_bound(before):
+                # No driver of the host may see what an instance has left: it
+                # stays on VFIO until clean() has emptied it.
+                if not vfio.is_bound(before) and storage.is_empty(before):
                     bindings.restore(address, before.ids, deadline.left(0.9))
                 raise
             return name
@@ -145,12 +151,17 @@ def clean(
     seconds: float,
     only_if_used: bool = False,
     shares: bool = False,
-) -> None:
+    instance_uuid: str | None = None,
+) -> bool:
     """Clean a function, once its guest has closed it.
 
     It stays bound, except that a function that stores data is bound to VFIO
     first, so that no driver of the host sees the data. A function that was
     emptied, and that no guest has had since, is not emptied again.
+
+    A function that is not bound to VFIO, as after a reboot, may be in use by
+    now. It is cleaned only if take() could take it, or, if it stores no data,
+    if nobody uses it.
 
     :param ids: vendor:product of the function when it was taken
     :param reset_mode: one of reset.MODES
@@ -159,12 +170,18 @@ def clean(
     :param only_if_used: do nothing unless it stores data, and a guest has had
         it since it was last emptied
     :param shares: whether the guest keeps other functions of its IOMMU group
-    :raises DeviceBusy: if a guest still has it open
+    :param instance_uuid: the instance that had it; its domain may still name
+        it, if libvirt has given it back to the host
+    :returns: False if there was nothing to clean
+    :raises DeviceBusy: if a guest still has it open, or somebody uses a
+        function that stores data
     :raises DeviceInUseByHost: if the host uses it by now: a reset would harm
         the host
     :raises CleaningFailed: if it could not be cleaned
     """
     function = arguments.function(address)
+    if instance_uuid is not None:
+        arguments.uuid(instance_uuid)
     seconds = arguments.seconds(seconds)
     # The lock is held from the first check to the end of the cleaning, even
     # if the caller dies meanwhile.
@@ -172,20 +189,18 @@ def clean(
         function = bindings.same(address, ids)
         stores = storage_functions.is_storage(function)
         if only_if_used and not (stores and storage.was_handed_out(function)):
-            return
+            return False
         device_users.wait_until_closed(
             function.path, f'PCI function {address}', release_seconds, shares
         )
         if stores and storage.is_empty(function):
-            return
+            return False
         if not vfio.is_bound(function):
-            for obstacle in availability.host_obstacles(
-                function, as_root=True
-            ):
-                raise obstacle.error()
+            unused.check(function, instance_uuid or '', shares)
             if stores:
                 function = _bind_to_clean(function, seconds, lock)
         cleaning.clean(function, reset_mode, seconds, lock)
+        return True
 
 
 def _bind_to_clean(

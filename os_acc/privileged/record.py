@@ -87,10 +87,12 @@ class Storage(Record):
     :ivar ids: vendor:product
     :ivar empty: True: it was emptied, and no guest has had it since; False: a
         guest has had it since
+    :ivar instance: the instance that has had it since; None if it is empty
     """
 
     ids: str
     empty: bool
+    instance: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,21 +8,26 @@
 
 """Functions that store data: emptied before anybody else sees the data.
 
-A record says whether a function was emptied since a guest had it. Without a
-record this is unknown: the host was rebooted, or the record was lost. Callers
-hold the operation lock of the function.
+A note that survives a reboot says that a guest may have written to a function:
+see storage_notes. It is there from before a guest gets the function until the
+function was emptied. The record of this boot says the same, and also whether a
+function is known to be empty. If one of the two says that the function is not
+empty, it is not.
+
+Callers hold the operation lock of the function.
 """
 
 from __future__ import annotations
 
 import logging
 
-from oslo_config import cfg
-
 from os_acc import exception
+from os_acc.devices import device_spec
 from os_acc.devices import pci
 from os_acc.devices import storage
+from os_acc.privileged import offers
 from os_acc.privileged import record
+from os_acc.privileged import storage_notes
 from os_acc.privileged.nvme import cleaning as nvme
 from os_acc.privileged.nvme import function as nvme_function
 
@@ -33,33 +38,86 @@ LOG = logging.getLogger(__name__)
 _progress: dict[str, tuple[float | None, str]] = {}
 
 
-def hand_out(function: pci.Function) -> None:
-    """Check that a function can be emptied, before a guest gets it.
+def data_of_others(function: pci.Function, instance_uuid: str) -> str | None:
+    """Say that a function may hold the data of another instance.
 
-    Does nothing for a function that stores no data.
+    :param instance_uuid: the instance that is to get it
+    :returns: a clause with the remedy; None if it holds no such data
+    """
+    if not storage.is_storage(function):
+        return None
+    holder = _holder(function)
+    if holder in (None, instance_uuid):
+        return None
+    who = f'instance {holder}'
+    if holder == storage_notes.UNKNOWN:
+        who = 'an instance that is not known any more'
+    return (
+        f'it may still hold the data of {who}, because it was not emptied '
+        'since. If os-acc van list shows a VAN that has it, release that VAN: '
+        'os-acc recover or os-acc unplug. If none has it, empty it: os-acc '
+        f'device free {function.address}'
+    )
 
-    :param function: it is bound to VFIO
-    :raises DeviceError, Timeout: if it cannot be emptied, or does not work
+
+def check(function: pci.Function, instance_uuid: str) -> None:
+    """Check that an instance can get a function, before it is touched.
+
+    :raises DeviceBusy: if it may hold the data of another instance
+    :raises DeviceError: if it stores data, and there is no way to empty it
     """
     if not storage.is_storage(function):
         return
-    if not storage.has_command():
-        try:
+    refusal = storage.refusal(
+        function, device_spec.BIND_OS_ACC, _has_command(function)
+    )
+    if refusal is not None:
+        raise exception.DeviceError(
+            device=f'PCI function {function.address}', reason=refusal
+        )
+    if (reason := data_of_others(function, instance_uuid)) is not None:
+        raise exception.DeviceBusy(
+            device=f'PCI function {function.address}', reason=reason
+        )
+
+
+def hand_out(function: pci.Function, instance_uuid: str) -> None:
+    """Check that a function can be emptied, before a guest gets it.
+
+    Then note that the guest may have written to it. Does nothing for a
+    function that stores no data.
+
+    :param function: it is bound to VFIO
+    :param instance_uuid: the instance that gets it
+    :raises DeviceBusy: if it may hold the data of another instance
+    :raises DeviceError, Timeout: if it cannot be emptied, or does not work
+    :raises PrivilegeError: if the note cannot be written
+    """
+    if not storage.is_storage(function):
+        return
+    unused = _holder(function) is None
+    try:
+        check(function, instance_uuid)
+        if not _has_command(function):
             nvme.check(function.address, function.is_vf)
-        except BaseException:
-            # No guest has had it by os-acc, so there is nothing to empty.
-            if _known(function) is None:
-                mark_empty(function)
-            raise
+        storage_notes.write(function, instance_uuid)
+    except BaseException:
+        # Neither in this boot nor before has a guest had it by os-acc since
+        # it was emptied, so it can be bound to its driver again.
+        if unused:
+            mark_empty(function)
+        raise
     record.storage.write(
-        function.address, record.Storage(function.ids, empty=False)
+        function.address,
+        record.Storage(function.ids, empty=False, instance=instance_uuid),
     )
 
 
 def empty(function: pci.Function) -> None:
     """Erase what a guest has written to a function.
 
-    If there is no built-in way, cleaning_command has to do it.
+    If there is no built-in way, cleaning_command has to do it, if device_spec
+    says that it does.
 
     :param function: it is bound to VFIO, and nobody has it open
     :raises CleaningFailed: if the function is not empty afterwards, or there
@@ -81,7 +139,7 @@ def empty(function: pci.Function) -> None:
             emptied = nvme.empty(
                 address,
                 function.is_vf,
-                cfg.CONF.os_acc.storage_cleaning_timeout,
+                offers.configuration().os_acc.storage_cleaning_timeout,
                 tell,
             )
         except nvme_function.Unsupported as err:
@@ -95,10 +153,11 @@ def empty(function: pci.Function) -> None:
             return
         finally:
             _progress.pop(address, None)
-    if not storage.has_command():
+    if not _has_command(function):
         raise exception.CleaningFailed(
             device=device,
-            reason=f'{reason}; [os_acc] cleaning_command is not set',
+            reason=f'{reason}. No command empties it either: see '
+            'cleaning_command and command_empties',
         )
     LOG.warning('%s is left to cleaning_command alone: %s', device, reason)
 
@@ -109,25 +168,30 @@ def progress(address: str) -> tuple[float | None, str] | None:
 
 
 def mark_empty(function: pci.Function) -> None:
-    """Record that a function holds nothing of a guest."""
+    """Record that a function holds nothing of a guest.
+
+    :raises PrivilegeError: if its note cannot be deleted, or the record
+        cannot be written
+    """
     if storage.is_storage(function):
+        # Until both are done, the function counts as not empty.
+        storage_notes.delete(function)
         record.storage.write(
             function.address, record.Storage(function.ids, empty=True)
         )
 
 
 def is_empty(function: pci.Function) -> bool:
-    """Whether a function stores nothing of a guest, by the record."""
+    """Whether a function is known to store nothing of a guest."""
     if not storage.is_storage(function):
         return True
     known = _known(function)
-    return known is not None and known.empty
+    return known is not None and known.empty and not was_handed_out(function)
 
 
 def was_handed_out(function: pci.Function) -> bool:
-    """Whether a guest has had it since it was last emptied in this boot."""
-    known = _known(function)
-    return known is not None and not known.empty
+    """Whether a guest may have written to it since it was last emptied."""
+    return _holder(function) is not None
 
 
 def check_empty(function: pci.Function) -> None:
@@ -141,6 +205,26 @@ def check_empty(function: pci.Function) -> None:
             reason='it may hold the data of a guest, so it is not bound to a '
             'driver of the host before it was emptied',
         )
+
+
+def _has_command(function: pci.Function) -> bool:
+    """Whether a command empties a function. No caller can decide this."""
+    return storage.has_command(offers.entry(function), offers.configuration())
+
+
+def _holder(function: pci.Function) -> str | None:
+    """The instance whose data a function may hold.
+
+    :returns: its UUID; storage_notes.UNKNOWN if it is unknown which one; None
+        if no guest has had it since it was last emptied
+    """
+    noted = storage_notes.holder(function)
+    if noted is not None:
+        return noted
+    known = _known(function)
+    if known is None or known.empty:
+        return None
+    return known.instance or storage_notes.UNKNOWN
 
 
 def _known(function: pci.Function) -> record.Storage | None:

@@ -21,15 +21,19 @@ from os_acc.privileged import storage
 
 
 @context.entry
-def hand_out(address: str, seconds: float) -> None:
+def hand_out(address: str, instance_uuid: str, seconds: float) -> None:
     """Check that a function that the operator has bound can be emptied.
 
-    take() does so for the functions that os-acc binds.
+    Then note that the instance may have written to it. take() does so for the
+    functions that os-acc binds.
 
+    :param instance_uuid: the instance that gets it
+    :raises DeviceBusy: if it may hold the data of another instance
     :raises DeviceError: if it stores data and cannot be emptied, or is not
         bound to VFIO
     """
     function = arguments.function(address)
+    arguments.uuid(instance_uuid)
     seconds = arguments.seconds(seconds)
 
     def act() -> None:
@@ -41,7 +45,7 @@ def hand_out(address: str, seconds: float) -> None:
                     reason=f'it is bound to {now.driver or "no driver"}, not '
                     'to VFIO',
                 )
-            storage.hand_out(now)
+            storage.hand_out(now, instance_uuid)
 
     waiting.at_most(act, seconds, f'PCI function {address} to be checked')
 

@@ -33,8 +33,15 @@ sudoers = test_unprivileged.sudoers
 
 PF = pathlib.Path('/sys/bus/pci/devices') / lab_devices.NVME_PF
 SPECS = (
-    {'address': lab_devices.NVME_PF, 'num_vfs': lab_devices.NVME_PF_VFS},
-    {'address': {'domain': '0000', 'bus': '0[1-6]'}},
+    {
+        'address': lab_devices.NVME_PF,
+        'num_vfs': lab_devices.NVME_PF_VFS,
+        'command_empties': True,
+    },
+    {
+        'address': {'domain': '0000', 'bus': '0[1-6]'},
+        'command_empties': True,
+    },
     {'address': lab_devices.PLAIN},
     {'address': use.MTTY},
 )

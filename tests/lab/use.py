@@ -48,8 +48,12 @@ sys.path.append(str(pathlib.Path(__file__).parents[1] / 'functional'))
 
 # The devices that the tests may touch. Only the PF gets VFs.
 SPECS = (
-    {'address': lab_devices.NVME_PF, 'num_vfs': lab_devices.NVME_PF_VFS},
-    {'address': '*'},
+    {
+        'address': lab_devices.NVME_PF,
+        'num_vfs': lab_devices.NVME_PF_VFS,
+        'command_empties': True,
+    },
+    {'address': '*', 'command_empties': True},
 )
 VFS = tuple(f'0000:01:00.{n}' for n in range(1, 5))
 MTTY = 'mtty'

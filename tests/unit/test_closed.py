@@ -177,7 +177,7 @@ CALLS = [
     lambda: privileged_pci.create_vfs(devices.PF, 2, 1.0),
     lambda: privileged_mdev.create(UUID, 'mtty', 'mtty-1', 1.0),
     lambda: privileged_mdev.announce(UUID, 'mtty', 'mtty-1', 1.0),
-    lambda: storage_calls.hand_out(devices.DISK, 1.0),
+    lambda: storage_calls.hand_out(devices.DISK, UUID, 1.0),
     lambda: privileged_mdev.set_vgpu_type(VF, 558, 1.0),
     lambda: privileged_programming.check(devices.GPU, '', '/x'),
     lambda: privileged_programming.clear(devices.GPU, '', 1.0),

@@ -359,6 +359,7 @@ def test_values_that_change_nothing_apply_everywhere(clean):
         ({}, 'physical_network', None),
         ({'physical_network': ' net1 '}, 'physical_network', 'net1'),
         ({'one_time_use': True}, 'one_time_use', True),
+        ({'command_empties': 'yes'}, 'command_empties', True),
         ({}, 'vfio_driver', None),
         ({'vfio_driver': 'mlx5_vfio_pci'}, 'vfio_driver', 'mlx5_vfio_pci'),
         ({}, 'between_tenants', None),

@@ -12,13 +12,18 @@ from __future__ import annotations
 
 import os
 
+import devices
 from oslo_config import cfg
 import pytest
 
+import os_acc
 from os_acc import exception
 from os_acc import opts
 from os_acc.devices import device_spec
+from os_acc.devices import pci
+from os_acc.privileged import cleaning
 from os_acc.privileged import offers
+from os_acc.privileged import storage
 
 
 @pytest.fixture
@@ -148,3 +153,60 @@ def test_a_service_that_runs_as_root_itself(kernel):
     cfg.CONF.set_override('device_spec', ['{"address": "m"}'], 'os_acc')
     assert [spec.address.name for spec in offers.specs().entries] == ['m']
     assert offers.count() == 1
+
+
+class TestCleaningCommand:
+    """The daemon takes it from files of root, as it takes device_spec."""
+
+    @pytest.fixture
+    def said(self, tmp_path):
+        return tmp_path / 'said'
+
+    @pytest.fixture
+    def here(self, kernel, files, said):
+        """The daemon's own process: privsep-helper defines that option."""
+        devices.furnish(kernel)
+        conf = os_acc.CONF
+        option = cfg.StrOpt('privsep_context')
+        conf([f'--config-file={files}/os-acc.conf'], project='privsep')
+        conf.register_opt(option)
+        lines = (
+            f'device_spec_dir = {files}/specs',
+            f"cleaning_command = sh -c 'echo $0 >> {said}' {{address}}",
+        )
+        put(files / 'os-acc.conf', '\n'.join(lines), '*')
+        yield kernel
+        conf.clear()
+        conf.unregister_opt(option)
+
+    def test_from_the_file(self, here, said):
+        cleaning.run_command('x')
+        assert said.read_text() == 'x\n'
+
+    def test_the_environment_and_overrides_do_not_count(
+        self, here, said, monkeypatch, tmp_path
+    ):
+        bad = f'touch {tmp_path}/bad'
+        monkeypatch.setenv('OS_OS_ACC__CLEANING_COMMAND', bad)
+        os_acc.CONF.set_override('cleaning_command', bad, 'os_acc')
+        cleaning.run_command('x')
+        assert said.read_text() == 'x\n'
+        assert not (tmp_path / 'bad').exists()
+
+    def test_a_file_that_others_can_write(self, here, files, said):
+        (files / 'os-acc.conf').chmod(0o666)
+        with pytest.raises(exception.InvalidRequest, match='mode is'):
+            cleaning.run_command('x')
+        assert not said.exists()
+
+    def test_what_it_empties_is_in_the_file_too(self, here, files):
+        raid = '0000:07:00.0'
+        here.add_function(raid, '1000:0016', 0x010400, 'megaraid_sas')
+        devices.spec({'address': '*', 'command_empties': True})
+        instance = devices.instance().uuid
+        with pytest.raises(exception.DeviceError, match='class 0104'):
+            storage.check(pci.get(raid), instance)
+        text = (files / 'os-acc.conf').read_text()
+        text = text.replace('"*"', '"*", "command_empties": true')
+        (files / 'os-acc.conf').write_text(text)
+        storage.check(pci.get(raid), instance)

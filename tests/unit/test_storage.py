@@ -23,6 +23,7 @@ from os_acc.privileged import pci as privileged
 RAID = '0000:07:00.0'
 VFIO = 'vfio-pci'
 HOST = {'address': '*'}
+BY_COMMAND = {'address': '*', 'command_empties': True}
 
 
 @pytest.fixture
@@ -112,6 +113,7 @@ def test_one_that_the_operator_has_bound_is_checked_too(here, drive):
 
 def test_with_a_command_it_is_given_out_all_the_same(here, drive, tmp_path):
     drive.oacs = 0
+    devices.spec(BY_COMMAND)
     said = tmp_path / 'said'
     conf = os_acc.CONF
     conf.set_override(
@@ -140,14 +142,66 @@ def test_other_storage_needs_a_command(here):
     (device,) = [d for d in os_acc.get_devices() if d.address == RAID]
     assert device.handles_free == 0
     os_acc.CONF.set_override('cleaning_command', 'true', 'os_acc')
+    devices.spec(BY_COMMAND)
+    (device,) = [d for d in os_acc.get_devices() if d.address == RAID]
+    assert device.handles_free == 1
     os_acc.unplug(plug(RAID))
     assert here.snapshot() == before
+
+
+def test_a_command_for_other_devices_does_not_count(here, drive):
+    """It may be meant for GPUs: that it succeeds says nothing of drives."""
+    os_acc.CONF.set_override('cleaning_command', 'true', 'os_acc')
+    devices.spec({'address': devices.GPU, 'command_empties': True}, HOST)
+    drive.oacs = 0
+    before = here.snapshot()
+    assert '"command_empties": true' in str(refusal(RAID))
+    assert '"command_empties": true' in str(refusal(devices.DISK))
+    (device,) = [d for d in os_acc.get_devices() if d.address == RAID]
+    assert device.handles_free == 0
+    with pytest.raises(exception.DeviceError, match='class 0104'):
+        privileged.take(RAID, VFIO, [], devices.instance().uuid, 2.0)
+    assert here.snapshot() == before
+
+
+def test_an_entry_that_no_longer_says_so(here):
+    os_acc.CONF.set_override('cleaning_command', 'true', 'os_acc')
+    devices.spec(BY_COMMAND)
+    instance = plug(RAID)
+    devices.spec(HOST)
+    with pytest.raises(exception.UnplugException, match='command_empties'):
+        os_acc.unplug(instance)
+    assert here.driver_of(RAID) == VFIO
+    devices.spec(BY_COMMAND)
+    os_acc.unplug(instance)
 
 
 def test_root_refuses_other_storage_by_itself(here):
     before = here.snapshot()
     with pytest.raises(exception.DeviceError, match='class 0104'):
         privileged.take(RAID, VFIO, [], devices.instance().uuid, 2.0)
+    assert here.snapshot() == before
+
+
+def test_a_kernel_without_groups(here, drive):
+    """The built-in cleaning needs them: it is told before it is touched."""
+    here.without_groups()
+    before = len(here.writes)
+    assert 'no VFIO groups' in str(refusal(devices.DISK))
+    assert here.writes[before:] == []
+    (device,) = [d for d in os_acc.get_devices() if d.address == devices.DISK]
+    assert device.handles_free == 0
+    os_acc.CONF.set_override('cleaning_command', 'true', 'os_acc')
+    devices.spec(BY_COMMAND)
+    (device,) = [d for d in os_acc.get_devices() if d.address == devices.DISK]
+    assert device.handles_free == 1
+
+
+def test_a_kernel_that_shows_only_then_that_it_has_no_groups(here, drive):
+    """The module vfio is loaded by the first plug."""
+    before = here.snapshot()
+    here.fail('*/driver_override', here.without_groups)
+    assert 'no VFIO groups' in str(refusal(devices.DISK))
     assert here.snapshot() == before
 
 
@@ -161,6 +215,7 @@ def test_a_group_that_is_shared(here):
     here.add_function('0000:08:00.1', '8086:10d3', 0x020000, group=70)
     err = refusal('0000:08:00.0')
     assert 'shares its IOMMU group with 0000:08:00.1' in str(err)
+    devices.spec(BY_COMMAND)
     os_acc.CONF.set_override('cleaning_command', 'true', 'os_acc')
     os_acc.unplug(plug('0000:08:00.0'))
     assert here.drives.at('0000:08:00.0').opened == 0

@@ -10,11 +10,15 @@
 
 from __future__ import annotations
 
+import errno
+import os
+
 import devices
 import pytest
 
 import os_acc
 from os_acc import exception
+from os_acc.devices import device_file
 from os_acc.devices import vfio
 from os_acc.devices import vfio_rules
 from os_acc.drivers.pci import report_vfio
@@ -253,7 +257,14 @@ def test_bridges(here, pci_class, files):
 
 
 @pytest.mark.parametrize(
-    'driver, viable', [('lpc_ich', False), ('pcieport', True), (None, True)]
+    'driver, viable',
+    [
+        ('lpc_ich', False),
+        ('shpchp', False),
+        ('pcieport', True),
+        ('pci-stub', True),
+        (None, True),
+    ],
 )
 def test_a_bridge_in_the_group(here, driver, viable):
     here.add_function('0000:0c:00.0', '10de:1eb8', 0x030200, group=60)
@@ -264,7 +275,7 @@ def test_a_bridge_in_the_group(here, driver, viable):
     err = refused(here, '0000:0c:00.0')
     assert isinstance(err, exception.DeviceInUseByHost)
     assert (
-        'its IOMMU group 60 also contains 0000:0c:1f.0: driver lpc_ich is '
+        f'its IOMMU group 60 also contains 0000:0c:1f.0: driver {driver} is '
         'bound to it'
     ) in str(err)
 
@@ -361,3 +372,20 @@ def test_the_doctor_on_groups(groupless):
     (found,) = report_vfio.findings()
     assert found.verdict == 'ok'
     assert 'no VFIO groups' in found.text
+
+
+@pytest.mark.parametrize(
+    ('name', 'held'),
+    [('12', True), ('noiommu-0', True), ('devices/vfio3', False)],
+)
+def test_only_a_group_can_be_open_once(here, monkeypatch, name, held):
+    """That the file of a device cannot be opened says nothing of a guest."""
+
+    def busy(*args: object) -> int:
+        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+
+    file = device_file.DeviceFile(
+        vfio.node(name), device_file.Number('c', 244, 1)
+    )
+    monkeypatch.setattr(os, 'open', busy)
+    assert vfio.is_held(file) is held

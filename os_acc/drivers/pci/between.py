@@ -20,6 +20,7 @@ from os_acc import objects
 from os_acc.devices import companions
 from os_acc.devices import device_spec
 from os_acc.devices import pci
+from os_acc.devices import storage
 from os_acc.devices import vfio
 from os_acc.drivers import allocation
 from os_acc.drivers.pci import release
@@ -70,7 +71,10 @@ def reserve_later(
 def free(
     by: driver.DriverBase, specs: device_spec.Specs, address: str
 ) -> list[str]:
-    """Free a function that no VAN has: see DriverBase.free_device()."""
+    """Free a function that no VAN has: see DriverBase.free_device().
+
+    One that may hold the data of an instance is emptied first.
+    """
     function = pci.find(address) if pci.is_address(address) else None
     if function is None:
         return []
@@ -88,14 +92,21 @@ def free(
         spec = specs.held(function)
         along = companions.of(function, spec, device_spec.BIND_OS_ACC)
         for each in (function, *along):
-            if (
-                vfio.is_bound(each)
-                and holders.of_function(each.address) is None
-                and privileged.give_back(
-                    each.address, each.ids, CONF.os_acc.device_timeout
-                )
+            if holders.of_function(each.address) is not None:
+                continue
+            name = 'it' if each is function else each.address
+            if storage.is_storage(each) and privileged.clean(
+                each.address,
+                each.ids,
+                specs.held(each).reset or by.config.reset,
+                0,
+                CONF.os_acc.device_timeout,
+                only_if_used=True,
+            ):
+                done.append(f'{name} was emptied')
+            if vfio.is_bound(pci.get(each.address)) and privileged.give_back(
+                each.address, each.ids, CONF.os_acc.device_timeout
             ):
                 now = pci.driver_of(each.address) or 'no driver'
-                name = 'it' if each is function else each.address
                 done.append(f'{name} is bound to {now} again')
     return done

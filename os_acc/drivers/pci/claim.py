@@ -156,7 +156,9 @@ class Claims:
         elif bind == device_spec.BIND_NONE and storage.is_storage(function):
             from os_acc.privileged import storage_calls
 
-            storage_calls.hand_out(address, CONF.os_acc.device_timeout)
+            storage_calls.hand_out(
+                address, van.instance_uuid, CONF.os_acc.device_timeout
+            )
         if wanted:
             taking.take(self._by, van, wanted)
         port.set_up(van)

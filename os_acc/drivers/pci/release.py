@@ -267,6 +267,7 @@ def clean(
                 conf.device_timeout,
                 only_if_used,
                 shares,
+                van.instance_uuid,
             )
     except exception.DeviceInUseByHost as err:
         # libvirt or a reboot has given it back already. A network function

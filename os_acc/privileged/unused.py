@@ -1,0 +1,77 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""May a function be cleaned that is not bound to VFIO?
+
+After a reboot, or once libvirt has given it back, a driver of the host has it
+again, and somebody may use it.
+"""
+
+from __future__ import annotations
+
+from os_acc import exception
+from os_acc.devices import allocated
+from os_acc.devices import availability
+from os_acc.devices import device_spec
+from os_acc.devices import host_use
+from os_acc.devices import pci
+from os_acc.devices import storage
+from os_acc.privileged import device_users
+from os_acc.privileged import offers
+
+# That somebody uses a function, beside the host itself.
+_USED = (availability.Kind.HAS_VFS, availability.Kind.OPEN)
+
+
+def check(function: pci.Function, instance_uuid: str, shares: bool) -> None:
+    """Check under the lock that a function can be cleaned.
+
+    A function that stores data is to be bound to VFIO first, so this asks what
+    is asked before one is taken. Of another function, which stays bound, it
+    asks only who uses it.
+
+    :param instance_uuid: the instance that had it: its domain may still name
+        the function. Empty: none
+    :param shares: whether its guest keeps other functions of the IOMMU group
+    :raises DeviceBusy, DeviceInUseByHost: if it is used
+    :raises DeviceError: if it stores data and cannot be bound to VFIO
+    """
+    stores = storage.is_storage(function)
+    for obstacle in availability.obstacles(
+        function,
+        offers.entry(function) if stores else None,
+        device_spec.BIND_OS_ACC,
+        allocated.Taker(functions=_idle_members(function)),
+        as_root=True,
+        held=True,
+        users=lambda: device_users.find(function, instance_uuid, shares),
+    ):
+        if stores or obstacle.kind is availability.Kind.HOST_USE:
+            raise obstacle.error()
+        if obstacle.kind in _USED:
+            raise exception.DeviceInUseByHost(
+                device=obstacle.device, by=obstacle.text
+            )
+
+
+def _idle_members(function: pci.Function) -> frozenset[str]:
+    """The members of its IOMMU group that os-acc could take as well.
+
+    The instance may have had them, too. Their drivers have them, but the host
+    does not use them.
+    """
+    names = filter(
+        pci.is_address, pci.group_members(function.iommu_group or '')
+    )
+    return frozenset(
+        member.address
+        for member in map(pci.find, names)
+        if member is not None
+        and offers.has(member)
+        and host_use.by_host(member) is None
+    )
