@@ -25,6 +25,7 @@ from os_acc.privileged import network
 from os_acc.privileged import pci
 from os_acc.privileged import programming
 from os_acc.privileged import storage_calls
+from os_acc.privileged import vfs
 
 INSTANCE = '3b0a6bb0-1111-4222-8333-444455556666'
 NEW_MDEV = '3b0a6bb0-1111-4222-8333-444455557777'
@@ -147,21 +148,21 @@ MISUSES: dict[str, tuple[Callable[[Place], Any], Any]] = {
         Missing,
     ),
     'make another number of VFs': (
-        lambda p: pci.create_vfs(p.pf, 3, 5.0),
+        lambda p: vfs.create_vfs(p.pf, 3, 5.0),
         Invalid,
     ),
     'make more VFs than the PF can have': (
-        lambda p: pci.create_vfs(p.pf, 65535, 5.0),
+        lambda p: vfs.create_vfs(p.pf, 65535, 5.0),
         Invalid,
     ),
-    'make no VFs': (lambda p: pci.create_vfs(p.pf, 0, 5.0), Invalid),
+    'make no VFs': (lambda p: vfs.create_vfs(p.pf, 0, 5.0), Invalid),
     "replace an administrator's VFs": (
-        lambda p: pci.create_vfs(p.pf, 4, 5.0),
+        lambda p: vfs.create_vfs(p.pf, 4, 5.0),
         Busy,
     ),
-    'make VFs on a disk': (lambda p: pci.create_vfs(p.disk, 1, 5.0), Invalid),
+    'make VFs on a disk': (lambda p: vfs.create_vfs(p.disk, 1, 5.0), Invalid),
     "remove an administrator's VFs": (
-        lambda p: pci.remove_vfs(p.pf, 5.0),
+        lambda p: vfs.remove_vfs(p.pf, 5.0),
         ['os-acc has no record that it made them'],
     ),
     'reset a mounted disk': (
@@ -200,7 +201,7 @@ MISUSES: dict[str, tuple[Callable[[Place], Any], Any]] = {
         Invalid,
     ),
     'ask for the VFs of what device_spec does not name': (
-        lambda p: pci.made_vfs(p.unnamed, 5.0),
+        lambda p: vfs.made_vfs(p.unnamed, 5.0),
         Missing,
     ),
     "remove an administrator's mediated device": (

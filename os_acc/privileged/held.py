@@ -41,7 +41,8 @@ FOLDER = '/var/lib/os-acc-root'
 #: Kinds of notes: a whole function, the VFs of a PF, a VF as a vGPU, an mdev.
 PCI, VFS, VGPU, MDEV = 'pci', 'vfs', 'vgpu', 'mdev'
 
-_files = root_files.RootFiles(
+#: The files of the notes.
+files = root_files.RootFiles(
     lambda: FOLDER, lambda: root_folder.open_at(FOLDER), durable=True
 )
 
@@ -62,7 +63,7 @@ def note(kind: str, name: str, what: str, **values: Any) -> None:
     before = known if known is not None and known['what'] == what else {}
     wanted = {**before, **values, 'what': what}
     if wanted != known:
-        _files.write(f'{kind}-{name}', json.dumps(wanted))
+        files.write(f'{kind}-{name}', json.dumps(wanted))
 
 
 def values(kind: str, name: str, what: str) -> dict[str, Any] | None:
@@ -144,7 +145,7 @@ def of_device(device: str) -> list[tuple[str, str]]:
     :returns: kind and name of each
     """
     found = []
-    for each in _files.names():
+    for each in files.names():
         kind, _, name = each.partition('-')
         known = _read(kind, name)
         if name == device or (known and known.get('device') == device):
@@ -176,13 +177,13 @@ def forget(kind: str, name: str, what: str | None = None) -> None:
     """
     known = _read(kind, name)
     if known is not None and what in (None, known['what']):
-        _files.delete(f'{kind}-{name}')
+        files.delete(f'{kind}-{name}')
 
 
 def _read(kind: str, name: str) -> dict[str, Any] | None:
     """Read a note. What cannot be read or trusted does not count."""
     try:
-        text = _files.read(f'{kind}-{name}')
+        text = files.read(f'{kind}-{name}')
         found = None if text is None else json.loads(text)
     except (exception.PrivilegeError, ValueError) as err:
         LOG.warning(

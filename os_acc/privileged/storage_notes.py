@@ -18,12 +18,9 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 
 from os_acc import exception
-from os_acc.devices import atomic_file
 from os_acc.devices import pci
-from os_acc.devices import trust
 from os_acc.privileged import held
 
 LOG = logging.getLogger(__name__)
@@ -34,29 +31,28 @@ UNKNOWN = 'unknown'
 _INSTANCE = 'instance'
 
 
-def path(function: pci.Function) -> str:
-    """The file of a function's note.
+def name(function: pci.Function) -> str:
+    """The name of a function's note in held.files.
 
-    Its name has vendor:product, so that the note of a drive that was pulled
-    out stays while another one is at its address.
+    It has vendor:product, so that the note of a drive that was pulled out
+    stays while another one is at its address.
     """
-    name = f'disk-{function.address}-{function.ids}'
-    return os.path.join(held.FOLDER, name)
+    return f'disk-{function.address}-{function.ids}'
 
 
 def holder(function: pci.Function) -> str | None:
     """The instance whose data a function may hold.
 
-    :returns: its UUID; UNKNOWN if there is a note that cannot be read; None
-        if there is no note
+    :returns: its UUID; UNKNOWN if there is a note that says nothing; None if
+        there is no note
+    :raises PrivilegeError: if the note cannot be read or trusted
     """
+    text = held.files.read(name(function))
     try:
-        with open(path(function), encoding='utf-8') as file:
-            return str(json.load(file)[_INSTANCE])
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, TypeError) as err:
-        LOG.warning('%s: %s', path(function), exception.describe(err))
+        return None if text is None else str(json.loads(text)[_INSTANCE])
+    except (ValueError, KeyError, TypeError) as err:
+        path = held.files.path(name(function))
+        LOG.warning('%s: %s', path, exception.describe(err))
         return UNKNOWN
 
 
@@ -65,21 +61,13 @@ def write(function: pci.Function, instance_uuid: str) -> None:
 
     Call it before a guest gets the function.
 
-    :raises PrivilegeError: if the note cannot be written
+    :raises PrivilegeError: if the note cannot be written. Without it, the
+        function could be given to another instance after a reboot before it
+        was emptied
     """
-    try:
-        if os.path.exists(held.FOLDER):
-            trust.check_folder(held.FOLDER)
-        if holder(function) != instance_uuid:
-            text = json.dumps({_INSTANCE: instance_uuid})
-            atomic_file.write(path(function), text, 0o600, 0o700)
-    except (OSError, exception.InvalidRequest) as err:
-        raise exception.PrivilegeError(
-            reason=f'{path(function)} cannot be written '
-            f'({exception.describe(err)}). Without this note, PCI function '
-            f'{function.address} could be given to another instance after a '
-            'reboot before it was emptied, so it is not given out'
-        ) from err
+    if holder(function) != instance_uuid:
+        text = json.dumps({_INSTANCE: instance_uuid})
+        held.files.write(name(function), text)
 
 
 def delete(function: pci.Function) -> None:
@@ -88,12 +76,5 @@ def delete(function: pci.Function) -> None:
     :raises PrivilegeError: if it cannot be deleted
     """
     # A file system that is read-only refuses to delete even what is not there.
-    if not os.path.lexists(path(function)):
-        return
-    try:
-        atomic_file.remove(path(function))
-    except OSError as err:
-        raise exception.PrivilegeError(
-            reason=f'{path(function)} cannot be deleted: '
-            f'{exception.describe(err)}'
-        ) from err
+    if holder(function) is not None:
+        held.files.delete(name(function))

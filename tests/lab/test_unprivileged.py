@@ -32,6 +32,7 @@ from os_acc import exception
 from os_acc.devices import spec_files
 from os_acc.devices import sriov
 from os_acc.privileged import context
+from os_acc.privileged import vfs
 
 NOBODY = 65534
 INSTANCE = '3b0a6bb0-1111-4222-8333-444455556666'
@@ -359,7 +360,7 @@ def test_the_daemon_offers_nothing_by_itself(service, sudoers, snapshot):
             lambda: pci.take(lab_devices.PLAIN, 'vfio-pci', [], name, 5.0),
             lambda: pci.clean(lab_devices.PLAIN, '1234:11e8', 'auto', 0, 5.0),
             lambda: pci.hold(lab_devices.PLAIN),
-            lambda: pci.create_vfs(lab_devices.NVME_PF, 2, 5.0),
+            lambda: vfs.create_vfs(lab_devices.NVME_PF, 2, 5.0),
             lambda: mdev.create(name, use.MTTY, 'mtty-1', 5.0),
         )
         found = []

@@ -17,6 +17,7 @@ import os_acc
 from os_acc import exception
 from os_acc.devices import pci
 from os_acc.privileged import pci as privileged
+from os_acc.privileged import vfs as privileged_vfs
 
 CARD = '0000:09:00.0'
 NVME_PF = '0000:0a:00.0'
@@ -60,7 +61,7 @@ def test_a_pf_whose_vf_a_guest_has(here):
 
 def test_a_drive_that_has_vfs(here):
     drive = here.drives.at(NVME_PF)
-    privileged.create_vfs(NVME_PF, 4, 2.0)
+    privileged_vfs.create_vfs(NVME_PF, 4, 2.0)
     before = here.snapshot()
     with pytest.raises(exception.DeviceBusy, match='has 4 VFs'):
         clean(NVME_PF)

@@ -33,6 +33,7 @@ from os_acc.privileged import offers
 from os_acc.privileged import pci as privileged_pci
 from os_acc.privileged import programming as privileged_programming
 from os_acc.privileged import storage_calls
+from os_acc.privileged import vfs as privileged_vfs
 
 VF = '0000:41:00.4'
 IDS = '8086:10d3'
@@ -174,7 +175,7 @@ CALLS = [
     lambda: privileged_pci.take(devices.GPU, 'vfio-pci', [], UUID, 1.0),
     lambda: privileged_pci.clean(devices.DISK, '1b36:0010', 'auto', 0, 1.0),
     lambda: privileged_pci.hold(devices.GPU),
-    lambda: privileged_pci.create_vfs(devices.PF, 2, 1.0),
+    lambda: privileged_vfs.create_vfs(devices.PF, 2, 1.0),
     lambda: privileged_mdev.create(UUID, 'mtty', 'mtty-1', 1.0),
     lambda: privileged_mdev.announce(UUID, 'mtty', 'mtty-1', 1.0),
     lambda: storage_calls.hand_out(devices.DISK, UUID, 1.0),
@@ -202,7 +203,7 @@ def test_the_privileged_half_refuses_by_itself(here, call, denied):
     ('call', 'nothing'),
     [
         (lambda: privileged_pci.give_back(devices.NIC, IDS, 1.0), False),
-        (lambda: privileged_pci.remove_vfs(devices.PF, 1.0), []),
+        (lambda: privileged_vfs.remove_vfs(devices.PF, 1.0), []),
         (lambda: privileged_mdev.clear_vgpu_type(VF, 558, 0, 1.0), False),
     ],
 )

@@ -23,6 +23,7 @@ from os_acc import objects
 from os_acc.privileged import held
 from os_acc.privileged import network as privileged_network
 from os_acc.privileged import pci as privileged_pci
+from os_acc.privileged import vfs as privileged_vfs
 
 CARD = '0000:3b:00.0'
 SOUND = '0000:3b:00.1'
@@ -133,7 +134,7 @@ def test_the_settings_of_a_vf_that_is_not_offered(here):
     )
     spec = {'address': NIC_PF, 'num_vfs': 2}
     devices.spec(spec)
-    privileged_pci.create_vfs(NIC_PF, 2, 5.0)
+    privileged_vfs.create_vfs(NIC_PF, 2, 5.0)
     before = dict(here.ports[NIC_PF][0])
     ours = {'mac_address': 'fa:16:3e:00:00:01'}
     devices.spec()

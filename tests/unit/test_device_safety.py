@@ -30,6 +30,7 @@ from os_acc.drivers.pci import listing as pci_listing
 from os_acc.privileged import cleaning
 from os_acc.privileged import mdev as privileged_mdev
 from os_acc.privileged import pci as privileged_pci
+from os_acc.privileged import vfs as privileged_vfs
 
 PARENT = '0000:42:00.0'
 VF_DRIVER = 'uio_pci_generic'
@@ -450,7 +451,7 @@ def test_a_pf_that_makes_no_vfs_is_tried_once(here):
 def test_vfs_that_somebody_makes_meanwhile_are_not_ours(here, monkeypatch):
     """An administrator, between the look and the act: they stay."""
     devices.spec({'address': devices.PF, 'num_vfs': 2})
-    create = privileged_pci.create_vfs
+    create = privileged_vfs.create_vfs
 
     def late(pf, *args):
         path = here.pci / 'devices' / pf
@@ -458,7 +459,7 @@ def test_vfs_that_somebody_makes_meanwhile_are_not_ours(here, monkeypatch):
         here.write(f'{path}/sriov_numvfs', '1')
         return create(pf, *args)
 
-    monkeypatch.setattr(privileged_pci, 'create_vfs', late)
+    monkeypatch.setattr(privileged_vfs, 'create_vfs', late)
     err = devices.refused(devices.pci(devices.VFS[1]))
     assert isinstance(err, exception.DeviceBusy)
     assert sriov.count(devices.PF) == 1
@@ -568,14 +569,14 @@ def test_an_mdev_that_comes_late_is_no_orphan(here):
 
 def test_no_vfs_is_no_number(here):
     with pytest.raises(exception.InvalidRequest, match='number'):
-        privileged_pci.create_vfs(devices.PF, 0, 1.0)
+        privileged_vfs.create_vfs(devices.PF, 0, 1.0)
 
 
 def test_vfs_are_not_made_anew(here):
     devices.spec({'address': devices.PF, 'num_vfs': 2})
-    privileged_pci.create_vfs(devices.PF, 2, 1.0)
+    privileged_vfs.create_vfs(devices.PF, 2, 1.0)
     with pytest.raises(exception.DeviceBusy):
-        privileged_pci.create_vfs(devices.PF, 2, 1.0)
+        privileged_vfs.create_vfs(devices.PF, 2, 1.0)
     assert sriov.count(devices.PF) == 2
 
 
@@ -606,7 +607,7 @@ def test_nothing_is_cleaned_that_device_spec_does_not_name(here, cleaned):
 @pytest.mark.parametrize('seconds', [-1, True, 'x', None, float('nan'), 1e9])
 def test_seconds_that_are_none(here, seconds):
     with pytest.raises(exception.InvalidRequest, match='seconds'):
-        privileged_pci.create_vfs(devices.PF, 1, seconds)
+        privileged_vfs.create_vfs(devices.PF, 1, seconds)
 
 
 @pytest.mark.parametrize(
@@ -614,5 +615,5 @@ def test_seconds_that_are_none(here, seconds):
 )
 def test_addresses_that_are_none(here, address):
     with pytest.raises(exception.ExceptionBase):
-        privileged_pci.create_vfs(address, 1, 1.0)
+        privileged_vfs.create_vfs(address, 1, 1.0)
     assert here.writes == []

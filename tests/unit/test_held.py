@@ -26,6 +26,7 @@ from os_acc.journal import journal as journal_module
 from os_acc.privileged import held
 from os_acc.privileged import mdev as privileged_mdev
 from os_acc.privileged import pci as privileged_pci
+from os_acc.privileged import vfs as privileged_vfs
 
 UUID = '11111111-2222-4333-8444-555555555555'
 OTHER_UUID = '11111111-2222-4333-8444-666666666666'
@@ -82,7 +83,7 @@ def test_hold_allows_no_more_than_take(here, entry):
 
 def test_a_vf_that_is_given_out_does_not_offer_its_pf(here):
     devices.spec(VFS)
-    privileged_pci.create_vfs(devices.PF, 4, 5.0)
+    privileged_vfs.create_vfs(devices.PF, 4, 5.0)
     take(devices.VFS[0])
     devices.spec({'address': devices.NIC})
     ids = pci.get(devices.PF).ids
@@ -92,8 +93,8 @@ def test_a_vf_that_is_given_out_does_not_offer_its_pf(here):
     refused(lambda: take(devices.PF))
     # The VFs come back, and no other number of them.
     with pytest.raises(exception.InvalidRequest, match='num_vfs'):
-        privileged_pci.create_vfs(devices.PF, 3, 5.0)
-    privileged_pci.create_vfs(devices.PF, 4, 5.0)
+        privileged_vfs.create_vfs(devices.PF, 3, 5.0)
+    privileged_vfs.create_vfs(devices.PF, 4, 5.0)
     assert take(devices.VFS[0]) == 'vfio-pci'
     refused(lambda: take(devices.VFS[1]))
 
@@ -137,7 +138,7 @@ def test_vfs_that_stay_for_others_leave_no_note(here):
     assert notes() == []
     denied(devices.PF)
     here.reboot()
-    refused(lambda: privileged_pci.create_vfs(devices.PF, 4, 5.0))
+    refused(lambda: privileged_vfs.create_vfs(devices.PF, 4, 5.0))
     refused(lambda: take(devices.PF))
 
 

@@ -28,8 +28,8 @@ from os_acc import exception
 from os_acc import objects
 from os_acc.attach import release as release_module
 from os_acc.privileged import network as privileged
-from os_acc.privileged import pci as privileged_pci
 from os_acc.privileged import record
+from os_acc.privileged import vfs as privileged_vfs
 
 PF = '0000:08:00.0'
 VFS = ('0000:08:00.1', '0000:08:00.2')
@@ -751,7 +751,7 @@ def test_only_a_vf_that_was_trusted_stays_so(nics, plugged):
         devices.spec()
         expected = exception.InvalidRequest
     else:
-        privileged_pci.create_vfs(PF, 2, 5.0)
+        privileged_vfs.create_vfs(PF, 2, 5.0)
         privileged.set_port(VFS[0], wanted, 5.0)
         privileged.restore_port(VFS[0], wanted, 5.0)
         devices.spec({'address': PF, 'deny': True})
@@ -759,7 +759,7 @@ def test_only_a_vf_that_was_trusted_stays_so(nics, plugged):
     with pytest.raises(expected, match='device_spec'):
         privileged.set_port(VFS[0], wanted, 5.0)
     if not plugged:
-        assert privileged_pci.remove_vfs(PF, 5.0) == []
+        assert privileged_vfs.remove_vfs(PF, 5.0) == []
 
 
 def test_only_what_root_has_set_is_restored(kept):
@@ -804,8 +804,8 @@ def test_a_trusted_vf_that_device_spec_no_longer_trusts(kept):
 
 
 def test_removed_vfs_leave_no_record(nics):
-    privileged_pci.create_vfs(PF, 2, 5.0)
+    privileged_vfs.create_vfs(PF, 2, 5.0)
     privileged.set_port(VFS[0], {'vlan': [5, 0]}, 1.0)
     assert record.ports.read(VFS[0]) is not None
-    assert privileged_pci.remove_vfs(PF, 5.0) == []
+    assert privileged_vfs.remove_vfs(PF, 5.0) == []
     assert record.ports.read(VFS[0]) is None

@@ -29,6 +29,7 @@ from os_acc.devices import sriov
 from os_acc.privileged import mdev as privileged_mdev
 from os_acc.privileged import pci as privileged_pci
 from os_acc.privileged import record
+from os_acc.privileged import vfs as privileged_vfs
 
 INSTANCE = str(uuid.uuid4())
 CARD, IDS = devices.NIC, '8086:10d3'
@@ -128,24 +129,24 @@ def test_vfs_whose_creation_is_interrupted_are_removed(here):
     before = here.snapshot()
 
     def create():
-        privileged_pci.create_vfs(devices.PF, 2, 2.0)
+        privileged_vfs.create_vfs(devices.PF, 2, 2.0)
 
     for _ in crash_everywhere(here, create):
-        assert privileged_pci.remove_vfs(devices.PF, 2.0) == []
+        assert privileged_vfs.remove_vfs(devices.PF, 2.0) == []
         assert here.snapshot() == before
         assert records(here) == []
 
 
 def test_vfs_whose_removal_is_interrupted_are_removed(here):
     before = here.snapshot()
-    privileged_pci.create_vfs(devices.PF, 2, 2.0)
+    privileged_vfs.create_vfs(devices.PF, 2, 2.0)
     for _ in crash_everywhere(
-        here, lambda: privileged_pci.remove_vfs(devices.PF, 2.0)
+        here, lambda: privileged_vfs.remove_vfs(devices.PF, 2.0)
     ):
-        assert privileged_pci.remove_vfs(devices.PF, 2.0) == []
+        assert privileged_vfs.remove_vfs(devices.PF, 2.0) == []
         assert here.snapshot() == before
         assert records(here) == []
-        privileged_pci.create_vfs(devices.PF, 2, 2.0)
+        privileged_vfs.create_vfs(devices.PF, 2, 2.0)
 
 
 def test_an_mdev_whose_creation_is_interrupted_is_removed(here):
@@ -220,12 +221,12 @@ def test_a_crash_between_give_back_and_the_journal(here, monkeypatch):
 
 def test_a_record_of_another_boot_does_not_count(here):
     """/run of a container may outlive a reboot of the host."""
-    privileged_pci.create_vfs(devices.PF, 2, 2.0)
+    privileged_vfs.create_vfs(devices.PF, 2, 2.0)
     here.boot()
-    assert privileged_pci.remove_vfs(devices.PF, 2.0) == [
+    assert privileged_vfs.remove_vfs(devices.PF, 2.0) == [
         'os-acc has no record that it made them'
     ]
-    assert privileged_pci.made_vfs(devices.PF, 2.0) == 0
+    assert privileged_vfs.made_vfs(devices.PF, 2.0) == 0
     assert sriov.count(devices.PF) == 2
 
 
@@ -238,11 +239,11 @@ def test_another_device_at_the_address(here):
 
 
 def test_vfs_that_somebody_else_made_instead_stay(here):
-    privileged_pci.create_vfs(devices.PF, 2, 2.0)
+    privileged_vfs.create_vfs(devices.PF, 2, 2.0)
     path = here.pci / 'devices' / devices.PF
     here.write(f'{path}/sriov_numvfs', '0')
     here.write(f'{path}/sriov_numvfs', '3')
-    (why,) = privileged_pci.remove_vfs(devices.PF, 2.0)
+    (why,) = privileged_vfs.remove_vfs(devices.PF, 2.0)
     assert 'changed their number to 3' in why
     assert sriov.count(devices.PF) == 3
     assert sriov.autoprobe(devices.PF) == '1'
@@ -401,7 +402,7 @@ def test_no_vfs_on_a_pf_that_is_bound_to_vfio(here):
     here._unbind(devices.PF)
     here._bind(devices.PF, 'vfio-pci')
     with pytest.raises(exception.DeviceBusy, match='VFIO driver'):
-        privileged_pci.create_vfs(devices.PF, 2, 2.0)
+        privileged_vfs.create_vfs(devices.PF, 2, 2.0)
 
 
 # --- deadlines
@@ -431,7 +432,7 @@ def test_the_step_that_takes_too_long_is_named(here):
 
 
 def test_vfs_that_do_not_appear_are_named(here, monkeypatch):
-    os_acc.CONF.set_override('device_timeout', 1.0, 'os_acc')
+    os_acc.CONF.set_override('device_timeout', 4.0, 'os_acc')
     monkeypatch.setattr(sriov, '_complete', lambda pf, number: False)
     with pytest.raises(
         exception.PlugException, match=f'2 VFs of {devices.PF}'

@@ -27,7 +27,6 @@ import pytest
 
 import os_acc
 from os_acc import exception
-from os_acc.devices import atomic_file
 from os_acc.devices import pci
 from os_acc.privileged import held
 from os_acc.privileged import pci as privileged
@@ -128,7 +127,7 @@ def test_without_the_note_it_is_not_given_out(here, drive, monkeypatch):
 
     before = here.snapshot()
     with monkeypatch.context() as patch:
-        patch.setattr(atomic_file, 'write', full)
+        patch.setattr(os, 'fsync', full)
         with pytest.raises(exception.PlugException, match='No space left'):
             plug()
     assert here.snapshot() == before
@@ -140,7 +139,7 @@ def test_nor_if_others_could_change_the_note(here, drive):
     before = here.snapshot()
     os.mkdir(held.FOLDER)
     os.chmod(held.FOLDER, 0o777)
-    with pytest.raises(exception.PrivilegeError, match='lets neither'):
+    with pytest.raises(exception.PrivilegeError, match='users other than'):
         take()
     assert here.snapshot() == before
 
@@ -149,12 +148,12 @@ def test_a_note_that_cannot_be_deleted(here, drive, monkeypatch):
     take()
     write(drive)
 
-    def refuse(path: str) -> None:
+    def refuse(path: str, **options: int) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     with monkeypatch.context() as patch:
-        patch.setattr(atomic_file, 'remove', refuse)
-        with pytest.raises(exception.PrivilegeError, match='cannot be delet'):
+        patch.setattr(os, 'unlink', refuse)
+        with pytest.raises(exception.PrivilegeError, match='Read-only'):
             clean()
     with pytest.raises(exception.CleaningFailed):
         privileged.give_back(DISK, IDS, 2.0)
@@ -250,7 +249,7 @@ def test_nor_one_that_the_operator_has_bound(here, drive):
 def test_a_note_that_cannot_be_read(here, drive):
     take()
     write(drive)
-    with open(storage_notes.path(pci.get(DISK)), 'w') as file:
+    with open(held.files.path(storage_notes.name(pci.get(DISK))), 'w') as file:
         file.write('{')
     with pytest.raises(exception.DeviceBusy, match='not known any more'):
         take()

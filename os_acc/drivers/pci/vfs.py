@@ -97,7 +97,7 @@ def create_again(van: objects.VAN, pf: str, specs: device_spec.Specs) -> None:
 
 
 def _privileged_create(pf: str, number: int) -> None:
-    from os_acc.privileged import pci as privileged
+    from os_acc.privileged import vfs as privileged
 
     privileged.create_vfs(pf, number, CONF.os_acc.device_timeout)
 
@@ -120,7 +120,7 @@ def known(
     spec = specs.find(pci.get(pf))
     if spec is None or spec.num_vfs is None:
         return {}
-    from os_acc.privileged import pci as privileged
+    from os_acc.privileged import vfs as privileged
 
     number = privileged.made_vfs(pf, CONF.os_acc.device_timeout)
     return {MADE: str(number)} if number else {}
@@ -131,7 +131,7 @@ def remove(by: driver.DriverBase, van: objects.VAN) -> None:
 
     :raises DeviceError, Timeout: if they cannot be removed
     """
-    from os_acc.privileged import pci as privileged
+    from os_acc.privileged import vfs as privileged
 
     data, pf = van.driver_data, van.device
     if MADE not in data:
