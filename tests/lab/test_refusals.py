@@ -64,7 +64,10 @@ def test_an_interface_that_is_up(configured, nic_up, snapshot):
     assert 'is up' in text
 
 
-def test_the_boot_display(configured, snapshot):
+def test_the_boot_display(configured, snapshot, tmp_path):
+    use.close()
+    # An entry that names every device does not name this one.
+    use.configure(tmp_path / 'state', [{'address': lab_devices.DISPLAY}])
     text = refused(lab_devices.DISPLAY, exception.DeviceInUseByHost, snapshot)
     assert 'boot display' in text
 
