@@ -73,7 +73,7 @@ def check(function: pci.Function, instance_uuid: str) -> None:
     )
     if refusal is not None:
         raise exception.DeviceError(
-            device=f'PCI function {function.address}', reason=refusal
+            device=f'PCI function {function.address}', reason=refusal.text
         )
     if (reason := data_of_others(function, instance_uuid)) is not None:
         raise exception.DeviceBusy(

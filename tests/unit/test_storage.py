@@ -10,6 +10,8 @@
 
 from __future__ import annotations
 
+import uuid
+
 import command
 import devices
 import kernel as kernel_module
@@ -19,6 +21,7 @@ import os_acc
 from os_acc import exception
 from os_acc.devices import pci
 from os_acc.privileged import pci as privileged
+from os_acc.privileged import storage_calls
 
 RAID = '0000:07:00.0'
 VFIO = 'vfio-pci'
@@ -70,6 +73,17 @@ def write(drive) -> None:
 
 def has_secret(drive) -> bool:
     return any(b'secret' in d for d in drive.namespaces[1].data.values())
+
+
+def test_root_refuses_what_cannot_be_emptied(here):
+    """The operator has bound it, and the caller asked nothing before."""
+    here._unbind(RAID)
+    here._bind(RAID, VFIO)
+    with pytest.raises(exception.DeviceError) as caught:
+        storage_calls.hand_out(RAID, str(uuid.uuid4()), 2.0)
+    assert caught.value.kwargs['reason'].startswith(
+        'it stores data (class 0104), and os-acc itself can empty only'
+    )
 
 
 def test_emptied_before_the_host_sees_it(here, drive):
