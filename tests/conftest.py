@@ -14,16 +14,7 @@ means that an installation is incomplete.
 
 from __future__ import annotations
 
-import hypothesis
 import pytest
-
-# An example that takes long on a busy machine is no failure.
-hypothesis.settings.register_profile(
-    'os-acc',
-    deadline=None,
-    suppress_health_check=[hypothesis.HealthCheck.too_slow],
-)
-hypothesis.settings.load_profile('os-acc')
 
 # Tests that may be skipped: the reason, by the start of the node id.
 ALLOWED: dict[str, str] = {}

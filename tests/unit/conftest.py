@@ -20,6 +20,7 @@ import threading
 from typing import Any
 import uuid
 
+import hypothesis
 import kernel as kernel_module
 import pytest
 
@@ -31,6 +32,14 @@ from os_acc import plugin
 from os_acc.devices import root_folder
 from os_acc.devices import sysfs
 from os_acc.privileged import context
+
+# An example that takes long on a busy machine is no failure.
+hypothesis.settings.register_profile(
+    'os-acc',
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile('os-acc')
 
 
 class Calls:
