@@ -187,12 +187,13 @@ import json, sys
 import os_acc
 from os_acc import objects
 from os_acc.devices import libvirt_domains, root_folder, sysfs
-from os_acc.privileged import context
+from os_acc.privileged import context, held
 root, config, instance, uuid, address, image, afu = sys.argv[1:]
 for name in ('sys', 'proc', 'dev'):
     setattr(sysfs, name.upper(), f'{root}/host/{name}')
 libvirt_domains.STATE_FOLDER = f'{root}/host/libvirt'
 root_folder.PATH = f'{root}/host/run/os-acc'
+held.FOLDER = f'{root}/host/held'
 context.pctxt.set_client_mode(False)
 os_acc.CONF([], project='os-acc', default_config_files=[config])
 os_acc.initialize()
@@ -210,7 +211,7 @@ def test_os_acc_is_killed_in_the_middle(host):
     config = host.root / 'os-acc.conf'
     config.write_text(
         f'[os_acc]\nplugin = noop\nstate_path = {host.root / "state"}\n'
-        'drivers = cyborg\n'
+        'drivers = cyborg\ndevice_spec = {"address": "*"}\n'
         f'[os_acc_bitstreams]\nallowed_folders = {host.root}\n'
         '[os_acc_cyborg]\nenabled_drivers = intel_fpga_driver\n'
         f'python = {host.python}\n'
