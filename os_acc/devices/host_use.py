@@ -34,9 +34,9 @@ _IFF_UP = 0x1  # include/uapi/linux/if.h
 
 # Drivers that do no DMA for the host, and so leave an IOMMU group viable: they
 # set driver_managed_dma (drivers/pci/pcie/portdrv.c, drivers/pci/pci-stub.c).
-# shpchp does not (drivers/pci/hotplug/shpchp_core.c): only a kernel that
-# exempts every bridge (before 5.19) tolerates it, and the number of a
-# distribution's kernel does not tell which kind it is.
+# shpchp does not set it (drivers/pci/hotplug/shpchp_core.c). Kernels before
+# 5.19 tolerate it all the same, but a distribution's version number does not
+# tell whether its kernel does.
 _HARMLESS = frozenset({'pcieport', 'pci-stub'})
 
 

@@ -139,7 +139,7 @@ class Spec:
 
     @property
     def names_any(self) -> bool:
-        """Whether it names devices without saying which: no bus, no ids."""
+        """Whether it names devices of any ids and on any bus."""
         return (
             self.vendor_id is None
             and self.product_id is None

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from os_acc.devices import allocated
 from os_acc.devices import availability
 from os_acc.devices import device_spec
-from os_acc.devices import host_use
 from os_acc.devices import modules
 from os_acc.devices import operation_lock
 from os_acc.devices import pci
@@ -110,14 +109,7 @@ def _check_available(
         does not name, cannot go to a guest, so they count as the host's
     """
     function = pci.get(address)
-    others = [pci.find(name) for name in siblings if name != address]
-    allowed = [
-        other
-        for other in others
-        if other is not None
-        and offers.has(other)
-        and host_use.by_host(other) is None
-    ]
+    allowed = unused.idle(name for name in siblings if name != address)
     group = function.iommu_group
     shares = any(
         other.iommu_group == group and vfio.is_bound(other)

@@ -6,13 +6,16 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""May a function be cleaned that is not bound to VFIO?
+"""Functions that nobody uses, although they are not bound to VFIO.
 
-After a reboot, or once libvirt has given it back, a driver of the host has it
-again, and somebody may use it.
+After a reboot, or once libvirt has given a function back, a driver of the host
+has it again. Before such a function is cleaned or taken with others, these
+checks ask whether somebody uses it.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from os_acc import exception
 from os_acc.devices import allocated
@@ -59,19 +62,25 @@ def check(function: pci.Function, instance_uuid: str, shares: bool) -> None:
             )
 
 
-def _idle_members(function: pci.Function) -> frozenset[str]:
-    """The members of its IOMMU group that os-acc could take as well.
+def idle(names: Iterable[str]) -> list[pci.Function]:
+    """Those of some functions that os-acc could take as well.
 
-    The instance may have had them, too. Their drivers have them, but the host
-    does not use them.
+    device_spec offers them, and the host does not use them, whatever driver
+    they have.
+
+    :param names: PCI addresses; one that does not exist is left out
     """
-    names = filter(
-        pci.is_address, pci.group_members(function.iommu_group or '')
-    )
-    return frozenset(
-        member.address
-        for member in map(pci.find, names)
-        if member is not None
-        and offers.has(member)
-        and host_use.by_host(member) is None
-    )
+    return [
+        function
+        for function in map(pci.find, names)
+        if function is not None
+        and offers.has(function)
+        and host_use.by_host(function) is None
+    ]
+
+
+def _idle_members(function: pci.Function) -> frozenset[str]:
+    """The idle members of its IOMMU group; the instance may have had them."""
+    members = pci.group_members(function.iommu_group or '')
+    found = idle(filter(pci.is_address, members))
+    return frozenset(each.address for each in found)
