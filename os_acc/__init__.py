@@ -84,9 +84,11 @@ def plug(
 ) -> objects.VANList:
     """Give an instance its accelerators: all of them, or none.
 
-    For accelerators that are plugged already, it returns the same VANs and
-    touches no device. A call with live=True does not attach accelerators to
-    the running guest that were plugged with live=False.
+    For accelerators that are plugged already, it returns the same VANs. Their
+    devices are examined: one that somebody has unbound or removed by hand is
+    prepared again, unless the guest runs with it, which is an error. A call
+    with live=True does not attach accelerators to the running guest that were
+    plugged with live=False.
 
     :param instance_info: the instance
     :param requests: one for each accelerator

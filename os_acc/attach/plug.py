@@ -61,7 +61,8 @@ def _take_up(
     """Find the entries that exist already, and make the missing ones.
 
     VANs that an earlier call left half done are released first. VANs that
-    were plugged before a reboot of the host are prepared again.
+    were plugged before a reboot of the host, or whose devices are not intact,
+    are prepared again.
 
     :returns: the entries in the order of the plans. New ones are in state
         preparing and not yet in the journal
@@ -81,10 +82,8 @@ def _take_up(
     half_done = [e for e in asked if e.van.state != states.PLUGGED]
     if half_done and (errors := release.release(host, half_done, step).errors):
         failures.fail(exception.PlugException, uuid, errors)
+    prepare.make_intact(host, list(plugged.values()), step, live)
     now = boot.boot_id()
-    stale = [e for e in plugged.values() if e.van.boot_id != now]
-    if stale and (failed := prepare.restore(host, stale, step)):
-        raise next(iter(failed.values()))
     return [
         plugged.get(plan.request.uuid)
         or _new_entry(plan, instance_info, live, now)
