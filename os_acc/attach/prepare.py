@@ -129,15 +129,25 @@ def make_intact(
     for entry in entries:
         if entry.van.uuid in lost:
             _tell_lost(entry.van, live)
-    intact = [e.van for e in entries if e.van.uuid not in stale | lost]
-    if repaired := [van for van in intact if van.error is not None]:
-        # An earlier attempt failed, and somebody has repaired the device.
-        for van in repaired:
-            van.error = None
-        host.journal.save_all(repaired)
+    _update(host, [e.van for e in entries if e.van.uuid not in stale | lost])
     again = [e for e in entries if e.van.uuid in stale | lost]
     if again and (failed := restore(host, again, step)):
         raise next(iter(failed.values()))
+
+
+def _update(host: host_module.Host, vans: Sequence[objects.VAN]) -> None:
+    """Write what has changed of intact VANs.
+
+    An earlier attempt may have failed, and somebody has repaired the device;
+    or an earlier version of os-acc has plugged it, so it has no owner yet.
+    """
+    changed = [
+        van for van in vans if van.error is not None or van.owner is None
+    ]
+    for van in changed:
+        van.error, van.owner = None, van.owner or host.owner
+    if changed:
+        host.journal.save_all(changed)
 
 
 def _tell_lost(van: objects.VAN, live: bool) -> None:
