@@ -133,13 +133,15 @@ def make_intact(
     again = [e for e in entries if e.van.uuid in stale | lost]
     if again and (failed := restore(host, again, step)):
         raise next(iter(failed.values()))
+    _update(host, [entry.van for entry in again])
 
 
 def _update(host: host_module.Host, vans: Sequence[objects.VAN]) -> None:
-    """Write what has changed of intact VANs.
+    """Delete the errors of intact VANs, and set missing owners.
 
-    An earlier attempt may have failed, and somebody has repaired the device;
-    or an earlier version of os-acc has plugged it, so it has no owner yet.
+    A VAN has an error if an earlier attempt failed and somebody has repaired
+    the device since; it has no owner if an earlier version of os-acc has
+    plugged it.
     """
     changed = [
         van for van in vans if van.error is not None or van.owner is None

@@ -98,6 +98,17 @@ def test_a_row_of_an_earlier_version_has_no_owner_until_it_is_plugged(host):
     assert host.calls.log == []
 
 
+def test_such_a_row_after_a_reboot(host, reboot):
+    instance, requests = host.instance(), host.requests(1)
+    os_acc.plug(instance, requests)
+    without_owner()
+    reboot()
+    os_acc.initialize(owner='nova')
+    assert os_acc.get_vans()[0].owner is None
+    assert os_acc.replug(instance)[0].owner == 'nova'
+    assert os_acc.get_vans()[0].owner == 'nova'
+
+
 def test_the_owner_stays_when_another_plugs_it_again(host):
     os_acc.initialize(owner='nova')
     instance, requests = host.instance(), host.requests(1)
