@@ -38,7 +38,9 @@ _host: host.Host | None = None
 _initializing = threading.Lock()
 
 
-def initialize(reset: bool = False, read_only: bool = False) -> None:
+def initialize(
+    reset: bool = False, read_only: bool = False, owner: str | None = None
+) -> None:
     """Load drivers and plugins, open the journal, and recover().
 
     Call it once per process, after oslo.config has read its files and before
@@ -51,19 +53,28 @@ def initialize(reset: bool = False, read_only: bool = False) -> None:
     :param read_only: True: for a process that only reads, such as a monitor.
         Nothing is recovered or created, and plug() and the other calls that
         change something raise ReadOnly
-    :raises InvalidRequest: if an option is invalid
+    :param owner: a name for the caller, such as 'nova'. Every VAN that this
+        process plugs has it as its owner, and release_orphans() releases only
+        VANs of this owner. None: the name of the program, such as
+        nova-compute. It is no option, because several programs may read one
+        configuration file
+    :raises InvalidRequest: if an option is invalid, or owner is no name
     :raises JournalError: if the journal cannot be opened, or its folder
         belongs to another user; the error says what to do
     """
     global _host
     with _initializing:
-        usable = _host is not None and (read_only or not _host.read_only)
-        if usable and not reset:
+        if (
+            _host is not None
+            and not reset
+            and (read_only or not _host.read_only)
+            and owner in (None, _host.owner)
+        ):
             return
         from os_acc import host
         from os_acc import recovery
 
-        made = host.Host.open(CONF, read_only)
+        made = host.Host.open(CONF, read_only, owner)
         try:
             if not read_only:
                 made.start_daemon()
@@ -84,9 +95,11 @@ def plug(
 ) -> objects.VANList:
     """Give an instance its accelerators: all of them, or none.
 
-    For accelerators that are plugged already, it returns the same VANs and
-    touches no device. A call with live=True does not attach accelerators to
-    the running guest that were plugged with live=False.
+    For accelerators that are plugged already, it returns the same VANs. Their
+    devices are examined: one that somebody has unbound or removed by hand is
+    prepared again, unless the guest runs with it, which is an error. A call
+    with live=True does not attach accelerators to the running guest that were
+    plugged with live=False.
 
     :param instance_info: the instance
     :param requests: one for each accelerator
@@ -117,6 +130,31 @@ def plug(
     return attach.plug(
         _writable('os_acc.plug'), instance_info, requests, live, progress
     )
+
+
+def replug(
+    instance_info: objects.InstanceInfo | str,
+    progress: progress_module.Callback | None = None,
+) -> objects.VANList:
+    """Plug an instance again from the journal alone, without requests.
+
+    For a guest that is started again without its ARQs at hand, such as after
+    a reboot of the host. The guest must not run. VANs from before the reboot,
+    and VANs whose devices are not intact, are prepared again with the same
+    handle; see plug(). VANs that are half plugged or half unplugged do not
+    belong to the guest: they are left to recover() and unplug().
+
+    :param instance_info: an InstanceInfo or an instance's UUID
+    :param progress: as for plug
+    :returns: the instance's plugged VANs, in the order in which they were
+        plugged; empty if it has none
+    :raises LibraryNotInitialized, ReadOnly, InvalidRequest: as for plug
+    :raises PlugException: if a device could not be prepared again. The VANs
+        stay plugged, and the next call tries again
+    """
+    from os_acc.attach import plug as attach
+
+    return attach.replug(_writable('os_acc.replug'), instance_info, progress)
 
 
 def unplug(
@@ -212,6 +250,35 @@ def recover() -> objects.RecoveryReport:
     from os_acc import recovery
 
     return recovery.recover(_writable('os_acc.recover'))
+
+
+def release_orphans(
+    known_instance_uuids: Iterable[str], minimum_age: float
+) -> objects.VANList:
+    """Release the VANs of instances that no longer exist.
+
+    A VAN is an orphan if its instance is not in known_instance_uuids, the
+    hypervisor has no guest of the instance (as far as the plugin can tell),
+    no VAN of the instance was changed for minimum_age seconds, and its owner
+    is that of this process: see initialize(). An instance that another thread
+    or process is working on is left alone. Nothing that one instance raises
+    stops the others.
+
+    :param known_instance_uuids: all instances of this host that exist or are
+        being built, by the caller's database. Read the list from there
+        shortly before the call
+    :param minimum_age: seconds; longer than a build can last between its
+        entry in the database and the caller's reading of the list
+    :returns: the orphans. A VAN without error was released. Any other keeps
+        its device, and its error says why
+    :raises LibraryNotInitialized, ReadOnly: as for plug
+    :raises InvalidRequest: if a UUID or minimum_age is wrong
+    :raises JournalError: if the journal cannot be read
+    """
+    from os_acc import orphans
+
+    host = _writable('os_acc.release_orphans')
+    return orphans.release(host, known_instance_uuids, minimum_age, host.owner)
 
 
 def program_device(

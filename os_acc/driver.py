@@ -96,9 +96,10 @@ class DriverBase(extension.ExtensionBase, abc.ABC):
     ) -> None:
         """Do the device half: prepare the device and set ``van.handle``.
 
-        os-acc calls it again for the same VAN after a reboot of the host.
-        The VAN then has the handle and driver_data that were saved, and the
-        driver prepares the same handle again.
+        os-acc calls it again for the same VAN after a reboot of the host, and
+        when is_intact() has said False. The VAN then has the handle and
+        driver_data that were saved, and the driver prepares the same handle
+        again.
 
         :param van: the driver sets handle, and if needed device (the address
             of the parent device), function_id and driver_data. It calls
@@ -130,6 +131,21 @@ class DriverBase(extension.ExtensionBase, abc.ABC):
 
         :raises DeviceBusy: if a guest still has the device open
         """
+
+    def is_intact(self, van: objects.VAN) -> bool:
+        """Say whether the hardware still holds what prepareVAN has made.
+
+        plug() asks it for a VAN that is plugged already, and calls prepareVAN
+        again if the answer is False: somebody may have unbound a function or
+        removed a mediated device by hand. It looks at the hardware, changes
+        nothing, and needs no lock. The default says True, also for a driver
+        that was written before this method existed.
+
+        :param van: it is plugged and was prepared in this boot of the host
+        :raises Exception: if the hardware cannot be examined; plug() then
+            fails and changes nothing
+        """
+        return True
 
     def program_device(
         self,

@@ -11,6 +11,8 @@
 from __future__ import annotations
 
 import os
+import re
+import sys
 
 from oslo_config import cfg
 
@@ -18,6 +20,7 @@ from os_acc import exception
 from os_acc import journal as journal_module
 from os_acc import loader
 from os_acc import locking
+from os_acc import objects
 from os_acc import opts
 from os_acc.devices import device_spec
 
@@ -32,6 +35,8 @@ class Host:
     :param extensions: the drivers and plugins; the drivers get the journal
         and the locks
     :ivar read_only: True: this process creates and changes nothing
+    :ivar owner: the owner of the VANs that this process plugs
+    :raises InvalidRequest: if the owner is not a name
     """
 
     def __init__(
@@ -39,7 +44,11 @@ class Host:
         conf: cfg.ConfigOpts,
         extensions: loader.Extensions,
         read_only: bool = False,
+        owner: str | None = None,
     ) -> None:
+        # Checks the name before anything is opened.
+        self.owner = owner or program()
+        objects.VAN(owner=self.owner)
         self.conf = conf
         self.extensions = extensions
         self.read_only = read_only
@@ -53,12 +62,19 @@ class Host:
             driver.connect(self.journal, self.locks)
 
     @classmethod
-    def open(cls, conf: cfg.ConfigOpts, read_only: bool = False) -> Host:
+    def open(
+        cls,
+        conf: cfg.ConfigOpts,
+        read_only: bool = False,
+        owner: str | None = None,
+    ) -> Host:
         """Load drivers and plugins, and open the journal.
 
         :param read_only: True: create and change nothing. A journal that does
             not exist then reads as empty.
-        :raises InvalidRequest: if an option is invalid
+        :param owner: the owner of the VANs that this process plugs; None: the
+            name of the program
+        :raises InvalidRequest: if an option is invalid, or owner is no name
         :raises JournalError: if the journal cannot be opened, or its folder
             belongs to another user
         """
@@ -66,7 +82,7 @@ class Host:
         opts.check(conf, extensions.options())
         if not read_only:
             check_owner(conf)
-        return cls(conf, extensions, read_only)
+        return cls(conf, extensions, read_only, owner)
 
     def check_writable(self, call: str) -> None:
         """Check that this process may change something.
@@ -91,6 +107,12 @@ class Host:
     def close(self) -> None:
         """Close the journal."""
         self.journal.close()
+
+
+def program() -> str:
+    """The name of this program, such as nova-compute, as an owner."""
+    name = os.path.basename(sys.argv[0] if sys.argv else '')
+    return re.sub(r'[^A-Za-z0-9_.-]+', '-', name).strip('.-')[:64] or 'python'
 
 
 def check_owner(conf: cfg.ConfigOpts) -> None:

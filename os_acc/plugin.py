@@ -49,6 +49,19 @@ class PluginBase(extension.ExtensionBase, abc.ABC):
             is missing
         """
 
+    def has_guest(self, instance_info: objects.InstanceInfo) -> bool | None:
+        """Say whether the hypervisor has a guest of the instance.
+
+        release_orphans() leaves alone what a guest may have, running or not.
+        The default cannot tell.
+
+        :returns: None if the plugin cannot tell; what the caller of
+            release_orphans() knows then counts alone
+        :raises Exception: if the hypervisor does not answer; the VANs of the
+            instance are then not released
+        """
+        return None
+
     @abc.abstractmethod
     def plug(
         self,

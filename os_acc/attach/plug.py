@@ -51,6 +51,34 @@ def plug(
     return objects.VANList(objects=[entry.van for entry in entries])
 
 
+def replug(
+    host: host_module.Host,
+    instance: objects.InstanceInfo | str,
+    callback: progress.Callback | None = None,
+) -> objects.VANList:
+    """See os_acc.replug."""
+    if isinstance(instance, objects.InstanceInfo):
+        uuid: str = instance.uuid
+    else:
+        uuid = plan_module.van_uuid(
+            instance, 'instance_info', 'an InstanceInfo or a UUID'
+        )
+    with failures.raised_as(exception.PlugException, uuid):
+        with host.locks.instance(uuid):
+            plan_module.check_readable(host, uuid)
+            plugged = []
+            for entry in host.journal.entries(uuid):
+                if entry.van.state == states.PLUGGED:
+                    plugged.append(entry)
+                    continue
+                log.about(LOG, uuid, entry.van.uuid).warning(
+                    'not plugged again: its state is %s', entry.van.state
+                )
+            step = steps.Steps(host, callback)
+            prepare.make_intact(host, plugged, step, live=False)
+    return objects.VANList(objects=[entry.van for entry in plugged])
+
+
 def _take_up(
     host: host_module.Host,
     instance_info: objects.InstanceInfo,
@@ -61,7 +89,8 @@ def _take_up(
     """Find the entries that exist already, and make the missing ones.
 
     VANs that an earlier call left half done are released first. VANs that
-    were plugged before a reboot of the host are prepared again.
+    were plugged before a reboot of the host, or whose devices are not intact,
+    are prepared again.
 
     :returns: the entries in the order of the plans. New ones are in state
         preparing and not yet in the journal
@@ -81,13 +110,11 @@ def _take_up(
     half_done = [e for e in asked if e.van.state != states.PLUGGED]
     if half_done and (errors := release.release(host, half_done, step).errors):
         failures.fail(exception.PlugException, uuid, errors)
+    prepare.make_intact(host, list(plugged.values()), step, live)
     now = boot.boot_id()
-    stale = [e for e in plugged.values() if e.van.boot_id != now]
-    if stale and (failed := prepare.restore(host, stale, step)):
-        raise next(iter(failed.values()))
     return [
         plugged.get(plan.request.uuid)
-        or _new_entry(plan, instance_info, live, now)
+        or _new_entry(plan, instance_info, live, now, host.owner)
         for plan in plans
     ]
 
@@ -155,6 +182,7 @@ def _new_entry(
     instance_info: objects.InstanceInfo,
     live: bool,
     boot_id: str,
+    owner: str,
 ) -> journal.Entry:
     # A versioned object is stored with whole seconds only.
     now = timeutils.utcnow(with_timezone=True).replace(microsecond=0)
@@ -163,6 +191,7 @@ def _new_entry(
         instance_uuid=instance_info.uuid,
         driver=plan.driver.name,
         plugin=plan.plugin.name,
+        owner=owner,
         state=states.PREPARING,
         boot_id=boot_id,
         created_at=now,

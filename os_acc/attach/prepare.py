@@ -17,6 +17,7 @@ from os_acc import exception
 from os_acc import host as host_module
 from os_acc import journal
 from os_acc import log
+from os_acc import objects
 from os_acc.attach import failures
 from os_acc.attach import parallel
 from os_acc.attach import steps
@@ -70,10 +71,10 @@ def restore(
     entries: Sequence[journal.Entry],
     step: steps.Steps,
 ) -> Failed:
-    """Prepare VANs again that were plugged before the host was rebooted.
+    """Prepare VANs again: the host was rebooted, or they are not intact.
 
-    A VAN that fails stays plugged, with its error and the boot_id of the
-    earlier boot. The next plug or recover() tries again.
+    A VAN that fails stays plugged, with its error and the boot_id that it
+    had. The next plug tries again; recover() does so after a reboot.
 
     :returns: the errors of the VANs that failed; empty if none failed
     """
@@ -86,14 +87,85 @@ def restore(
         if some:
             failed |= prepare(host, some, step, keep_going=True)
     done = [e.van for e in entries if e.van.uuid not in failed]
+    now = boot.boot_id()
     for van in done:
-        van.boot_id = boot.boot_id()
-        van.error = None
         log.about(LOG, van.instance_uuid, van.uuid).info(
-            'prepared again after a reboot'
+            'prepared again'
+            if van.boot_id == now
+            else 'prepared again after a reboot'
         )
+        van.boot_id, van.error = now, None
     host.journal.save_all(done)
     host.journal.settle(
         [], failures.texts(entries, failed), state=states.PLUGGED
     )
     return failed
+
+
+def make_intact(
+    host: host_module.Host,
+    entries: Sequence[journal.Entry],
+    step: steps.Steps,
+    live: bool,
+) -> None:
+    """Prepare those plugged VANs again whose devices are not intact.
+
+    These are VANs from before a reboot of the host, and VANs whose driver
+    says that the hardware no longer holds what it has made.
+
+    :param live: the guest runs: a VAN whose device is lost is not prepared
+        again, because the guest would not get it back
+    :raises StepFailed: if a VAN could not be prepared again, or the hardware
+        cannot be examined
+    :raises DeviceError: if a device is lost and live is True
+    """
+    now = boot.boot_id()
+    stale = {e.van.uuid for e in entries if e.van.boot_id != now}
+    lost = {
+        e.van.uuid
+        for e in entries
+        if e.van.uuid not in stale and not step.is_intact(e)
+    }
+    for entry in entries:
+        if entry.van.uuid in lost:
+            _tell_lost(entry.van, live)
+    _update(host, [e.van for e in entries if e.van.uuid not in stale | lost])
+    again = [e for e in entries if e.van.uuid in stale | lost]
+    if again and (failed := restore(host, again, step)):
+        raise next(iter(failed.values()))
+    _update(host, [entry.van for entry in again])
+
+
+def _update(host: host_module.Host, vans: Sequence[objects.VAN]) -> None:
+    """Delete the errors of intact VANs, and set missing owners.
+
+    A VAN has an error if an earlier attempt failed and somebody has repaired
+    the device since; it has no owner if an earlier version of os-acc has
+    plugged it.
+    """
+    changed = [
+        van for van in vans if van.error is not None or van.owner is None
+    ]
+    for van in changed:
+        van.error, van.owner = None, van.owner or host.owner
+    if changed:
+        host.journal.save_all(changed)
+
+
+def _tell_lost(van: objects.VAN, live: bool) -> None:
+    """Log that a device is not intact; raise an error if a guest runs."""
+    device = van.handle.identity if van.handle is not None else van.device
+    text = (
+        f'it is not as driver {van.driver!r} has prepared it; somebody may '
+        'have unbound or removed it by hand'
+    )
+    if live:
+        raise exception.DeviceError(
+            device=device,
+            reason=f'{text}. The guest runs, so it is not prepared again: '
+            'stop the guest and plug it with live=False, as a hard reboot '
+            'does',
+        )
+    log.about(LOG, van.instance_uuid, van.uuid).warning(
+        '%s is prepared again: %s', device, text
+    )

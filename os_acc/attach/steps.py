@@ -112,6 +112,17 @@ class Steps:
                     + '. Program it again',
                 )
 
+    def is_intact(self, entry: journal.Entry) -> bool:
+        """Ask the driver whether the device is as prepareVAN has left it.
+
+        This only looks, so it reports no progress.
+        """
+        van = entry.van
+        try:
+            return self._extensions.driver(van.driver).is_intact(van)
+        except Exception as err:
+            raise failure(van, 'is_intact', err) from err
+
     def plug(self, entry: journal.Entry) -> None:
         plugin = self._extensions.plugin(entry.van.plugin)
         self._run(

@@ -30,6 +30,9 @@ WRONG_INPUT = 2
 UNFINISHED = 3
 
 #: Shown as the state of a VAN whose row in the journal cannot be read.
+#: The owner of the VANs that the command plugs.
+OWNER = 'os-acc'
+
 UNREADABLE = 'unreadable'
 
 _WRONG_INPUT = (

@@ -73,7 +73,7 @@ class Plug(base.Command, lister.Lister):
             project_id=project_id,
             hypervisor_id=parsed_args.hypervisor_id,
         )
-        os_acc.initialize()
+        os_acc.initialize(owner=base.OWNER)
         vans = os_acc.plug(
             info,
             requests,
@@ -113,7 +113,7 @@ class Unplug(base.Command):
         info = objects.InstanceInfo(
             uuid=parsed_args.instance, name=parsed_args.instance, project_id=''
         )
-        os_acc.initialize()
+        os_acc.initialize(owner=base.OWNER)
         count = os_acc.unplug(
             info,
             parsed_args.van,

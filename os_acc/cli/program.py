@@ -47,7 +47,7 @@ class DeviceProgram(base.Command):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        os_acc.initialize()
+        os_acc.initialize(owner=base.OWNER)
         done = os_acc.program_device(
             parsed_args.address.lower(),
             parsed_args.bitstream,

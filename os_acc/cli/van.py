@@ -153,6 +153,7 @@ def _fields(entry: journal.Entry) -> list[tuple[str, Any]]:
         ('live', entry.live),
         ('driver', van.driver),
         ('plugin', van.plugin),
+        ('owner', van.owner),
         ('device', van.device),
         ('handle', handle.identity if handle is not None else None),
         ('function_id', van.function_id),

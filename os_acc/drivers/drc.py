@@ -168,6 +168,25 @@ class DRCDriver(driver.DriverBase):
         van.handle, van.device = slot.handle, slot.address
         van.save()
 
+    def is_intact(self, van: objects.VAN) -> bool:
+        """Whether the slot is there, and no other partition has it."""
+        if not isinstance(van.handle, objects.DRCHandle):
+            return True
+        slots = {slot.address: slot for slot in inventory()}
+        for entry in self.journal.entries(van.instance_uuid):
+            if entry.van.uuid != van.uuid:
+                continue
+            lpar = powervm.lpar_uuid(entry.instance_info)
+            try:
+                check(_find(van.handle, slots), slots.values(), lpar)
+            except (
+                exception.DeviceBusy,
+                exception.DeviceNotFound,
+                exception.InvalidRequest,
+            ):
+                return False
+        return True
+
     def unprepareVAN(
         self, van: objects.VAN, instance_info: objects.InstanceInfo
     ) -> None:

@@ -273,6 +273,24 @@ class FPGADriver(driver.DriverBase):
         slot = self._slot(address, spec, region or programming.WHOLE)
         return self._program(slot, spec, bitstream, function_id, report, None)
 
+    def is_intact(self, van: objects.VAN) -> bool:
+        """Examine the function's binding, and what the device contains.
+
+        What the device contains can be seen if its entry of device_spec has
+        a function_file; otherwise the journal's record counts.
+        """
+        if not self._claims.is_intact(van):
+            return False
+        region = van.driver_data.get(programming.REGION)
+        parent = pci.find(van.device) if van.device is not None else None
+        if region is None or parent is None:
+            return parent is not None
+        spec = self._specs().held(parent)
+        if not spec.program:
+            return True  # it could not be programmed again
+        slot = self._slot(parent.address, spec, region)
+        return slot.holds(van.function_id)
+
     def unprepareVAN(
         self, van: objects.VAN, instance_info: objects.InstanceInfo
     ) -> None:

@@ -340,6 +340,9 @@ class MdevDriver(driver.DriverBase):
             'device_spec offers no parent of this host that has such a type',
         )
 
+    def is_intact(self, van: objects.VAN) -> bool:
+        return mdev_handles.is_there(van.handle)
+
     def unprepareVAN(
         self, van: objects.VAN, instance_info: objects.InstanceInfo
     ) -> None:

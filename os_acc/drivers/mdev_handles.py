@@ -32,6 +32,14 @@ def mdev_of(handle: objects.MdevHandle) -> mdev.Mdev:
     return mdev.Mdev(handle.uuid, handle.parent, handle.type)
 
 
+def is_there(handle: objects.AttachHandle | None) -> bool:
+    """Whether the mediated device of a VAN exists on its parent."""
+    if not isinstance(handle, objects.MdevHandle):
+        return True
+    wanted = mdev_of(handle)
+    return mdev.find(wanted.uuid) == wanted
+
+
 def check_free(van: objects.VAN, there: mdev.Mdev, wanted: mdev.Mdev) -> None:
     """Check that a VAN can take a mediated device that exists already.
 

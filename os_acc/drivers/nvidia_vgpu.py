@@ -300,6 +300,12 @@ class NvidiaVGPUDriver(driver.DriverBase):
             'device_spec offers no such VF of this host',
         )
 
+    def is_intact(self, van: objects.VAN) -> bool:
+        """Whether the VF is there and still has the VAN's vGPU type."""
+        if van.handle is None or TYPE not in van.driver_data:
+            return True
+        return _is_back(allocation.address_of(van), int(van.driver_data[TYPE]))
+
     def unprepareVAN(
         self, van: objects.VAN, instance_info: objects.InstanceInfo
     ) -> None:
@@ -329,7 +335,7 @@ class NvidiaVGPUDriver(driver.DriverBase):
 
 
 def _is_back(address: str, number: int | None) -> bool:
-    """Whether a VF is there after a reboot.
+    """Whether a VF is there, as after a reboot.
 
     :param number: the type that it must have; None: any, or none
     """

@@ -73,8 +73,12 @@ class VAN(base.VersionedObject):
 
     # Version 1.0: Initial version
     # Version 1.1: Added live_migratable
-    VERSION = '1.1'
-    ADDED_IN: ClassVar[dict[str, str]] = {'live_migratable': '1.1'}
+    # Version 1.2: Added owner
+    VERSION = '1.2'
+    ADDED_IN: ClassVar[dict[str, str]] = {
+        'live_migratable': '1.1',
+        'owner': '1.2',
+    }
 
     fields = {
         # The UUID of the request.
@@ -82,6 +86,9 @@ class VAN(base.VersionedObject):
         'instance_uuid': fields.UUIDField(),
         'driver': fields.NameField(),
         'plugin': fields.NameField(),
+        # Who plugged it: the owner that initialize() of that process got.
+        # None: an earlier version of os-acc did.
+        'owner': fields.NameField(nullable=True),
         'state': VANStateField(),
         'handle': ovo_fields.ObjectField(
             'AttachHandle', subclasses=True, nullable=True

@@ -22,6 +22,7 @@ import functools
 import importlib
 import logging
 import os
+import shlex
 import shutil
 import sys
 import threading
@@ -42,6 +43,9 @@ from os_acc.devices import root_folder
 LOG = logging.getLogger(__name__)
 
 SECTION = 'os_acc_privileged'
+
+# oslo.privsep's command; also its name in the filters of oslo.rootwrap.
+_HELPER = 'privsep-helper'
 
 #: Seconds that a fork waits for a daemon that is being started.
 LONGEST_WAIT = 10.0
@@ -109,20 +113,32 @@ class _Context(priv_context.PrivContext):
     def helper_command(self, sockpath: str) -> list[str]:
         """Make the command that starts the daemon.
 
-        The command never asks for a password. It uses the privsep-helper
-        beside the Python interpreter if there is one, since root's PATH may
-        lack it.
+        The command never asks for a password. If the service has called
+        oslo_privsep.priv_context.init(), as nova-compute does, its root helper
+        runs the bare name privsep-helper: oslo.rootwrap knows the command by
+        that name only (its exec_dirs say where the file is). Otherwise sudo
+        runs the privsep-helper beside the Python interpreter if there is one,
+        since root's PATH may lack it.
         """
         command: list[str] = super().helper_command(sockpath)
         if self.conf.helper_command:
             return command
         if command[0] == 'sudo':
             command[:1] = [] if os.geteuid() == 0 else ['sudo', '-n']
-        place = command.index('privsep-helper')
-        beside = os.path.join(os.path.dirname(sys.executable), command[place])
-        if os.path.exists(beside):
-            command[place] = beside
+        place = command.index(_HELPER)
+        if command[:place] in ([], ['sudo', '-n']):
+            beside = os.path.join(os.path.dirname(sys.executable), _HELPER)
+            if os.path.exists(beside):
+                command[place] = beside
         return command
+
+    def command(self) -> str:
+        """The command that starts the daemon, for messages.
+
+        It lacks the context and the path of the socket.
+        """
+        command = self.helper_command('')
+        return shlex.join(command[: command.index('--privsep_context')])
 
 
 pctxt = _Context(
@@ -233,8 +249,8 @@ def _start() -> None:
 
 
 def _unavailable(err: Exception) -> exception.PrivilegeError:
-    how = pctxt.conf.helper_command or 'sudo -n privsep-helper'
-    name = how.split()[0]
+    how = pctxt.command()
+    name = shlex.split(how)[0]
     if shutil.which(name) is None:
         reason = f'no command {name!r} is on the PATH'
     else:

@@ -123,6 +123,17 @@ class Contents:
             return Wanted()
         return known
 
+    def holds(self, function_id: str | None) -> bool:
+        """Say whether the slot has what a VAN was given.
+
+        :param function_id: the VAN's; None: whatever the slot contains
+        """
+        if self.broken() is not None:
+            return False
+        return function_id is None or function_ids.same(
+            function_id, self.inside().function_id
+        )
+
     def broken(self) -> str | None:
         """Say why the slot must not be used as it is; None: it may be."""
         record = self.record()

@@ -308,6 +308,7 @@ def test_van_show(run):
         'live': False,
         'driver': 'fake',
         'plugin': 'libvirt',
+        'owner': 'os-acc',
         'device': 'fake:test:0000:0c:00.2',
         'handle': 'test/0000:0c:00.2',
         'function_id': None,
@@ -960,7 +961,7 @@ def test_a_state_path_that_cannot_be(run, tmp_path):
 
 
 def test_a_message_of_several_lines_is_one_line(run, monkeypatch):
-    def initialize():
+    def initialize(owner):
         raise os_acc.exception.JournalError(path='p', reason='one\n  two\n')
 
     monkeypatch.setattr(os_acc, 'initialize', initialize)

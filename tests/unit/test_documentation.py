@@ -85,7 +85,7 @@ def test_the_program_for_nova_prints_what_it_says(tmp_path):
 
 @pytest.mark.parametrize(
     ('page', 'module', 'tests'),
-    [('driver.rst', 'os_acc_acme', 7), ('plugin.rst', 'os_acc_qemu', 5)],
+    [('driver.rst', 'os_acc_acme', 8), ('plugin.rst', 'os_acc_qemu', 5)],
 )
 def test_an_example_passes_its_own_test(tmp_path, page, module, tests):
     (toml,) = blocks(page, 'toml', '[build-system]')

@@ -79,6 +79,12 @@ def van():
     return new_van()
 
 
+def test_has_guest(plugin, daemon):
+    assert plugin.has_guest(INSTANCE) is False
+    daemon.domain(UUID)
+    assert plugin.has_guest(INSTANCE) is True
+
+
 @pytest.fixture
 def plugged(plugin, daemon, van):
     """A domain that has the device, live and in its definition."""

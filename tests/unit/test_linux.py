@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import errno
 import os
+import re
+import shlex
 import subprocess
 import sys
 import threading
@@ -19,6 +21,7 @@ import threading
 import devices
 from oslo_privsep import comm
 from oslo_privsep import daemon
+from oslo_privsep import priv_context
 import pytest
 
 import os_acc
@@ -526,6 +529,64 @@ def test_how_the_daemon_is_started(monkeypatch, clean, user, begins):
     if user:
         assert command[1] == '-n'
     assert 'os_acc.privileged.context.pctxt' in command
+
+
+@pytest.fixture
+def root_helper(clean, monkeypatch):
+    """What a service gives to priv_context.init(), and the file to run."""
+    monkeypatch.setattr(os, 'geteuid', lambda: 1000)
+    before = priv_context._HELPER_COMMAND_PREFIX
+    os_acc.CONF.clear_override('helper_command', context.SECTION)
+
+    def init(text: str, *files: str) -> list[str]:
+        priv_context.init(root_helper=shlex.split(text))
+        monkeypatch.setattr(sys, 'executable', str(files[0]))
+        return context.pctxt.helper_command('/tmp/socket')
+
+    yield init
+    priv_context.init(root_helper=before)
+
+
+ROOTWRAP = 'sudo nova-rootwrap /etc/nova/rootwrap.conf'
+
+
+@pytest.mark.parametrize('user', [0, 1000])
+def test_the_root_helper_of_the_service_runs_the_bare_name(
+    root_helper, monkeypatch, tmp_path, user
+):
+    monkeypatch.setattr(os, 'geteuid', lambda: user)
+    (tmp_path / 'privsep-helper').touch()
+    command = root_helper(ROOTWRAP, tmp_path / 'python')
+    assert command[: command.index('--privsep_context')] == [
+        *(['sudo', '-n'] if user else []),
+        'nova-rootwrap',
+        '/etc/nova/rootwrap.conf',
+        'privsep-helper',
+    ]
+
+
+def test_plain_sudo_runs_the_one_beside_python(root_helper, tmp_path):
+    beside = tmp_path / 'privsep-helper'
+    command = root_helper('sudo', tmp_path / 'python')
+    assert command[:3] == ['sudo', '-n', 'privsep-helper']
+    beside.touch()
+    command = root_helper('sudo', tmp_path / 'python')
+    assert command[:3] == ['sudo', '-n', str(beside)]
+
+
+@pytest.mark.parametrize('prefix', ['sudo', ROOTWRAP])
+def test_the_error_names_the_command_that_was_run(
+    root_helper, monkeypatch, tmp_path, prefix
+):
+    (tmp_path / 'privsep-helper').touch()
+    command = root_helper(prefix, tmp_path / 'python')
+    failure = daemon.FailedToDropPrivileges('exited non-zero (99)')
+    monkeypatch.setattr(
+        context.pctxt, 'entrypoint', lambda func: _fails_as(func, failure)
+    )
+    run = shlex.join(command[: command.index('--privsep_context')])
+    with pytest.raises(exception.PrivilegeError, match=re.escape(run)):
+        context.entry(_nothing)()
 
 
 def test_how_the_configuration_starts_it(clean):

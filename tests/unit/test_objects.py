@@ -53,7 +53,7 @@ HASHES = {
     'PortBinding': '1.0-72a66ee08f25f573a8708aec93b35f55',
     'RecoveryReport': '1.1-bd7296c930708fe27f1cedf47d93d7df',
     'TestHandle': '1.0-c5e17173ff82956c17df877a86e36edb',
-    'VAN': '1.1-d9f8fe7ab055ac0c3a97e0b48f0cfabe',
+    'VAN': '1.2-db887b5f22d1fc09bf9e800f45e94f13',
     'VANList': '1.0-15ecf022a68ddbb8c2a6739cfc9f8f5e',
 }
 FIELDS = {
@@ -85,8 +85,8 @@ FIELDS = {
     'TestHandle': 'name',
     'VAN': (
         'boot_id created_at device driver driver_data error function_id '
-        'guest_config handle instance_uuid live_migratable plugin state '
-        'updated_at uuid'
+        'guest_config handle instance_uuid live_migratable owner plugin '
+        'state updated_at uuid'
     ),
     'VANList': 'objects',
 }
@@ -556,6 +556,7 @@ class TestObjects:
             boot_id='b',
             error='e',
             live_migratable=True,
+            owner='nova',
             created_at=now,
             updated_at=now,
         )
@@ -572,6 +573,9 @@ class TestObjects:
             '1.0'
         )['versioned_object.data']
         assert data == {'uuid': UUID}
+        van = objects.VAN(uuid=UUID, live_migratable=True, owner='nova')
+        data = van.obj_to_primitive('1.1')['versioned_object.data']
+        assert data == {'uuid': UUID, 'live_migratable': True}
 
     def test_save_of_a_copy(self):
         with pytest.raises(exception.JournalError) as caught:

@@ -73,6 +73,13 @@ class LibvirtPlugin(plugin.PluginBase):
             handle_info=[objects.HostHandleInfo.of(name) for name in names],
         )
 
+    def has_guest(self, instance_info: objects.InstanceInfo) -> bool | None:
+        """Whether libvirt has a domain with the instance's UUID.
+
+        :raises HypervisorError: if libvirt does not answer
+        """
+        return self.libvirt().domain(instance_info.uuid) is not None
+
     def plug(
         self,
         van: objects.VAN,

@@ -183,6 +183,17 @@ class CyborgDriver(driver.DriverBase):
         with self.lock(found.address):
             self._take(van, request, found, wanted)
 
+    def is_intact(self, van: objects.VAN) -> bool:
+        """Whether the handle is there. This starts no driver of Cyborg's.
+
+        What a device contains is not examined: Cyborg's drivers do not say.
+        """
+        if isinstance(van.handle, objects.PCIHandle):
+            function = pci.find(van.handle.address)
+            ids = van.driver_data.get(pci_release.IDS)
+            return function is not None and ids in (None, function.ids)
+        return mdev_handles.is_there(van.handle)
+
     def unprepareVAN(
         self, van: objects.VAN, instance_info: objects.InstanceInfo
     ) -> None:

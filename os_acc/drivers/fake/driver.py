@@ -174,6 +174,17 @@ class FakeDriver(driver.DriverBase):
     ) -> None:
         self._step('postplug', van)
 
+    def is_intact(self, van: objects.VAN) -> bool:
+        if van.handle is None or van.device is None:
+            return True
+        user = self._hardware().in_use().get(van.handle.identity, {})
+        if user.get('van') != van.uuid:
+            return False
+        region = van.driver_data.get(programming.REGION)
+        return region is None or self._slot(van.device, region).holds(
+            van.function_id
+        )
+
     def unprepareVAN(
         self, van: objects.VAN, instance_info: objects.InstanceInfo
     ) -> None:

@@ -23,6 +23,7 @@ from oslo_config import cfg
 from os_acc import driver
 from os_acc import exception
 from os_acc import objects
+from os_acc.devices import boot
 from os_acc.devices import device_spec
 from os_acc.devices import pci
 from os_acc.devices import reset
@@ -164,6 +165,22 @@ class Claims:
         port.set_up(van)
         between.reserve_later(van, self._specs(), function)
 
+    def is_intact(self, van: objects.VAN) -> bool:
+        """Say whether a VAN's functions are as bind() has left them.
+
+        The functions must be there, and bound to VFIO unless libvirt binds
+        them. The settings of a network port are not examined.
+        """
+        if van.handle is None or release.BIND not in van.driver_data:
+            return True  # an older version of os-acc noted nothing
+        return all(
+            taking.is_intact(address, data)
+            for address, data in (
+                (allocation.address_of(van), van.driver_data),
+                *companions.own(self._by, van).items(),
+            )
+        )
+
     def give_back(self, van: objects.VAN) -> None:
         """Clean and give back what a VAN has, and remove VFs made for it.
 
@@ -252,7 +269,7 @@ class Claims:
     def _claim_again(
         self, van: objects.VAN, request: objects.AcceleratorRequest
     ) -> None:
-        """Take the same function again after a reboot."""
+        """Take the same function again: after a reboot, or if it was lost."""
         address = allocation.address_of(van)
         pf = van.device or address
         with self._by.lock(pf):
@@ -268,7 +285,7 @@ class Claims:
                 raise exception.DeviceNotFound(
                     wanted=f'PCI function {address}',
                     reason=f'device {function.ids} is at that address now; '
-                    f'before the reboot, {van.driver_data[release.IDS]} was',
+                    f'when it was plugged, {van.driver_data[release.IDS]} was',
                 )
             bind = van.driver_data[release.BIND]
             spec = self._specs().held(
@@ -292,7 +309,10 @@ class Claims:
                 data.pop(release.CLEANED, None)
                 data.pop(port.REPRESENTOR, None)
                 if not vfio.is_bound(function):
-                    data.pop(release.DRIVER_BEFORE, None)
+                    # Without a reboot it may be bound to nothing, and goes
+                    # back to the driver that it had at first.
+                    if van.boot_id != boot.boot_id():
+                        data.pop(release.DRIVER_BEFORE, None)
                     data |= taking.before(self._by, van, function, spec, bind)
                 data |= taking.companions_before(
                     self._by, self._specs(), van, function, spec, bind

@@ -76,6 +76,9 @@ class PCIDriver(driver.DriverBase):
         self._claims.claim(van, request)
         self._claims.bind(van)
 
+    def is_intact(self, van: objects.VAN) -> bool:
+        return self._claims.is_intact(van)
+
     def unprepareVAN(
         self, van: objects.VAN, instance_info: objects.InstanceInfo
     ) -> None:

@@ -172,6 +172,20 @@ def _take(
     )
 
 
+def is_intact(address: str, data: dict[str, str]) -> bool:
+    """Whether a function of a VAN is there, and bound as a guest needs it.
+
+    libvirt binds a function only when the guest starts.
+
+    :param data: what before() gave
+    """
+    function = pci.find(address)
+    if function is None or function.ids != data[release.IDS]:
+        return False
+    by_libvirt = data[release.BIND] == device_spec.BIND_LIBVIRT
+    return by_libvirt or vfio.is_bound(function)
+
+
 def is_live_migratable(
     function: pci.Function, spec: device_spec.Spec, bind: str
 ) -> bool:

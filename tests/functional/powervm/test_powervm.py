@@ -88,6 +88,24 @@ def test_live_attach_and_detach(host):
     assert lpar_of(host) == before
 
 
+def test_a_slot_that_another_partition_took_by_hand(host):
+    guest, request = instance(), arq()
+    os_acc.plug(guest, [request])
+    os_acc.plug(guest, [request])
+    index = int(FREE[0], 16)
+    host.give(novalink.RUNNING[1], index)
+    fails(
+        exception.DeviceBusy,
+        'partition',
+        call=lambda: os_acc.plug(guest, [request]),
+    )
+    host.take(novalink.RUNNING[1], index)
+    (van,) = os_acc.plug(guest, [request])
+    assert van.error is None
+    assert host.writes() == []
+    os_acc.unplug(guest)
+
+
 def test_what_is_attached_already_is_not_written(host):
     host.give(RUNNING, int(FREE[0], 16))
     guest = instance()

@@ -1,0 +1,158 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+"""os-acc orphans: the VANs of instances that no longer exist."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+from collections.abc import Sequence
+import sys
+from typing import Any
+
+from cliff import lister
+
+import os_acc
+from os_acc import exception
+from os_acc import host
+from os_acc import loader
+from os_acc import orphans
+from os_acc.cli import base
+
+MINIMUM_AGE = 3600.0
+
+
+class Orphans(base.Command, lister.Lister):
+    """List the VANs of instances that no longer exist, or release them.
+
+    The plugin asks the hypervisor whether the guest of an instance exists.
+    But the guest of an instance that exists may be gone for a while, such as
+    during a hard reboot. So --release needs the list of the instances too.
+    """
+
+    unfinished = False
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument(
+            '--known',
+            metavar='FILE',
+            help='a file with the UUIDs of all instances of this host, one in '
+            'a line, such as the output of "openstack server list '
+            '--all-projects --host HOST -f value -c ID"; - reads standard '
+            'input. These instances have no orphans',
+        )
+        parser.add_argument(
+            '--minimum-age',
+            metavar='SECONDS',
+            type=float,
+            default=MINIMUM_AGE,
+            help='leave out instances with a VAN that was changed within this '
+            f'time (default: {MINIMUM_AGE:g})',
+        )
+        parser.add_argument(
+            '--owner',
+            metavar='NAME',
+            help='only VANs that this program has plugged, such as '
+            'nova-compute (see the column Owner)',
+        )
+        parser.add_argument(
+            '--release',
+            action='store_true',
+            help='release them; needs --known and --owner',
+        )
+        return parser
+
+    def take_action(
+        self, parsed_args: argparse.Namespace
+    ) -> tuple[Sequence[str], Iterable[Any]]:
+        path, owner = parsed_args.known, parsed_args.owner
+        if parsed_args.release and None in (path, owner):
+            raise exception.InvalidRequest(
+                'orphans: --release needs --known and --owner'
+            )
+        known = [] if path is None else _read(path)
+        if parsed_args.release:
+            opened = host.Host.open(os_acc.CONF)
+        else:
+            opened = base.look(loader.load_all())
+        try:
+            if parsed_args.release:
+                vans = orphans.release(
+                    opened, known, parsed_args.minimum_age, owner
+                )
+                self.unfinished = any(van.error is not None for van in vans)
+            else:
+                base.tell_if_empty(opened.journal)
+                vans = orphans.find(
+                    opened, known, parsed_args.minimum_age, owner
+                )
+        finally:
+            opened.close()
+        rows = []
+        for van in vans:
+            result = 'orphan'
+            if van.error is not None:
+                result = 'not released' if parsed_args.release else 'unknown'
+            elif parsed_args.release:
+                result = 'released'
+            rows.append(
+                (
+                    van.uuid,
+                    van.instance_uuid,
+                    base.Nullable(van.owner),
+                    base.Nullable(van.handle and van.handle.identity),
+                    str(van.updated_at),
+                    result,
+                    base.Nullable(van.error),
+                )
+            )
+        columns = (
+            'VAN',
+            'Instance',
+            'Owner',
+            'Handle',
+            'Changed',
+            'Result',
+            'Error',
+        )
+        return columns, rows
+
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        result = super().run(parsed_args)
+        return base.UNFINISHED if self.unfinished and not result else result
+
+
+def _read(path: str) -> list[str]:
+    """Read the UUIDs of the instances.
+
+    :raises InvalidRequest: if the file cannot be read or is empty. A command
+        that failed leaves an empty file, and everything would be an orphan
+    """
+    try:
+        if path == '-':
+            text = sys.stdin.read()
+        else:
+            with open(path, encoding='utf-8') as file:
+                text = file.read()
+    except (OSError, ValueError) as err:
+        raise exception.InvalidRequest(
+            subject='orphans',
+            field='--known',
+            value=path,
+            expected=f'a readable file with UUIDs ({err})',
+        ) from err
+    if not text.split():
+        raise exception.InvalidRequest(
+            subject='orphans',
+            field='--known',
+            value=path,
+            expected='at least one UUID. If this host has no instance at all, '
+            'use os-acc unplug for each',
+        )
+    return text.split()
