@@ -1,0 +1,371 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Nova's libvirt driver, with accelerators attached by os-acc.
+
+The driver lets Nova's methods do their work, and adds these steps:
+
+==========================  ================================================
+Operation                   What is added
+==========================  ================================================
+start of nova-compute       os_acc.initialize(); VANs of lost instances are
+                            released
+spawn, rebuild, unshelve,   the ARQs are plugged before the domain is
+evacuate (target)           defined, and unplugged if the guest does not start
+hard reboot, power on       nothing is unplugged; the VANs are plugged again
+                            when the old domain is gone
+resume on host boot         the same, from the journal, without ARQs
+rescue, unrescue            the guest keeps its devices, from the journal
+destroy, cleanup            unplugged when all else is done
+==========================  ================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from collections.abc import Iterator
+from collections.abc import Sequence
+import contextlib
+import contextvars
+import dataclasses
+import logging
+from typing import Any
+
+from nova.accelerator import cyborg
+from nova.compute import power_state
+import nova.conf
+from nova import exception as nova_exception
+from nova.virt.libvirt import driver
+from oslo_utils import excutils
+
+from os_acc import exception
+from os_acc import log
+from os_acc import objects
+from os_acc_nova import accelerators
+from os_acc_nova import compatibility
+from os_acc_nova import errors
+from os_acc_nova import guest_device
+
+LOG = logging.getLogger(__name__)
+CONF = nova.conf.CONF
+
+compatibility.check(driver.LibvirtDriver)
+
+# A guest in one of these states has closed its devices.
+_STOPPED = (power_state.SHUTDOWN, power_state.CRASHED)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Operation:
+    """What Nova is doing now: it defines the domain of an instance again.
+
+    :ivar arqs: the ARQs that Nova gave; None: Nova gave none, and what the
+        instance has is in the journal
+    :ivar is_spawn: True: the guest starts on this host for the first time
+    """
+
+    context: Any
+    instance_uuid: str
+    arqs: Sequence[accelerators.ARQ] | None
+    is_spawn: bool
+
+
+# _hard_reboot() calls destroy() and thereby cleanup(), which Nova also calls
+# to delete an instance. An attribute of the driver could not tell the two
+# apart, because a delete may run in another thread at the same time.
+_operation: contextvars.ContextVar[_Operation | None] = contextvars.ContextVar(
+    'os_acc_nova_operation', default=None
+)
+
+
+@contextlib.contextmanager
+def _doing(operation: _Operation) -> Iterator[None]:
+    token = _operation.set(operation)
+    try:
+        yield
+    finally:
+        _operation.reset(token)
+
+
+def _current(instance: Any) -> _Operation | None:
+    operation = _operation.get()
+    if operation is None or operation.instance_uuid != instance.uuid:
+        return None
+    return operation
+
+
+class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
+    """Nova's libvirt driver, with accelerators attached by os-acc.
+
+    ARQs never reach Nova's own code, which would make hostdevs and mdevs of
+    them: the methods of the base class get accel_info=None.
+    """
+
+    def __init__(self, virtapi: Any, read_only: bool = False) -> None:
+        super().__init__(virtapi, read_only)
+        self._is_starting = True
+
+    def init_host(self, host: str) -> None:
+        """Initialize os-acc. Nova starts guests again after this."""
+        super().init_host(host)
+        node = self.get_available_nodes()[0]
+        try:
+            accelerators.initialize(CONF.state_path, node)
+        except exception.InvalidRequest as err:
+            raise nova_exception.InvalidConfiguration(str(err)) from err
+
+    def process_instances_at_startup(self, context: Any, instances: Any) -> Any:
+        """Release the VANs of instances that are gone.
+
+        :param instances: those of this host in Nova's database, without those
+            that were evacuated
+        """
+        self._is_starting = False
+        known = {instance.uuid for instance in instances}
+        known.update(self.list_instance_uuids())
+        accelerators.release_orphans(known)
+        return super().process_instances_at_startup(context, instances)
+
+    def spawn(
+        self,
+        context: Any,
+        instance: Any,
+        image_meta: Any,
+        injected_files: Any,
+        admin_password: Any,
+        allocations: Any,
+        network_info: Any = None,
+        block_device_info: Any = None,
+        power_on: bool = True,
+        accel_info: Any = None,
+    ) -> None:
+        """Plug the ARQs in _get_guest_config; unplug them after a failure.
+
+        Nova calls destroy() after a failed build, but not after a failed
+        unshelve.
+        """
+        operation = _Operation(context, instance.uuid, accel_info, True)
+        with _doing(operation):
+            try:
+                super().spawn(
+                    context,
+                    instance,
+                    image_meta,
+                    injected_files,
+                    admin_password,
+                    allocations,
+                    network_info=network_info,
+                    block_device_info=block_device_info,
+                    power_on=power_on,
+                    accel_info=None,
+                )
+            except BaseException:
+                with excutils.save_and_reraise_exception():
+                    self._unplug_if_stopped(instance)
+
+    def _hard_reboot(
+        self,
+        context: Any,
+        instance: Any,
+        network_info: Any,
+        share_info: Any,
+        block_device_info: Any = None,
+        accel_info: Any = None,
+    ) -> None:
+        """Plug again in _get_guest_config, when the old domain is gone.
+
+        power_on() and resume_state_on_host_boot() come here too; the latter
+        without accel_info.
+        """
+        operation = _Operation(context, instance.uuid, accel_info, False)
+        with _doing(operation):
+            super()._hard_reboot(
+                context,
+                instance,
+                network_info,
+                share_info,
+                block_device_info,
+                None,
+            )
+
+    def cleanup(
+        self,
+        context: Any,
+        instance: Any,
+        network_info: Any,
+        block_device_info: Any = None,
+        destroy_disks: bool = True,
+        migrate_data: Any = None,
+        destroy_vifs: bool = True,
+        destroy_secrets: bool = True,
+    ) -> None:
+        """Unplug last, unless the guest is about to start again.
+
+        :raises AcceleratorUnplugFailure: if some VANs could not be released.
+            While nova-compute starts, and removes instances that were
+            evacuated, this is only logged
+        """
+        super().cleanup(
+            context,
+            instance,
+            network_info,
+            block_device_info,
+            destroy_disks,
+            migrate_data,
+            destroy_vifs,
+            destroy_secrets,
+        )
+        if _current(instance) is not None:
+            return
+        if self._is_starting:
+            accelerators.unplug_or_log(instance)
+            return
+        with errors.unplugging():
+            accelerators.unplug(instance)
+
+    def _get_guest_config(
+        self,
+        instance: Any,
+        network_info: Any,
+        image_meta: Any,
+        disk_info: Any,
+        rescue: Any = None,
+        block_device_info: Any = None,
+        context: Any = None,
+        mdevs: Any = None,
+        accel_info: Any = None,
+        share_info: Any = None,
+        old_guest: Any = None,
+    ) -> Any:
+        """Add the devices of the journal to the guest, as os-acc made them.
+
+        A VAN of a network port gets no device here: the <interface> of its
+        VIF is that device.
+
+        :param mdevs: Nova's own. A guest from before os-acc was installed has
+            those of its ARQs among them, which are taken out
+        """
+        operation = _current(instance)
+        is_spawn = operation is not None and operation.is_spawn
+        ports = _port_arq_uuids(network_info)
+        with errors.plugging(instance.uuid, is_spawn):
+            if operation is not None:
+                self._plug(operation, instance, ports)
+            vans = accelerators.plugged(instance.uuid)
+        ours = accelerators.mdevs(vans)
+        guest = super()._get_guest_config(
+            instance,
+            network_info,
+            image_meta,
+            disk_info,
+            rescue,
+            block_device_info,
+            context,
+            [mdev for mdev in mdevs or () if mdev not in ours],
+            None,
+            share_info,
+            old_guest,
+        )
+        for xml in accelerators.devices(
+            [van for van in vans if van.uuid not in ports]
+        ):
+            guest.add_device(guest_device.GuestDevice(xml))
+        return guest
+
+    def _get_all_assigned_mediated_devices(
+        self, instance: Any = None
+    ) -> dict[str, str]:
+        """Leave out the mdevs of os-acc, or name them all as assigned.
+
+        For one instance, Nova asks which of its own mdevs to put into the
+        new domain. For all instances, it asks which mdevs it must not give to
+        another one: those of os-acc too, also while no domain has them.
+        """
+        assigned: dict[str, str] = super()._get_all_assigned_mediated_devices(
+            instance
+        )
+        ours = accelerators.all_mdevs()
+        if instance is None:
+            return {**assigned, **ours}
+        return {
+            mdev: owner for mdev, owner in assigned.items() if mdev not in ours
+        }
+
+    def _plug(
+        self, operation: _Operation, instance: Any, ports: Collection[str]
+    ) -> None:
+        """Plug what the instance must have, and what is not intact.
+
+        What the journal has is taken from there, so that an instance keeps
+        its devices even if its device profile was changed since. ARQs that it
+        does not have are plugged: all of them in a spawn; in a hard reboot
+        those of a guest from before os-acc was installed.
+        """
+        vans = accelerators.plugged(instance.uuid)
+        if vans:
+            accelerators.replug(instance)
+        if operation.arqs is None:
+            return
+        known = {van.uuid for van in vans}
+        missing = [arq for arq in operation.arqs if arq['uuid'] not in known]
+        if not missing:
+            return
+        for arq in missing:
+            if arq.get('attach_handle_type') == 'MDEV':
+                self._warn_if_nova_managed(arq['attach_handle_info'])
+        groups = _profile_groups(operation.context, missing)
+        accelerators.plug(instance, missing, ports, groups)
+
+    def _unplug_if_stopped(self, instance: Any) -> None:
+        """Unplug after a failed spawn, if the guest does not run.
+
+        A spawn may fail when the guest runs already. The guest then keeps its
+        devices, until Nova destroys it or reboots it.
+        """
+        logger = log.about(LOG, instance.uuid)
+        try:
+            stopped = self.get_info(instance).state in _STOPPED
+        except nova_exception.InstanceNotFound:
+            stopped = True
+        except Exception as err:
+            logger.warning('The state of the guest is unknown: %s', err)
+            stopped = False
+        if stopped:
+            accelerators.unplug_or_log(instance)
+        else:
+            logger.warning('The guest may run, so it keeps its accelerators')
+
+
+def _port_arq_uuids(network_info: Any) -> set[str]:
+    """Return the UUIDs of the ARQs that belong to network ports.
+
+    Nova's network code writes them into the binding profile of the port
+    (get_arq_pci_device_profile in nova/accelerator/cyborg.py).
+    """
+    found = set()
+    for vif in network_info or ():
+        profile = vif.get('profile') or {}
+        if profile.get('arq_uuid'):
+            found.add(profile['arq_uuid'])
+    return found
+
+
+def _profile_groups(
+    context: Any, arqs: Sequence[accelerators.ARQ]
+) -> dict[str, Any]:
+    """Read the device profiles of ARQs from Cyborg.
+
+    :returns: the groups of each profile, by its name
+    :raises DeviceProfileError: if Cyborg does not answer, or does not know
+        the profile
+    """
+    names = {arq.get('device_profile_name') for arq in arqs} - {None}
+    client = cyborg.get_client(context)
+    return {
+        name: client.get_device_profile_groups(name) for name in sorted(names)
+    }
