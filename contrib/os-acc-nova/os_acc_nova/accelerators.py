@@ -87,11 +87,12 @@ def plug(
 
 
 def replug(instance: Any) -> None:
-    """Prepare what the instance has again, where it is not intact.
+    """Plug again what the journal has of an instance, if anything.
 
     :raises ExceptionBase: see os_acc.replug
     """
-    os_acc.replug(nova.instance_info(instance))
+    if os_acc.get_vans(instance.uuid):
+        os_acc.replug(nova.instance_info(instance))
 
 
 def unplug(instance: Any) -> None:

@@ -36,10 +36,10 @@ import dataclasses
 import logging
 from typing import Any
 
+from nova import exception as nova_exception
 from nova.accelerator import cyborg
 from nova.compute import power_state
 import nova.conf
-from nova import exception as nova_exception
 from nova.virt.libvirt import driver
 from oslo_utils import excutils
 
@@ -99,7 +99,7 @@ def _current(instance: Any) -> _Operation | None:
     return operation
 
 
-class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
+class LibvirtDriver(driver.LibvirtDriver):
     """Nova's libvirt driver, with accelerators attached by os-acc.
 
     ARQs never reach Nova's own code, which would make hostdevs and mdevs of
@@ -108,7 +108,7 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
 
     def __init__(self, virtapi: Any, read_only: bool = False) -> None:
         super().__init__(virtapi, read_only)
-        self._is_starting = True
+        self._os_acc_is_starting = True
 
     def init_host(self, host: str) -> None:
         """Initialize os-acc. Nova starts guests again after this."""
@@ -119,13 +119,15 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         except exception.InvalidRequest as err:
             raise nova_exception.InvalidConfiguration(str(err)) from err
 
-    def process_instances_at_startup(self, context: Any, instances: Any) -> Any:
+    def process_instances_at_startup(
+        self, context: Any, instances: Any
+    ) -> Any:
         """Release the VANs of instances that are gone.
 
         :param instances: those of this host in Nova's database, without those
             that were evacuated
         """
-        self._is_starting = False
+        self._os_acc_is_starting = False
         known = {instance.uuid for instance in instances}
         known.update(self.list_instance_uuids())
         accelerators.release_orphans(known)
@@ -222,7 +224,7 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         )
         if _current(instance) is not None:
             return
-        if self._is_starting:
+        if self._os_acc_is_starting:
             accelerators.unplug_or_log(instance)
             return
         with errors.unplugging():
@@ -254,9 +256,12 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
         is_spawn = operation is not None and operation.is_spawn
         ports = _port_arq_uuids(network_info)
         with errors.plugging(instance.uuid, is_spawn):
-            if operation is not None:
-                self._plug(operation, instance, ports)
-            vans = accelerators.plugged(instance.uuid)
+            if operation is None:
+                vans = accelerators.plugged(instance.uuid)
+            elif is_spawn:
+                vans = self._plug_for_spawn(operation, instance, ports)
+            else:
+                vans = self._plug_again(operation, instance, ports)
         ours = accelerators.mdevs(vans)
         guest = super()._get_guest_config(
             instance,
@@ -296,30 +301,51 @@ class LibvirtDriver(driver.LibvirtDriver):  # type: ignore[misc]
             mdev: owner for mdev, owner in assigned.items() if mdev not in ours
         }
 
-    def _plug(
+    def _plug_for_spawn(
         self, operation: _Operation, instance: Any, ports: Collection[str]
-    ) -> None:
-        """Plug what the instance must have, and what is not intact.
+    ) -> list[objects.VAN]:
+        """Plug the ARQs of a guest that is new on this host.
 
-        What the journal has is taken from there, so that an instance keeps
-        its devices even if its device profile was changed since. ARQs that it
-        does not have are plugged: all of them in a spawn; in a hard reboot
-        those of a guest from before os-acc was installed.
+        :returns: their VANs. What else the journal has of the instance is
+            left from an earlier stay on this host, and is no part of the
+            guest
         """
+        self._plug(operation, instance, operation.arqs or (), ports)
+        wanted = {arq['uuid'] for arq in operation.arqs or ()}
         vans = accelerators.plugged(instance.uuid)
-        if vans:
-            accelerators.replug(instance)
-        if operation.arqs is None:
+        return [van for van in vans if van.uuid in wanted]
+
+    def _plug_again(
+        self, operation: _Operation, instance: Any, ports: Collection[str]
+    ) -> list[objects.VAN]:
+        """Plug again what the instance has, and repair what is not intact.
+
+        The journal goes first: an instance keeps its devices even if its
+        device profile was changed since. ARQs without a VAN are those of a
+        guest from before os-acc was installed; they are plugged now.
+
+        :returns: all VANs of the instance
+        """
+        accelerators.replug(instance)
+        known = {van.uuid for van in accelerators.plugged(instance.uuid)}
+        missing = [a for a in operation.arqs or () if a['uuid'] not in known]
+        self._plug(operation, instance, missing, ports)
+        return accelerators.plugged(instance.uuid)
+
+    def _plug(
+        self,
+        operation: _Operation,
+        instance: Any,
+        arqs: Sequence[accelerators.ARQ],
+        ports: Collection[str],
+    ) -> None:
+        if not arqs:
             return
-        known = {van.uuid for van in vans}
-        missing = [arq for arq in operation.arqs if arq['uuid'] not in known]
-        if not missing:
-            return
-        for arq in missing:
-            if arq.get('attach_handle_type') == 'MDEV':
+        groups = _profile_groups(operation.context, arqs)
+        accelerators.plug(instance, arqs, ports, groups)
+        for arq in arqs:
+            if arq['attach_handle_type'] == 'MDEV':
                 self._warn_if_nova_managed(arq['attach_handle_info'])
-        groups = _profile_groups(operation.context, missing)
-        accelerators.plug(instance, missing, ports, groups)
 
     def _unplug_if_stopped(self, instance: Any) -> None:
         """Unplug after a failed spawn, if the guest does not run.
@@ -364,8 +390,10 @@ def _profile_groups(
     :raises DeviceProfileError: if Cyborg does not answer, or does not know
         the profile
     """
-    names = {arq.get('device_profile_name') for arq in arqs} - {None}
     client = cyborg.get_client(context)
-    return {
-        name: client.get_device_profile_groups(name) for name in sorted(names)
-    }
+    found: dict[str, Any] = {}
+    for arq in arqs:
+        name = arq.get('device_profile_name')
+        if name and name not in found:
+            found[name] = client.get_device_profile_groups(name)
+    return found

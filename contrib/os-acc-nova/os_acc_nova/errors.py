@@ -90,13 +90,12 @@ def is_invalid(err: BaseException | None) -> bool:
 
 
 def reason(err: exception.ExceptionBase) -> str:
-    """Describe an error, with the most important part first.
+    """Describe an error without the beginning that Nova's own text repeats.
 
-    A PlugException begins with the UUID of the instance, which the reader of
-    an instance's fault knows. Its cause says what is wrong with which device.
+    A PlugException begins with the UUID of the instance. The reader of an
+    instance's fault knows it, and the text of a fault is short.
     """
     text = str(err)
-    cause = err.__cause__
-    if not isinstance(err, exception.AttachException) or cause is None:
+    if not isinstance(err, exception.AttachException):
         return text
-    return f'{exception.describe(cause)} ({text})'
+    return text.partition(f'{err.kwargs.get("instance")}: ')[2] or text
