@@ -24,11 +24,11 @@ from unittest import mock
 import uuid
 
 from kernel import Kernel
-import nova.conf
 from nova import context as nova_context
 from nova import exception as nova_exception
 from nova import objects as nova_objects
 from nova.compute import power_state
+import nova.conf
 from nova.virt.libvirt import config as vconfig
 from nova.virt.libvirt import driver as libvirt_driver
 import nova.virt.os_acc

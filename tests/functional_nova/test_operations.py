@@ -11,8 +11,8 @@
 from __future__ import annotations
 
 from lxml import etree
-import nova.conf
 from nova import exception as nova_exception
+import nova.conf
 from nova.virt.libvirt import driver as libvirt_driver
 import pytest
 
