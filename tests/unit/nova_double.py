@@ -401,10 +401,14 @@ class LibvirtDriver:
 
 
 class Cyborg:
-    """nova.accelerator.cyborg: the device profiles that it knows."""
+    """nova.accelerator.cyborg: the device profiles and ARQs it knows."""
 
     def __init__(self) -> None:
         self.profiles: dict[str, list[dict[str, str]]] = {}
+        self.arqs: dict[str, list[dict[str, Any]]] = {}
+
+    def get_arqs_for_instance(self, instance_uuid, only_resolved=False):
+        return self.arqs[instance_uuid]
 
     def get_client(self, context):
         return self

@@ -14,13 +14,13 @@ record their calls, and Nova is reduced to what nova_double has.
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import logging
 import sys
 import types
 import uuid
 
+import calls_double
 from lxml import etree
 import nova_double
 import pytest
@@ -30,53 +30,6 @@ from os_acc import exception
 from os_acc import objects
 
 ALIAS = 'ua-acc-{}'
-
-
-def _requests(accel_info, port_arq_uuids, profile_groups):
-    made = objects.AcceleratorRequest.from_arqs(accel_info)
-    for request in made:
-        groups = profile_groups.get(request.device_profile_name)
-        if groups:
-            group = groups[request.device_profile_group_id]
-            request.function_id = group.get('accel:function_id')
-            request.bitstream = group.get('accel:bitstream_id')
-    return made
-
-
-def _instance_info(instance):
-    return objects.InstanceInfo(uuid=instance.uuid, name=instance.name)
-
-
-def _replug(instance_info):
-    entries = os_acc._host.journal.entries(instance_info.uuid)
-    return os_acc.plug(instance_info, [entry.request for entry in entries])
-
-
-def _release_orphans(known_instance_uuids, minimum_age):
-    found = [
-        van
-        for van in os_acc.get_vans()
-        if van.instance_uuid not in known_instance_uuids
-    ]
-    for van in found:
-        os_acc.unplug(objects.InstanceInfo(uuid=van.instance_uuid), [van])
-    return objects.VANList(objects=found)
-
-
-def _stand_in(monkeypatch):
-    """Add the parts of os-acc that the driver needs, if they are missing."""
-    if importlib.util.find_spec('os_acc.nova') is None:
-        module = types.ModuleType('os_acc.nova')
-        module.requests = _requests
-        module.instance_info = _instance_info
-        monkeypatch.setitem(sys.modules, 'os_acc.nova', module)
-        monkeypatch.setattr(os_acc, 'nova', module, raising=False)
-    for name, func in (
-        ('replug', _replug),
-        ('release_orphans', _release_orphans),
-    ):
-        if not hasattr(os_acc, name):
-            monkeypatch.setattr(os_acc, name, func, raising=False)
 
 
 def _guest_config(van):
@@ -153,7 +106,7 @@ def site(host, monkeypatch, tmp_path):
         van.guest_config = _guest_config(van)
 
     monkeypatch.setattr(host.plugin, 'plug', plug_xml)
-    _stand_in(monkeypatch)
+    calls_double.install(monkeypatch)
     modules = nova_double.install(monkeypatch, tmp_path / 'nova')
     modules.cyborg.profiles['crypto'] = [{'resources:FPGA': '1'}]
     yield Site(host, modules)
@@ -254,6 +207,14 @@ def test_the_function_comes_from_the_device_profile(site, instance):
     assert entry.request.function_id == 'aes'
 
 
+def test_cyborg_programs_if_os_acc_must_not(site, instance):
+    site.cyborg.profiles['crypto'] = [{'accel:function_id': 'aes'}]
+    os_acc.CONF.set_override('program', False, 'os_acc_nova')
+    site.spawn(instance, [pci(instance)])
+    (entry,) = os_acc._host.journal.entries(instance.uuid)
+    assert entry.request.function_id is None
+
+
 def test_what_a_failed_spawn_plugged_is_unplugged(site, instance):
     site.driver.fail_at = 'launch'
     with pytest.raises(RuntimeError, match='no'):
@@ -276,7 +237,7 @@ def test_a_failed_unplug_does_not_hide_why_the_spawn_failed(
     site.fails('unprepareVAN', exception.DeviceBusy(device='d', holder='x'))
     with pytest.raises(RuntimeError, match='no'):
         site.spawn(instance, [pci(instance)])
-    assert 'The accelerators were not released' in caplog.text
+    assert 'x has it' in caplog.text
     assert instance.uuid in caplog.text
 
 
@@ -514,12 +475,30 @@ def test_nova_warns_of_a_gpu_that_both_manage(site, instance):
 
 def test_the_vif_is_the_device_of_a_network_port(site, instance):
     arq = pci(instance)
-    vifs = [{'profile': {'arq_uuid': arq['uuid']}}, {'profile': None}, {}]
-    site.spawn(instance, [], vifs)
-    # Nova gives the ARQs of ports too in a hard reboot.
-    site.hard_reboot(instance, [arq, pci(instance, '3c')], vifs)
-    found = [etree.fromstring(each).tag for each in site.devices(instance)]
-    assert found == ['interface', 'interface', 'interface', 'hostdev']
+    other = pci(instance, '3c')
+    site.cyborg.arqs[instance.uuid] = [arq, other]
+    vifs = [
+        {'id': str(uuid.uuid4()), 'profile': {'arq_uuid': arq['uuid']}},
+        {'id': str(uuid.uuid4()), 'profile': None},
+        {'id': str(uuid.uuid4())},
+    ]
+    tags = ['interface', 'interface', 'interface', 'hostdev']
+    # Nova gives the ARQs of ports in a hard reboot, and not in a create.
+    for run, arqs in (
+        (site.spawn, [other]),
+        (site.hard_reboot, [other, arq]),
+        (site.hard_reboot, []),
+    ):
+        run(instance, arqs, vifs)
+        found = [etree.fromstring(each).tag for each in site.devices(instance)]
+        assert found == tags
+        assert len(configs(instance)) == 2
+        (entry,) = [
+            entry
+            for entry in os_acc._host.journal.entries(instance.uuid)
+            if entry.van.uuid == arq['uuid']
+        ]
+        assert entry.request.port_uuid == vifs[0]['id']
 
 
 def test_what_an_earlier_stay_left_is_no_part_of_a_new_guest(site, instance):

@@ -17,23 +17,48 @@ from __future__ import annotations
 from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
-from collections.abc import Sequence
 import logging
 import os
 from typing import Any
+
+from oslo_config import cfg
 
 import os_acc
 from os_acc import exception
 from os_acc import log
 from os_acc import nova
 from os_acc import objects
+from os_acc.objects import van as states
 
 LOG = logging.getLogger(__name__)
 
+OWN_GROUP = 'os_acc_nova'
+OWN_OPTS = [
+    cfg.BoolOpt(
+        'program',
+        default=True,
+        help='Whether os-acc programs the functions and bitstreams that '
+        'device profiles name (accel:function_id and accel:bitstream_id). Set '
+        'it to False if Cyborg programs them, or if the drivers of this '
+        'host do not program devices: they refuse a function.',
+    ),
+]
+os_acc.CONF.register_group(
+    cfg.OptGroup(OWN_GROUP, title='os-acc: the compute driver of Nova')
+)
+os_acc.CONF.register_opts(OWN_OPTS, group=OWN_GROUP)
+
 _GROUP = 'os_acc'
-_PLUGGED = 'plugged'
+#: The owner of the VANs that this driver plugs. VANs of other owners, such as
+#: the command os-acc, are never released as orphans.
+OWNER = 'nova'
 #: An ARQ, as Nova passes it on from Cyborg's REST API.
 ARQ = Mapping[str, Any]
+
+
+def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
+    """List the options of this package, for oslo-config-generator."""
+    return [(OWN_GROUP, OWN_OPTS)]
 
 
 def initialize(state_path: str, node: str) -> None:
@@ -44,9 +69,9 @@ def initialize(state_path: str, node: str) -> None:
 
     :param state_path: Nova's own state_path. The default of os-acc's,
         /var/lib/os-acc, is not writable by the user that runs nova-compute
-    :param node: the name of this hypervisor. The conductor binds ARQs to it,
-        not to [DEFAULT] host (_create_and_bind_arqs in
-        nova/conductor/manager.py)
+    :param node: the name of this hypervisor. Nova's conductor binds ARQs to
+        it, not to [DEFAULT] host
+        (_create_and_bind_arq_for_instance in nova/conductor/manager.py)
     :raises InvalidRequest, JournalError: see os_acc.initialize
     """
     conf = os_acc.CONF
@@ -54,7 +79,13 @@ def initialize(state_path: str, node: str) -> None:
         'state_path', os.path.join(state_path, 'os-acc'), group=_GROUP
     )
     conf.set_default('host', node, group=_GROUP)
-    os_acc.initialize()
+    os_acc.initialize(owner=OWNER)
+
+
+def programs() -> bool:
+    """Say whether os-acc programs what device profiles name."""
+    chosen: bool = os_acc.CONF.os_acc_nova.program
+    return chosen
 
 
 def plugged(instance_uuid: str) -> list[objects.VAN]:
@@ -64,40 +95,16 @@ def plugged(instance_uuid: str) -> list[objects.VAN]:
     guest must not start with their devices.
     """
     return [
-        van for van in os_acc.get_vans(instance_uuid) if van.state == _PLUGGED
+        van
+        for van in os_acc.get_vans(instance_uuid)
+        if van.state == states.PLUGGED
     ]
-
-
-def plug(
-    instance: Any,
-    arqs: Sequence[ARQ],
-    port_arq_uuids: Collection[str],
-    profile_groups: Mapping[str, Sequence[Mapping[str, str]]],
-) -> None:
-    """Plug the ARQs.
-
-    :param instance: Nova's Instance
-    :param port_arq_uuids: the ARQs that belong to network ports
-    :param profile_groups: the groups of each device profile, by its name
-    :raises ExceptionBase: see os_acc.plug
-    """
-    requests = nova.requests(arqs, port_arq_uuids, profile_groups)
-    if requests:
-        os_acc.plug(nova.instance_info(instance), requests)
-
-
-def replug(instance: Any) -> None:
-    """Plug again what the journal has of an instance, if anything.
-
-    :raises ExceptionBase: see os_acc.replug
-    """
-    if os_acc.get_vans(instance.uuid):
-        os_acc.replug(nova.instance_info(instance))
 
 
 def unplug(instance: Any) -> None:
     """Release all VANs of an instance. An instance without any is fine.
 
+    :param instance: Nova's Instance
     :raises UnplugException: if some could not be released
     """
     os_acc.unplug(nova.instance_info(instance))
@@ -121,23 +128,26 @@ def release_orphans(known_instance_uuids: Collection[str]) -> None:
     """Release the VANs of instances that are gone. An error is only logged.
 
     Nova calls no driver for an instance whose domain was already gone when
-    the instance was deleted.
+    the instance was deleted. This is called while nova-compute starts and
+    works on no instance yet, so the age of a VAN does not matter.
 
     :param known_instance_uuids: the instances that Nova's database or the
         hypervisor knows
     """
     try:
-        # At this time nova-compute works on no instance yet, so the age of a
-        # VAN does not matter.
-        released = os_acc.release_orphans(known_instance_uuids, 0)
+        orphans = os_acc.release_orphans(known_instance_uuids, 0)
     except exception.ExceptionBase as err:
         LOG.error('The VANs of lost instances were not released: %s', err)
         return
-    for van in released:
-        log.about(LOG, van.instance_uuid, van.uuid).warning(
-            'Neither Nova nor the hypervisor knows the instance, so its '
-            'accelerator was released'
-        )
+    for van in orphans:
+        logger = log.about(LOG, van.instance_uuid, van.uuid)
+        if van.error is None:
+            logger.warning('The accelerator of a lost instance was released')
+        else:
+            logger.error(
+                'The accelerator of a lost instance was not released: %s',
+                van.error,
+            )
 
 
 def mdevs(vans: Iterable[objects.VAN]) -> dict[str, str]:
@@ -158,8 +168,3 @@ def all_mdevs() -> dict[str, str]:
     VANs that are half done count: their mediated devices may exist already.
     """
     return mdevs(os_acc.get_vans())
-
-
-def devices(vans: Sequence[objects.VAN]) -> list[str]:
-    """Return the elements of <devices> for a guest with these VANs."""
-    return [van.guest_config for van in vans if van.guest_config is not None]

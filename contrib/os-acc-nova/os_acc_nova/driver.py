@@ -27,13 +27,12 @@ destroy, cleanup            unplugged when all else is done
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from collections.abc import Iterator
+from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
 import contextvars
 import dataclasses
-import logging
 from typing import Any
 
 from nova import exception as nova_exception
@@ -41,17 +40,15 @@ from nova.accelerator import cyborg
 from nova.compute import power_state
 import nova.conf
 from nova.virt.libvirt import driver
-from oslo_utils import excutils
 
+import os_acc
 from os_acc import exception
-from os_acc import log
+from os_acc import nova as calls
 from os_acc import objects
 from os_acc_nova import accelerators
 from os_acc_nova import compatibility
 from os_acc_nova import errors
-from os_acc_nova import guest_device
 
-LOG = logging.getLogger(__name__)
 CONF = nova.conf.CONF
 
 compatibility.check(driver.LibvirtDriver)
@@ -66,13 +63,14 @@ class _Operation:
 
     :ivar arqs: the ARQs that Nova gave; None: Nova gave none, and what the
         instance has is in the journal
-    :ivar is_spawn: True: the guest starts on this host for the first time
+    :ivar undo: what is undone if a spawn fails; None: it is no spawn, and the
+        accelerators stay plugged
     """
 
     context: Any
     instance_uuid: str
     arqs: Sequence[accelerators.ARQ] | None
-    is_spawn: bool
+    undo: contextlib.ExitStack | None = None
 
 
 # _hard_reboot() calls destroy() and thereby cleanup(), which Nova also calls
@@ -151,9 +149,9 @@ class LibvirtDriver(driver.LibvirtDriver):
         Nova calls destroy() after a failed build, but not after a failed
         unshelve.
         """
-        operation = _Operation(context, instance.uuid, accel_info, True)
-        with _doing(operation):
-            try:
+        with contextlib.ExitStack() as undo:
+            operation = _Operation(context, instance.uuid, accel_info, undo)
+            with _doing(operation):
                 super().spawn(
                     context,
                     instance,
@@ -166,9 +164,6 @@ class LibvirtDriver(driver.LibvirtDriver):
                     power_on=power_on,
                     accel_info=None,
                 )
-            except BaseException:
-                with excutils.save_and_reraise_exception():
-                    self._unplug_if_stopped(instance)
 
     def _hard_reboot(
         self,
@@ -184,7 +179,7 @@ class LibvirtDriver(driver.LibvirtDriver):
         power_on() and resume_state_on_host_boot() come here too; the latter
         without accel_info.
         """
-        operation = _Operation(context, instance.uuid, accel_info, False)
+        operation = _Operation(context, instance.uuid, accel_info)
         with _doing(operation):
             super()._hard_reboot(
                 context,
@@ -252,16 +247,8 @@ class LibvirtDriver(driver.LibvirtDriver):
         :param mdevs: Nova's own. A guest from before os-acc was installed has
             those of its ARQs among them, which are taken out
         """
-        operation = _current(instance)
-        is_spawn = operation is not None and operation.is_spawn
-        ports = _port_arq_uuids(network_info)
-        with errors.plugging(instance.uuid, is_spawn):
-            if operation is None:
-                vans = accelerators.plugged(instance.uuid)
-            elif is_spawn:
-                vans = self._plug_for_spawn(operation, instance, ports)
-            else:
-                vans = self._plug_again(operation, instance, ports)
+        ports = _ports(network_info)
+        vans = self._vans(instance, ports)
         ours = accelerators.mdevs(vans)
         guest = super()._get_guest_config(
             instance,
@@ -276,10 +263,8 @@ class LibvirtDriver(driver.LibvirtDriver):
             share_info,
             old_guest,
         )
-        for xml in accelerators.devices(
-            [van for van in vans if van.uuid not in ports]
-        ):
-            guest.add_device(guest_device.GuestDevice(xml))
+        for device in calls.devices(vans, ports):
+            guest.add_device(device)
         return guest
 
     def _get_all_assigned_mediated_devices(
@@ -301,23 +286,54 @@ class LibvirtDriver(driver.LibvirtDriver):
             mdev: owner for mdev, owner in assigned.items() if mdev not in ours
         }
 
+    def _vans(
+        self, instance: Any, ports: Mapping[str, str]
+    ) -> Sequence[objects.VAN]:
+        """Return the VANs that the guest must have, plugged.
+
+        :param ports: see _ports
+        """
+        operation = _current(instance)
+        if operation is None:
+            with errors.plugging(instance.uuid, is_build=False):
+                return accelerators.plugged(instance.uuid)
+        if operation.undo is None:
+            with errors.plugging(instance.uuid, is_build=False):
+                return self._plug_again(operation, instance, ports)
+        with errors.plugging(instance.uuid, is_build=True):
+            return self._plug_for_spawn(
+                operation, operation.undo, instance, ports
+            )
+
     def _plug_for_spawn(
-        self, operation: _Operation, instance: Any, ports: Collection[str]
-    ) -> list[objects.VAN]:
+        self,
+        operation: _Operation,
+        undo: contextlib.ExitStack,
+        instance: Any,
+        ports: Mapping[str, str],
+    ) -> Sequence[objects.VAN]:
         """Plug the ARQs of a guest that is new on this host.
 
         :returns: their VANs. What else the journal has of the instance is
             left from an earlier stay on this host, and is no part of the
             guest
         """
-        self._plug(operation, instance, operation.arqs or (), ports)
-        wanted = {arq['uuid'] for arq in operation.arqs or ()}
-        vans = accelerators.plugged(instance.uuid)
-        return [van for van in vans if van.uuid in wanted]
+        arqs = _with_ports(operation, instance, ports, known=set())
+        requests = _requests(operation.context, arqs, ports)
+        vans: objects.VANList = undo.enter_context(
+            calls.plugged(
+                instance, requests, lambda: self._is_running(instance)
+            )
+        )
+        self._warn_of_mdevs(arqs)
+        return vans.objects
 
     def _plug_again(
-        self, operation: _Operation, instance: Any, ports: Collection[str]
-    ) -> list[objects.VAN]:
+        self,
+        operation: _Operation,
+        instance: Any,
+        ports: Mapping[str, str],
+    ) -> Sequence[objects.VAN]:
         """Plug again what the instance has, and repair what is not intact.
 
         The journal goes first: an instance keeps its devices even if its
@@ -326,74 +342,94 @@ class LibvirtDriver(driver.LibvirtDriver):
 
         :returns: all VANs of the instance
         """
-        accelerators.replug(instance)
-        known = {van.uuid for van in accelerators.plugged(instance.uuid)}
-        missing = [a for a in operation.arqs or () if a['uuid'] not in known]
-        self._plug(operation, instance, missing, ports)
+        info = calls.instance_info(instance)
+        known = {van.uuid for van in os_acc.replug(info)}
+        arqs = _with_ports(operation, instance, ports, known)
+        missing = [arq for arq in arqs if arq['uuid'] not in known]
+        if missing:
+            requests = _requests(operation.context, missing, ports)
+            os_acc.plug(info, requests)
+            self._warn_of_mdevs(missing)
         return accelerators.plugged(instance.uuid)
 
-    def _plug(
-        self,
-        operation: _Operation,
-        instance: Any,
-        arqs: Sequence[accelerators.ARQ],
-        ports: Collection[str],
-    ) -> None:
-        if not arqs:
-            return
-        groups = _profile_groups(operation.context, arqs)
-        accelerators.plug(instance, arqs, ports, groups)
+    def _warn_of_mdevs(self, arqs: Sequence[accelerators.ARQ]) -> None:
+        """Let Nova warn of a GPU that its own options name too."""
         for arq in arqs:
             if arq['attach_handle_type'] == 'MDEV':
                 self._warn_if_nova_managed(arq['attach_handle_info'])
 
-    def _unplug_if_stopped(self, instance: Any) -> None:
-        """Unplug after a failed spawn, if the guest does not run.
-
-        A spawn may fail when the guest runs already. The guest then keeps its
-        devices, until Nova destroys it or reboots it.
-        """
-        logger = log.about(LOG, instance.uuid)
+    def _is_running(self, instance: Any) -> bool:
+        """Say whether the guest may have its devices open."""
         try:
-            stopped = self.get_info(instance).state in _STOPPED
+            state = self.get_info(instance).state
         except nova_exception.InstanceNotFound:
-            stopped = True
-        except Exception as err:
-            logger.warning('The state of the guest is unknown: %s', err)
-            stopped = False
-        if stopped:
-            accelerators.unplug_or_log(instance)
-        else:
-            logger.warning('The guest may run, so it keeps its accelerators')
+            return False
+        return state not in _STOPPED
 
 
-def _port_arq_uuids(network_info: Any) -> set[str]:
-    """Return the UUIDs of the ARQs that belong to network ports.
+def _ports(network_info: Any) -> dict[str, str]:
+    """Return the ARQs that belong to network ports.
 
     Nova's network code writes them into the binding profile of the port
     (get_arq_pci_device_profile in nova/accelerator/cyborg.py).
+
+    :returns: the UUID of the port, by the UUID of its ARQ
     """
-    found = set()
+    found = {}
     for vif in network_info or ():
-        profile = vif.get('profile') or {}
-        if profile.get('arq_uuid'):
-            found.add(profile['arq_uuid'])
+        arq_uuid = (vif.get('profile') or {}).get('arq_uuid')
+        if arq_uuid:
+            found[arq_uuid] = vif['id']
     return found
 
 
-def _profile_groups(
-    context: Any, arqs: Sequence[accelerators.ARQ]
-) -> dict[str, Any]:
-    """Read the device profiles of ARQs from Cyborg.
+def _with_ports(
+    operation: _Operation,
+    instance: Any,
+    ports: Mapping[str, str],
+    known: set[str],
+) -> Sequence[accelerators.ARQ]:
+    """Add the ARQs of ports, which Nova gives in some operations only.
 
-    :returns: the groups of each profile, by its name
+    Nova gives them in a hard reboot, and not in a create (_build_resources in
+    nova/compute/manager.py).
+
+    :param known: the UUIDs of the ARQs that have a VAN already
+    :returns: the ARQs that Nova gave, and those of ports without a VAN; none
+        if Nova gave none, because then Cyborg is not asked
+    :raises AcceleratorRequestOpFailed: if Cyborg does not answer
+    """
+    if operation.arqs is None:
+        return ()
+    given = {arq['uuid'] for arq in operation.arqs}
+    missing = ports.keys() - given - known
+    if not missing:
+        return operation.arqs
+    client = cyborg.get_client(operation.context)
+    found = client.get_arqs_for_instance(instance.uuid)
+    return [
+        *operation.arqs,
+        *(arq for arq in found if arq['uuid'] in missing),
+    ]
+
+
+def _requests(
+    context: Any,
+    arqs: Sequence[accelerators.ARQ],
+    ports: Mapping[str, str],
+) -> list[objects.AcceleratorRequest]:
+    """Make requests from ARQs, with the functions of their device profiles.
+
+    :raises InvalidRequest: see os_acc.nova.requests
     :raises DeviceProfileError: if Cyborg does not answer, or does not know
         the profile
     """
+    if not arqs or not accelerators.programs():
+        return calls.requests(arqs, ports)
     client = cyborg.get_client(context)
-    found: dict[str, Any] = {}
+    groups: dict[str, Any] = {}
     for arq in arqs:
-        name = arq.get('device_profile_name')
-        if name and name not in found:
-            found[name] = client.get_device_profile_groups(name)
-    return found
+        name = arq['device_profile_name']
+        if name not in groups:
+            groups[name] = client.get_device_profile_groups(name)
+    return calls.requests(arqs, ports, groups)
