@@ -34,6 +34,7 @@ from nova.virt.libvirt import driver as libvirt_driver
 import nova.virt.os_acc
 import pytest
 
+import acc_plug_libvirt
 import os_acc
 from os_acc.privileged import context
 
@@ -130,6 +131,12 @@ class Site:
         patch.setattr(base, '_destroy', self._destroy)
         patch.setattr(base, '_cleanup', self._cleanup)
         patch.setattr(base, '_create_guest', self._create_guest)
+        # os-acc asks libvirtd itself.
+        patch.setattr(
+            acc_plug_libvirt.LibvirtPlugin,
+            'has_guest',
+            lambda plugin, info: info.uuid in self.hypervisor.domains,
+        )
         patch.setattr(libvirt_driver.blockinfo, 'get_disk_info', _disk_info)
         patch.setattr(
             'nova.accelerator.cyborg._CyborgClient.get_device_profile_groups',

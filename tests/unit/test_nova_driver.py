@@ -264,6 +264,13 @@ def test_another_host_is_tried_if_the_device_is_at_fault(
     assert instance.uuid not in site.driver.domains
 
 
+def test_another_host_is_tried_if_this_one_lacks_a_driver(site, instance):
+    site.host.driver.claims = False
+    with pytest.raises(nova_double.NovaException, match='No driver') as got:
+        site.spawn(instance, [pci(instance)])
+    assert not isinstance(got.value, nova_double.BuildAbortException)
+
+
 def test_no_other_host_is_tried_if_the_request_is_invalid(site, instance):
     arq = pci(instance)
     arq['attach_handle_info']['bus'] = 'zz'
