@@ -33,7 +33,7 @@ from os_acc.objects import van as states
 LOG = logging.getLogger(__name__)
 
 OWN_GROUP = 'os_acc_nova'
-OWN_OPTS = [
+OWN_OPTS: list[cfg.Opt] = [
     cfg.BoolOpt(
         'program',
         default=True,

@@ -279,7 +279,8 @@ class LibvirtDriver(driver.LibvirtDriver):
         assigned: dict[str, str] = super()._get_all_assigned_mediated_devices(
             instance
         )
-        ours = accelerators.all_mdevs()
+        with errors.plugging():
+            ours = accelerators.all_mdevs()
         if instance is None:
             return {**assigned, **ours}
         return {
@@ -295,12 +296,12 @@ class LibvirtDriver(driver.LibvirtDriver):
         """
         operation = _current(instance)
         if operation is None:
-            with errors.plugging(instance.uuid, is_build=False):
+            with errors.plugging():
                 return accelerators.plugged(instance.uuid)
         if operation.undo is None:
-            with errors.plugging(instance.uuid, is_build=False):
+            with errors.plugging():
                 return self._plug_again(operation, instance, ports)
-        with errors.plugging(instance.uuid, is_build=True):
+        with errors.building(instance.uuid):
             return self._plug_for_spawn(
                 operation, operation.undo, instance, ports
             )

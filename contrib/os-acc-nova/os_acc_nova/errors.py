@@ -43,23 +43,31 @@ class AcceleratorUnplugFailure(nova_exception.NovaException):
 
 
 @contextlib.contextmanager
-def plugging(instance_uuid: str, is_build: bool) -> Iterator[None]:
-    """Raise the errors of os-acc in the block as errors of Nova.
+def building(instance_uuid: str) -> Iterator[None]:
+    """Raise the errors of os-acc in the block as errors of a build.
 
-    :param instance_uuid: the instance that is plugged
-    :param is_build: True: the guest is made on this host now, so another host
-        may do it in its place; False: it has been here before
-    :raises BuildAbortException: if is_build, and the request itself is
-        invalid, so that no host can serve it
+    :param instance_uuid: the instance whose guest is made on this host now;
+        another host may do it in its place
+    :raises BuildAbortException: if the request itself is invalid, so that no
+        host can serve it
     :raises AcceleratorPlugFailure: after any other error of os-acc
     """
     try:
         yield
     except exception.ExceptionBase as err:
-        if is_build and is_invalid(err):
+        if is_invalid(err):
             raise nova_exception.BuildAbortException(
                 instance_uuid=instance_uuid, reason=reason(err)
             ) from err
+        raise AcceleratorPlugFailure(reason=reason(err)) from err
+
+
+@contextlib.contextmanager
+def plugging() -> Iterator[None]:
+    """Raise the errors of os-acc in the block as AcceleratorPlugFailure."""
+    try:
+        yield
+    except exception.ExceptionBase as err:
         raise AcceleratorPlugFailure(reason=reason(err)) from err
 
 
