@@ -8,15 +8,13 @@
 
 """The calls that the driver makes to os-acc, in Nova's terms.
 
-Nothing here imports Nova. A VAN has the UUID of its ARQ, so the two are
-matched by it.
+Nothing here imports Nova.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from collections.abc import Iterable
-from collections.abc import Mapping
 import logging
 import os
 from typing import Any
@@ -52,8 +50,6 @@ _GROUP = 'os_acc'
 #: The owner of the VANs that this driver plugs. VANs of other owners, such as
 #: the command os-acc, are never released as orphans.
 OWNER = 'nova'
-#: An ARQ, as Nova passes it on from Cyborg's REST API.
-ARQ = Mapping[str, Any]
 
 
 def list_opts() -> list[tuple[str, list[cfg.Opt]]]:

@@ -36,7 +36,6 @@ import dataclasses
 from typing import Any
 
 from nova import exception as nova_exception
-from nova.accelerator import cyborg
 from nova.compute import power_state
 import nova.conf
 from nova.virt.libvirt import driver
@@ -46,6 +45,7 @@ from os_acc import exception
 from os_acc import nova as calls
 from os_acc import objects
 from os_acc_nova import accelerators
+from os_acc_nova import arqs
 from os_acc_nova import compatibility
 from os_acc_nova import errors
 
@@ -61,7 +61,7 @@ _STOPPED = (power_state.SHUTDOWN, power_state.CRASHED)
 class _Operation:
     """What Nova is doing now: it defines the domain of an instance again.
 
-    :ivar arqs: the ARQs that Nova gave; None: Nova gave none, and what the
+    :ivar given: the ARQs that Nova gave; None: Nova gave none, and what the
         instance has is in the journal
     :ivar undo: what is undone if a spawn fails; None: it is no spawn, and the
         accelerators stay plugged
@@ -69,7 +69,7 @@ class _Operation:
 
     context: Any
     instance_uuid: str
-    arqs: Sequence[accelerators.ARQ] | None
+    given: Sequence[arqs.ARQ] | None
     undo: contextlib.ExitStack | None = None
 
 
@@ -247,7 +247,7 @@ class LibvirtDriver(driver.LibvirtDriver):
         :param mdevs: Nova's own. A guest from before os-acc was installed has
             those of its ARQs among them, which are taken out
         """
-        ports = _ports(network_info)
+        ports = arqs.of_ports(network_info)
         vans = self._vans(instance, ports)
         ours = accelerators.mdevs(vans)
         guest = super()._get_guest_config(
@@ -292,7 +292,7 @@ class LibvirtDriver(driver.LibvirtDriver):
     ) -> Sequence[objects.VAN]:
         """Return the VANs that the guest must have, plugged.
 
-        :param ports: see _ports
+        :param ports: see arqs.of_ports
         """
         operation = _current(instance)
         if operation is None:
@@ -319,14 +319,17 @@ class LibvirtDriver(driver.LibvirtDriver):
             left from an earlier stay on this host, and is no part of the
             guest
         """
-        arqs = _with_ports(operation, instance, ports, known=set())
-        requests = _requests(operation.context, arqs, ports)
+        context = operation.context
+        wanted = arqs.with_ports(
+            context, instance.uuid, operation.given, ports, known=set()
+        )
+        requests = arqs.to_requests(context, wanted, ports)
         vans: objects.VANList = undo.enter_context(
             calls.plugged(
                 instance, requests, lambda: self._is_running(instance)
             )
         )
-        self._warn_of_mdevs(arqs)
+        self._warn_of_mdevs(wanted)
         return vans.objects
 
     def _plug_again(
@@ -345,17 +348,20 @@ class LibvirtDriver(driver.LibvirtDriver):
         """
         info = calls.instance_info(instance)
         known = {van.uuid for van in os_acc.replug(info)}
-        arqs = _with_ports(operation, instance, ports, known)
-        missing = [arq for arq in arqs if arq['uuid'] not in known]
+        context = operation.context
+        wanted = arqs.with_ports(
+            context, instance.uuid, operation.given, ports, known
+        )
+        missing = [arq for arq in wanted if arq['uuid'] not in known]
         if missing:
-            requests = _requests(operation.context, missing, ports)
+            requests = arqs.to_requests(context, missing, ports)
             os_acc.plug(info, requests)
             self._warn_of_mdevs(missing)
         return accelerators.plugged(instance.uuid)
 
-    def _warn_of_mdevs(self, arqs: Sequence[accelerators.ARQ]) -> None:
+    def _warn_of_mdevs(self, plugged: Sequence[arqs.ARQ]) -> None:
         """Let Nova warn of a GPU that its own options name too."""
-        for arq in arqs:
+        for arq in plugged:
             if arq['attach_handle_type'] == 'MDEV':
                 self._warn_if_nova_managed(arq['attach_handle_info'])
 
@@ -366,71 +372,3 @@ class LibvirtDriver(driver.LibvirtDriver):
         except nova_exception.InstanceNotFound:
             return False
         return state not in _STOPPED
-
-
-def _ports(network_info: Any) -> dict[str, str]:
-    """Return the ARQs that belong to network ports.
-
-    Nova's network code writes them into the binding profile of the port
-    (get_arq_pci_device_profile in nova/accelerator/cyborg.py).
-
-    :returns: the UUID of the port, by the UUID of its ARQ
-    """
-    found = {}
-    for vif in network_info or ():
-        arq_uuid = (vif.get('profile') or {}).get('arq_uuid')
-        if arq_uuid:
-            found[arq_uuid] = vif['id']
-    return found
-
-
-def _with_ports(
-    operation: _Operation,
-    instance: Any,
-    ports: Mapping[str, str],
-    known: set[str],
-) -> Sequence[accelerators.ARQ]:
-    """Add the ARQs of ports, which Nova gives in some operations only.
-
-    Nova gives them in a hard reboot, and not in a create (_build_resources in
-    nova/compute/manager.py).
-
-    :param known: the UUIDs of the ARQs that have a VAN already
-    :returns: the ARQs that Nova gave, and those of ports without a VAN; none
-        if Nova gave none, because then Cyborg is not asked
-    :raises AcceleratorRequestOpFailed: if Cyborg does not answer
-    """
-    if operation.arqs is None:
-        return ()
-    given = {arq['uuid'] for arq in operation.arqs}
-    missing = ports.keys() - given - known
-    if not missing:
-        return operation.arqs
-    client = cyborg.get_client(operation.context)
-    found = client.get_arqs_for_instance(instance.uuid)
-    return [
-        *operation.arqs,
-        *(arq for arq in found if arq['uuid'] in missing),
-    ]
-
-
-def _requests(
-    context: Any,
-    arqs: Sequence[accelerators.ARQ],
-    ports: Mapping[str, str],
-) -> list[objects.AcceleratorRequest]:
-    """Make requests from ARQs, with the functions of their device profiles.
-
-    :raises InvalidRequest: see os_acc.nova.requests
-    :raises DeviceProfileError: if Cyborg does not answer, or does not know
-        the profile
-    """
-    if not arqs or not accelerators.programs():
-        return calls.requests(arqs, ports)
-    client = cyborg.get_client(context)
-    groups: dict[str, Any] = {}
-    for arq in arqs:
-        name = arq['device_profile_name']
-        if name not in groups:
-            groups[name] = client.get_device_profile_groups(name)
-    return calls.requests(arqs, ports, groups)
