@@ -1,0 +1,89 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""ARQs as Nova gives them, and what Cyborg says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
+from nova.accelerator import cyborg
+
+from os_acc import nova as calls
+from os_acc import objects
+from os_acc_nova import accelerators
+
+#: An ARQ, as Nova passes it on from Cyborg's REST API.
+ARQ = Mapping[str, Any]
+
+
+def of_ports(network_info: Any) -> dict[str, str]:
+    """Return the ARQs that belong to network ports.
+
+    Nova's network code writes them into the binding profile of the port
+    (get_arq_pci_device_profile in nova/accelerator/cyborg.py).
+
+    :returns: the UUID of the port, by the UUID of its ARQ
+    """
+    found = {}
+    for vif in network_info or ():
+        arq_uuid = (vif.get('profile') or {}).get('arq_uuid')
+        if arq_uuid:
+            found[arq_uuid] = vif['id']
+    return found
+
+
+def with_ports(
+    context: Any,
+    instance_uuid: str,
+    given: Sequence[ARQ] | None,
+    ports: Mapping[str, str],
+    known: Collection[str],
+) -> Sequence[ARQ]:
+    """Add the ARQs of ports, which Nova gives in some operations only.
+
+    Nova gives them in a hard reboot, and not in a create (_build_resources in
+    nova/compute/manager.py).
+
+    :param given: the ARQs that Nova gave; None: none, and Cyborg is not asked
+    :param ports: see of_ports()
+    :param known: the UUIDs of the ARQs that have a VAN already
+    :returns: the ARQs that Nova gave, and those of ports without a VAN
+    :raises AcceleratorRequestOpFailed: if Cyborg does not answer
+    """
+    if given is None:
+        return ()
+    missing = ports.keys() - {arq['uuid'] for arq in given} - set(known)
+    if not missing:
+        return given
+    client = cyborg.get_client(context)
+    found = client.get_arqs_for_instance(instance_uuid)
+    return [*given, *(arq for arq in found if arq['uuid'] in missing)]
+
+
+def to_requests(
+    context: Any, arqs: Sequence[ARQ], ports: Mapping[str, str]
+) -> list[objects.AcceleratorRequest]:
+    """Make requests from ARQs, with the functions of their device profiles.
+
+    :raises InvalidRequest, ARQNotBound: see os_acc.nova.requests
+    :raises DeviceProfileError: if Cyborg does not answer, or does not know
+        the profile
+    """
+    if not arqs or not accelerators.programs():
+        return calls.requests(arqs, ports)
+    client = cyborg.get_client(context)
+    groups: dict[str, Any] = {}
+    for arq in arqs:
+        name = arq['device_profile_name']
+        if name not in groups:
+            groups[name] = client.get_device_profile_groups(name)
+    return calls.requests(arqs, ports, groups)

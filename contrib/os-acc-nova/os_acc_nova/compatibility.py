@@ -1,0 +1,176 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Checks that the installed Nova is one that this driver knows.
+
+The driver overrides private methods of Nova's libvirt driver, and relies on
+the order in which Nova's methods call each other. A Nova that has changed
+them could start a guest without its devices, or release the devices of a
+guest that runs. So the driver refuses such a Nova when it is imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import metadata
+import inspect
+from typing import Any
+
+_GUEST = (
+    'instance',
+    'network_info',
+    'image_meta',
+    'disk_info',
+    'rescue',
+    'block_device_info',
+    'context',
+    'mdevs',
+    'accel_info',
+    'share_info',
+    'old_guest',
+)
+
+#: The methods that the driver overrides or calls, with their parameters. All
+#: are in nova/virt/libvirt/driver.py of Nova 34. A parameter more is refused
+#: too, because Nova would pass it to a method that does not take it.
+METHODS: dict[str, tuple[str, ...]] = {
+    # overridden
+    '__init__': ('virtapi', 'read_only'),
+    'init_host': ('host',),
+    'process_instances_at_startup': ('context', 'instances'),
+    'spawn': (
+        'context',
+        'instance',
+        'image_meta',
+        'injected_files',
+        'admin_password',
+        'allocations',
+        'network_info',
+        'block_device_info',
+        'power_on',
+        'accel_info',
+    ),
+    'cleanup': (
+        'context',
+        'instance',
+        'network_info',
+        'block_device_info',
+        'destroy_disks',
+        'migrate_data',
+        'destroy_vifs',
+        'destroy_secrets',
+    ),
+    '_hard_reboot': (
+        'context',
+        'instance',
+        'network_info',
+        'share_info',
+        'block_device_info',
+        'accel_info',
+    ),
+    '_get_guest_config': _GUEST,
+    '_get_all_assigned_mediated_devices': ('instance',),
+    # called
+    '_warn_if_nova_managed': ('attach_handle_info',),
+    'get_available_nodes': ('refresh',),
+    'get_info': ('instance', 'use_cache'),
+    'list_instance_uuids': (),
+}
+
+#: The calls that each method must make, in this order.
+CALLS: dict[str, tuple[str, ...]] = {
+    # The domain is gone before the VANs are released.
+    'destroy': ('_destroy', 'cleanup'),
+    # Plugging is done in _get_guest_config: before the guest is created, and
+    # in a hard reboot after the old domain is gone.
+    'spawn': ('_get_guest_xml', '_create_guest_with_network'),
+    '_hard_reboot': (
+        '_get_all_assigned_mediated_devices',
+        'destroy',
+        '_get_guest_xml',
+        '_create_guest_with_network',
+    ),
+    '_get_guest_xml': ('_get_guest_config',),
+    # These define the guest again while it keeps its VANs.
+    'power_on': ('_hard_reboot',),
+    'reboot': ('_hard_reboot',),
+    'resume_state_on_host_boot': ('_hard_reboot',),
+    'rescue': ('_get_all_assigned_mediated_devices', '_get_guest_xml'),
+    # So Nova does not give an mdev of os-acc to another instance.
+    '_get_existing_mdevs_not_assigned': (
+        '_get_all_assigned_mediated_devices',
+    ),
+}
+
+
+class UnsupportedNova(ImportError):
+    """This Nova is not one that the driver can extend.
+
+    Nova logs an ImportError of a compute driver, and nova-compute ends
+    (load_compute_driver in nova/virt/driver.py).
+    """
+
+
+def check(driver: type) -> None:
+    """Check Nova's libvirt driver.
+
+    :param driver: the class nova.virt.libvirt.driver.LibvirtDriver
+    :raises UnsupportedNova: if a method is missing, has other parameters, or
+        does not make the calls that it must; the error lists all of these
+    """
+    if found := [*_wrong_parameters(driver), *_wrong_calls(driver)]:
+        raise UnsupportedNova(
+            f'Nova {_version()} is not supported by os-acc-nova: '
+            f'{"; ".join(found)}. Supported: Nova 34, and later versions '
+            'without these differences. Install another version of '
+            'os-acc-nova, or set [DEFAULT] compute_driver to '
+            'libvirt.LibvirtDriver'
+        )
+
+
+def _wrong_parameters(driver: type) -> Iterator[str]:
+    for name, expected in METHODS.items():
+        method = getattr(driver, name, None)
+        if not callable(method):
+            yield f'LibvirtDriver has no method {name}()'
+            continue
+        # The first parameter is self.
+        found = tuple(inspect.signature(method).parameters)[1:]
+        if found != expected:
+            yield (
+                f'LibvirtDriver.{name} takes ({", ".join(found)}), expected '
+                f'({", ".join(expected)})'
+            )
+
+
+def _wrong_calls(driver: type) -> Iterator[str]:
+    for name, expected in CALLS.items():
+        method = getattr(driver, name, None)
+        if not callable(method):
+            yield f'LibvirtDriver has no method {name}()'
+            continue
+        used = _names(method)
+        found = [each for each in used if each in expected]
+        if found != list(expected):
+            yield (
+                f'LibvirtDriver.{name} uses {", ".join(found) or "none"} of '
+                f'{", ".join(expected)}, expected all in this order'
+            )
+
+
+def _names(method: Any) -> tuple[str, ...]:
+    """Return the names that a method uses, in the order of their first use."""
+    code = getattr(inspect.unwrap(method), '__code__', None)
+    return code.co_names if code is not None else ()
+
+
+def _version() -> str:
+    try:
+        return metadata.version('nova')
+    except metadata.PackageNotFoundError:
+        return '(of unknown version)'

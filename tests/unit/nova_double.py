@@ -1,0 +1,484 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""A stand-in for Nova: as much of it as the compute driver extends.
+
+The classes and methods have the names, the parameters and the order of calls
+of Nova 34. What they do is reduced to a domain in a dict. The tests with
+Nova itself are in tests/functional_nova.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pathlib
+import sys
+import types
+from typing import Any
+
+from lxml import etree
+import pytest
+
+CONTRIB = pathlib.Path(__file__).parents[2] / 'contrib' / 'os-acc-nova'
+
+RUNNING, SHUTDOWN = 1, 4
+
+
+class NovaException(Exception):
+    msg_fmt = 'An unknown exception occurred.'
+    code = 500
+
+    def __init__(self, message: str | None = None, **kwargs: Any) -> None:
+        super().__init__(message or self.msg_fmt % kwargs)
+
+
+class BuildAbortException(NovaException):
+    msg_fmt = 'Build of instance %(instance_uuid)s aborted: %(reason)s'
+
+
+class InstanceNotFound(NovaException):
+    msg_fmt = 'Instance %(instance_id)s could not be found.'
+
+
+class InvalidConfiguration(NovaException):
+    pass
+
+
+class DeviceProfileError(NovaException):
+    msg_fmt = 'Device profile name %(name)s: %(msg)s'
+
+
+class GuestDeviceConfig:
+    def __init__(self, *, root_name: str) -> None:
+        self.root_name = root_name
+
+    def format_dom(self) -> etree._Element:
+        return etree.Element(self.root_name)
+
+
+class MdevConfig(GuestDeviceConfig):
+    def __init__(self, uuid: str) -> None:
+        super().__init__(root_name='hostdev')
+        self.uuid = uuid
+
+    def format_dom(self) -> etree._Element:
+        dom = super().format_dom()
+        dom.set('type', 'mdev')
+        etree.SubElement(dom, 'address', uuid=self.uuid)
+        return dom
+
+
+class GuestConfig:
+    def __init__(self) -> None:
+        self.devices: list[GuestDeviceConfig] = []
+
+    def add_device(self, device: GuestDeviceConfig) -> None:
+        self.devices.append(device)
+
+    def to_xml(self) -> str:
+        root = etree.Element('domain')
+        devices = etree.SubElement(root, 'devices')
+        for device in self.devices:
+            devices.append(device.format_dom())
+        return etree.tostring(root, encoding='unicode')
+
+
+class Domain:
+    def __init__(self, xml: str, state: int) -> None:
+        self.xml = xml
+        self.state = state
+
+
+class LibvirtDriver:
+    """nova.virt.libvirt.driver.LibvirtDriver, with domains in a dict.
+
+    :ivar log: what was done, in order
+    :ivar fail_at: the step that raises fail_with
+    :ivar own_mdevs: the mdevs that Nova gives to the next instance with a
+        vGPU in its flavor
+    """
+
+    def __init__(self, virtapi, read_only=False):
+        self.domains: dict[str, Domain] = {}
+        self.log: list[str] = []
+        self.fail_at: str | None = None
+        self.fail_with: BaseException = RuntimeError('no')
+        self.own_mdevs: list[str] = []
+        self.warned: list[dict[str, str]] = []
+
+    def _do(self, step):
+        self.log.append(step)
+        if step == self.fail_at:
+            raise self.fail_with
+
+    def init_host(self, host):
+        self._do('init_host')
+
+    def get_available_nodes(self, refresh=False):
+        return ['node-1']
+
+    def list_instance_uuids(self):
+        return list(self.domains)
+
+    def process_instances_at_startup(self, context, instances):
+        self._do('process_instances_at_startup')
+        return instances
+
+    def get_info(self, instance, use_cache=True):
+        if instance.uuid not in self.domains:
+            raise InstanceNotFound(instance_id=instance.uuid)
+        return types.SimpleNamespace(state=self.domains[instance.uuid].state)
+
+    def spawn(
+        self,
+        context,
+        instance,
+        image_meta,
+        injected_files,
+        admin_password,
+        allocations,
+        network_info=None,
+        block_device_info=None,
+        power_on=True,
+        accel_info=None,
+    ):
+        assert accel_info is None
+        self._do('create image')
+        mdevs, self.own_mdevs = self.own_mdevs, []
+        xml = self._get_guest_xml(
+            context,
+            instance,
+            network_info,
+            {},
+            image_meta,
+            block_device_info=block_device_info,
+            mdevs=mdevs,
+            accel_info=accel_info,
+        )
+        self._create_guest_with_network(
+            context, xml, instance, network_info, block_device_info
+        )
+        self._do('after boot')
+
+    def reboot(
+        self,
+        context,
+        instance,
+        network_info,
+        reboot_type,
+        block_device_info=None,
+        bad_volumes_callback=None,
+        accel_info=None,
+        share_info=None,
+    ):
+        return self._hard_reboot(
+            context,
+            instance,
+            network_info,
+            share_info,
+            block_device_info,
+            accel_info,
+        )
+
+    def power_on(
+        self,
+        context,
+        instance,
+        network_info,
+        block_device_info=None,
+        accel_info=None,
+        share_info=None,
+    ):
+        self._hard_reboot(
+            context,
+            instance,
+            network_info,
+            share_info,
+            block_device_info,
+            accel_info,
+        )
+
+    def resume_state_on_host_boot(
+        self,
+        context,
+        instance,
+        network_info,
+        share_info,
+        block_device_info=None,
+    ):
+        self._hard_reboot(
+            context, instance, network_info, share_info, block_device_info
+        )
+
+    def _hard_reboot(
+        self,
+        context,
+        instance,
+        network_info,
+        share_info,
+        block_device_info=None,
+        accel_info=None,
+    ):
+        assert accel_info is None
+        mdevs = list(self._get_all_assigned_mediated_devices(instance))
+        self.destroy(
+            context,
+            instance,
+            network_info,
+            destroy_disks=False,
+            block_device_info=block_device_info,
+            destroy_secrets=False,
+        )
+        xml = self._get_guest_xml(
+            context,
+            instance,
+            network_info,
+            {},
+            instance.image_meta,
+            mdevs=mdevs,
+            accel_info=accel_info,
+            share_info=share_info,
+        )
+        self._create_guest_with_network(
+            context, xml, instance, network_info, block_device_info
+        )
+
+    def rescue(
+        self,
+        context,
+        instance,
+        network_info,
+        image_meta,
+        rescue_password,
+        block_device_info,
+        share_info,
+    ):
+        self.unrescue_xml = self.domains[instance.uuid].xml
+        mdevs = list(self._get_all_assigned_mediated_devices(instance))
+        xml = self._get_guest_xml(
+            context,
+            instance,
+            network_info,
+            {},
+            image_meta,
+            rescue={'image_id': 'rescue'},
+            mdevs=mdevs,
+            share_info=share_info,
+        )
+        self._destroy(instance)
+        self._create_guest(xml, instance)
+
+    def unrescue(self, context, instance):
+        self._destroy(instance)
+        self._create_guest(self.unrescue_xml, instance)
+
+    def destroy(
+        self,
+        context,
+        instance,
+        network_info,
+        block_device_info=None,
+        destroy_disks=True,
+        destroy_secrets=True,
+    ):
+        self._destroy(instance)
+        self.cleanup(
+            context,
+            instance,
+            network_info,
+            block_device_info,
+            destroy_disks,
+            destroy_secrets=destroy_secrets,
+        )
+
+    def cleanup(
+        self,
+        context,
+        instance,
+        network_info,
+        block_device_info=None,
+        destroy_disks=True,
+        migrate_data=None,
+        destroy_vifs=True,
+        destroy_secrets=True,
+    ):
+        self._cleanup(instance)
+
+    def _cleanup(self, instance):
+        self._do('cleanup')
+        self.domains.pop(instance.uuid, None)
+
+    def _destroy(self, instance):
+        self._do('destroy')
+        if instance.uuid in self.domains:
+            self.domains[instance.uuid].state = SHUTDOWN
+
+    def _create_guest_with_network(
+        self, context, xml, instance, network_info, block_device_info
+    ):
+        try:
+            self._create_guest(xml, instance)
+        except Exception:
+            self._cleanup(instance)
+            raise
+
+    def _create_guest(self, xml, instance):
+        self.domains[instance.uuid] = Domain(xml, SHUTDOWN)
+        self._do('launch')
+        self.domains[instance.uuid].state = RUNNING
+
+    def _get_guest_xml(
+        self,
+        context,
+        instance,
+        network_info,
+        disk_info,
+        image_meta,
+        rescue=None,
+        block_device_info=None,
+        mdevs=None,
+        accel_info=None,
+        share_info=None,
+        old_guest=None,
+    ):
+        return self._get_guest_config(
+            instance,
+            network_info,
+            image_meta,
+            disk_info,
+            rescue,
+            block_device_info,
+            context,
+            mdevs,
+            accel_info,
+            share_info,
+            old_guest,
+        ).to_xml()
+
+    def _get_guest_config(
+        self,
+        instance,
+        network_info,
+        image_meta,
+        disk_info,
+        rescue=None,
+        block_device_info=None,
+        context=None,
+        mdevs=None,
+        accel_info=None,
+        share_info=None,
+        old_guest=None,
+    ):
+        assert accel_info is None
+        self._do('guest config')
+        guest = GuestConfig()
+        for _vif in network_info or ():
+            guest.add_device(GuestDeviceConfig(root_name='interface'))
+        for mdev in mdevs or ():
+            guest.add_device(MdevConfig(mdev))
+        return guest
+
+    def _get_all_assigned_mediated_devices(self, instance=None):
+        found = {}
+        for uuid, domain in self.domains.items():
+            if instance is None or uuid == instance.uuid:
+                root = etree.fromstring(domain.xml)
+                for address in root.iter('address'):
+                    if address.get('uuid'):
+                        found[address.get('uuid')] = uuid
+        return found
+
+    def _get_existing_mdevs_not_assigned(self, parent, requested_types=None):
+        return set(parent) - set(self._get_all_assigned_mediated_devices())
+
+    def _warn_if_nova_managed(self, attach_handle_info):
+        self.warned.append(attach_handle_info)
+
+
+class Cyborg:
+    """nova.accelerator.cyborg: the device profiles and ARQs it knows."""
+
+    def __init__(self) -> None:
+        self.profiles: dict[str, list[dict[str, str]]] = {}
+        self.arqs: dict[str, list[dict[str, Any]]] = {}
+
+    def get_arqs_for_instance(self, instance_uuid, only_resolved=False):
+        return self.arqs[instance_uuid]
+
+    def get_client(self, context):
+        return self
+
+    def get_device_profile_groups(self, dp_name):
+        if dp_name not in self.profiles:
+            raise DeviceProfileError(name=dp_name, msg='nothing')
+        return self.profiles[dp_name]
+
+
+def install(
+    monkeypatch: pytest.MonkeyPatch, state_path: pathlib.Path
+) -> types.SimpleNamespace:
+    """Install the stand-in as the package nova, and import the driver.
+
+    :returns: ``driver``, the module os_acc_nova.driver; ``shim``, the module
+        nova.virt.os_acc; ``cyborg``
+    """
+    cyborg = Cyborg()
+    conf = types.SimpleNamespace(state_path=str(state_path))
+    modules: dict[str, dict[str, Any]] = {
+        'nova': {'__path__': []},
+        'nova.accelerator': {'__path__': [], 'cyborg': cyborg},
+        'nova.accelerator.cyborg': {'get_client': cyborg.get_client},
+        'nova.compute': {'__path__': []},
+        'nova.compute.power_state': {
+            'RUNNING': RUNNING,
+            'SHUTDOWN': SHUTDOWN,
+            'CRASHED': 6,
+        },
+        'nova.conf': {'CONF': conf},
+        'nova.exception': {
+            cls.__name__: cls
+            for cls in (
+                NovaException,
+                BuildAbortException,
+                InstanceNotFound,
+                InvalidConfiguration,
+                DeviceProfileError,
+            )
+        },
+        'nova.virt': {'__path__': [str(CONTRIB / 'nova' / 'virt')]},
+        'nova.virt.libvirt': {'__path__': []},
+        'nova.virt.libvirt.config': {
+            'LibvirtConfigGuestDevice': GuestDeviceConfig
+        },
+        'nova.virt.libvirt.driver': {'LibvirtDriver': LibvirtDriver},
+    }
+    for name in [n for n in sys.modules if _is_of_nova(n)]:
+        monkeypatch.delitem(sys.modules, name)
+    for name, attributes in modules.items():
+        module = types.ModuleType(name)
+        module.__dict__.update(attributes)
+        monkeypatch.setitem(sys.modules, name, module)
+        parent, _, child = name.rpartition('.')
+        if parent and child not in modules[parent]:
+            setattr(sys.modules[parent], child, module)
+    monkeypatch.syspath_prepend(CONTRIB)
+    return types.SimpleNamespace(
+        shim=importlib.import_module('nova.virt.os_acc'),
+        driver=importlib.import_module('os_acc_nova.driver'),
+        cyborg=cyborg,
+    )
+
+
+def uninstall() -> None:
+    """Forget the modules that were imported with the stand-in."""
+    for name in [n for n in sys.modules if _is_of_nova(n)]:
+        del sys.modules[name]
+
+
+def _is_of_nova(name: str) -> bool:
+    return name.partition('.')[0] in ('nova', 'os_acc_nova')
