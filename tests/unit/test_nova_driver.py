@@ -20,7 +20,6 @@ import sys
 import types
 import uuid
 
-import calls_double
 from lxml import etree
 import nova_double
 import pytest
@@ -106,7 +105,6 @@ def site(host, monkeypatch, tmp_path):
         van.guest_config = _guest_config(van)
 
     monkeypatch.setattr(host.plugin, 'plug', plug_xml)
-    calls_double.install(monkeypatch)
     modules = nova_double.install(monkeypatch, tmp_path / 'nova')
     modules.cyborg.profiles['crypto'] = [{'resources:FPGA': '1'}]
     yield Site(host, modules)
