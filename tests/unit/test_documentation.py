@@ -72,8 +72,8 @@ def install(folder, project):
 
 
 def test_the_program_for_nova_prints_what_it_says(tmp_path):
-    (program,) = blocks('nova.rst', 'python', 'def main():')
-    (expected,) = blocks('nova.rst', 'text', 'released 2')
+    (program,) = blocks('callers.rst', 'python', 'def main():')
+    (expected,) = blocks('callers.rst', 'text', 'released 2')
     (tmp_path / 'program.py').write_text(program)
     done = run(tmp_path, 'program.py')
     assert (done.returncode, done.stderr) == (0, '')
@@ -111,7 +111,9 @@ def test_the_drivers_and_plugins_of_this_release_are_listed():
     }
 
 
-@pytest.mark.parametrize('page', ['linux.rst', 'nova.rst', 'programming.rst'])
+@pytest.mark.parametrize(
+    'page', ['callers.rst', 'linux.rst', 'nova.rst', 'programming.rst']
+)
 def test_the_examples_of_device_spec_are_valid(clean, tmp_path, page):
     found = blocks(page, 'ini', 'device_spec = ')
     assert found
