@@ -15,8 +15,9 @@ Operation                   What is added
 ==========================  ================================================
 start of nova-compute       os_acc.initialize(); VANs of lost instances are
                             released
-spawn, rebuild, unshelve,   the ARQs are plugged before the domain is
-evacuate (target)           defined, and unplugged if the guest does not start
+spawn, rebuild, unshelve,   the ARQs, and what the flavor requests without
+evacuate (target),          Cyborg, are plugged before the domain is defined,
+resize (target)             and unplugged if the guest does not start
 hard reboot, power on       nothing is unplugged; the VANs are plugged again
                             when the old domain is gone
 resume on host boot         the same, from the journal, without ARQs
@@ -27,6 +28,7 @@ destroy, cleanup            unplugged when all else is done
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -45,9 +47,11 @@ from os_acc import exception
 from os_acc import nova as calls
 from os_acc import objects
 from os_acc_nova import accelerators
+from os_acc_nova import allocations as placed
 from os_acc_nova import arqs
 from os_acc_nova import compatibility
 from os_acc_nova import errors
+from os_acc_nova import moves
 
 CONF = nova.conf.CONF
 
@@ -65,12 +69,14 @@ class _Operation:
         instance has is in the journal
     :ivar undo: what is undone if a spawn fails; None: it is no spawn, and the
         accelerators stay plugged
+    :ivar allocated: makes the requests of a spawn that are not ARQs
     """
 
     context: Any
     instance_uuid: str
     given: Sequence[arqs.ARQ] | None
     undo: contextlib.ExitStack | None = None
+    allocated: Callable[[], list[objects.AcceleratorRequest]] = list
 
 
 # _hard_reboot() calls destroy() and thereby cleanup(), which Nova also calls
@@ -97,7 +103,7 @@ def _current(instance: Any) -> _Operation | None:
     return operation
 
 
-class LibvirtDriver(driver.LibvirtDriver):
+class LibvirtDriver(moves.LibvirtDriver):
     """Nova's libvirt driver, with accelerators attached by os-acc.
 
     ARQs never reach Nova's own code, which would make hostdevs and mdevs of
@@ -144,13 +150,19 @@ class LibvirtDriver(driver.LibvirtDriver):
         power_on: bool = True,
         accel_info: Any = None,
     ) -> None:
-        """Plug the ARQs in _get_guest_config; unplug them after a failure.
+        """Plug in _get_guest_config; unplug after a failure.
 
         Nova calls destroy() after a failed build, but not after a failed
         unshelve.
         """
         with contextlib.ExitStack() as undo:
-            operation = _Operation(context, instance.uuid, accel_info, undo)
+            operation = _Operation(
+                context,
+                instance.uuid,
+                accel_info,
+                undo,
+                self._allocated(instance, image_meta, allocations),
+            )
             with _doing(operation):
                 super().spawn(
                     context,
@@ -164,6 +176,56 @@ class LibvirtDriver(driver.LibvirtDriver):
                     power_on=power_on,
                     accel_info=None,
                 )
+
+    def finish_migration(
+        self,
+        context: Any,
+        migration: Any,
+        instance: Any,
+        disk_info: Any,
+        network_info: Any,
+        image_meta: Any,
+        resize_instance: Any,
+        allocations: Any,
+        block_device_info: Any = None,
+        power_on: bool = True,
+        share_info: Any = None,
+    ) -> None:
+        """Plug what the new flavor of a resized instance requests.
+
+        The instance has no accelerators yet: see moves.LibvirtDriver.
+        """
+        with contextlib.ExitStack() as undo:
+            operation = _Operation(
+                context,
+                instance.uuid,
+                None,
+                undo,
+                self._allocated(instance, image_meta, allocations),
+            )
+            with _doing(operation):
+                super().finish_migration(
+                    context,
+                    migration,
+                    instance,
+                    disk_info,
+                    network_info,
+                    image_meta,
+                    resize_instance,
+                    allocations,
+                    block_device_info=block_device_info,
+                    power_on=power_on,
+                    share_info=share_info,
+                )
+
+    def _allocated(
+        self, instance: Any, image_meta: Any, allocations: Any
+    ) -> Callable[[], list[objects.AcceleratorRequest]]:
+        """Return what makes the requests for a flavor's accelerators."""
+        nodes = self.get_nodenames_by_uuid()
+        return lambda: placed.to_requests(
+            instance, image_meta, allocations, nodes
+        )
 
     def _hard_reboot(
         self,
@@ -313,7 +375,7 @@ class LibvirtDriver(driver.LibvirtDriver):
         instance: Any,
         ports: Mapping[str, str],
     ) -> Sequence[objects.VAN]:
-        """Plug the ARQs of a guest that is new on this host.
+        """Plug the accelerators of a guest that is new on this host.
 
         :returns: their VANs. What else the journal has of the instance is
             left from an earlier stay on this host, and is no part of the
@@ -324,6 +386,7 @@ class LibvirtDriver(driver.LibvirtDriver):
             context, instance.uuid, operation.given, ports, known=set()
         )
         requests = arqs.to_requests(context, wanted, ports)
+        requests += operation.allocated()
         vans: objects.VANList = undo.enter_context(
             calls.plugged(
                 instance, requests, lambda: self._is_running(instance)
