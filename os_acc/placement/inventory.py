@@ -103,7 +103,8 @@ def offer(
             'accepts only traits that begin with CUSTOM_ in this file'
         )
     made.notes += [
-        f'no device of this host has the resource class {name}'
+        f'no device of this host has the resource class {name}, or it is left '
+        'out'
         for name in sorted(chosen - made.inventories.keys())
     ]
     return made
@@ -170,8 +171,15 @@ def _remarks(device: objects.Device, total: int) -> Iterator[str]:
         if each.state in (device_objects.HOST, device_objects.ABSENT)
     )
     for (_, reason), number in sorted(reasons.items()):
-        yield f'{number} of its handles is not counted: {reason}'
+        are = 'is' if number == 1 else 'are'
+        yield f'{number} of its handles {are} not counted: {reason}'
     kinds = _kinds(device)
+    if others := [k.name for k in device.mdev_types if k not in kinds]:
+        yield (
+            f'the mdev types {", ".join(others)} cannot be requested, because '
+            'its resource class is that of another type. Allow one type for '
+            'each device (mdev_types in device_spec)'
+        )
     if len(kinds) > 1:
         names = ', '.join(kind.name for kind in kinds)
         yield (
@@ -181,4 +189,4 @@ def _remarks(device: objects.Device, total: int) -> Iterator[str]:
             'device_spec)'
         )
     if not total:
-        yield 'is left out: it has no handle that a guest could get'
+        yield 'it is left out: it has no handle that a guest could get'
