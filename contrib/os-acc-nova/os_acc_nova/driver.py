@@ -103,7 +103,7 @@ def _current(instance: Any) -> _Operation | None:
     return operation
 
 
-class LibvirtDriver(moves.LibvirtDriver):
+class LibvirtDriver(driver.LibvirtDriver):
     """Nova's libvirt driver, with accelerators attached by os-acc.
 
     ARQs never reach Nova's own code, which would make hostdevs and mdevs of
@@ -193,7 +193,7 @@ class LibvirtDriver(moves.LibvirtDriver):
     ) -> None:
         """Plug what the new flavor of a resized instance requests.
 
-        The instance has no accelerators yet: see moves.LibvirtDriver.
+        The instance has none yet: see migrate_disk_and_power_off().
         """
         with contextlib.ExitStack() as undo:
             operation = _Operation(
@@ -217,6 +217,48 @@ class LibvirtDriver(moves.LibvirtDriver):
                     power_on=power_on,
                     share_info=share_info,
                 )
+
+    def migrate_disk_and_power_off(
+        self,
+        context: Any,
+        instance: Any,
+        dest: Any,
+        flavor: Any,
+        network_info: Any,
+        block_device_info: Any = None,
+        timeout: Any = 0,
+        retry_interval: Any = 0,
+    ) -> Any:
+        """Refuse to resize or migrate an instance with accelerators."""
+        moves.check_migration(instance)
+        return super().migrate_disk_and_power_off(
+            context,
+            instance,
+            dest,
+            flavor,
+            network_info,
+            block_device_info,
+            timeout,
+            retry_interval,
+        )
+
+    def check_can_live_migrate_source(
+        self,
+        context: Any,
+        instance: Any,
+        dest_check_data: Any,
+        block_device_info: Any = None,
+    ) -> Any:
+        """Refuse to migrate an instance with accelerators live."""
+        moves.check_live_migration(instance)
+        return super().check_can_live_migrate_source(
+            context, instance, dest_check_data, block_device_info
+        )
+
+    def suspend(self, context: Any, instance: Any) -> None:
+        """Refuse to suspend an instance with accelerators."""
+        moves.check_suspend(instance)
+        super().suspend(context, instance)
 
     def _allocated(
         self, instance: Any, image_meta: Any, allocations: Any

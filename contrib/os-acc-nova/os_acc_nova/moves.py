@@ -17,64 +17,41 @@ from __future__ import annotations
 from typing import Any
 
 from nova import exception as nova_exception
-from nova.virt.libvirt import driver
 
 import os_acc
 from os_acc_nova import errors
 
 
-class LibvirtDriver(driver.LibvirtDriver):
-    """Nova's libvirt driver, which moves no instance with accelerators."""
+def check_suspend(instance: Any) -> None:
+    """Refuse a suspend: libvirt cannot save the state of such a device.
 
-    def suspend(self, context: Any, instance: Any) -> None:
-        """Refuse it: libvirt cannot save the state of an assigned device."""
-        if reason := _reason(instance):
-            # Nova sets the instance back to the state that it had.
-            raise nova_exception.InstanceFaultRollback(
-                nova_exception.InstanceSuspendFailure(reason=reason)
-            )
-        super().suspend(context, instance)
-
-    def migrate_disk_and_power_off(
-        self,
-        context: Any,
-        instance: Any,
-        dest: Any,
-        flavor: Any,
-        network_info: Any,
-        block_device_info: Any = None,
-        timeout: Any = 0,
-        retry_interval: Any = 0,
-    ) -> Any:
-        """Refuse a resize or cold migration before anything is done."""
-        if reason := _reason(instance):
-            raise nova_exception.InstanceFaultRollback(
-                nova_exception.MigrationPreCheckError(reason=reason)
-            )
-        return super().migrate_disk_and_power_off(
-            context,
-            instance,
-            dest,
-            flavor,
-            network_info,
-            block_device_info,
-            timeout,
-            retry_interval,
+    :raises InstanceFaultRollback: if the instance has accelerators. Nova sets
+        it back to the state that it had
+    """
+    if reason := _reason(instance):
+        raise nova_exception.InstanceFaultRollback(
+            nova_exception.InstanceSuspendFailure(reason=reason)
         )
 
-    def check_can_live_migrate_source(
-        self,
-        context: Any,
-        instance: Any,
-        dest_check_data: Any,
-        block_device_info: Any = None,
-    ) -> Any:
-        """Refuse a live migration before anything is done."""
-        if reason := _reason(instance):
-            raise nova_exception.MigrationPreCheckError(reason=reason)
-        return super().check_can_live_migrate_source(
-            context, instance, dest_check_data, block_device_info
+
+def check_migration(instance: Any) -> None:
+    """Refuse a resize or a cold migration.
+
+    :raises InstanceFaultRollback: see check_suspend()
+    """
+    if reason := _reason(instance):
+        raise nova_exception.InstanceFaultRollback(
+            nova_exception.MigrationPreCheckError(reason=reason)
         )
+
+
+def check_live_migration(instance: Any) -> None:
+    """Refuse a live migration.
+
+    :raises MigrationPreCheckError: if the instance has accelerators
+    """
+    if reason := _reason(instance):
+        raise nova_exception.MigrationPreCheckError(reason=reason)
 
 
 def _reason(instance: Any) -> str | None:
