@@ -30,8 +30,6 @@ from os_acc import exception
 from os_acc import log
 from os_acc import objects
 from os_acc.objects import van as states
-from os_acc.placement import flavor
-from os_acc.placement import provider_config
 
 if TYPE_CHECKING:
     from lxml import etree
@@ -96,8 +94,8 @@ def requests(
 def allocated_requests(
     instance: Any,
     allocated: Mapping[str, int],
-    image_traits: Sequence[str] = (),
-    folder: str = provider_config.FOLDER,
+    image_traits: Sequence[str],
+    folder: str,
 ) -> list[objects.AcceleratorRequest]:
     """Make requests from a flavor, for accelerators without Cyborg.
 
@@ -118,6 +116,9 @@ def allocated_requests(
         Placement are gone
     :raises DiscoveryFailed: if it is unknown whether os-acc has the devices
     """
+    from os_acc.placement import flavor
+    from os_acc.placement import provider_config
+
     asked = flavor.groups(instance.flavor.extra_specs, image_traits)
     classes = {
         name
