@@ -48,11 +48,25 @@ def fail(number: int) -> None:
     raise OSError(number, os.strerror(number))
 
 
+def _write(path: str, text: str) -> None:
+    """Write a file that nobody reads yet.
+
+    Most tests build a host of about 300 files, so this makes no more system
+    calls than it needs; Path.write_text() makes three times as many.
+    """
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)
+
+
 def _put(path: pathlib.Path, text: str) -> None:
-    """At once, as the kernel does: nobody reads half of it."""
-    new = path.parent / f'.{path.name}.new'
-    new.write_text(f'{text}\n')
-    new.replace(path)
+    """Replace a file in one step, as the kernel does."""
+    folder, name = os.path.split(path)
+    new = f'{folder}/.{name}.new'
+    _write(new, f'{text}\n')
+    os.replace(new, path)
 
 
 def _set_vgpu_type(path: pathlib.Path, text: str) -> None:
@@ -111,7 +125,7 @@ class Kernel:
             'libvirt',
             'run',
         ):
-            (root / name).mkdir(parents=True)
+            os.makedirs(f'{root}/{name}')
         self.write_file('sys/bus/pci/drivers_probe', '')
         self.write_file('proc/self/mountinfo', '')
         self.write_file('proc/swaps', 'Filename Type Size Used Priority\n')
@@ -143,9 +157,9 @@ class Kernel:
         context.pctxt.set_client_mode(False)
 
     def write_file(self, name: str, text: str) -> None:
-        path = self.root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+        path = f'{self.root}/{name}'
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        _write(path, text)
 
     def boot(self) -> None:
         self.write_file('proc/sys/kernel/random/boot_id', f'{uuid.uuid4()}\n')
@@ -166,8 +180,10 @@ class Kernel:
         return self.drives.opened(address)
 
     def add_driver(self, name: str) -> None:
+        folder = f'{self.pci}/drivers/{name}'
+        os.makedirs(folder, exist_ok=True)
         for file in ('bind', 'unbind'):
-            self.write_file(f'sys/bus/pci/drivers/{name}/{file}', '')
+            _write(f'{folder}/{file}', '')
 
     def add_function(
         self,
@@ -193,8 +209,9 @@ class Kernel:
         """
         vendor, product = ids.split(':')
         path = self.sys / 'devices/pci0000:00' / address
-        path.mkdir(parents=True)
-        (self.pci / 'devices' / address).symlink_to(path)
+        folder = str(path)
+        os.makedirs(folder)
+        os.symlink(folder, f'{self.pci}/devices/{address}')
         modalias = (
             f'pci:v{vendor.upper():0>8}d{product.upper():0>8}'
             f'sv00001AF4sd00001100bc{pci_class >> 16:02X}'
@@ -223,10 +240,11 @@ class Kernel:
                 'driver': driver,
             }
         for name, text in (common | (files or {})).items():
-            (path / name).parent.mkdir(parents=True, exist_ok=True)
-            (path / name).write_text(text)
+            if '/' in name:
+                os.makedirs(os.path.dirname(f'{folder}/{name}'), exist_ok=True)
+            _write(f'{folder}/{name}', text)
         if physfn is not None:
-            (path / 'physfn').symlink_to(self.pci / 'devices' / physfn)
+            os.symlink(f'{self.pci}/devices/{physfn}', f'{folder}/physfn')
         if group != -1:
             self._into_group(path, group)
         self._native[address] = driver
@@ -244,26 +262,27 @@ class Kernel:
         if group is None:
             self._group += 1
             group = self._group
-        folder = self.sys / f'kernel/iommu_groups/{group}'
-        (folder / 'devices').mkdir(parents=True, exist_ok=True)
-        (folder / 'devices' / path.name).symlink_to(path)
-        (path / 'iommu_group').symlink_to(folder)
+        folder = f'{self.sys}/kernel/iommu_groups/{group}'
+        os.makedirs(f'{folder}/devices', exist_ok=True)
+        os.symlink(path, f'{folder}/devices/{path.name}')
+        os.symlink(folder, f'{path}/iommu_group')
 
     def _add_net(self, path: pathlib.Path, name: str) -> None:
-        (path / 'net' / name).mkdir(parents=True)
-        (path / 'net' / name / 'flags').write_text('0x1002\n')
-        (path / 'net' / name / 'device').symlink_to(path)
+        folder = f'{path}/net/{name}'
+        os.makedirs(folder)
+        _write(f'{folder}/flags', '0x1002\n')
+        os.symlink(path, f'{folder}/device')
         self._interface += 1
-        (path / 'net' / name / 'ifindex').write_text(f'{self._interface}\n')
-        (self.sys / 'class/net' / name).symlink_to(path / 'net' / name)
+        _write(f'{folder}/ifindex', f'{self._interface}\n')
+        os.symlink(folder, f'{self.sys}/class/net/{name}')
 
     def _add_block(self, path: pathlib.Path, name: str) -> None:
-        folder = path / 'block' / name
-        (folder / 'holders').mkdir(parents=True)
-        number = len(list((self.sys / 'class/block').iterdir()))
-        (folder / 'dev').write_text(f'259:{number}\n')
-        (self.sys / 'class/block' / name).symlink_to(folder)
-        (self.root / 'dev' / name).touch()
+        folder = f'{path}/block/{name}'
+        os.makedirs(f'{folder}/holders')
+        number = len(os.listdir(f'{self.sys}/class/block'))
+        _write(f'{folder}/dev', f'259:{number}\n')
+        os.symlink(folder, f'{self.sys}/class/block/{name}')
+        _write(f'{self.root}/dev/{name}', '')
 
     def add_mdev_parent(
         self, path: pathlib.Path, types: dict[str, int], ports: int
@@ -273,8 +292,8 @@ class Kernel:
         :param types: how many of its ports one of a type takes
         """
         for name, each in types.items():
-            folder = path / 'mdev_supported_types' / name
-            (folder / 'devices').mkdir(parents=True)
+            folder = f'{path}/mdev_supported_types/{name}'
+            os.makedirs(f'{folder}/devices')
             for file, text in {
                 'name': f'{name} label',
                 'device_api': 'vfio-pci',
@@ -282,9 +301,9 @@ class Kernel:
                 'create': '',
                 'ports': str(each),
             }.items():
-                (folder / file).write_text(f'{text}\n')
-        (path / 'ports').write_text(f'{ports}\n')
-        (self.sys / 'class/mdev_bus' / path.name).symlink_to(path)
+                _write(f'{folder}/{file}', f'{text}\n')
+        _write(f'{path}/ports', f'{ports}\n')
+        os.symlink(path, f'{self.sys}/class/mdev_bus/{path.name}')
 
     def add_mtty(self) -> None:
         path = self.sys / 'devices/virtual/mtty/mtty'
@@ -450,8 +469,11 @@ class Kernel:
         return found
 
     def driver_of(self, address: str) -> str | None:
-        link = self.pci / 'devices' / address / 'driver'
-        return link.readlink().name if link.is_symlink() else None
+        try:
+            link = os.readlink(f'{self.pci}/devices/{address}/driver')
+        except OSError:
+            return None
+        return os.path.basename(link)
 
     # What the kernel does on a write.
 
@@ -590,9 +612,10 @@ class Kernel:
             self._bind(address, wanted)
 
     def _bind(self, address: str, driver: str) -> None:
-        folder = self.pci / 'drivers' / driver
-        self._file(address, 'driver').symlink_to(folder)
-        (folder / address).symlink_to(self.pci / 'devices' / address)
+        folder = f'{self.pci}/drivers/{driver}'
+        device = f'{self.pci}/devices/{address}'
+        os.symlink(folder, f'{device}/driver')
+        os.symlink(device, f'{folder}/{address}')
         if driver in VFIO:
             self._show_device(address)
             if self.groups:

@@ -96,16 +96,9 @@ def stand_in_host(kernel, tmp_path, monkeypatch):
     gpu = kernel.pci / 'devices' / devices.GPU
     kernel.add_mdev_parent(gpu.resolve(), {'acme-1': 1, 'acme-2': 2}, 2)
     host = Host(tmp_path / 'stand-in', kernel)
-    packages = tmp_path / 'packages/stand_in-17.0.0.dist-info'
-    packages.mkdir(parents=True)
-    (packages / 'METADATA').write_text('Name: stand-in\nVersion: 17.0.0\n')
-    (packages / 'entry_points.txt').write_text(
-        '[cyborg.accelerator.driver]\n'
-        'plain = cyborg.drivers:Plain\n'
-        'fpga = cyborg.drivers:FPGA\n'
-        'broken = cyborg.nothing:Broken\n'
-    )
-    monkeypatch.setenv('PYTHONPATH', f'{STAND_IN}:{packages.parent}')
+    # The entry points are beside the modules and not in a folder of this test,
+    # because stevedore keeps a cache for each sys.path.
+    monkeypatch.setenv('PYTHONPATH', str(STAND_IN))
     monkeypatch.setenv('STAND_IN', str(host.folder))
     monkeypatch.setenv('STAND_IN_SYS', str(kernel.sys))
     host.find(

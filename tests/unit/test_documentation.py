@@ -46,8 +46,10 @@ def blocks(page, language, marker):
 def run(folder, *arguments):
     """Run Python in a folder, with this os-acc and the folder's modules."""
     path = [str(folder), str(ROOT), str(ROOT / 'vif_like_plugins')]
-    # The options of this run of pytest are not the example's.
+    # The options of this run of pytest are not the example's, and neither
+    # are the plugins, which take longer to import than the example runs.
     own = {k: v for k, v in os.environ.items() if k != 'PYTEST_ADDOPTS'}
+    own['PYTEST_DISABLE_PLUGIN_AUTOLOAD'] = '1'
     return subprocess.run(
         [sys.executable, '-W', 'ignore', *arguments],
         cwd=folder,

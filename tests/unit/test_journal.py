@@ -1072,7 +1072,7 @@ def test_a_newer_minor_version_is_written_back(state_path):
 
     edit(state_path, 'van', check)
     (found,) = read_again(state_path)
-    assert found.van.VERSION == '1.1'
+    assert found.van.VERSION == '1.2'
     assert found.van.handle == entry.van.handle
 
 
@@ -1083,12 +1083,12 @@ def test_a_row_of_an_older_minor_version_is_read(state_path, monkeypatch):
         current = {
             'AcceleratorRequest': '1.1',
             'InstanceInfo': '1.1',
-            'VAN': '1.1',
+            'VAN': '1.2',
         }
         name = primitive['versioned_object.name']
         assert primitive[VERSION] == current.get(name, '1.0')
         # Not yet known to that version.
-        for name in ('function_id', 'traits', 'image_id', 'port'):
+        for name in ('function_id', 'owner', 'traits', 'image_id', 'port'):
             primitive[DATA].pop(name, None)
 
     for column in ('van', 'request', 'instance'):
@@ -1098,6 +1098,7 @@ def test_a_row_of_an_older_minor_version_is_read(state_path, monkeypatch):
     (found,) = read_again(state_path)
     assert found.van.VERSION == '1.3'
     assert found.van.function_id is None
+    assert found.van.owner is None
     assert found.request.traits == []
     assert found.request.port is None
     assert found.instance_info.image_id is None
