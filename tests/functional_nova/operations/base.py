@@ -66,6 +66,8 @@ class OperationsTest(base.ServersTestBase):
     #: The hosts that are started before the test.
     HOSTS: tuple[str, ...] = ('compute1',)
     PROFILE = 'two'
+    #: Further keys of device_spec for the PFs.
+    PF_SPEC: dict[str, str] = {}
 
     def setUp(self) -> None:
         super().setUp()
@@ -150,7 +152,10 @@ class OperationsTest(base.ServersTestBase):
                 {cyborg.MDEV_TYPE: 1},
                 4,
             )
-            spec += [{'address': pf, 'num_vfs': 4}, {'address': parent}]
+            spec += [
+                {'address': pf, 'num_vfs': 4, **self.PF_SPEC},
+                {'address': parent},
+            ]
         self.set_os_acc(device_spec=[json.dumps(each) for each in spec])
 
     def add_host(self, name: str, **kwargs: Any) -> None:

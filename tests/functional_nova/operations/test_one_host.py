@@ -12,14 +12,26 @@ from __future__ import annotations
 
 import errno
 import pathlib
+from typing import Any
 
 import fixtures
+from nova.compute import task_states
 from nova.tests.functional.api import client
 from nova.virt.libvirt import driver
 from operations import base
 
 import os_acc
 from os_acc import objects
+
+
+def _snapshot(
+    self: Any, context: Any, instance: Any, image_id: str, update: Any
+) -> None:
+    update(task_state=task_states.IMAGE_PENDING_UPLOAD)
+    update(
+        task_state=task_states.IMAGE_UPLOADING,
+        expected_state=task_states.IMAGE_PENDING_UPLOAD,
+    )
 
 
 class TestOneHost(base.OperationsTest):
@@ -65,9 +77,11 @@ class TestOneHost(base.OperationsTest):
         self.act(self.server, 'unpause')
         self._wait_for_state_change(self.server, 'ACTIVE')
         self.assert_untouched()
-        # Nova's tests have no disks. A snapshot reads only those.
+        # Nova's tests have no disks, and a snapshot touches only those.
         self.useFixture(
-            fixtures.MockPatchObject(driver.LibvirtDriver, 'snapshot')
+            fixtures.MockPatchObject(
+                driver.LibvirtDriver, 'snapshot', _snapshot
+            )
         )
         self.act(self.server, 'createImage', name='snapshot')
         self.notifier.wait_for_versioned_notifications('instance.snapshot.end')

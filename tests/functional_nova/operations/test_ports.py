@@ -24,6 +24,7 @@ class TestPorts(base.OperationsTest):
 
     PROFILE = 'port'
     HOSTS = ()
+    PF_SPEC = {'physical_network': 'physnet4'}
 
     def setUp(self) -> None:
         # Nova's stand-in for libvirt knows the VFs of this bus.

@@ -98,8 +98,13 @@ class TestTwoHosts(base.OperationsTest):
         self.cyborg.unbound = set(self.HOSTS)
         server = self.boot('ERROR')
         self.assertEqual(2, self.cyborg.mock_bind_arqs.call_count)
-        errors = self.notified('instance.create.error')
-        print('XXX', self.message(server))
+        # Nova keeps no text of the attempts in the fault.
+        self.assertIn('Exhausted all hosts', self.message(server))
+        errors = [
+            payload['fault']['nova_object.data']['exception_message']
+            for payload in self.notified('instance.create.error')
+        ]
+        self.assertEqual(2, sum('BindFailed' in each for each in errors))
         for host in self.HOSTS:
             self.assert_released(host)
 
