@@ -78,6 +78,4 @@ def _name(arq: arqs_module.ARQ) -> str:
     """The name of the node device, as _allocate_cyborg_mdevs() makes it."""
     info = arq['attach_handle_info']
     parts = [info[key] for key in ('domain', 'bus', 'device', 'function')]
-    return '_'.join(
-        [utils.mdev_uuid2name(arq['attach_handle_uuid']), *parts]
-    )
+    return '_'.join([utils.mdev_uuid2name(arq['attach_handle_uuid']), *parts])

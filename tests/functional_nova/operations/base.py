@@ -24,10 +24,10 @@ from nova import objects as nova_objects
 from nova.tests.fixtures import libvirt as fakelibvirt
 from nova.tests.functional.libvirt import base
 import nova.virt.os_acc
-from operations import cyborg
-from operations import node_devices
 
 import acc_plug_libvirt
+from operations import cyborg
+from operations import node_devices
 import os_acc
 from os_acc import fixture
 

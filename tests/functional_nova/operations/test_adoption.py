@@ -13,6 +13,7 @@ from __future__ import annotations
 import fixtures
 from lxml import etree
 from nova.tests.fixtures import libvirt as fakelibvirt
+
 from operations import base
 from operations import node_devices
 

@@ -18,8 +18,8 @@ import fixtures
 from nova.compute import task_states
 from nova.tests.functional.api import client
 from nova.virt.libvirt import driver
-from operations import base
 
+from operations import base
 import os_acc
 from os_acc import objects
 
@@ -184,8 +184,7 @@ class TestOneHost(base.OperationsTest):
     def test_the_host_is_rebooted(self) -> None:
         self.flags(resume_guests_state_on_host_boot=True)
         self.kernel.reboot()
-        vf, mdev = self.arqs
-        self.assertFalse(self.has_mdev(mdev))
+        self.assertFalse(self.has_mdev(self.arqs[1]))
         domain = self.domain(self.server)
         domain._state = base.fakelibvirt.VIR_DOMAIN_SHUTOFF
         # Cyborg need not answer: all is in the journal.

@@ -11,10 +11,10 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
 
 from lxml import etree
 from nova.tests.fixtures import libvirt as fakelibvirt
+
 from operations import base
 from operations import cyborg
 
@@ -78,9 +78,7 @@ class TestPorts(base.OperationsTest):
 
     def test_beside_an_accelerator_of_the_flavor(self) -> None:
         self._delete_server(self.server)
-        flavor = self._create_flavor(
-            extra_spec={'accel:device_profile': 'vf'}
-        )
+        flavor = self._create_flavor(extra_spec={'accel:device_profile': 'vf'})
         self.server = self.boot(
             flavor_id=flavor, networks=[{'port': self.port}]
         )

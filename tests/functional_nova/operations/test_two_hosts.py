@@ -15,9 +15,9 @@ import uuid
 
 import fixtures
 from nova.tests.fixtures import libvirt as fakelibvirt
+
 from operations import base
 from operations import cyborg
-
 import os_acc
 from os_acc import objects
 
@@ -36,10 +36,7 @@ class TestTwoHosts(base.OperationsTest):
             os_acc.plug(info, [request])
 
     def of_server(self, server: dict[str, Any]) -> dict[str, int]:
-        return {
-            host: len(self.vans(host, server))
-            for host in self.HOSTS
-        }
+        return {host: len(self.vans(host, server)) for host in self.HOSTS}
 
     def fault(self, event_type: str) -> dict[str, Any]:
         (payload,) = self.notified(event_type)
@@ -167,7 +164,9 @@ class TestTwoHosts(base.OperationsTest):
         (left,) = self.vans('compute1')
         self.assertEqual('error', left.state)
         self.assertIn('qemu', left.error)
-        self.assertIn('The accelerators were not released', self.stdlog.logger.output)
+        self.assertIn(
+            'The accelerators were not released', self.stdlog.logger.output
+        )
         self.assert_plugged(server, 'compute2')
         # Only what is left is tried again.
         self.kernel.end(pid)
