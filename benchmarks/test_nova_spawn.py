@@ -9,10 +9,10 @@
 """spawn of a guest with two accelerators by nova-compute.
 
 The peer is Nova's own libvirt driver. Both drivers are real; libvirt is the
-stand-in of Nova's own tests, and the devices are a generated sysfs. The figures
-show what os-acc adds to a spawn: its journal on the disk, and a VF bound to
-VFIO; Nova's driver creates an mdev too. The privileged functions run in the
-same process, without a privsep daemon. ``tox -e nova`` runs it.
+stand-in of Nova's own tests, and the devices are a generated sysfs. The
+figures show what os-acc adds to a spawn: its journal on the disk, and a VF
+bound to VFIO; Nova's driver creates an mdev too. The privileged functions run
+in the same process, without a privsep daemon. ``tox -e nova`` runs it.
 """
 
 from __future__ import annotations
