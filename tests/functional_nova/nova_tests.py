@@ -113,6 +113,12 @@ def run(path: str, tests: str, mode: str) -> bool:
         print(f'=== {time.monotonic() - start:.0f} s', flush=True)
         if done.returncode == 0:
             return True
+        if path == NOVA_S:
+            # Nova's tests wait 10 s at most, which a busy machine exceeds.
+            print('=== the failed tests again, one by one', flush=True)
+            again = ('run', '--failing', '--serial')
+            if stestr(path, folder, mode, *again).returncode == 0:
+                return True
         listed = stestr(path, folder, mode, 'failing', '--list', quiet=True)
         failed = listed.stdout.split()
         unknown = [each for each in failed if not _is_known(each)]

@@ -31,6 +31,7 @@ from operations import node_devices
 import os_acc
 from os_acc import fixture
 
+CONF = base.CONF
 IMAGE = '155d900f-4e14-4e4c-a73d-069cbf4541e6'
 OTHER_IMAGE = '70a599e0-31e7-49b7-b260-868f441e862b'
 OURS = 'os_acc.LibvirtDriver'
@@ -98,6 +99,20 @@ class OperationsTest(base.ServersTestBase):
         """Set options of [os_acc]. OSAccFixture resets them at the end."""
         for name, value in options.items():
             os_acc.CONF.set_override(name, value, 'os_acc')
+
+    def _wait_for_server_parameter(
+        self, server: Any, expected: Any, max_retries: int = 10, **kwargs: Any
+    ) -> Any:
+        # Nova's own tests wait 5 s, which a busy machine exceeds.
+        return super()._wait_for_server_parameter(
+            server, expected, max_retries=200, **kwargs
+        )
+
+    def wait_for(self, event_type: str, number: int = 1) -> None:
+        """Wait for a notification."""
+        self.notifier.wait_for_versioned_notifications(
+            event_type, n_events=number, timeout=100.0
+        )
 
     def _setup_compute_service(self) -> None:
         self.flags(compute_driver=self.DRIVER)

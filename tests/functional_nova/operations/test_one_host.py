@@ -84,7 +84,7 @@ class TestOneHost(base.OperationsTest):
             )
         )
         self.act(self.server, 'createImage', name='snapshot')
-        self.notifier.wait_for_versioned_notifications('instance.snapshot.end')
+        self.wait_for('instance.snapshot.end')
         self.act(
             self.server,
             'createBackup',
@@ -92,9 +92,7 @@ class TestOneHost(base.OperationsTest):
             backup_type='daily',
             rotation=1,
         )
-        self.notifier.wait_for_versioned_notifications(
-            'instance.snapshot.end', n_events=2
-        )
+        self.wait_for('instance.snapshot.end', 2)
         self.assert_untouched()
         self._stop_server(self.server)
         self.assert_untouched()
@@ -130,6 +128,7 @@ class TestOneHost(base.OperationsTest):
         self._reboot_server(self.server, hard=True, expected_state='ERROR')
         self.assertIn('Failed to plug the acc', self.message(self.server))
         self.assertIn('Input/output error', self.message(self.server))
+        self.wait_for('instance.reboot.error')
         (error,) = self.notified('instance.reboot.error')
         fault = error['fault']['nova_object.data']
         self.assertEqual('AcceleratorPlugFailure', fault['exception'])
@@ -240,6 +239,7 @@ class TestOneHost(base.OperationsTest):
         self._wait_for_state_change(self.server, 'ERROR')
         self.assertIn('Failed to release the acc', self.message(self.server))
         self.assertIn('qemu', self.message(self.server))
+        self.wait_for('compute.exception')
         (error,) = self.notified('compute.exception')
         self.assertEqual('AcceleratorUnplugFailure', error['exception'])
         self.assertIn('qemu', error['exception_message'])
@@ -248,5 +248,5 @@ class TestOneHost(base.OperationsTest):
         self.assertEqual('error', left.state)
         self.kernel.end(pid)
         self.api.delete_server(self.server['id'])
-        self.notifier.wait_for_versioned_notifications('instance.delete.end')
+        self.wait_for('instance.delete.end')
         self.assert_released()
