@@ -36,6 +36,9 @@ else:
 # The benchmark of Cyborg runs in its own environment: tox -e cyborg.
 if importlib.util.find_spec('cyborg') is None:
     collect_ignore.append('test_cyborg.py')
+# So does that of Nova's compute driver: tox -e nova.
+if importlib.util.find_spec('placement') is None:
+    collect_ignore.append('test_nova_spawn.py')
 
 
 class Aim(NamedTuple):
@@ -73,6 +76,7 @@ AIMS = (
     Aim('  4096 / 1024', 'test_growth[1024]', 4.4),
     Aim('  4096 / 2048', 'test_growth[2048]', 2.2),
     Aim('driver cyborg / without', 'test_time', 1.05),
+    Aim('spawn / Nova alone', 'test_spawn'),
     Aim('VF / sysfs alone', 'test_vf', 1.5),
     Aim('  made before / sysfs', 'test_vf_from_nothing', 1.5),
     Aim('live plug / libvirt', 'test_live_plug', 1.15),

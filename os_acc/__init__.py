@@ -26,6 +26,7 @@ from oslo_config import cfg
 from os_acc import exception
 from os_acc import objects
 from os_acc import opts
+from os_acc import selection
 
 if TYPE_CHECKING:
     from os_acc import host
@@ -64,17 +65,20 @@ def initialize(
     """
     global _host
     with _initializing:
+        selected = selection.current()
+        before = _host if selected is None else selected.host
         if (
-            _host is not None
+            before is not None
             and not reset
-            and (read_only or not _host.read_only)
-            and owner in (None, _host.owner)
+            and (read_only or not before.read_only)
+            and owner in (None, before.owner)
         ):
             return
         from os_acc import host
         from os_acc import recovery
 
-        made = host.Host.open(CONF, read_only, owner)
+        conf = CONF if selected is None else selected.conf
+        made = host.Host.open(conf, read_only, owner)
         try:
             if not read_only:
                 made.start_daemon()
@@ -82,9 +86,12 @@ def initialize(
         except BaseException:
             made.close()
             raise
-        if _host is not None:
-            _host.close()
-        _host = made
+        if before is not None:
+            before.close()
+        if selected is None:
+            _host = made
+        else:
+            selected.host = made
 
 
 def plug(
@@ -323,9 +330,11 @@ def program_device(
 
 
 def _get() -> host.Host:
-    if _host is None:
+    selected = selection.current()
+    found = _host if selected is None else selected.host
+    if found is None:
         raise exception.LibraryNotInitialized()
-    return _host
+    return found
 
 
 def _writable(call: str) -> host.Host:

@@ -10,7 +10,7 @@
 
 The devices are a generated sysfs. Of Nova's libvirt driver, only the methods
 are replaced that would need libvirtd, images and networks; the domains are
-kept in a dict. Nova's own functional tests are run by run_nova_tests.py.
+kept in a dict. nova_tests.py runs the tests on Nova's own test framework.
 """
 
 from __future__ import annotations

@@ -104,6 +104,35 @@ class GuestConfig:
         return etree.tostring(root, encoding='unicode')
 
 
+class LibvirtError(Exception):
+    """libvirt.libvirtError, with its code."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self._code = code
+
+    def get_error_code(self) -> int:
+        return self._code
+
+
+NO_DEVICE = 23
+
+
+class Hypervisor:
+    """nova.virt.libvirt.host.Host, of which os-acc asks for node devices.
+
+    :ivar node_devices: by their names
+    """
+
+    def __init__(self) -> None:
+        self.node_devices: dict[str, Any] = {}
+
+    def device_lookup_by_name(self, name):
+        if name not in self.node_devices:
+            raise LibvirtError(f'no node device {name}', NO_DEVICE)
+        return self.node_devices[name]
+
+
 class Domain:
     def __init__(self, xml: str, state: int) -> None:
         self.xml = xml
@@ -126,6 +155,7 @@ class LibvirtDriver:
         self.fail_with: BaseException = RuntimeError('no')
         self.own_mdevs: list[str] = []
         self.warned: list[dict[str, str]] = []
+        self._host = Hypervisor()
 
     def _do(self, step):
         self.log.append(step)
@@ -532,7 +562,15 @@ def install(
         'nova.virt.libvirt.config': {
             'LibvirtConfigGuestDevice': GuestDeviceConfig
         },
-        'nova.virt.libvirt.driver': {'LibvirtDriver': LibvirtDriver},
+        'nova.virt.libvirt.driver': {
+            'LibvirtDriver': LibvirtDriver,
+            'libvirt': types.SimpleNamespace(
+                libvirtError=LibvirtError, VIR_ERR_NO_NODE_DEVICE=NO_DEVICE
+            ),
+        },
+        'nova.virt.libvirt.utils': {
+            'mdev_uuid2name': lambda uuid: f'mdev_{uuid.replace("-", "_")}'
+        },
     }
     for name in [n for n in sys.modules if _is_of_nova(n)]:
         monkeypatch.delitem(sys.modules, name)

@@ -52,6 +52,7 @@ from os_acc_nova import arqs
 from os_acc_nova import compatibility
 from os_acc_nova import errors
 from os_acc_nova import moves
+from os_acc_nova import node_devices
 
 CONF = nova.conf.CONF
 
@@ -447,7 +448,8 @@ class LibvirtDriver(driver.LibvirtDriver):
 
         The journal goes first: an instance keeps its devices even if its
         device profile was changed since. ARQs without a VAN are those of a
-        guest from before os-acc was installed; they are plugged now.
+        guest from before os-acc was installed; they are plugged now, and
+        os-acc makes their mdevs anew.
 
         :returns: all VANs of the instance
         """
@@ -460,6 +462,7 @@ class LibvirtDriver(driver.LibvirtDriver):
         missing = [arq for arq in wanted if arq['uuid'] not in known]
         if missing:
             requests = arqs.to_requests(context, missing, ports)
+            node_devices.remove(self._host, instance.uuid, missing)
             os_acc.plug(info, requests)
             self._warn_of_mdevs(missing)
         return accelerators.plugged(instance.uuid)

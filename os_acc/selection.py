@@ -1,0 +1,52 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Which host the calls of os_acc are for, if a test runs several at once.
+
+A process is one host. Only tests start the services of several hosts in one
+process. They select the host of a call by os_acc.fixture.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import dataclasses
+from typing import Any
+
+
+@dataclasses.dataclass
+class Selected:
+    """One of the hosts of this process.
+
+    :ivar conf: the configuration of this host
+    :ivar host: the os_acc.host.Host of this host; None: os_acc.initialize()
+        was not called for it
+    """
+
+    conf: Any
+    host: Any = None
+
+
+#: The host of the calls in this context, for tests only.
+selected: contextvars.ContextVar[Selected | None] = contextvars.ContextVar(
+    'os_acc_selected_host', default=None
+)
+
+
+class Process:
+    """The host of the calls outside any such context, for tests only.
+
+    :ivar selected: None: the process is one host, as in production
+    """
+
+    selected: Selected | None = None
+
+
+def current() -> Selected | None:
+    """Return the host that a test has selected; None: none."""
+    return selected.get() or Process.selected
