@@ -1,0 +1,149 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Accelerators without Cyborg: a flavor requests them from Placement."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import fixtures
+from nova.virt.libvirt import driver
+from operations import base
+
+import os_acc
+from os_acc.placement import inventory
+from os_acc.placement import provider_config
+
+CLASS = 'CUSTOM_PCI_8086_4940'
+
+
+class TestFlavor(base.OperationsTest):
+    """Both hosts read the provider.yaml that os-acc has written for them.
+
+    The devices of both hosts are on one generated sysfs, so the file of each
+    has those of both.
+    """
+
+    HOSTS = ()
+    #: How many VFs the file has for each host.
+    TOTAL = 8
+
+    def setUp(self) -> None:
+        super().setUp()
+        folder = str(
+            pathlib.Path(self.useFixture(fixtures.TempDir()).path) / 'made'
+        )
+        self.flags(provider_config_location=folder, group='compute')
+        provider_config.install(
+            folder, inventory.offer(os_acc.get_devices()), used=()
+        )
+        self.add_host('compute1')
+        self.flavor_id = self._create_flavor(
+            extra_spec={
+                f'resources:{CLASS}': '1',
+                'trait:CUSTOM_PCI_VENDOR_8086': 'required',
+            }
+        )
+
+    def hold(self, server: dict[str, Any], count: int = 1) -> list[Any]:
+        """Check that a server has its VFs."""
+        vans = self.vans('compute1', server)
+        self.assertEqual(['plugged'] * count, [van.state for van in vans])
+        for van in vans:
+            self.assertEqual(
+                'vfio-pci', self.kernel.driver_of(van.handle.address)
+            )
+        found = self.hostdevs(server)
+        self.assertEqual(count, len(found))
+        for van, device in zip(vans, found, strict=True):
+            self.assertIn(f'ua-acc-{van.uuid}', device)
+        return [van.handle.address for van in vans]
+
+    def used(self) -> int:
+        root = self.compute_rp_uuids['compute1']
+        found: int = self._get_provider_usages(root).get(CLASS, 0)
+        return found
+
+    def test_placement_has_the_inventory(self) -> None:
+        root = self.compute_rp_uuids['compute1']
+        found = self._get_provider_inventory(root)[CLASS]
+        self.assertEqual(self.TOTAL, found['total'])
+        self.assertIn(
+            'CUSTOM_PCI_VENDOR_8086', self._get_provider_traits(root)
+        )
+
+    def test_create_reboot_rebuild_shelve_and_delete(self) -> None:
+        server = self.boot()
+        first = self.hold(server)
+        self.assertEqual(1, self.used())
+        self._reboot_server(server, hard=True)
+        self.assertEqual(first, self.hold(server))
+        self._rebuild_server(server, base.OTHER_IMAGE)
+        self.hold(server)
+        self.act(server, 'shelve')
+        self._wait_for_state_change(server, 'SHELVED_OFFLOADED')
+        self.assert_released()
+        self.act(server, 'unshelve')
+        self._wait_for_state_change(server, 'ACTIVE')
+        self.hold(server)
+        self._delete_server(server)
+        self.assert_released()
+        self.assertEqual(0, self.used())
+
+    def test_what_such_a_server_cannot_do(self) -> None:
+        server = self.boot()
+        other = self._create_flavor()
+        self.add_host('compute2')
+        for action, body in (
+            ('suspend', {}),
+            ('resize', {'flavorRef': other}),
+            ('migrate', {}),
+            ('os-migrateLive', {'host': None, 'block_migration': 'auto'}),
+        ):
+            self.act(server, action, **body)
+            self._wait_for_server_parameter(
+                server, {'OS-EXT-STS:task_state': None, 'status': 'ACTIVE'}
+            )
+            self.assertEqual('compute1', self.host_of(server))
+            self.hold(server)
+        faults = ' '.join(self.faults(server))
+        for text in (
+            'Failed to suspend instance',
+            'Migration pre-check error',
+        ):
+            self.assertIn(f'{text}: the instance has 1 accelerators', faults)
+
+    def test_resize_to_such_a_flavor(self) -> None:
+        self.flags(allow_resize_to_same_host=True)
+        # The stand-in for libvirt has no disks.
+        self.useFixture(
+            fixtures.MockPatchObject(
+                driver.LibvirtDriver,
+                'migrate_disk_and_power_off',
+                return_value='{}',
+            )
+        )
+        small = self._create_flavor()
+        server = self.boot(flavor_id=small)
+        self.assertEqual([], self.vans('compute1', server))
+        self._resize_server(server, self.flavor_id)
+        self.hold(server)
+        self._revert_resize(server)
+        self.assert_released()
+        self._resize_server(server, self.flavor_id)
+        self._confirm_resize(server)
+        self.hold(server)
+
+    def test_more_than_there_are(self) -> None:
+        many = self._create_flavor(
+            extra_spec={f'resources:{CLASS}': str(self.TOTAL + 1)}
+        )
+        self.boot('ERROR', flavor_id=many)
+        self.assert_released()
