@@ -15,8 +15,8 @@ from typing import Any
 
 import fixtures
 from nova.virt.libvirt import driver
-from operations import base
 
+from operations import base
 import os_acc
 from os_acc.placement import inventory
 from os_acc.placement import provider_config
