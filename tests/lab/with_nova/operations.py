@@ -6,12 +6,11 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""The compute driver of os-acc-nova, in a process of the user nova.
+"""Nova's operations on instances, without any service of OpenStack.
 
-The process is started as nova-compute starts itself
-(nova/cmd/compute.py): with nova.conf, Nova's root helper and Nova's own loader
-of compute drivers. Of OpenStack's services there is none. What Nova asks them
-for is answered here:
+The compute driver is started as nova-compute starts it (nova/cmd/compute.py):
+with nova.conf, Nova's root helper and Nova's own loader of compute drivers.
+What Nova asks the other services for is answered here:
 
 * the conductor: it saves nothing, and every list it is asked for is empty;
 * Glance: an image is a file of the same name in a folder;
@@ -20,45 +19,31 @@ for is answered here:
 
 from __future__ import annotations
 
-from collections.abc import Callable
 import contextlib
-from multiprocessing import connection
 import os
 import pathlib
-import pwd
 import shlex
 import shutil
-import traceback
 from typing import Any
 
-# The driver is loaded here once: in the lab that takes its time. It must be
-# imported before all else of Nova, as in nova/cmd/compute.py.
-import nova.monkey_patch
-
-nova.monkey_patch.patch(backend='threading')
-
-import nova.conf
 from nova import config
 from nova import context as nova_context
 from nova import exception as nova_exception
 from nova import objects
 from nova import utils
+import nova.conf
+from nova.db.main import api as database
 from nova.network import model as network_model
 from nova.objects import base as objects_base
 from nova.virt import driver as virt_driver
 from nova.virt import images as virt_images
-import nova.virt.os_acc  # noqa: F401
+import os_vif
 from oslo_log import log as logging
 from oslo_privsep import priv_context
-import os_vif
-import processes
 
 import os_acc
 
 objects.register_all()
-
-USER = 'nova'
-CONF_FILE = pathlib.Path('/etc/nova/nova.conf')
 
 
 class Conductor:
@@ -124,19 +109,24 @@ class VirtAPI:
 class Compute:
     """What nova-compute calls. Each method is one operation of Nova.
 
+    :param conf_file: the path of nova.conf
     :param images: see Images
     """
 
-    def __init__(self, images: str) -> None:
+    def __init__(self, conf_file: str, images: str) -> None:
         config.parse_args(
-            ['nova-compute', '--config-file', str(CONF_FILE)],
+            ['nova-compute', '--config-file', conf_file],
             default_config_files=[],
             configure_db=False,
             init_rpc=False,
         )
+        # As the compute manager does.
+        nova.conf.neutron.register_dynamic_opts(nova.conf.CONF)
+        nova.conf.devices.register_dynamic_opts(nova.conf.CONF)
         logging.setup(nova.conf.CONF, 'nova')
         priv_context.init(root_helper=shlex.split(utils.get_root_helper()))
         os_vif.initialize()
+        database.DISABLE_DB_ACCESS = True
         objects_base.NovaObject.indirection_api = Conductor()
         virt_images.IMAGE_API = Images(images)
         self.context = nova_context.get_admin_context()
@@ -169,9 +159,16 @@ class Compute:
     def vans(self) -> list[str]:
         return [van.uuid for van in os_acc.get_vans()]
 
-    def instance(self, uuid: str, name: str, properties: dict[str, str]) -> None:
+    def instance(
+        self,
+        uuid: str,
+        name: str,
+        images: dict[str, str],
+        properties: dict[str, str],
+    ) -> None:
         """Make an instance without asking the driver.
 
+        :param images: image_ref, kernel_id and ramdisk_id
         :param properties: the properties of its image
         """
         flavor = objects.Flavor(
@@ -199,9 +196,7 @@ class Compute:
             user_id='user',
             host=nova.conf.CONF.host,
             node=self.driver.get_available_nodes()[0],
-            image_ref='root',
-            kernel_id='kernel',
-            ramdisk_id='ramdisk',
+            **images,
             root_device_name='/dev/vda',
             default_ephemeral_device=None,
             default_swap_device=None,
@@ -305,75 +300,3 @@ class Compute:
 
     def delete(self, uuid: str) -> None:
         self.driver.destroy(self.context, self.instances[uuid], self.network)
-
-
-class Service:
-    """The process, as its parent sees it, which is root.
-
-    :param images: see Images
-    :raises AssertionError: with the trace of the process, if it fails
-    """
-
-    def __init__(self, images: pathlib.Path) -> None:
-        ours, theirs = connection.Pipe()
-
-        def child() -> None:
-            ours.close()
-            _become_nova()
-            _serve(theirs, lambda: Compute(str(images)))
-
-        self.pid = processes.start(child)
-        theirs.close()
-        self._pipe = ours
-        self._answer('the start of the service')
-
-    def call(self, operation: str, *args: Any) -> Any:
-        """Call a method of Compute in the process."""
-        self._pipe.send((operation, args))
-        return self._answer(operation)
-
-    def _answer(self, operation: str) -> Any:
-        assert self._pipe.poll(600), f'no answer to {operation}'
-        trace, result = self._pipe.recv()
-        assert trace is None, f'{operation}: {trace}'
-        return result
-
-    def end(self) -> None:
-        """End the process. Its guests go on."""
-        self._pipe.close()
-        processes.wait(self.pid)
-
-
-def _become_nova() -> None:
-    user = pwd.getpwnam(USER)
-    os.initgroups(USER, user.pw_gid)
-    os.setgid(user.pw_gid)
-    os.setuid(user.pw_uid)
-    os.environ |= {'HOME': user.pw_dir, 'USER': USER}
-    # With pytest's folder for temporary files, nova-rootwrap's own filters
-    # for privsep-helper would not match.
-    os.environ.pop('TMPDIR', None)
-    os.chdir(user.pw_dir)
-
-
-def _serve(
-    pipe: connection.Connection, start: Callable[[], Compute]
-) -> None:
-    """Answer the calls of the parent until it closes its end."""
-    compute: Any = None
-    call: tuple[str | None, tuple[Any, ...]] = (None, ())
-    while True:
-        try:
-            operation, args = call
-            result = None
-            if operation is None:
-                compute = start()
-            else:
-                result = getattr(compute, operation)(*args)
-            pipe.send((None, result))
-        except Exception:
-            pipe.send((traceback.format_exc(), None))
-        try:
-            call = pipe.recv()
-        except EOFError:
-            return
