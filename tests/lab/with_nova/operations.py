@@ -135,14 +135,14 @@ class Compute:
         self.driver = virt_driver.load_compute_driver(VirtAPI())
         self.driver.init_host(nova.conf.CONF.host)
 
-    def start(self, *known: dict[str, Any]) -> None:
+    def start(self, *known: tuple[Any, ...]) -> None:
         """Finish the start of the service.
 
         :param known: the arguments of instance() for each instance in Nova's
             database
         """
         for each in known:
-            self.instance(**each)
+            self.instance(*each)
         self.driver.process_instances_at_startup(
             self.context,
             objects.InstanceList(objects=list(self.instances.values())),

@@ -15,9 +15,11 @@ installations: by nova-rootwrap, and by sudo alone.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import metadata
 from multiprocessing import connection
 import pathlib
+import pwd
 import re
 import shutil
 import subprocess
@@ -37,6 +39,11 @@ PARENT = lab_devices.PLAIN
 # The kernel's name for the first type of mtty below a function without a
 # driver: see dev_driver_string() in drivers/base/core.c.
 TYPE = 'pci-1'
+# The privsep contexts of os-acc and Nova, and the user id of their daemons.
+DAEMONS = {
+    'nova.privsep.sys_admin_pctxt': 0,
+    'os_acc.privileged.context.pctxt': 0,
+}
 DEVICES = (live.MTTY_IDS, live.NVME_IDS)
 PROGRAM = pathlib.Path(__file__).with_name('nova_compute.py')
 MDEVS = pathlib.Path('/sys/bus/mdev/devices')
@@ -200,25 +207,33 @@ class Service:
         self._process.wait(60)
 
 
-@pytest.fixture(params=WAYS)
-def service(request, images):
-    """A function that starts nova-compute, with one way to root."""
-    options, rule = WAYS[request.param]
-    CONF_FILE.write_text(NOVA_CONF + options)
-    CONF_FILE.chmod(0o640)
-    shutil.chown(CONF_FILE, 'root', USER)
-    SUDOERS.write_text(f'{USER} ALL = (root) NOPASSWD: {rule}\n')
-    SUDOERS.chmod(0o440)
+@pytest.fixture
+def start_service(images):
+    """A function that starts nova-compute, with one of WAYS.
+
+    The service that was started before ends, and its guests go on.
+    """
     started: list[Service] = []
 
-    def start() -> Service:
+    def end() -> None:
+        for each in started:
+            each.end()
+        started.clear()
+
+    def start(way: str) -> Service:
+        end()
+        options, rule = WAYS[way]
+        CONF_FILE.write_text(NOVA_CONF + options)
+        CONF_FILE.chmod(0o640)
+        shutil.chown(CONF_FILE, 'root', USER)
+        SUDOERS.write_text(f'{USER} ALL = (root) NOPASSWD: {rule}\n')
+        SUDOERS.chmod(0o440)
         started.append(Service(images))
-        return started[-1]
+        return started[0]
 
     yield start
-    for each in started:
-        each.end()
-    SUDOERS.unlink()
+    end()
+    SUDOERS.unlink(missing_ok=True)
 
 
 class Guest:
@@ -282,6 +297,11 @@ def daemons() -> dict[str, int]:
     return found
 
 
+def node_devices() -> list[str]:
+    """The devices of the host that libvirt knows."""
+    return sorted(live.virsh('nodedev-list').stdout.split())
+
+
 def break_devices(guest: Guest) -> None:
     """What an administrator may do by mistake while the guest is off."""
     (guest.mdev / 'remove').write_text('1')
@@ -292,57 +312,72 @@ def break_devices(guest: Guest) -> None:
     assert use.driver_of(VF) is None
 
 
-def test_life_of_a_guest(service, snapshot, report):
-    """Create, hard reboot, repair, rescue, delete: nothing is left."""
-    before = snapshot(), live.virsh('nodedev-list').stdout
-    times = {}
+class Clock:
+    """Measures how long each step takes."""
 
-    def timed(name: str, act, *args: Any) -> Any:
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    def __call__(self, step: str, act: Callable[..., Any], *arguments: Any):
         started = time.monotonic()
-        result = act(*args)
-        times[name] = round(time.monotonic() - started, 1)
-        sys.stdout.write(f'{name}: {times[name]} s\n')
+        result = act(*arguments)
+        self.seconds[step] = round(time.monotonic() - started, 1)
+        sys.stdout.write(f'{step}: {self.seconds[step]} s\n')
         return result
 
-    compute = timed('start of the service', service)
-    assert compute.call('user') != 0
+
+def test_life_of_a_guest(start_service, snapshot, report):
+    """Create, hard reboot, repair, rescue, delete: nothing is left.
+
+    The service is restarted in between, with the other way to root.
+    """
+    before, nodes_before = snapshot(), node_devices()
+    clock = Clock()
+
+    compute = clock('start', start_service, 'rootwrap')
+    assert compute.call('user') == pwd.getpwnam(USER).pw_uid
     compute.call('start')
     guest = Guest(compute.call('node'))
     compute.call('instance', *guest.instance())
-    timed('spawn', compute.call, 'spawn', guest.uuid, guest.arqs)
-    assert timed('boot', guest.boots) == sorted(DEVICES)
+    clock('spawn', compute.call, 'spawn', guest.uuid, guest.arqs)
+    assert clock('boot', guest.boots) == sorted(DEVICES)
     given = guest.hostdevs()
     assert sorted(given) == sorted(
         f'ua-acc-{arq["uuid"]}' for arq in guest.arqs
     )
-    # By Nova's own privileges.
+    # Nova reads the console with its own privileges.
     assert 'BEAT' in compute.call('console', guest.uuid)
-    found = daemons()
-    assert found['os_acc.privileged.context.pctxt'] == 0
-    assert found['nova.privsep.sys_admin_pctxt'] == 0
-
-    timed('hard reboot', compute.call, 'hard_reboot', guest.uuid, guest.arqs)
-    assert timed('its boot', guest.boots) == sorted(DEVICES)
+    assert daemons() == DAEMONS
+    clock('hard reboot', compute.call, 'hard_reboot', guest.uuid, guest.arqs)
+    assert clock('boot 2', guest.boots) == sorted(DEVICES)
     assert guest.hostdevs() == given
 
+    compute = clock('start 2', start_service, 'sudo')
+    compute.call('start', guest.instance())
+    assert guest.hostdevs() == given
     compute.call('stop', guest.uuid)
     break_devices(guest)
-    timed('start', compute.call, 'start_guest', guest.uuid, guest.arqs)
-    assert timed('its boot', guest.boots) == sorted(DEVICES)
+    clock('power on', compute.call, 'start_guest', guest.uuid, guest.arqs)
+    assert clock('boot 3', guest.boots) == sorted(DEVICES)
     assert guest.hostdevs() == given
 
-    timed('rescue', compute.call, 'rescue', guest.uuid)
+    clock('rescue', compute.call, 'rescue', guest.uuid)
     assert guest.kernel() == 'kernel.rescue'
-    assert timed('its boot', guest.boots) == sorted(DEVICES)
+    assert clock('boot 4', guest.boots) == sorted(DEVICES)
     assert guest.hostdevs() == given
-    timed('unrescue', compute.call, 'unrescue', guest.uuid)
+    clock('unrescue', compute.call, 'unrescue', guest.uuid)
     assert guest.kernel() == 'kernel'
-    assert timed('its boot', guest.boots) == sorted(DEVICES)
+    assert clock('boot 5', guest.boots) == sorted(DEVICES)
     assert guest.hostdevs() == given
+    assert 'BEAT' in compute.call('console', guest.uuid)
+    assert daemons() == DAEMONS
 
-    timed('delete', compute.call, 'delete', guest.uuid)
+    clock('delete', compute.call, 'delete', guest.uuid)
     assert not guest.log.parent.exists()
     assert live.virsh('list', '--all').stdout.strip() == ''
     assert compute.call('vans') == []
-    assert (snapshot(), live.virsh('nodedev-list').stdout) == before
-    report(f'lab: nova {metadata.version("nova")}: seconds: {times}')
+    assert snapshot() == before
+    # udev tells libvirt of what is gone.
+    live.wait(lambda: node_devices() == nodes_before, 60)
+    assert not list(pathlib.Path('/var/lib/os-acc-root').iterdir())
+    report(f'lab: nova {metadata.version("nova")}: seconds: {clock.seconds}')
