@@ -37,6 +37,7 @@ from nova.network import model as network_model
 from nova.objects import base as objects_base
 from nova.virt import driver as virt_driver
 from nova.virt import images as virt_images
+import nova.virt.os_acc
 import os_vif
 from oslo_log import log as logging
 from oslo_privsep import priv_context

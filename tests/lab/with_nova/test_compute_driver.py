@@ -170,10 +170,9 @@ def images(_nova_host, libvirtd):
 
 
 class Service:
-    """A process like nova-compute, of the user nova.
+    """nova-compute, as the user nova.
 
     :param images: the folder of the images
-    :raises AssertionError: with the trace of the process, if it fails
     """
 
     def __init__(self, images: pathlib.Path) -> None:
@@ -192,52 +191,44 @@ class Service:
             env=environment,
         )
         theirs.close()
-        self._answer('the start of the service')
 
-    def call(self, operation: str, *arguments: Any) -> Any:
-        """Call a method of operations.Compute in the process."""
-        self._pipe.send((operation, arguments))
-        return self._answer(operation)
-
-    def _answer(self, operation: str) -> Any:
-        assert self._pipe.poll(600), f'no answer to {operation}'
-        trace, result = self._pipe.recv()
-        assert trace is None, f'{operation}: {trace}'
-        return result
-
-    def end(self) -> None:
-        """End the process. Its guests go on."""
-        self._pipe.close()
-        self._process.wait(60)
-
-
-@pytest.fixture
-def start_service(images):
-    """A function that starts nova-compute, with one of WAYS.
-
-    The service that was started before ends, and its guests go on.
-    """
-    started: list[Service] = []
-
-    def end() -> None:
-        for each in started:
-            each.end()
-        started.clear()
-
-    def start(way: str) -> Service:
-        end()
+    def begin(self, way: str) -> None:
+        """Start the service with one of WAYS."""
         options, rule = WAYS[way]
         CONF_FILE.write_text(NOVA_CONF + options)
         CONF_FILE.chmod(0o640)
         shutil.chown(CONF_FILE, 'root', USER)
         SUDOERS.write_text(f'{USER} ALL = (root) NOPASSWD: {rule}\n')
         SUDOERS.chmod(0o440)
-        started.append(Service(images))
-        return started[0]
+        self.call('begin')
 
-    yield start
-    end()
-    SUDOERS.unlink(missing_ok=True)
+    def call(self, operation: str, *arguments: Any) -> Any:
+        """Call a method of operations.Compute in the service.
+
+        :raises AssertionError: with the trace, if it fails
+        """
+        self._pipe.send((operation, arguments))
+        assert self._pipe.poll(600), f'no answer to {operation}'
+        trace, result = self._pipe.recv()
+        assert trace is None, f'{operation}: {trace}'
+        return result
+
+    def end(self) -> None:
+        """End the service. Its guests go on."""
+        self._pipe.send(('end', ()))
+
+    def close(self) -> None:
+        self._pipe.close()
+        self._process.wait(60)
+        SUDOERS.unlink(missing_ok=True)
+
+
+@pytest.fixture
+def compute(images):
+    """nova-compute, which is not started yet."""
+    made = Service(images)
+    yield made
+    made.close()
 
 
 class Guest:
@@ -339,7 +330,7 @@ class Clock:
         return result
 
 
-def test_life_of_a_guest(start_service, snapshot, report):
+def test_life_of_a_guest(compute, snapshot, report):
     """Create, hard reboot, repair, rescue, delete: nothing is left.
 
     The service is restarted in between, with the other way to root.
@@ -347,7 +338,7 @@ def test_life_of_a_guest(start_service, snapshot, report):
     before, nodes_before = snapshot(), node_devices()
     clock = Clock()
 
-    compute = clock('start', start_service, 'rootwrap')
+    clock('start', compute.begin, 'rootwrap')
     assert compute.call('user') == pwd.getpwnam(USER).pw_uid
     compute.call('start')
     guest = Guest(compute.call('node'))
@@ -365,7 +356,8 @@ def test_life_of_a_guest(start_service, snapshot, report):
     assert clock('boot 2', guest.boots) == sorted(DEVICES)
     assert guest.hostdevs() == given
 
-    compute = clock('start 2', start_service, 'sudo')
+    compute.end()
+    clock('start 2', compute.begin, 'sudo')
     compute.call('start', guest.instance())
     assert guest.hostdevs() == given
     compute.call('stop', guest.uuid)
