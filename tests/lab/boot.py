@@ -162,8 +162,9 @@ class Lab:
         # Python is about thirty times slower in the lab, so the project's time
         # limit per test would be too short.
         ours = ['-p', 'no:cacheprovider', '-o', 'timeout=1200']
-        # Nothing here uses hypothesis; importing it takes half a minute.
-        ours += ['-p', 'no:hypothesispytest']
+        # Nothing here uses these plugins; importing hypothesis takes half a
+        # minute.
+        ours += ['-p', 'no:hypothesispytest', '-p', 'no:requests_mock']
         (self.out / 'arguments').write_text(
             ''.join(f'{arg}\0' for arg in ours + self.options.pytest)
         )

@@ -8,8 +8,9 @@
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
 # Installs what boot.py needs: QEMU, a Debian kernel with its modules, the
-# kernel's sample mediated-device driver, and its simulated NIC (netdevsim),
-# which Debian does not build. For Debian 12, as root.
+# kernel's sample mediated-device driver (with a parameter more, see
+# mtty_parent.c), and its simulated NIC (netdevsim), which Debian does not
+# build. For Debian 12, as root.
 #
 #     tests/lab/install.sh            both parts
 #     tests/lab/install.sh packages   only the part that calls apt: installs
@@ -21,6 +22,7 @@
 # that are installed already are not installed again. The script does not touch
 # /boot, the boot loader or the machine's own kernel.
 set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
 cache=${OS_ACC_LAB_CACHE:-/var/cache/os-acc-lab}
 downloads=$cache/downloads
 export DEBIAN_FRONTEND=noninteractive PATH=$PATH:/usr/sbin:/sbin
@@ -37,16 +39,19 @@ apt_get() {
 
 tools_are_installed() {
     command -v qemu-system-x86_64 busybox modprobe udevadm mkfs.ext4 ip \
-        libvirtd sudo useradd virsh virtlogd >/dev/null
+        libvirtd qemu-img sudo useradd virsh virtlogd >/dev/null
 }
+
+# Says whether the module mtty is the one with the parameter "parent".
+has_parameter() { [[ $(modinfo -F parm "$1" 2>/dev/null) == parent:* ]]; }
 
 kernel_is_built() {
     [[ -s $cache/release && -s $cache/vmlinuz ]] || return 1
     local release
     release=$(<"$cache/release")
     [[ -s /lib/modules/$release/modules.dep ]] &&
-        [[ -s /lib/modules/$release/extra/mtty.ko ]] &&
-        [[ -s /lib/modules/$release/extra/netdevsim.ko ]]
+        [[ -s /lib/modules/$release/extra/netdevsim.ko ]] &&
+        has_parameter "/lib/modules/$release/extra/mtty.ko"
 }
 
 # Says whether the archive has version $2 of package $1. grep -q would end
@@ -79,7 +84,7 @@ packages() {
     apt_get install -y --no-install-recommends \
         busybox-static e2fsprogs gcc iproute2 kmod libvirt-clients \
         libvirt-daemon libvirt-daemon-driver-qemu make passwd \
-        qemu-system-x86 sudo tar udev xz-utils
+        qemu-system-x86 qemu-utils sudo tar udev xz-utils
     if kernel_is_built; then
         return
     fi
@@ -118,7 +123,8 @@ build() {
             linux-source-6.1/samples/vfio-mdev/mtty.c \
             linux-source-6.1/drivers/net/netdevsim
     mkdir mtty
-    mv mtty.c mtty/
+    mv mtty.c mtty/mtty_sample.c
+    cp "$here/mtty_parent.c" mtty/mtty.c
     echo 'obj-m := mtty.o' >mtty/Makefile
     for each in mtty netdevsim; do
         make -C "/usr/src/linux-headers-$release" "M=$work/$each" \

@@ -42,6 +42,8 @@ INIT = """#!/bin/busybox sh
 /bin/busybox mkdir -p /proc /sys
 /bin/busybox mount -t proc proc /proc
 /bin/busybox mount -t sysfs sys /sys
+/bin/busybox mount -t devtmpfs dev /dev
+exec >/dev/ttyS0
 n=0
 while :; do
     n=$((n + 1))
