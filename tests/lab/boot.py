@@ -215,6 +215,7 @@ class Lab:
             # QEMU is a grandchild. end() ends it by its process group.
             start_new_session=True,
         )
+        share_like_us(process.pid)
         try:
             last, in_time = self._stream(process)
         finally:
@@ -253,6 +254,16 @@ class Lab:
                 for line in lines:
                     if line.lstrip(b'\x1b[0123456789;m').startswith(b'==='):
                         last = line.decode(errors='replace').strip()
+
+
+def share_like_us(pid: int) -> None:
+    """Give the session of a process the nice value of this process.
+
+    With autogroups, the kernel shares the CPUs between sessions by a nice
+    value of each session, which is 0 for a new one (sched(7)).
+    """
+    with contextlib.suppress(OSError):
+        pathlib.Path(f'/proc/{pid}/autogroup').write_text(str(os.nice(0)))
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
