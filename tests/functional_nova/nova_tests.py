@@ -43,7 +43,10 @@ TESTS = (
 )
 #: Those of them that start guests with devices by the libvirt driver. The
 #: others use Nova's fake driver, or look at the inventory only.
-FEW = r'functional\.libvirt\.test_(vgpu|pci_sriov_servers\.PCIServersTest|rescue)'
+FEW = (
+    r'functional\.libvirt\.test_'
+    r'(vgpu|pci_sriov_servers\.PCIServersTest|rescue)'
+)
 #: Nova's tests that pass with Nova's driver and fail with that of os-acc, by
 #: a regular expression, with the reason. Any other failure fails the run.
 KNOWN: dict[str, str] = {
