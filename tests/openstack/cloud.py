@@ -58,6 +58,9 @@ class Cloud:
 
         :raises Ended, Timeout: if a service does not start
         """
+        layout.LOGS.mkdir(parents=True, exist_ok=True)
+        for log in layout.LOGS.iterdir():  # of an earlier run
+            log.unlink()
         configuration.write_all()
         with futures.ThreadPoolExecutor(max_workers=8) as executor:
             rabbit = executor.submit(_start_rabbit)
@@ -96,7 +99,7 @@ class Cloud:
         self.compute.wait_until(
             'services are up and the host has an inventory',
             lambda: (
-                _logged(log, size, 'Creating RPC server for service compute')
+                _logged(log, size, 'RPC server for service: nova-compute')
                 and _nova_is_up()
             ),
         )

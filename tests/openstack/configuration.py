@@ -10,7 +10,9 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping
+import os
 import pathlib
 import shutil
 from typing import Any
@@ -87,17 +89,20 @@ def _state(*parts: str) -> pathlib.Path:
 
 
 def _keystone() -> None:
-    keys = {}
-    for each in ('fernet_tokens', 'fernet_receipts', 'credential'):
-        keys[each] = {'key_repository': _state('keystone', each)}
-        keys[each]['key_repository'].chmod(0o700)
+    keys = _state('keystone-keys')
+    keys.chmod(0o700)
+    # the keys for the tokens, as "keystone-manage fernet_setup" makes them
+    for name in ('0', '1'):
+        key = base64.urlsafe_b64encode(os.urandom(32))
+        (keys / name).write_bytes(key)
     write(
         layout.ETC / 'keystone.conf',
         {
             'DEFAULT': {'log_file': layout.LOGS / 'keystone.log'},
             'database': {'connection': layout.database('keystone')},
             'token': {'provider': 'fernet', 'expiration': 86400},
-            **keys,
+            'fernet_tokens': {'key_repository': keys},
+            'fernet_receipts': {'key_repository': keys},
             # the shortest hash: passwords are checked often, and are no secret
             'identity': {'password_hash_rounds': 4},
             'cache': {'enabled': 'true', 'backend': 'dogpile.cache.memory'},
@@ -131,6 +136,7 @@ def _cyborg() -> None:
                 'state_path': _state('cyborg'),
                 'transport_url': layout.RABBIT,
                 'periodic_interval': 10,
+                'rpc_response_timeout': 300,
             },
             'database': {'connection': layout.database('cyborg')},
             'api': {
@@ -204,6 +210,9 @@ def _nova() -> None:
             'shutdown_timeout': 2,
             'graceful_shutdown_timeout': 10,
             'manager_shutdown_timeout': 0,
+            # a slow machine is no error
+            'service_down_time': 600,
+            'rpc_response_timeout': 300,
         },
         'libvirt': {
             'connection_uri': layout.LIBVIRT,

@@ -44,9 +44,6 @@ _TIMINGS = pytest.StashKey[list[str]]()
 @pytest.fixture(scope='session')
 def cloud(pytestconfig: pytest.Config) -> clouds.Cloud:
     """Start the cloud. It ends with the process namespace of isolated.sh."""
-    layout.LOGS.mkdir(parents=True, exist_ok=True)
-    for each in layout.LOGS.iterdir():
-        each.unlink()
     made = clouds.Cloud()
     pytestconfig.stash[_TIMINGS] = made.timings
     made.start()
@@ -84,10 +81,8 @@ def expect_empty(what: str, look: Callable[[], object]) -> None:
         raise AssertionError(f'{what} are left: {look()}') from err
 
 
-@pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_logreport(report: pytest.TestReport) -> Iterator[None]:
-    """Mark the beginning and the end of each test in nova-compute's log."""
-    yield
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Write when each test ended, to find its part of the logs."""
     if layout.LOGS.is_dir():
         with (layout.LOGS / 'tests.log').open('a') as log:
             now = time.strftime('%Y-%m-%d %H:%M:%S')

@@ -103,10 +103,7 @@ def _keystone() -> None:
         '--config-file',
         str(layout.ETC / 'keystone.conf'),
     )
-    owner = ('--keystone-user', 'root', '--keystone-group', 'root')
     processes.run(*manage, 'db_sync')
-    processes.run(*manage, 'fernet_setup', *owner)
-    processes.run(*manage, 'credential_setup', *owner)
     urls = []
     for face in ('public', 'internal', 'admin'):
         urls += [f'--bootstrap-{face}-url', layout.KEYSTONE]

@@ -39,7 +39,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.rfile.read(int(self.headers.get('Content-Length') or 0))
         self._not_found()
 
-    do_PUT = do_DELETE = do_POST
+    def do_PUT(self) -> None:
+        self.do_POST()
+
+    def do_DELETE(self) -> None:
+        self.do_POST()
 
     def _version(self) -> dict[str, Any]:
         link = {'rel': 'self', 'href': f'http://{self.headers["Host"]}/v2.0/'}
@@ -59,7 +63,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def log_message(self, form: str, *args: Any) -> None:
         agent = self.headers.get('User-Agent')
-        print(self.log_date_time_string(), agent, form % args, flush=True)
+        sys.stdout.write(
+            f'{self.log_date_time_string()} {agent} {form % args}\n'
+        )
+        sys.stdout.flush()
 
 
 if __name__ == '__main__':

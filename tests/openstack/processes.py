@@ -25,9 +25,9 @@ import urllib.request
 
 import layout
 
-#: Seconds that a wait may take. None takes a tenth of it on an idle machine
-#: with two cores.
-DEADLINE = 300.0
+#: Seconds that a wait may take. No wait takes more than a twentieth of it on
+#: an idle machine with two cores.
+DEADLINE = 600.0
 T = TypeVar('T')
 
 

@@ -26,35 +26,48 @@ COUNT = 2
 HANGS = 600
 
 
-@pytest.fixture(autouse=True)
-def without_delays(cloud: clouds.Cloud, servers: Servers) -> Iterator[None]:
-    """Afterwards, nova-compute runs without delays, also after a failure."""
-    yield
-    cloud.compute.kill()
-    configuration.set_delays()
-    cloud.start_compute()
+class Compute:
+    """nova-compute, in which steps of os-acc can hang."""
+
+    def __init__(self, cloud: clouds.Cloud) -> None:
+        self._cloud = cloud
+        self._hangs = False
+
+    def hang_at(self, step: str) -> None:
+        """Start nova-compute again, with a step of os-acc that hangs."""
+        self._hangs = True
+        self._cloud.compute.stop()
+        configuration.set_delays(**{step: HANGS})
+        self._cloud.start_compute()
+
+    def crash(self) -> None:
+        """Kill nova-compute, and start it so that nothing hangs."""
+        self._cloud.compute.kill()
+        configuration.set_delays()
+        self._cloud.start_compute()
+        self._hangs = False
+
+    def end(self) -> None:
+        """Let nothing hang, also after a failed test."""
+        if self._hangs:
+            self.crash()
 
 
-def restart(cloud: clouds.Cloud, **delays: float) -> None:
-    """Start nova-compute again, with steps of os-acc that hang."""
-    cloud.compute.stop()
-    configuration.set_delays(**delays)
-    cloud.start_compute()
+@pytest.fixture
+def compute(cloud: clouds.Cloud, servers: Servers) -> Iterator[Compute]:
+    # This ends before the fixture servers, which deletes all servers.
+    made = Compute(cloud)
+    yield made
+    made.end()
 
 
-def start_after_kill(cloud: clouds.Cloud) -> None:
-    configuration.set_delays()
-    cloud.start_compute()
-
-
-def test_in_spawn(cloud: clouds.Cloud, servers: Servers) -> None:
-    restart(cloud, prepareVAN=HANGS)
+def test_in_spawn(compute: Compute, servers: Servers) -> None:
+    compute.hang_at('prepareVAN')
     server = servers.begin(servers.flavor(COUNT))
     processes.wait_until('VANs in preparation', lambda: vans(server))
     assert states(vans(server)) == {'preparing'}
 
-    cloud.compute.kill()
-    start_after_kill(cloud)
+    compute.crash()
 
     # What was half done is undone. Nova does not repeat the build.
     servers.wait(server, 'ERROR')
@@ -62,8 +75,8 @@ def test_in_spawn(cloud: clouds.Cloud, servers: Servers) -> None:
     servers.delete(server)
 
 
-def test_in_delete(cloud: clouds.Cloud, servers: Servers) -> None:
-    restart(cloud, unprepareVAN=HANGS)
+def test_in_delete(compute: Compute, servers: Servers) -> None:
+    compute.hang_at('unprepareVAN')
     server = servers.create(servers.flavor(COUNT))
     servers.demo.compute.delete_server(server)
     processes.wait_until(
@@ -71,19 +84,17 @@ def test_in_delete(cloud: clouds.Cloud, servers: Servers) -> None:
         lambda: 'unpreparing' in states(vans(server)),
     )
 
-    cloud.compute.kill()
-    start_after_kill(cloud)
+    compute.crash()
 
     # Nova repeats the delete.
     servers.wait_until_gone(server)
 
 
-def test_beside_a_running_guest(cloud: clouds.Cloud, servers: Servers) -> None:
+def test_beside_a_running_guest(compute: Compute, servers: Servers) -> None:
     server = servers.create(servers.flavor(COUNT))
     before = ids(vans(server))
 
-    cloud.compute.kill()
-    start_after_kill(cloud)
+    compute.crash()
 
     assert ids(vans(server)) == before
     servers.wait(server, 'ACTIVE')
