@@ -223,6 +223,12 @@ def _nova() -> None:
             'plugin': 'libvirt',
             'state_path': layout.STATE / 'nova' / 'os-acc',
         },
+        # devices that Cyborg does not know, for test_without_cyborg.py
+        'os_acc_fake': {
+            'discover': 'true',
+            'devices': f'local:test:{layout.LOCAL_DEVICES}',
+        },
+        'compute': {'provider_config_location': _state('nova', 'providers')},
         'api': {'auth_strategy': 'keystone'},
         'conductor': {'workers': 1},
         'scheduler': {'workers': 1},

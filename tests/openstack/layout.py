@@ -54,6 +54,9 @@ CATALOG = (
     ('compute', 'nova', f'http://{ADDRESS}:{NOVA_PORT}/v2.1'),
 )
 
+#: How many handles the device has that Cyborg does not know.
+LOCAL_DEVICES = 4
+
 NOVA_COMPUTE_CONF = ETC / 'nova' / 'nova-compute.conf'
 
 

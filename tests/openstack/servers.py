@@ -55,12 +55,12 @@ class Servers:
                 '/device_profiles', json=[{'name': name, 'groups': [group]}]
             )
             assert made.status_code == 201, made.text
-            self._flavors[key] = self._create_flavor(
+            self._flavors[key] = self.create_flavor(
                 name, {'accel:device_profile': name}
             )
         return self._flavors[key]
 
-    def _create_flavor(self, name: str, extra_specs: dict[str, str]) -> str:
+    def create_flavor(self, name: str, extra_specs: dict[str, str]) -> str:
         flavor = self.admin.compute.create_flavor(
             name=name, ram=128, vcpus=1, disk=1
         )
@@ -137,11 +137,23 @@ class Servers:
         found: list[dict[str, Any]] = answer.json()['arqs']
         return found
 
-    def allocated(self, server: Server) -> int:
-        """Return how many accelerators Placement has allocated."""
+    def allocated(self, server: Server, kind: str = DEVICES) -> int:
+        """Return how many accelerators Placement has allocated.
+
+        :param kind: their resource class
+        """
         answer = self.admin.placement.get(f'/allocations/{server.id}')
         allocations = answer.json()['allocations'].values()
-        return sum(each['resources'].get(DEVICES, 0) for each in allocations)
+        return sum(each['resources'].get(kind, 0) for each in allocations)
+
+    def inventory(self) -> dict[str, int]:
+        """Return the totals that the host has, by resource class."""
+        placement = self.admin.placement
+        return {
+            inventory.resource_class: inventory.total
+            for provider in placement.resource_providers(name=layout.HOST)
+            for inventory in placement.resource_provider_inventories(provider)
+        }
 
     def usages(self) -> dict[str, dict[str, int]]:
         """Return what is allocated, by the name of the resource provider."""
