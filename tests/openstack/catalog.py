@@ -23,17 +23,7 @@ COMPUTE_VERSION = '2.96'
 def connect(user: str = 'admin') -> connection.Connection:
     """Connect as a user, to the project of the same name."""
     found: connection.Connection = openstack.connect(
-        load_envvars=False,
-        load_yaml_config=False,
-        region_name=layout.REGION,
-        auth={
-            'auth_url': layout.KEYSTONE,
-            'username': user,
-            'password': layout.PASSWORD,
-            'project_name': user,
-            'user_domain_id': 'default',
-            'project_domain_id': 'default',
-        },
+        load_envvars=False, load_yaml_config=False, **layout.cloud(user)
     )
     found.compute.default_microversion = COMPUTE_VERSION
     return found

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
+import json
 import os
 import pathlib
 import shutil
@@ -123,6 +124,13 @@ def _placement() -> None:
 
 
 def _cyborg() -> None:
+    """Write cyborg.conf, and the clouds.yaml by which it finds bitstreams."""
+    clouds = layout.ROOT / '.config' / 'openstack' / 'clouds.yaml'
+    clouds.parent.mkdir(parents=True)
+    # JSON is YAML. The name of the cloud is fixed in Cyborg's code.
+    clouds.write_text(
+        json.dumps({'clouds': {'devstack-admin': layout.cloud('admin')}})
+    )
     installed = layout.SERVICES / 'etc' / 'cyborg'
     helper = layout.services_program('privsep-helper')
     path = layout.ETC / 'cyborg.conf'
@@ -231,7 +239,9 @@ def _nova() -> None:
         'compute': {'provider_config_location': _state('nova', 'providers')},
         'api': {'auth_strategy': 'keystone'},
         'conductor': {'workers': 1},
-        'scheduler': {'workers': 1},
+        # With one attempt, the fault of a server is the error of its host.
+        # With more, it is that there is no other host.
+        'scheduler': {'workers': 1, 'max_attempts': 1},
         'vnc': {'enabled': 'false'},
         'spice': {'enabled': 'false'},
         'oslo_concurrency': {'lock_path': _state('nova', 'lock')},

@@ -14,6 +14,7 @@ import os
 import pathlib
 import socket
 import sys
+from typing import Any
 
 #: The temporary folder, made by isolated.sh.
 ROOT = pathlib.Path(os.environ['OS_ACC_OPENSTACK_DIR'])
@@ -68,6 +69,24 @@ def nova_program(name: str) -> str:
 def services_program(name: str) -> str:
     """Return the path of a program of the environment with Keystone."""
     return str(SERVICES / 'bin' / name)
+
+
+def cloud(user: str) -> dict[str, Any]:
+    """Return how openstacksdk connects as a user.
+
+    :param user: the name of the user, and of its project
+    """
+    return {
+        'region_name': REGION,
+        'auth': {
+            'auth_url': KEYSTONE,
+            'username': user,
+            'password': PASSWORD,
+            'project_name': user,
+            'user_domain_id': 'default',
+            'project_domain_id': 'default',
+        },
+    }
 
 
 def database(name: str) -> str:

@@ -50,7 +50,7 @@ class Servers:
         group.update({f'accel:{key}': value for key, value in more.items()})
         key = json.dumps(group)
         if key not in self._flavors:
-            name = f'accelerated-{len(self._flavors)}'
+            name = f'accelerated-{uuid.uuid4().hex[:8]}'
             made = self.admin.accelerator.post(
                 '/device_profiles', json=[{'name': name, 'groups': [group]}]
             )

@@ -10,11 +10,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 import json
 import pathlib
 import uuid
 
 import guest
+import pytest
 from servers import ALL
 from servers import Servers
 from servers import os_acc
@@ -42,24 +44,30 @@ def test_two_servers_for_one_device(servers: Servers) -> None:
     assert len(vans(servers.create(flavor))) == ALL
 
 
-def test_a_device_that_another_has_already(
-    servers: Servers, tmp_path: pathlib.Path
-) -> None:
-    """The administrator took a handle that Cyborg gives to a server."""
-    flavor = servers.flavor(ALL)
-    holder = str(uuid.uuid4())
+@pytest.fixture
+def holder(servers: Servers, tmp_path: pathlib.Path) -> Iterator[str]:
+    """Let the administrator take a handle that Cyborg gives to servers.
+
+    :returns: the UUID of the instance that has it
+    """
+    instance = str(uuid.uuid4())
     arqs = tmp_path / 'arqs.json'
-    arqs.write_text(json.dumps([_arq(holder)]))
-    os_acc('plug', holder, '--arqs', str(arqs))
+    arqs.write_text(json.dumps([_arq(instance)]))
+    os_acc('plug', instance, '--arqs', str(arqs))
+    yield instance
+    os_acc('unplug', instance)
+
+
+def test_a_device_that_another_has_already(
+    servers: Servers, holder: str
+) -> None:
+    flavor = servers.flavor(ALL)
 
     refused = servers.wait(servers.begin(flavor), 'ERROR')
 
-    assert 'is busy' in refused.fault['details'], refused.fault
+    assert 'is busy' in refused.fault['message'], refused.fault
     # All that was plugged for the server was undone, and no more.
     assert [van['Instance'] for van in vans()] == [holder]
-
-    os_acc('unplug', holder)
-    servers.create(flavor)
 
 
 def _arq(instance: str) -> dict[str, object]:
@@ -88,4 +96,4 @@ def test_a_device_that_cannot_be_programmed(servers: Servers) -> None:
     server = servers.wait(servers.begin(flavor), 'ERROR')
 
     assert vans(server) == []
-    assert 'BindFailed' in server.fault['details'], server.fault
+    assert 'BindFailed' in server.fault['message'], server.fault
