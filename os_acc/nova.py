@@ -91,6 +91,58 @@ def requests(
     return made
 
 
+def allocated_requests(
+    instance: Any,
+    allocated: Mapping[str, int],
+    image_traits: Sequence[str],
+    folder: str,
+) -> list[objects.AcceleratorRequest]:
+    """Make requests from a flavor, for accelerators without Cyborg.
+
+    The flavor requests them by ``resources:CUSTOM_...`` and ``trait:...``, and
+    Placement has allocated them. See os_acc.placement.flavor.
+
+    :param instance: an object with the attributes uuid and flavor; the flavor
+        has extra_specs
+    :param allocated: what is allocated to the instance from the resource
+        provider of this compute node, by resource class
+    :param image_traits: the traits that the image requires
+    :param folder: Nova's option [compute] provider_config_location
+    :returns: the requests, which are selectors; empty if the flavor requests
+        no accelerator of os-acc. A repeated call gives them the same UUIDs
+    :raises InvalidRequest: if the flavor contradicts the allocation, or
+        requests a function for nothing that can be programmed
+    :raises DeviceNotFound: if the devices that the host has offered to
+        Placement are gone
+    :raises DiscoveryFailed: if it is unknown whether os-acc has the devices
+    """
+    from os_acc.placement import flavor
+    from os_acc.placement import provider_config
+
+    asked = flavor.groups(instance.flavor.extra_specs, image_traits)
+    classes = {
+        name
+        for group in asked
+        for name in group.resources
+        if allocated.get(name, 0)
+    }
+    if not classes:
+        return []
+    try:
+        devices = os_acc.get_devices()
+    except exception.DiscoveryFailed as err:
+        devices = err.devices
+        if not classes <= {each.resource_class for each in devices}:
+            raise
+    return flavor.requests(
+        instance.uuid,
+        asked,
+        allocated,
+        devices,
+        provider_config.published(folder),
+    )
+
+
 def _uuid(value: Any) -> str:
     uuid: str = objects.AcceleratorRequest(uuid=value).uuid
     return uuid

@@ -41,6 +41,7 @@ from os_acc.privileged import context
 PF = '0000:01:00.0'
 GPU = '0000:02:00.0'
 NODE = 'node-1'
+NODE_UUID = 'c0de0000-0000-4000-8000-000000000001'
 CONF = nova.conf.CONF
 nova_objects.register_all()
 
@@ -74,6 +75,9 @@ class Hypervisor:
 
     def get_hostname(self) -> str:
         return NODE
+
+    def get_node_uuid(self) -> str:
+        return NODE_UUID
 
     def delete_secret(self, kind: str, uuid: str) -> None:
         pass
@@ -170,8 +174,8 @@ class Site:
         self.hypervisor.domains[instance.uuid] = made
         return made
 
-    def instance(self) -> Any:
-        flavor = nova_objects.Flavor(extra_specs={})
+    def instance(self, **extra_specs: str) -> Any:
+        flavor = nova_objects.Flavor(extra_specs=extra_specs)
         return nova_objects.Instance(
             uuid=str(uuid.uuid4()),
             id=1,
@@ -182,14 +186,23 @@ class Site:
             system_metadata={},
         )
 
-    def spawn(self, instance: Any, arqs: list[Any]) -> None:
+    def spawn(
+        self,
+        instance: Any,
+        arqs: list[Any],
+        resources: dict[str, int] | None = None,
+    ) -> None:
+        """Create a guest.
+
+        :param resources: what Placement has allocated on this compute node
+        """
         self.driver.spawn(
             self.context,
             instance,
             instance.image_meta,
             None,
             None,
-            {},
+            {NODE_UUID: {'resources': resources}} if resources else {},
             network_info=[],
             accel_info=arqs,
         )

@@ -27,6 +27,8 @@ import pytest
 CONTRIB = pathlib.Path(__file__).parents[2] / 'contrib' / 'os-acc-nova'
 
 RUNNING, SHUTDOWN = 1, 4
+#: The UUID of the compute node.
+NODE = 'c0de0000-0000-4000-8000-000000000001'
 
 
 class NovaException(Exception):
@@ -47,6 +49,20 @@ class InstanceNotFound(NovaException):
 
 class InvalidConfiguration(NovaException):
     pass
+
+
+class InstanceFaultRollback(NovaException):
+    def __init__(self, inner_exception: NovaException) -> None:
+        super().__init__(f'Instance rollback performed: {inner_exception}')
+        self.inner_exception = inner_exception
+
+
+class InstanceSuspendFailure(NovaException):
+    msg_fmt = 'Failed to suspend instance: %(reason)s'
+
+
+class MigrationPreCheckError(NovaException):
+    msg_fmt = 'Migration pre-check error: %(reason)s'
 
 
 class DeviceProfileError(NovaException):
@@ -122,6 +138,9 @@ class LibvirtDriver:
     def get_available_nodes(self, refresh=False):
         return ['node-1']
 
+    def get_nodenames_by_uuid(self, refresh=False):
+        return {NODE: 'node-1'}
+
     def list_instance_uuids(self):
         return list(self.domains)
 
@@ -164,6 +183,56 @@ class LibvirtDriver:
             context, xml, instance, network_info, block_device_info
         )
         self._do('after boot')
+
+    def finish_migration(
+        self,
+        context,
+        migration,
+        instance,
+        disk_info,
+        network_info,
+        image_meta,
+        resize_instance,
+        allocations,
+        block_device_info=None,
+        power_on=True,
+        share_info=None,
+    ):
+        self._do('create image')
+        xml = self._get_guest_xml(
+            context,
+            instance,
+            network_info,
+            {},
+            image_meta,
+            block_device_info=block_device_info,
+            mdevs=[],
+            share_info=share_info,
+        )
+        self._create_guest_with_network(
+            context, xml, instance, network_info, block_device_info
+        )
+
+    def migrate_disk_and_power_off(
+        self,
+        context,
+        instance,
+        dest,
+        flavor,
+        network_info,
+        block_device_info=None,
+        timeout=0,
+        retry_interval=0,
+    ):
+        self._do('migrate disk')
+
+    def check_can_live_migrate_source(
+        self, context, instance, dest_check_data, block_device_info=None
+    ):
+        self._do('check live migration')
+
+    def suspend(self, context, instance):
+        self._do('suspend')
 
     def reboot(
         self,
@@ -428,7 +497,12 @@ def install(
         nova.virt.os_acc; ``cyborg``
     """
     cyborg = Cyborg()
-    conf = types.SimpleNamespace(state_path=str(state_path))
+    conf = types.SimpleNamespace(
+        state_path=str(state_path),
+        compute=types.SimpleNamespace(
+            provider_config_location=str(state_path / 'provider_config')
+        ),
+    )
     modules: dict[str, dict[str, Any]] = {
         'nova': {'__path__': []},
         'nova.accelerator': {'__path__': [], 'cyborg': cyborg},
@@ -445,8 +519,11 @@ def install(
             for cls in (
                 NovaException,
                 BuildAbortException,
+                InstanceFaultRollback,
                 InstanceNotFound,
+                InstanceSuspendFailure,
                 InvalidConfiguration,
+                MigrationPreCheckError,
                 DeviceProfileError,
             )
         },

@@ -111,7 +111,9 @@ def test_the_drivers_and_plugins_of_this_release_are_listed():
     }
 
 
-@pytest.mark.parametrize('page', ['linux.rst', 'nova.rst', 'programming.rst'])
+@pytest.mark.parametrize(
+    'page', ['linux.rst', 'nova.rst', 'placement.rst', 'programming.rst']
+)
 def test_the_examples_of_device_spec_are_valid(clean, tmp_path, page):
     found = blocks(page, 'ini', 'device_spec = ')
     assert found

@@ -163,6 +163,14 @@ def test_a_selector_alone_is_not_claimed(fake):
         fake.plug(driver=None, resource_class='CUSTOM_FAKE_TEST')
 
 
+def test_a_selector_is_claimed_if_the_devices_are_reported(fake):
+    fake.set('discover', True)
+    _, (van,) = fake.plug(driver=None, resource_class='CUSTOM_FAKE_TEST')
+    assert van.device == 'fake0'
+    with pytest.raises(exception.NoMatchingDriver):
+        fake.plug(driver=None, resource_class='CUSTOM_FAKE_PCI')
+
+
 @pytest.mark.parametrize(
     ('kind', 'cls'),
     [

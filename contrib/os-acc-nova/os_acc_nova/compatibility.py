@@ -73,12 +73,43 @@ METHODS: dict[str, tuple[str, ...]] = {
         'block_device_info',
         'accel_info',
     ),
+    'finish_migration': (
+        'context',
+        'migration',
+        'instance',
+        'disk_info',
+        'network_info',
+        'image_meta',
+        'resize_instance',
+        'allocations',
+        'block_device_info',
+        'power_on',
+        'share_info',
+    ),
+    'migrate_disk_and_power_off': (
+        'context',
+        'instance',
+        'dest',
+        'flavor',
+        'network_info',
+        'block_device_info',
+        'timeout',
+        'retry_interval',
+    ),
+    'check_can_live_migrate_source': (
+        'context',
+        'instance',
+        'dest_check_data',
+        'block_device_info',
+    ),
+    'suspend': ('context', 'instance'),
     '_get_guest_config': _GUEST,
     '_get_all_assigned_mediated_devices': ('instance',),
     # called
     '_warn_if_nova_managed': ('attach_handle_info',),
     'get_available_nodes': ('refresh',),
     'get_info': ('instance', 'use_cache'),
+    'get_nodenames_by_uuid': ('refresh',),
     'list_instance_uuids': (),
 }
 
@@ -89,6 +120,7 @@ CALLS: dict[str, tuple[str, ...]] = {
     # Plugging is done in _get_guest_config: before the guest is created, and
     # in a hard reboot after the old domain is gone.
     'spawn': ('_get_guest_xml', '_create_guest_with_network'),
+    'finish_migration': ('_get_guest_xml', '_create_guest_with_network'),
     '_hard_reboot': (
         '_get_all_assigned_mediated_devices',
         'destroy',

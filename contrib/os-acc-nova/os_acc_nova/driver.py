@@ -15,8 +15,9 @@ Operation                   What is added
 ==========================  ================================================
 start of nova-compute       os_acc.initialize(); VANs of lost instances are
                             released
-spawn, rebuild, unshelve,   the ARQs are plugged before the domain is
-evacuate (target)           defined, and unplugged if the guest does not start
+spawn, rebuild, unshelve,   the ARQs, and what the flavor requests without
+evacuate (target),          Cyborg, are plugged before the domain is defined,
+resize (target)             and unplugged if the guest does not start
 hard reboot, power on       nothing is unplugged; the VANs are plugged again
                             when the old domain is gone
 resume on host boot         the same, from the journal, without ARQs
@@ -27,6 +28,7 @@ destroy, cleanup            unplugged when all else is done
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -45,9 +47,11 @@ from os_acc import exception
 from os_acc import nova as calls
 from os_acc import objects
 from os_acc_nova import accelerators
+from os_acc_nova import allocations as placed
 from os_acc_nova import arqs
 from os_acc_nova import compatibility
 from os_acc_nova import errors
+from os_acc_nova import moves
 
 CONF = nova.conf.CONF
 
@@ -65,12 +69,14 @@ class _Operation:
         instance has is in the journal
     :ivar undo: what is undone if a spawn fails; None: it is no spawn, and the
         accelerators stay plugged
+    :ivar allocated: makes the requests of a spawn that are not ARQs
     """
 
     context: Any
     instance_uuid: str
     given: Sequence[arqs.ARQ] | None
     undo: contextlib.ExitStack | None = None
+    allocated: Callable[[], list[objects.AcceleratorRequest]] = list
 
 
 # _hard_reboot() calls destroy() and thereby cleanup(), which Nova also calls
@@ -144,13 +150,19 @@ class LibvirtDriver(driver.LibvirtDriver):
         power_on: bool = True,
         accel_info: Any = None,
     ) -> None:
-        """Plug the ARQs in _get_guest_config; unplug them after a failure.
+        """Plug in _get_guest_config; unplug after a failure.
 
         Nova calls destroy() after a failed build, but not after a failed
         unshelve.
         """
         with contextlib.ExitStack() as undo:
-            operation = _Operation(context, instance.uuid, accel_info, undo)
+            operation = _Operation(
+                context,
+                instance.uuid,
+                accel_info,
+                undo,
+                self._allocated(instance, image_meta, allocations),
+            )
             with _doing(operation):
                 super().spawn(
                     context,
@@ -164,6 +176,98 @@ class LibvirtDriver(driver.LibvirtDriver):
                     power_on=power_on,
                     accel_info=None,
                 )
+
+    def finish_migration(
+        self,
+        context: Any,
+        migration: Any,
+        instance: Any,
+        disk_info: Any,
+        network_info: Any,
+        image_meta: Any,
+        resize_instance: Any,
+        allocations: Any,
+        block_device_info: Any = None,
+        power_on: bool = True,
+        share_info: Any = None,
+    ) -> None:
+        """Plug what the new flavor of a resized instance requests.
+
+        The instance has none yet: see migrate_disk_and_power_off().
+        """
+        with contextlib.ExitStack() as undo:
+            operation = _Operation(
+                context,
+                instance.uuid,
+                None,
+                undo,
+                self._allocated(instance, image_meta, allocations),
+            )
+            with _doing(operation):
+                super().finish_migration(
+                    context,
+                    migration,
+                    instance,
+                    disk_info,
+                    network_info,
+                    image_meta,
+                    resize_instance,
+                    allocations,
+                    block_device_info=block_device_info,
+                    power_on=power_on,
+                    share_info=share_info,
+                )
+
+    def migrate_disk_and_power_off(
+        self,
+        context: Any,
+        instance: Any,
+        dest: Any,
+        flavor: Any,
+        network_info: Any,
+        block_device_info: Any = None,
+        timeout: Any = 0,
+        retry_interval: Any = 0,
+    ) -> Any:
+        """Refuse to resize or migrate an instance with accelerators."""
+        moves.check_migration(instance)
+        return super().migrate_disk_and_power_off(
+            context,
+            instance,
+            dest,
+            flavor,
+            network_info,
+            block_device_info,
+            timeout,
+            retry_interval,
+        )
+
+    def check_can_live_migrate_source(
+        self,
+        context: Any,
+        instance: Any,
+        dest_check_data: Any,
+        block_device_info: Any = None,
+    ) -> Any:
+        """Refuse to migrate an instance with accelerators live."""
+        moves.check_live_migration(instance)
+        return super().check_can_live_migrate_source(
+            context, instance, dest_check_data, block_device_info
+        )
+
+    def suspend(self, context: Any, instance: Any) -> None:
+        """Refuse to suspend an instance with accelerators."""
+        moves.check_suspend(instance)
+        super().suspend(context, instance)
+
+    def _allocated(
+        self, instance: Any, image_meta: Any, allocations: Any
+    ) -> Callable[[], list[objects.AcceleratorRequest]]:
+        """Return what makes the requests for a flavor's accelerators."""
+        nodes = self.get_nodenames_by_uuid()
+        return lambda: placed.to_requests(
+            instance, image_meta, allocations, nodes
+        )
 
     def _hard_reboot(
         self,
@@ -313,7 +417,7 @@ class LibvirtDriver(driver.LibvirtDriver):
         instance: Any,
         ports: Mapping[str, str],
     ) -> Sequence[objects.VAN]:
-        """Plug the ARQs of a guest that is new on this host.
+        """Plug the accelerators of a guest that is new on this host.
 
         :returns: their VANs. What else the journal has of the instance is
             left from an earlier stay on this host, and is no part of the
@@ -324,6 +428,7 @@ class LibvirtDriver(driver.LibvirtDriver):
             context, instance.uuid, operation.given, ports, known=set()
         )
         requests = arqs.to_requests(context, wanted, ports)
+        requests += operation.allocated()
         vans: objects.VANList = undo.enter_context(
             calls.plugged(
                 instance, requests, lambda: self._is_running(instance)

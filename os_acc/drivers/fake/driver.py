@@ -8,9 +8,10 @@
 
 """The driver for devices that do not exist, for tests, demos and CI.
 
-It claims requests with a TestHandle (Cyborg's TEST_PCI). A request that names
-this driver may have a handle of any type, or none: then the driver chooses a
-handle of one of its devices.
+It claims requests with a TestHandle (Cyborg's TEST_PCI). If its devices are
+reported, it also claims requests for their resource classes. A request that
+names this driver may have a handle of any type, or none: then the driver
+chooses a handle of one of its devices.
 """
 
 from __future__ import annotations
@@ -79,7 +80,12 @@ class FakeDriver(driver.DriverBase):
     handle_types = ('TestHandle', 'PCIHandle', 'MdevHandle', 'DRCHandle')
 
     def can_handle(self, request: objects.AcceleratorRequest) -> bool:
-        return isinstance(request.handle, objects.TestHandle)
+        if request.handle is not None:
+            return isinstance(request.handle, objects.TestHandle)
+        return self.config.discover and any(
+            each.resource_class == request.resource_class
+            for each in self._devices()
+        )
 
     def get_devices(self) -> list[objects.Device]:
         self._step('get_devices')

@@ -1,0 +1,177 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Accelerators without Cyborg: the provider.yaml, and what a flavor requests.
+
+The file is read by Nova's own loader and merged by Nova's own resource
+tracker.
+"""
+
+from __future__ import annotations
+
+from conftest import NODE
+from conftest import NODE_UUID
+from conftest import PF
+from lxml import etree
+from nova import exception as nova_exception
+from nova import objects as nova_objects
+from nova.api.validation.extra_specs import validators
+from nova.compute import provider_config
+from nova.compute import provider_tree
+from nova.compute import resource_tracker
+import nova.conf
+import os_traits
+import pytest
+
+import os_acc
+from os_acc.placement import inventory
+from os_acc.placement import provider_config as file
+from os_acc_nova import allocations
+
+CONF = nova.conf.CONF
+CLASS = 'CUSTOM_PCI_8086_4940'
+FLAVOR = {
+    f'resources:{CLASS}': '1',
+    'trait:CUSTOM_PCI_VENDOR_8086': 'required',
+    'trait:COMPUTE_NET_VIRTIO': 'required',
+}
+
+
+@pytest.fixture
+def folder(site, tmp_path):
+    """The folder with the file that os-acc provider-config --install writes.
+
+    The command itself needs a process without Nova, whose options it
+    registers.
+    """
+    path = tmp_path / 'provider_config'
+    offer = inventory.offer(os_acc.get_devices())
+    file.install(str(path), offer, used=())
+    CONF.set_override('provider_config_location', str(path), 'compute')
+    yield path
+    CONF.clear_override('provider_config_location', 'compute')
+
+
+@pytest.fixture
+def instance(site):
+    return site.instance(**FLAVOR)
+
+
+def hostdevs(site, instance):
+    return [
+        etree.tostring(each, encoding='unicode')
+        for each in etree.fromstring(site.xml(instance)).iter('hostdev')
+    ]
+
+
+def test_nova_reads_the_file(folder):
+    configs = provider_config.get_provider_configs(str(folder))
+    (config,) = configs.values()
+    assert configs.keys() == {'$COMPUTE_NODE'}
+    assert config['__source_file'] == 'os-acc.yaml'
+    (added,) = config['inventories']['additional']
+    assert added == {
+        CLASS: {
+            'total': 4,
+            'reserved': 0,
+            'min_unit': 1,
+            'max_unit': 4,
+            'step_size': 1,
+            'allocation_ratio': 1.0,
+        }
+    }
+    assert 'CUSTOM_PCI_VENDOR_8086' in config['traits']['additional']
+
+
+def test_nova_merges_it_into_the_compute_node(folder):
+    tree = provider_tree.ProviderTree()
+    tree.new_root(NODE, NODE_UUID)
+    tree.update_traits(NODE, [os_traits.COMPUTE_NODE])
+    tree.update_inventory(NODE, {'VCPU': {'total': 4}})
+    tracker = resource_tracker.ResourceTracker.__new__(
+        resource_tracker.ResourceTracker
+    )
+    tracker.absent_providers = set()
+    configs = provider_config.get_provider_configs(str(folder))
+    tracker._merge_provider_configs(configs, tree)
+    data = tree.data(NODE)
+    assert data.inventory.keys() == {'VCPU', CLASS}
+    assert data.inventory[CLASS]['total'] == 4
+    assert 'CUSTOM_PCI_VENDOR_8086' in data.traits
+
+
+@pytest.mark.parametrize(
+    'key',
+    [
+        f'resources:{CLASS}',
+        f'resources1:{CLASS}',
+        f'resources_QAT:{CLASS}',
+        'os_acc:function_id',
+        'os_acc_QAT:bitstream',
+    ],
+)
+def test_nova_accepts_the_keys_of_a_flavor(key):
+    validators.validate(key, '1')
+
+
+def test_spawn_reboot_and_delete(site, folder, instance):
+    site.spawn(instance, [], {CLASS: 1, 'VCPU': 2})
+    (van,) = os_acc.get_vans(instance.uuid)
+    (device,) = hostdevs(site, instance)
+    assert f'ua-acc-{van.uuid}' in device
+    assert site.kernel.driver_of(van.handle.address) == 'vfio-pci'
+    site.hard_reboot(instance, [])
+    assert hostdevs(site, instance) == [device]
+    site.driver.destroy(site.context, instance, [])
+    assert os_acc.get_vans(instance.uuid).objects == []
+
+
+def test_arqs_and_resources(site, folder, instance, vgpu):
+    site.spawn(instance, [vgpu(instance)], {CLASS: 1})
+    assert len(hostdevs(site, instance)) == 2
+
+
+def test_more_than_there_are(site, folder):
+    for _ in range(4):
+        site.spawn(site.instance(**FLAVOR), [], {CLASS: 1})
+    with pytest.raises(nova_exception.NovaException) as caught:
+        site.spawn(site.instance(**FLAVOR), [], {CLASS: 1})
+    # Nova tries another host.
+    assert not isinstance(caught.value, nova_exception.BuildAbortException)
+    assert 'No device for' in caught.value.format_message()
+
+
+def test_the_traits_of_an_image(site, folder, instance):
+    meta = nova_objects.ImageMeta.from_dict(
+        {'properties': {'trait:CUSTOM_PCI_PRODUCT_4940': 'required'}}
+    )
+    requests = allocations.to_requests(
+        instance, meta, {NODE_UUID: {'resources': {CLASS: 1}}}, [NODE_UUID]
+    )
+    (request,) = requests
+    assert request.traits == [
+        'CUSTOM_PCI_PRODUCT_4940',
+        'CUSTOM_PCI_VENDOR_8086',
+    ]
+
+
+def test_what_an_instance_with_accelerators_cannot_do(site, folder, instance):
+    site.spawn(instance, [], {CLASS: 1})
+    driver, context = site.driver, site.context
+    for refused in (
+        lambda: driver.suspend(context, instance),
+        lambda: driver.migrate_disk_and_power_off(
+            context, instance, 'host-2', instance.flavor, []
+        ),
+    ):
+        with pytest.raises(nova_exception.InstanceFaultRollback) as caught:
+            refused()
+        assert 'has 1 accelerators' in str(caught.value.inner_exception)
+    with pytest.raises(nova_exception.MigrationPreCheckError):
+        driver.check_can_live_migrate_source(context, instance, None)
+    assert PF in {van.device for van in os_acc.get_vans(instance.uuid)}
