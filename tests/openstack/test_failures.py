@@ -95,5 +95,12 @@ def test_a_device_that_cannot_be_programmed(servers: Servers) -> None:
 
     server = servers.wait(servers.begin(flavor), 'ERROR')
 
-    assert vans(server) == []
-    assert 'BindFailed' in server.fault['message'], server.fault
+    # Nova itself gives up if it learns of the failure while it waits. If the
+    # binding failed before, Nova goes on, and the compute driver refuses the
+    # ARQ.
+    message = server.fault['message']
+    assert (
+        'Failure getting accelerator resources' in message
+        or 'BindFailed' in message
+    ), message
+    assert vans() == []
