@@ -137,6 +137,13 @@ class Servers:
         found: list[dict[str, Any]] = answer.json()['arqs']
         return found
 
+    def delete_arqs(self, server: Server) -> None:
+        """Delete the ARQs of a server, as administrator."""
+        answer = self.admin.accelerator.delete(
+            '/accelerator_requests', params={'instance': server.id}
+        )
+        assert answer.status_code == 204, answer.text
+
     def allocated(self, server: Server, kind: str = DEVICES) -> int:
         """Return how many accelerators Placement has allocated.
 
