@@ -20,10 +20,14 @@ DEMO = 'demo'
 COMPUTE_VERSION = '2.96'
 
 
-def connect(user: str = 'admin') -> connection.Connection:
-    """Connect as a user, to the project of the same name."""
+def connect(
+    user: str = 'admin', project: str | None = None
+) -> connection.Connection:
+    """Connect as a user. Its project has the same name unless one is given."""
     found: connection.Connection = openstack.connect(
-        load_envvars=False, load_yaml_config=False, **layout.cloud(user)
+        load_envvars=False,
+        load_yaml_config=False,
+        **layout.cloud(user, project),
     )
     found.compute.default_microversion = COMPUTE_VERSION
     return found

@@ -71,10 +71,10 @@ def services_program(name: str) -> str:
     return str(SERVICES / 'bin' / name)
 
 
-def cloud(user: str) -> dict[str, Any]:
+def cloud(user: str, project: str | None = None) -> dict[str, Any]:
     """Return how openstacksdk connects as a user.
 
-    :param user: the name of the user, and of its project
+    :param project: its project; None: that of the same name
     """
     return {
         'region_name': REGION,
@@ -82,7 +82,7 @@ def cloud(user: str) -> dict[str, Any]:
             'auth_url': KEYSTONE,
             'username': user,
             'password': PASSWORD,
-            'project_name': user,
+            'project_name': project or user,
             'user_domain_id': 'default',
             'project_domain_id': 'default',
         },
