@@ -48,7 +48,7 @@ kernel_package() {
 }
 
 kernel() {
-    local package work
+    local package
     package=$(kernel_package)
     say "kernel of $package"
     work=$(mktemp -d)
