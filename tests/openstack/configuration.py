@@ -1,0 +1,297 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""The configuration files of all services."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+import json
+import os
+import pathlib
+import shutil
+from typing import Any
+
+import layout
+
+Sections = Mapping[str, Mapping[str, Any]]
+
+
+def write(path: pathlib.Path, sections: Sections) -> None:
+    """Write a configuration file of oslo.config."""
+    lines = []
+    for section, options in sections.items():
+        lines.append(f'[{section}]')
+        lines.extend(f'{name} = {value}' for name, value in options.items())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text('\n'.join(lines) + '\n')
+
+
+def write_all() -> None:
+    """Write the files of all services, below layout.ETC."""
+    _keystone()
+    _placement()
+    _cyborg()
+    _glance()
+    _nova()
+    _libvirt()
+    _rabbit()
+
+
+def set_delays(**seconds: float) -> None:
+    """Set how long each step of os-acc's driver fake takes.
+
+    nova-compute reads it when it starts.
+
+    :param seconds: by the name of the step; none: no step is delayed
+    """
+    delays = ','.join(f'{step}:{each}' for step, each in seconds.items())
+    write(
+        layout.ETC / 'nova' / 'delays.conf',
+        {'os_acc_fake': {'delays': delays}},
+    )
+
+
+def _user(name: str) -> dict[str, str]:
+    return {
+        'auth_type': 'password',
+        'auth_url': layout.KEYSTONE,
+        'username': name,
+        'password': layout.PASSWORD,
+        'project_name': 'service',
+        'user_domain_id': 'default',
+        'project_domain_id': 'default',
+        'region_name': layout.REGION,
+    }
+
+
+def _token_user(name: str) -> dict[str, str]:
+    return {
+        **_user(name),
+        'www_authenticate_uri': layout.KEYSTONE,
+        'service_token_roles_required': 'true',
+    }
+
+
+def _service_user(name: str) -> dict[str, str]:
+    return {**_user(name), 'send_service_user_token': 'true'}
+
+
+def _state(*parts: str) -> pathlib.Path:
+    path = layout.STATE.joinpath(*parts)
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def _keystone() -> None:
+    keys = _state('keystone-keys')
+    keys.chmod(0o700)
+    # the keys for the tokens, as "keystone-manage fernet_setup" makes them
+    for name in ('0', '1'):
+        key = base64.urlsafe_b64encode(os.urandom(32))
+        (keys / name).write_bytes(key)
+    write(
+        layout.ETC / 'keystone.conf',
+        {
+            'DEFAULT': {'log_file': layout.LOGS / 'keystone.log'},
+            'database': {'connection': layout.database('keystone')},
+            'token': {'provider': 'fernet', 'expiration': 86400},
+            'fernet_tokens': {'key_repository': keys},
+            'fernet_receipts': {'key_repository': keys},
+            # the shortest hash: passwords are checked often, and are no secret
+            'identity': {'password_hash_rounds': 4},
+            'cache': {'enabled': 'true', 'backend': 'dogpile.cache.memory'},
+        },
+    )
+
+
+def _placement() -> None:
+    write(
+        layout.ETC / 'placement' / 'placement.conf',
+        {
+            'DEFAULT': {'log_file': layout.LOGS / 'placement.log'},
+            'api': {'auth_strategy': 'keystone'},
+            'placement_database': {'connection': layout.database('placement')},
+            'keystone_authtoken': _token_user('placement'),
+        },
+    )
+
+
+def _cyborg() -> None:
+    """Write cyborg.conf, and the clouds.yaml by which it finds bitstreams."""
+    clouds = layout.ROOT / '.config' / 'openstack' / 'clouds.yaml'
+    clouds.parent.mkdir(parents=True)
+    # JSON is YAML. The name of the cloud is fixed in Cyborg's code.
+    clouds.write_text(
+        json.dumps({'clouds': {'devstack-admin': layout.cloud('admin')}})
+    )
+    installed = layout.SERVICES / 'etc' / 'cyborg'
+    helper = layout.services_program('privsep-helper')
+    path = layout.ETC / 'cyborg.conf'
+    write(
+        path,
+        {
+            'DEFAULT': {
+                'host': layout.HOST,
+                'debug': 'true',
+                'log_dir': layout.LOGS,
+                'state_path': _state('cyborg'),
+                'transport_url': layout.RABBIT,
+                'periodic_interval': 10,
+                'rpc_response_timeout': 300,
+            },
+            'database': {'connection': layout.database('cyborg')},
+            'api': {
+                'host_ip': layout.ADDRESS,
+                'port': layout.CYBORG_PORT,
+                'api_paste_config': installed / 'api-paste.ini',
+            },
+            'agent': {
+                'enabled_drivers': 'fake_driver',
+                'resource_provider_name': layout.HOST,
+            },
+            'oslo_concurrency': {'lock_path': _state('cyborg', 'lock')},
+            'oslo_policy': {'policy_file': installed / 'policy.yaml'},
+            'cyborg_sys_admin': {
+                'helper_command': f'{helper} --config-file {path}'
+            },
+            'keystone_authtoken': _token_user('cyborg'),
+            'placement': _user('cyborg'),
+            'nova': _user('cyborg'),
+            'service_user': _service_user('cyborg'),
+        },
+    )
+
+
+def _glance() -> None:
+    write(
+        layout.ETC / 'glance' / 'glance-api.conf',
+        {
+            'DEFAULT': {
+                'log_file': layout.LOGS / 'glance-api.log',
+                'enabled_backends': 'file:file',
+                'worker_self_reference_url': (
+                    f'http://{layout.ADDRESS}:{layout.GLANCE_PORT}'
+                ),
+            },
+            'glance_store': {'default_backend': 'file'},
+            'file': {'filesystem_store_datadir': _state('glance', 'images')},
+            'os_glance_staging_store': {
+                'filesystem_store_datadir': _state('glance', 'staging')
+            },
+            'os_glance_tasks_store': {
+                'filesystem_store_datadir': _state('glance', 'tasks')
+            },
+            'database': {'connection': layout.database('glance')},
+            'oslo_concurrency': {'lock_path': _state('glance', 'lock')},
+            'paste_deploy': {
+                'flavor': 'keystone',
+                'config_file': (
+                    layout.NOVA / 'etc' / 'glance' / 'glance-api-paste.ini'
+                ),
+            },
+            'keystone_authtoken': _token_user('glance'),
+        },
+    )
+
+
+def _nova() -> None:
+    """Write nova.conf, and nova-compute.conf without the databases."""
+    helper = layout.nova_program('privsep-helper')
+    compute: Sections = {
+        'DEFAULT': {
+            'host': layout.HOST,
+            'my_ip': layout.ADDRESS,
+            'debug': 'true',
+            'log_dir': layout.LOGS,
+            'state_path': _state('nova'),
+            'instances_path': _state('nova', 'instances'),
+            'transport_url': layout.RABBIT,
+            'compute_driver': 'os_acc.LibvirtDriver',
+            # the guest does not react to its power button
+            'shutdown_timeout': 2,
+            'graceful_shutdown_timeout': 10,
+            'manager_shutdown_timeout': 0,
+            # a slow machine is no error
+            'service_down_time': 600,
+            'rpc_response_timeout': 300,
+        },
+        'libvirt': {
+            'connection_uri': layout.LIBVIRT,
+            'virt_type': 'qemu',
+            'cpu_mode': 'none',
+        },
+        'os_acc': {
+            'plugin': 'libvirt',
+            'state_path': layout.STATE / 'nova' / 'os-acc',
+        },
+        # devices that Cyborg does not know, for test_without_cyborg.py
+        'os_acc_fake': {
+            'discover': 'true',
+            'devices': f'local:test:{layout.LOCAL_DEVICES}',
+        },
+        'compute': {'provider_config_location': _state('nova', 'providers')},
+        'api': {'auth_strategy': 'keystone'},
+        'conductor': {'workers': 1},
+        # With one attempt, the fault of a server is the error of its host.
+        # With more, it is that there is no other host.
+        'scheduler': {'workers': 1, 'max_attempts': 1},
+        'vnc': {'enabled': 'false'},
+        'spice': {'enabled': 'false'},
+        'oslo_concurrency': {'lock_path': _state('nova', 'lock')},
+        # nova-compute runs as root here, and needs no sudo
+        'nova_sys_admin': {
+            'helper_command': (
+                f'{helper} --config-file {layout.NOVA_COMPUTE_CONF}'
+            )
+        },
+        'keystone_authtoken': _token_user('nova'),
+        'placement': _user('nova'),
+        'cyborg': _user('nova'),
+        'neutron': _user('nova'),
+        'service_user': _service_user('nova'),
+    }
+    write(layout.NOVA_COMPUTE_CONF, compute)
+    write(
+        layout.NOVA_COMPUTE_CONF.with_name('nova.conf'),
+        {
+            **compute,
+            'api_database': {'connection': layout.database('nova_api')},
+            'database': {'connection': layout.database('nova_cell1')},
+        },
+    )
+    shutil.copy(
+        layout.NOVA / 'etc' / 'nova' / 'api-paste.ini', layout.ETC / 'nova'
+    )
+    set_delays()
+
+
+def _libvirt() -> None:
+    """Write the files of libvirtd into /etc/libvirt, which is ours alone."""
+    folder = pathlib.Path('/etc/libvirt')
+    log = layout.LOGS / 'libvirtd.log'
+    (folder / 'libvirtd.conf').write_text(
+        f'auth_unix_ro = "none"\nauth_unix_rw = "none"\n'
+        f'log_outputs = "3:file:{log}"\n'
+    )
+    # No virtlogd, cgroups, AppArmor or other users are needed.
+    (folder / 'qemu.conf').write_text(
+        'user = "root"\ngroup = "root"\nsecurity_driver = "none"\n'
+        'remember_owner = 0\ncgroup_controllers = [ ]\nnamespaces = [ ]\n'
+        'stdio_handler = "file"\n'
+    )
+
+
+def _rabbit() -> None:
+    (layout.ETC / 'rabbitmq.conf').write_text(
+        f'listeners.tcp.local = {layout.ADDRESS}:5672\n'
+        f'log.file = {layout.LOGS / "rabbitmq.log"}\nlog.console = false\n'
+    )
+    (layout.ETC / 'rabbitmq-env.conf').touch()
+    (layout.ETC / 'enabled_plugins').write_text('[].\n')

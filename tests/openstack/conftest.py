@@ -1,0 +1,110 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""The cloud that all tests use, and what a failed run shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Iterator
+import time
+
+import catalog
+import cloud as clouds
+import guest
+import layout
+import processes
+import pytest
+import servers as accelerated
+
+#: The logs that a failed run shows, and how many of their last lines.
+SHOWN = {
+    'nova-compute.log': 80,
+    'nova-conductor.log': 30,
+    'nova-scheduler.log': 20,
+    'nova-api.log': 20,
+    'cyborg-api.log': 30,
+    'cyborg-conductor.log': 30,
+    'cyborg-agent.log': 20,
+    'glance-api.log': 20,
+    'keystone.log': 10,
+    'placement.log': 10,
+    'libvirtd.log': 20,
+    'rabbitmq.out': 20,
+    'mariadb.out': 20,
+}
+_TIMINGS = pytest.StashKey[list[str]]()
+
+
+@pytest.fixture(scope='session')
+def cloud(pytestconfig: pytest.Config) -> clouds.Cloud:
+    """Start the cloud. It ends with the process namespace of isolated.sh."""
+    made = clouds.Cloud()
+    pytestconfig.stash[_TIMINGS] = made.timings
+    made.start()
+    guest.upload(catalog.connect())
+    return made
+
+
+@pytest.fixture(scope='session')
+def all_servers(cloud: clouds.Cloud) -> accelerated.Servers:
+    return accelerated.Servers()
+
+
+@pytest.fixture
+def servers(
+    all_servers: accelerated.Servers,
+) -> Iterator[accelerated.Servers]:
+    """Makes servers. After the test, no service has anything left of them."""
+    yield all_servers
+    for each in all_servers.existing():
+        all_servers.demo.compute.delete_server(each)
+    expect_empty('servers', all_servers.existing)
+    expect_empty('VANs in os-acc', accelerated.vans)
+    expect_empty('ARQs in Cyborg', all_servers.arqs)
+    expect_empty('usages in Placement', all_servers.usages)
+
+
+def expect_empty(what: str, look: Callable[[], object]) -> None:
+    """Wait until there is nothing left.
+
+    Placement's allocations go a moment after the server.
+    """
+    try:
+        processes.wait_until(f'no {what}', lambda: not look())
+    except processes.Timeout as err:
+        raise AssertionError(f'{what} are left: {look()}') from err
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Write when each test ended, to find its part of the logs."""
+    if layout.LOGS.is_dir():
+        with (layout.LOGS / 'tests.log').open('a') as log:
+            now = time.strftime('%Y-%m-%d %H:%M:%S')
+            log.write(
+                f'{now} {report.nodeid} {report.when} {report.outcome} '
+                f'{report.duration:.1f} s\n'
+            )
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter,
+    exitstatus: int,
+    config: pytest.Config,
+) -> None:
+    if timings := config.stash.get(_TIMINGS, []):
+        terminalreporter.section('start of the cloud: after how many seconds')
+        for line in timings:
+            terminalreporter.write_line(line)
+    if exitstatus == pytest.ExitCode.OK:
+        return
+    for name, lines in SHOWN.items():
+        if text := processes.tail(layout.LOGS / name, lines):
+            terminalreporter.section(f'end of {name}')
+            terminalreporter.write_line(text)
+    terminalreporter.write_line(f'All logs are in {layout.LOGS}')

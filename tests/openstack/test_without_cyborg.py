@@ -1,0 +1,58 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Accelerators that Placement places, without Cyborg."""
+
+from __future__ import annotations
+
+import cloud as clouds
+from layout import LOCAL_DEVICES
+import processes
+from servers import TRAIT
+from servers import Servers
+from servers import ids
+from servers import os_acc
+from servers import states
+from servers import vans
+
+#: The resource class of the local device, made by os-acc's driver fake.
+LOCAL_CLASS = 'CUSTOM_FAKE_TEST'
+
+
+def test_flavors_with_resources(cloud: clouds.Cloud, servers: Servers) -> None:
+    os_acc('provider-config', '--install')
+    cloud.compute.stop()
+    cloud.start_compute()
+    processes.wait_until(
+        f'the host has {LOCAL_CLASS}',
+        lambda: servers.inventory().get(LOCAL_CLASS) == LOCAL_DEVICES,
+    )
+    flavor = servers.create_flavor(
+        'local',
+        {
+            f'resources:{LOCAL_CLASS}': str(LOCAL_DEVICES),
+            f'trait:{TRAIT}': 'required',
+        },
+    )
+
+    server = servers.create(flavor)
+
+    before = vans(server)
+    assert states(before) == {'plugged'}, before
+    assert len({van['Handle'] for van in before}) == LOCAL_DEVICES
+    assert servers.arqs() == []
+    assert servers.allocated(server, LOCAL_CLASS) == LOCAL_DEVICES
+
+    # Another server does not get the same devices.
+    refused = servers.wait(servers.begin(flavor), 'ERROR')
+    assert 'No valid host' in refused.fault['message']
+
+    servers.demo.compute.reboot_server(server, 'HARD')
+    servers.wait(server, 'ACTIVE')
+    assert ids(vans(server)) == ids(before)
+    assert states(vans(server)) == {'plugged'}
