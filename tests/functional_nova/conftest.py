@@ -183,6 +183,7 @@ class Site:
             project_id='project',
             image_ref='',
             flavor=flavor,
+            task_state=None,
             system_metadata={},
         )
 

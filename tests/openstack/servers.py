@@ -137,19 +137,6 @@ class Servers:
         found: list[dict[str, Any]] = answer.json()['arqs']
         return found
 
-    def delete_arqs(self, server: Server) -> None:
-        """Delete the ARQs of a server, in Nova's place.
-
-        Cyborg refuses it without a service token, even to administrators.
-        """
-        nova = catalog.connect('nova', 'service')
-        answer = nova.accelerator.delete(
-            '/accelerator_requests',
-            params={'instance': server.id},
-            headers={'X-Service-Token': nova.auth_token},
-        )
-        assert answer.status_code == 204, answer.text
-
     def allocated(self, server: Server, kind: str = DEVICES) -> int:
         """Return how many accelerators Placement has allocated.
 

@@ -69,6 +69,15 @@ class DeviceProfileError(NovaException):
     msg_fmt = 'Device profile name %(name)s: %(msg)s'
 
 
+class AcceleratorRequestOpFailed(NovaException):
+    msg_fmt = 'Failed to %(op)s accelerator requests: %(msg)s'
+
+
+def service_context() -> types.SimpleNamespace:
+    """The context of Nova's own user."""
+    return types.SimpleNamespace(auth_token=None, user_auth_plugin='nova')
+
+
 class GuestDeviceConfig:
     def __init__(self, *, root_name: str) -> None:
         self.root_name = root_name
@@ -505,11 +514,18 @@ class Cyborg:
     def __init__(self) -> None:
         self.profiles: dict[str, list[dict[str, str]]] = {}
         self.arqs: dict[str, list[dict[str, Any]]] = {}
+        self.contexts: list[Any] = []
+
+    def delete_arqs_for_instance(self, instance_uuid):
+        if self.contexts[-1].user_auth_plugin is None:
+            raise AcceleratorRequestOpFailed(op='delete', msg='no token')
+        del self.arqs[instance_uuid]
 
     def get_arqs_for_instance(self, instance_uuid, only_resolved=False):
         return self.arqs[instance_uuid]
 
     def get_client(self, context):
+        self.contexts.append(context)
         return self
 
     def get_device_profile_groups(self, dp_name):
@@ -538,6 +554,8 @@ def install(
         'nova.accelerator': {'__path__': [], 'cyborg': cyborg},
         'nova.accelerator.cyborg': {'get_client': cyborg.get_client},
         'nova.compute': {'__path__': []},
+        'nova.compute.task_states': {'DELETING': 'deleting'},
+        'nova.context': {'get_nova_service_user_context': service_context},
         'nova.compute.power_state': {
             'RUNNING': RUNNING,
             'SHUTDOWN': SHUTDOWN,
@@ -548,6 +566,7 @@ def install(
             cls.__name__: cls
             for cls in (
                 NovaException,
+                AcceleratorRequestOpFailed,
                 BuildAbortException,
                 InstanceFaultRollback,
                 InstanceNotFound,

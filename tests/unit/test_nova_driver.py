@@ -126,6 +126,10 @@ def new_instance():
         project_id='project',
         image_ref=None,
         image_meta=None,
+        task_state=None,
+        flavor=types.SimpleNamespace(
+            extra_specs={'accel:device_profile': 'crypto'}
+        ),
     )
 
 
@@ -349,6 +353,55 @@ def test_a_delete_during_a_hard_reboot_unplugs(site, instance):
     site.hard_reboot(instance, arqs)
     assert configs(other) == []
     assert configs(instance) == site.devices(instance)
+
+
+def without_token():
+    """The context in which nova-compute repeats a delete when it starts."""
+    return types.SimpleNamespace(auth_token=None, user_auth_plugin=None)
+
+
+def test_a_repeated_delete_deletes_the_arqs(site, instance):
+    site.spawn(instance, arqs := [pci(instance)])
+    site.cyborg.arqs[instance.uuid] = arqs
+    instance.task_state = 'deleting'
+    site.driver.destroy(without_token(), instance, [])
+    assert configs(instance) == []
+    assert site.cyborg.arqs == {}
+
+
+@pytest.mark.parametrize(
+    ('state', 'token', 'profile'),
+    [
+        # The ARQs of an evacuated instance belong to its new host.
+        ('rebuilding', None, 'crypto'),
+        (None, None, 'crypto'),
+        # Nova deletes them itself.
+        ('deleting', 'token of the user', 'crypto'),
+        ('deleting', None, None),
+    ],
+)
+def test_the_arqs_of_other_instances_stay(
+    site, instance, state, token, profile
+):
+    site.spawn(instance, arqs := [pci(instance)])
+    site.cyborg.arqs[instance.uuid] = arqs
+    instance.task_state = state
+    instance.flavor.extra_specs['accel:device_profile'] = profile
+    context = without_token()
+    context.auth_token = token
+    site.driver.destroy(context, instance, [])
+    assert site.cyborg.arqs == {instance.uuid: arqs}
+
+
+def test_arqs_that_cannot_be_deleted_do_not_stop_a_delete(
+    site, instance, caplog
+):
+    site.spawn(instance, [pci(instance)])
+    instance.task_state = 'deleting'
+    site.driver.destroy(without_token(), instance, [])
+    assert configs(instance) == []
+    assert f'[instance: {instance.uuid}] its ARQs were not' in caplog.text
+    assert '[service_user]' in caplog.text
 
 
 def test_power_on_plugs_like_a_hard_reboot(site, instance):

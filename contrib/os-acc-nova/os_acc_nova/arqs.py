@@ -13,13 +13,20 @@ from __future__ import annotations
 from collections.abc import Collection
 from collections.abc import Mapping
 from collections.abc import Sequence
+import logging
 from typing import Any
 
+from nova import context as nova_context
 from nova.accelerator import cyborg
+from nova.compute import task_states
 
+from os_acc import exception
+from os_acc import log
 from os_acc import nova as calls
 from os_acc import objects
 from os_acc_nova import accelerators
+
+LOG = logging.getLogger(__name__)
 
 #: An ARQ, as Nova passes it on from Cyborg's REST API.
 ARQ = Mapping[str, Any]
@@ -87,3 +94,41 @@ def to_requests(
         if name not in groups:
             groups[name] = client.get_device_profile_groups(name)
     return calls.requests(arqs, ports, groups)
+
+
+def delete_after_restart(context: Any, instance: Any) -> None:
+    """Delete the ARQs of an instance if Nova itself has no token for Cyborg.
+
+    When nova-compute starts, it repeats deletes that were interrupted, in a
+    context without a token (_init_instance in nova/compute/manager.py). Its
+    own call of Cyborg then fails, and would leave the ARQs bound for ever. So
+    they are deleted as Nova's service user. An error is only logged.
+
+    :param context: the context of the delete
+    :param instance: Nova's Instance. Only an instance that is being deleted
+        counts: the ARQs of an evacuated one belong to the guest on its new
+        host
+    """
+    if (
+        instance.task_state != task_states.DELETING
+        or context.auth_token is not None
+        or not instance.flavor.extra_specs.get('accel:device_profile')
+    ):
+        return
+    logger = log.about(LOG, instance.uuid)
+    try:
+        client = cyborg.get_client(
+            nova_context.get_nova_service_user_context()
+        )
+        client.delete_arqs_for_instance(instance.uuid)
+    except Exception as err:
+        logger.error(
+            'its ARQs were not deleted from Cyborg: %s. Nova has no token of '
+            'the user after a restart; its group [service_user] must be set',
+            exception.describe(err),
+        )
+    else:
+        logger.info(
+            'its ARQs were deleted from Cyborg, because the delete had been '
+            'interrupted and Nova has no token of the user any more'
+        )

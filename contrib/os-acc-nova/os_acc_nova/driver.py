@@ -29,12 +29,9 @@ destroy, cleanup            unplugged when all else is done
 from __future__ import annotations
 
 from collections.abc import Callable
-from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
-import contextvars
-import dataclasses
 from typing import Any
 
 from nova import exception as nova_exception
@@ -53,6 +50,7 @@ from os_acc_nova import compatibility
 from os_acc_nova import errors
 from os_acc_nova import moves
 from os_acc_nova import node_devices
+from os_acc_nova import operations
 
 CONF = nova.conf.CONF
 
@@ -60,48 +58,6 @@ compatibility.check(driver.LibvirtDriver)
 
 # A guest in one of these states has closed its devices.
 _STOPPED = (power_state.SHUTDOWN, power_state.CRASHED)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Operation:
-    """What Nova is doing now: it defines the domain of an instance again.
-
-    :ivar given: the ARQs that Nova gave; None: Nova gave none, and what the
-        instance has is in the journal
-    :ivar undo: what is undone if a spawn fails; None: it is no spawn, and the
-        accelerators stay plugged
-    :ivar allocated: makes the requests of a spawn that are not ARQs
-    """
-
-    context: Any
-    instance_uuid: str
-    given: Sequence[arqs.ARQ] | None
-    undo: contextlib.ExitStack | None = None
-    allocated: Callable[[], list[objects.AcceleratorRequest]] = list
-
-
-# _hard_reboot() calls destroy() and thereby cleanup(), which Nova also calls
-# to delete an instance. An attribute of the driver could not tell the two
-# apart, because a delete may run in another thread at the same time.
-_operation: contextvars.ContextVar[_Operation | None] = contextvars.ContextVar(
-    'os_acc_nova_operation', default=None
-)
-
-
-@contextlib.contextmanager
-def _doing(operation: _Operation) -> Iterator[None]:
-    token = _operation.set(operation)
-    try:
-        yield
-    finally:
-        _operation.reset(token)
-
-
-def _current(instance: Any) -> _Operation | None:
-    operation = _operation.get()
-    if operation is None or operation.instance_uuid != instance.uuid:
-        return None
-    return operation
 
 
 class LibvirtDriver(driver.LibvirtDriver):
@@ -157,14 +113,14 @@ class LibvirtDriver(driver.LibvirtDriver):
         unshelve.
         """
         with contextlib.ExitStack() as undo:
-            operation = _Operation(
+            operation = operations.Operation(
                 context,
                 instance.uuid,
                 accel_info,
                 undo,
                 self._allocated(instance, image_meta, allocations),
             )
-            with _doing(operation):
+            with operations.doing(operation):
                 super().spawn(
                     context,
                     instance,
@@ -197,14 +153,14 @@ class LibvirtDriver(driver.LibvirtDriver):
         The instance has none yet: see migrate_disk_and_power_off().
         """
         with contextlib.ExitStack() as undo:
-            operation = _Operation(
+            operation = operations.Operation(
                 context,
                 instance.uuid,
                 None,
                 undo,
                 self._allocated(instance, image_meta, allocations),
             )
-            with _doing(operation):
+            with operations.doing(operation):
                 super().finish_migration(
                     context,
                     migration,
@@ -284,8 +240,8 @@ class LibvirtDriver(driver.LibvirtDriver):
         power_on() and resume_state_on_host_boot() come here too; the latter
         without accel_info.
         """
-        operation = _Operation(context, instance.uuid, accel_info)
-        with _doing(operation):
+        operation = operations.Operation(context, instance.uuid, accel_info)
+        with operations.doing(operation):
             super()._hard_reboot(
                 context,
                 instance,
@@ -322,13 +278,14 @@ class LibvirtDriver(driver.LibvirtDriver):
             destroy_vifs,
             destroy_secrets,
         )
-        if _current(instance) is not None:
+        if operations.current(instance) is not None:
             return
         if self._os_acc_is_starting:
             accelerators.unplug_or_log(instance)
             return
         with errors.unplugging():
             accelerators.unplug(instance)
+        arqs.delete_after_restart(context, instance)
 
     def _get_guest_config(
         self,
@@ -399,7 +356,7 @@ class LibvirtDriver(driver.LibvirtDriver):
 
         :param ports: see arqs.of_ports
         """
-        operation = _current(instance)
+        operation = operations.current(instance)
         if operation is None:
             with errors.plugging():
                 return accelerators.plugged(instance.uuid)
@@ -413,7 +370,7 @@ class LibvirtDriver(driver.LibvirtDriver):
 
     def _plug_for_spawn(
         self,
-        operation: _Operation,
+        operation: operations.Operation,
         undo: contextlib.ExitStack,
         instance: Any,
         ports: Mapping[str, str],
@@ -440,7 +397,7 @@ class LibvirtDriver(driver.LibvirtDriver):
 
     def _plug_again(
         self,
-        operation: _Operation,
+        operation: operations.Operation,
         instance: Any,
         ports: Mapping[str, str],
     ) -> Sequence[objects.VAN]:

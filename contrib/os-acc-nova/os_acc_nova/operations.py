@@ -1,0 +1,71 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""What Nova is doing in this thread with an instance.
+
+Nova's methods call each other: spawn and hard reboot both call
+_get_guest_config(), and a hard reboot calls cleanup(). So the overridden
+methods must know by which operation they were called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Sequence
+import contextlib
+import contextvars
+import dataclasses
+from typing import Any
+
+from os_acc import objects
+from os_acc_nova import arqs
+
+
+@dataclasses.dataclass(frozen=True)
+class Operation:
+    """What Nova is doing now: it defines the domain of an instance again.
+
+    :ivar given: the ARQs that Nova gave; None: Nova gave none, and what the
+        instance has is in the journal
+    :ivar undo: what is undone if a spawn fails; None: it is no spawn, and the
+        accelerators stay plugged
+    :ivar allocated: makes the requests of a spawn that are not ARQs
+    """
+
+    context: Any
+    instance_uuid: str
+    given: Sequence[arqs.ARQ] | None
+    undo: contextlib.ExitStack | None = None
+    allocated: Callable[[], list[objects.AcceleratorRequest]] = list
+
+
+# _hard_reboot() calls destroy() and thereby cleanup(), which Nova also calls
+# to delete an instance. An attribute of the driver could not tell the two
+# apart, because a delete may run in another thread at the same time.
+_operation: contextvars.ContextVar[Operation | None] = contextvars.ContextVar(
+    'os_acc_nova_operation', default=None
+)
+
+
+@contextlib.contextmanager
+def doing(operation: Operation) -> Iterator[None]:
+    """Make an operation the current one of this thread for a block."""
+    token = _operation.set(operation)
+    try:
+        yield
+    finally:
+        _operation.reset(token)
+
+
+def current(instance: Any) -> Operation | None:
+    """Return what is being done with an instance; None: nothing of ours."""
+    operation = _operation.get()
+    if operation is None or operation.instance_uuid != instance.uuid:
+        return None
+    return operation
