@@ -198,7 +198,6 @@ class Compute:
             host=nova.conf.CONF.host,
             node=self.driver.get_available_nodes()[0],
             **images,
-            task_state=None,
             root_device_name='/dev/vda',
             default_ephemeral_device=None,
             default_swap_device=None,
