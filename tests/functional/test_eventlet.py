@@ -136,7 +136,7 @@ def finish(child, order=None):
 
 
 @pytest.mark.parametrize(
-    ('held', 'timeout', 'end'), [(4.0, 30, 'written'), (6.0, 3, 'busy')]
+    ('held', 'timeout', 'end'), [(4.0, 30, 'written'), (15.0, 3, 'busy')]
 )
 def test_the_hub_ticks_while_another_process_writes(
     state_path, held, timeout, end, report
