@@ -22,10 +22,12 @@ import os_acc
 
 # Imported before the fork, so that a child starts in milliseconds.
 from os_acc import host as _host  # noqa: F401
+from os_acc import loader
 from os_acc import objects
-from os_acc.drivers import fake as _fake  # noqa: F401
 
 objects.register_all()
+# Imports all drivers and plugins.
+loader.load_all()
 
 
 def configure(state_path: str, **fake_options: Any) -> None:
