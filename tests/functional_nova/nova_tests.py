@@ -41,12 +41,9 @@ TESTS = (
     r'Accel|TestBug2140631Cyborg|functional\.libvirt\.test_'
     r'(vgpu|pci_in_placement|pci_sriov_servers\.\w*PCI|live_migration|rescue)'
 )
-#: Those of them that start guests with devices by the libvirt driver. The
-#: others use Nova's fake driver, or look at the inventory only.
-FEW = (
-    r'functional\.libvirt\.test_'
-    r'(vgpu|pci_sriov_servers\.PCIServersTest|rescue)'
-)
+#: Those of them that start guests with mdevs, or rescue guests, by the libvirt
+#: driver. The others use Nova's fake driver or Nova's own PCI devices.
+FEW = r'functional\.libvirt\.test_(vgpu|rescue)'
 #: Nova's tests that pass with Nova's driver and fail with that of os-acc, by
 #: a regular expression, with the reason. Any other failure fails the run.
 KNOWN: dict[str, str] = {
