@@ -110,7 +110,7 @@ class Host:
 
 
 def program() -> str:
-    """The name of this program, such as nova-compute, as an owner."""
+    """Make an owner from the name of this program, such as nova-compute."""
     name = os.path.basename(sys.argv[0] if sys.argv else '')
     return re.sub(r'[^A-Za-z0-9_.-]+', '-', name).strip('.-')[:64] or 'python'
 

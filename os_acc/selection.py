@@ -21,7 +21,7 @@ from typing import Any
 
 @dataclasses.dataclass
 class Selected:
-    """One of the hosts of this process.
+    """A host of which a test runs the service in this process.
 
     :ivar conf: the configuration of this host
     :ivar host: the os_acc.host.Host of this host; None: os_acc.initialize()

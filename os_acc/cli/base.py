@@ -59,7 +59,13 @@ VAN_COLUMNS = (
 
 
 class Command(command.Command):
-    """A command that turns an error into one line and an exit code."""
+    """A command that turns an error into one line and an exit code.
+
+    :ivar unfinished: True: the command has done its work, but something is
+        left undone; the exit code is then UNFINISHED
+    """
+
+    unfinished = False
 
     def get_epilog(self) -> str:
         """Add nothing to the help.
@@ -73,7 +79,7 @@ class Command(command.Command):
     def run(self, parsed_args: argparse.Namespace) -> int:
         try:
             result: int = super().run(parsed_args)
-            return result
+            return UNFINISHED if self.unfinished and not result else result
         except (exception.ExceptionBase, cfg.Error) as err:
             if self.app.options.debug:
                 self.app.LOG.exception('')
@@ -100,6 +106,17 @@ def tell_if_empty(journal: journal_module.Journal) -> None:
             f'There is no journal {journal.path} yet: nothing was plugged',
             file=sys.stderr,
         )
+
+
+def read(path: str) -> str:
+    """Read a file of text, or standard input if the path is -.
+
+    :raises OSError, ValueError: if it cannot be read, or is not UTF-8
+    """
+    if path == '-':
+        return sys.stdin.read()
+    with open(path, encoding='utf-8') as file:
+        return file.read()
 
 
 class Nullable(columns.FormattableColumn[Any]):

@@ -129,11 +129,7 @@ def _read(path: str) -> list[dict[str, Any]]:
     :raises InvalidRequest: if the file does not contain such JSON
     """
     try:
-        if path == '-':
-            content = json.load(sys.stdin)
-        else:
-            with open(path, encoding='utf-8') as file:
-                content = json.load(file)
+        content = json.loads(base.read(path))
     except (OSError, ValueError, RecursionError) as err:
         raise exception.InvalidRequest(
             subject='plug',

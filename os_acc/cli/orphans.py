@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable
 from collections.abc import Sequence
-import sys
 from typing import Any
 
 from cliff import lister
@@ -34,8 +33,6 @@ class Orphans(base.Command, lister.Lister):
     But the guest of an instance that exists may be gone for a while, such as
     during a hard reboot. So --release needs the list of the instances too.
     """
-
-    unfinished = False
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
@@ -123,10 +120,6 @@ class Orphans(base.Command, lister.Lister):
         )
         return columns, rows
 
-    def run(self, parsed_args: argparse.Namespace) -> int:
-        result = super().run(parsed_args)
-        return base.UNFINISHED if self.unfinished and not result else result
-
 
 def _read(path: str) -> list[str]:
     """Read the UUIDs of the instances.
@@ -135,11 +128,7 @@ def _read(path: str) -> list[str]:
         that failed leaves an empty file, and everything would be an orphan
     """
     try:
-        if path == '-':
-            text = sys.stdin.read()
-        else:
-            with open(path, encoding='utf-8') as file:
-                text = file.read()
+        text = base.read(path)
     except (OSError, ValueError) as err:
         raise exception.InvalidRequest(
             subject='orphans',

@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import uuid
 
 from oslo_config import cfg
@@ -84,13 +83,16 @@ class ProviderConfig(base.Command):
         finally:
             host.close()
         for note in offer.notes:
-            _note(note)
+            self._note(note)
         if not offer.inventories:
-            _note('no device can be offered')
+            self._note('no device can be offered')
         if parsed_args.install:
             self._install(parsed_args, offer, used)
         else:
             self.app.stdout.write(provider_config.text(offer))
+
+    def _note(self, text: str) -> None:
+        self.app.stderr.write(text + '\n')
 
     def _install(
         self,
@@ -100,7 +102,7 @@ class ProviderConfig(base.Command):
     ) -> None:
         folder = parsed_args.directory or _folder()
         for text in provider_config.others(folder):
-            _note(text)
+            self._note(text)
         written = provider_config.install(
             folder, offer, used, parsed_args.force
         )
@@ -113,10 +115,6 @@ class ProviderConfig(base.Command):
                 else 'unchanged\n'
             )
         )
-
-
-def _note(text: str) -> None:
-    print(text, file=sys.stderr)
 
 
 def _unusable(host: host_module.Host, name: str) -> str | None:

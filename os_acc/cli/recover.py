@@ -27,8 +27,6 @@ from os_acc.journal import file as journal_file
 class Recover(base.Command, lister.Lister):
     """Finish or undo what a crash or a reboot of the host left behind."""
 
-    unfinished = False
-
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         parser.add_argument(
@@ -82,7 +80,3 @@ class Recover(base.Command, lister.Lister):
         if not rows and not parsed_args.rebuild:
             self.app.stderr.write('There is nothing to recover\n')
         return ('VAN', 'Instance', 'Result', 'Error'), rows
-
-    def run(self, parsed_args: argparse.Namespace) -> int:
-        result = super().run(parsed_args)
-        return base.UNFINISHED if self.unfinished and not result else result

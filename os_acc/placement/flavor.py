@@ -129,9 +129,10 @@ def requests(
 ) -> list[objects.AcceleratorRequest]:
     """Make a selector for each accelerator of a flavor.
 
-    A resource class that neither a device nor the provider.yaml of os-acc has
-    is not one of os-acc, such as a software licence. So is one of which this
-    host has allocated nothing: then another resource provider has it.
+    A resource class does not belong to os-acc if no device and no
+    provider.yaml of os-acc has it, such as a software licence. Nor does it if
+    nothing is allocated from this compute node: then the instance has it from
+    another resource provider.
 
     :param asked: see groups()
     :param allocated: what Placement has allocated to the instance from the

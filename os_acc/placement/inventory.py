@@ -119,12 +119,12 @@ def traits_of(device: objects.Device) -> set[str]:
     others = {
         mdev.type_trait(kind.name)
         for kind in device.mdev_types
-        if kind not in _kinds(device)
+        if kind not in _requestable(device)
     }
     return set(device.traits) - others
 
 
-def _kinds(
+def _requestable(
     device: objects.Device,
 ) -> list[objects.DeviceMdevTypeInfo]:
     """The mdev types that a request for the device's class can get."""
@@ -157,7 +157,7 @@ def _count(device: objects.Device) -> Inventory:
         # A mediated device that nobody has is of somebody else: os-acc makes
         # a new one for each request.
         taken = sum(each.holder is not None for each in device.handles)
-        room = min(kind.capacity for kind in _kinds(device))
+        room = min(kind.capacity for kind in _requestable(device))
         return Inventory(taken + reserved + room, reserved)
     usable = states[device_objects.FREE] + states[device_objects.USED]
     return Inventory(usable + reserved, reserved)
@@ -173,15 +173,15 @@ def _remarks(device: objects.Device, total: int) -> Iterator[str]:
     for (_, reason), number in sorted(reasons.items()):
         are = 'is' if number == 1 else 'are'
         yield f'{number} of its handles {are} not counted: {reason}'
-    kinds = _kinds(device)
-    if others := [k.name for k in device.mdev_types if k not in kinds]:
+    types = _requestable(device)
+    if others := [k.name for k in device.mdev_types if k not in types]:
         yield (
             f'the mdev types {", ".join(others)} cannot be requested, because '
             'its resource class is that of another type. Allow one type for '
             'each device (mdev_types in device_spec)'
         )
-    if len(kinds) > 1:
-        names = ', '.join(kind.name for kind in kinds)
+    if len(types) > 1:
+        names = ', '.join(each.name for each in types)
         yield (
             f'the mdev types {names} share its capacity, and Placement counts '
             'them as one. The smallest of their numbers is used. Allow one '

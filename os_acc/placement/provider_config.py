@@ -94,7 +94,10 @@ def published(folder: str) -> Published:
     :returns: nothing, if os-acc has not written a file there
     :raises InvalidRequest: if the file cannot be read
     """
-    content = _load(os.path.join(folder, FILE))
+    return _published(_load(os.path.join(folder, FILE)))
+
+
+def _published(content: Any) -> Published:
     if not _is_own(content):
         return Published()
     classes: set[str] = set()
@@ -110,8 +113,8 @@ def published(folder: str) -> Published:
 def others(folder: str) -> Iterator[str]:
     """Say which providers the other files of the folder define by a name.
 
-    :raises InvalidRequest: if one of them defines the compute node as the
-        file of os-acc does, or cannot be read. nova-compute would not start
+    :raises InvalidRequest: if another file also defines $COMPUTE_NODE, or
+        cannot be read. nova-compute would not start with such a file
     """
     for path in sorted(glob.glob(os.path.join(folder, '*.yaml'))):
         if os.path.basename(path) == FILE:
@@ -155,8 +158,9 @@ def install(
     path = os.path.join(folder, FILE)
     new = text(offer)
     if not force:
-        _check_own(path)
-        _check_used(path, published(folder), offer, used)
+        content = _load(path)
+        _check_own(path, content)
+        _check_used(path, _published(content), offer, used)
     try:
         if os.path.exists(path):
             with open(path, encoding='utf-8') as file:
@@ -170,8 +174,7 @@ def install(
     return True
 
 
-def _check_own(path: str) -> None:
-    content = _load(path)
+def _check_own(path: str, content: Any) -> None:
     if content is not None and not _is_own(content):
         raise exception.InvalidRequest(
             subject='provider-config',

@@ -23,6 +23,7 @@ from typing import Any
 from unittest import mock
 import uuid
 
+import arqs
 from kernel import Kernel
 from nova import context as nova_context
 from nova import exception as nova_exception
@@ -44,6 +45,8 @@ NODE = 'node-1'
 NODE_UUID = 'c0de0000-0000-4000-8000-000000000001'
 CONF = nova.conf.CONF
 nova_objects.register_all()
+# These run on Nova's own test framework, which nova_tests.py prepares.
+collect_ignore = ['operations']
 
 
 class Domain:
@@ -240,26 +243,7 @@ def _guest_config(
 def _arq(
     instance: Any, kind: str, address: str, **info: str
 ) -> dict[str, Any]:
-    domain, bus, rest = address.split(':')
-    device, function = rest.split('.')
-    return {
-        'uuid': str(uuid.uuid4()),
-        'state': 'Bound',
-        'device_profile_name': 'crypto',
-        'device_profile_group_id': 0,
-        'hostname': NODE,
-        'device_rp_uuid': str(uuid.uuid4()),
-        'instance_uuid': instance.uuid,
-        'attach_handle_uuid': str(uuid.uuid4()),
-        'attach_handle_type': kind,
-        'attach_handle_info': {
-            'domain': domain,
-            'bus': bus,
-            'device': device,
-            'function': function,
-            **info,
-        },
-    }
+    return arqs.arq(kind, address, NODE, instance.uuid, **info)
 
 
 @pytest.fixture

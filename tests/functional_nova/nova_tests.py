@@ -10,14 +10,14 @@
 
 Usage: python tests/functional_nova/nova_tests.py [REGULAR_EXPRESSION...]
 
-REGULAR_EXPRESSION selects tests of Nova and ours. Without it, ours are run,
-and those of Nova that TESTS selects, or FEW if OS_ACC_NOVA_TESTS is few.
+These are tests of Nova, in the installed package nova, and ours, in the folder
+operations. They run with stestr, in both of Nova's concurrency modes: native
+threads and eventlet. With regular expressions, only the tests that match one
+of them run. Without, all of ours run, and those of Nova that TESTS selects, or
+FEW if the environment variable OS_ACC_NOVA_TESTS is few.
 
-These are Nova's own tests, in the installed package nova, and those in the
-folder operations. They run with stestr, in both of Nova's concurrency modes:
-native threads and eventlet. With a regular expression, only Nova's tests and
-ours that match it run. With the environment variable OS_ACC_NOVA_UNCHANGED=1,
-Nova's own tests run with Nova's own driver, for a comparison.
+With the environment variable OS_ACC_NOVA_UNCHANGED=1, Nova's own tests run
+with Nova's own driver, for a comparison, and ours do not run.
 """
 
 from __future__ import annotations

@@ -150,8 +150,9 @@ def test_the_traits_of_an_image(site, folder, instance):
     meta = nova_objects.ImageMeta.from_dict(
         {'properties': {'trait:CUSTOM_PCI_PRODUCT_4940': 'required'}}
     )
+    allocated = {NODE_UUID: {'resources': {CLASS: 1}}}
     requests = allocations.to_requests(
-        instance, meta, {NODE_UUID: {'resources': {CLASS: 1}}}, [NODE_UUID]
+        instance, meta, allocated, lambda: [NODE_UUID]
     )
     (request,) = requests
     assert request.traits == [

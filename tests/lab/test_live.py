@@ -200,8 +200,12 @@ def test_killed(guest, here, snapshot, tmp_path, kill):
         'requests': [request.obj_to_primitive() for request in wanted],
     }
     child = pathlib.Path(__file__).with_name('live_child.py')
+    # As pytest does by pythonpath in pyproject.toml.
+    environment = {**os.environ, 'PYTHONPATH': str(child.parents[1])}
     process = subprocess.run(
-        [sys.executable, str(child), json.dumps(order)], timeout=400
+        [sys.executable, str(child), json.dumps(order)],
+        env=environment,
+        timeout=400,
     )
     assert process.returncode == -signal.SIGKILL
     use.configure(tmp_path / 'state', initialize=False)

@@ -25,6 +25,7 @@ import sys
 from typing import Any
 import uuid
 
+import arqs
 import lab_devices
 
 import os_acc
@@ -103,40 +104,10 @@ def instance(name: str | None = None) -> objects.InstanceInfo:
     )
 
 
-def arq(
-    kind: str, address: str, hostname: str | None = None, **info: str
-) -> dict[str, Any]:
-    """Make an ARQ in the form of Cyborg's answers.
-
-    :param kind: PCI or MDEV
-    :param address: the PCI address of the function, or of the mdev's parent
-    :param hostname: the host that it is bound to; None: this machine
-    :param info: what else attach_handle_info has
-    """
-    domain, bus, rest = address.split(':')
-    device, function = rest.split('.')
-    return {
-        'uuid': str(uuid.uuid4()),
-        'state': 'Bound',
-        'device_profile_name': 'lab',
-        'device_profile_group_id': 0,
-        'hostname': hostname or socket.gethostname(),
-        'device_rp_uuid': str(uuid.uuid4()),
-        'instance_uuid': None,
-        'attach_handle_uuid': str(uuid.uuid4()),
-        'attach_handle_type': kind,
-        'attach_handle_info': {
-            'domain': domain,
-            'bus': bus,
-            'device': device,
-            'function': function,
-            **info,
-        },
-    }
-
-
 def pci_request(address: str) -> objects.AcceleratorRequest:
-    return objects.AcceleratorRequest.from_arq(arq('PCI', address))
+    return objects.AcceleratorRequest.from_arq(
+        arqs.arq('PCI', address, socket.gethostname())
+    )
 
 
 def mdev_request(

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import collections
+from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Mapping
 from typing import Any
@@ -27,25 +28,31 @@ def to_requests(
     instance: Any,
     image_meta: Any,
     allocations: Mapping[str, Any] | None,
-    nodes: Collection[str],
+    nodes: Callable[[], Collection[str]],
 ) -> list[objects.AcceleratorRequest]:
     """Make requests for what a flavor requests of os-acc's devices.
 
     :param image_meta: Nova's ImageMeta
-    :param allocations: the instance's, by the UUID of the resource provider,
-        as Nova gives them to its driver. During an evacuation, those of the
-        source are among them
-    :param nodes: the UUIDs of the compute nodes of this host. os-acc's devices
-        are inventory of theirs. Nova and Cyborg have providers of their own
-        for devices, which are none of os-acc's
+    :param allocations: the allocations of the instance, by the UUID of the
+        resource provider, as Nova gives them to its driver. During an
+        evacuation, the allocations on the source host are among them
+    :param nodes: returns the UUIDs of the compute nodes of this host. The
+        devices of os-acc are inventory of these nodes. Nova and Cyborg report
+        their own devices as other resource providers
     :raises InvalidRequest, DeviceNotFound, DiscoveryFailed: see
         os_acc.nova.allocated_requests
     """
+    custom = {
+        provider: allocation['resources']
+        for provider, allocation in (allocations or {}).items()
+        if any(name.startswith('CUSTOM_') for name in allocation['resources'])
+    }
+    if not custom:
+        return []
     allocated: collections.Counter[str] = collections.Counter()
-    for provider, allocation in (allocations or {}).items():
-        if provider in nodes:
-            allocated.update(allocation['resources'])
-    if not any(name.startswith('CUSTOM_') for name in allocated):
+    for provider in custom.keys() & set(nodes()):
+        allocated.update(custom[provider])
+    if not allocated:
         return []
     return calls.allocated_requests(
         instance,

@@ -128,12 +128,13 @@ CALLS: dict[str, tuple[str, ...]] = {
         '_create_guest_with_network',
     ),
     '_get_guest_xml': ('_get_guest_config',),
-    # These define the guest again while it keeps its VANs.
+    # These methods define the domain again. Its VANs stay plugged.
     'power_on': ('_hard_reboot',),
     'reboot': ('_hard_reboot',),
     'resume_state_on_host_boot': ('_hard_reboot',),
     'rescue': ('_get_all_assigned_mediated_devices', '_get_guest_xml'),
-    # So Nova does not give an mdev of os-acc to another instance.
+    # By this call, Nova learns which mdevs belong to os-acc, and does not
+    # give them to another instance.
     '_get_existing_mdevs_not_assigned': (
         '_get_all_assigned_mediated_devices',
     ),
@@ -155,7 +156,7 @@ def check(driver: type) -> None:
     :raises UnsupportedNova: if a method is missing, has other parameters, or
         does not make the calls that it must; the error lists all of these
     """
-    if found := [*_wrong_parameters(driver), *_wrong_calls(driver)]:
+    if found := list(_differences(driver)):
         raise UnsupportedNova(
             f'Nova {_version()} is not supported by os-acc-nova: '
             f'{"; ".join(found)}. Supported: Nova 34, and later versions '
@@ -165,34 +166,37 @@ def check(driver: type) -> None:
         )
 
 
-def _wrong_parameters(driver: type) -> Iterator[str]:
-    for name, expected in METHODS.items():
+def _differences(driver: type) -> Iterator[str]:
+    for name in METHODS | CALLS:
         method = getattr(driver, name, None)
         if not callable(method):
             yield f'LibvirtDriver has no method {name}()'
             continue
-        # The first parameter is self.
-        found = tuple(inspect.signature(method).parameters)[1:]
-        if found != expected:
-            yield (
-                f'LibvirtDriver.{name} takes ({", ".join(found)}), expected '
-                f'({", ".join(expected)})'
-            )
+        if name in METHODS:
+            yield from _wrong_parameters(name, method)
+        if name in CALLS:
+            yield from _wrong_calls(name, method)
 
 
-def _wrong_calls(driver: type) -> Iterator[str]:
-    for name, expected in CALLS.items():
-        method = getattr(driver, name, None)
-        if not callable(method):
-            yield f'LibvirtDriver has no method {name}()'
-            continue
-        used = _names(method)
-        found = [each for each in used if each in expected]
-        if found != list(expected):
-            yield (
-                f'LibvirtDriver.{name} uses {", ".join(found) or "none"} of '
-                f'{", ".join(expected)}, expected all in this order'
-            )
+def _wrong_parameters(name: str, method: Any) -> Iterator[str]:
+    expected = METHODS[name]
+    # The first parameter is self.
+    found = tuple(inspect.signature(method).parameters)[1:]
+    if found != expected:
+        yield (
+            f'LibvirtDriver.{name} takes ({", ".join(found)}), expected '
+            f'({", ".join(expected)})'
+        )
+
+
+def _wrong_calls(name: str, method: Any) -> Iterator[str]:
+    expected = CALLS[name]
+    found = [each for each in _names(method) if each in expected]
+    if found != list(expected):
+        yield (
+            f'LibvirtDriver.{name} uses {", ".join(found) or "none"} of '
+            f'{", ".join(expected)}, expected all in this order'
+        )
 
 
 def _names(method: Any) -> tuple[str, ...]:

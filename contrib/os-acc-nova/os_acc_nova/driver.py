@@ -28,7 +28,7 @@ destroy, cleanup            unplugged when all else is done
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
@@ -112,27 +112,21 @@ class LibvirtDriver(driver.LibvirtDriver):
         Nova calls destroy() after a failed build, but not after a failed
         unshelve.
         """
-        with contextlib.ExitStack() as undo:
-            operation = operations.Operation(
+        with self._building(
+            context, instance, image_meta, allocations, accel_info
+        ):
+            super().spawn(
                 context,
-                instance.uuid,
-                accel_info,
-                undo,
-                self._allocated(instance, image_meta, allocations),
+                instance,
+                image_meta,
+                injected_files,
+                admin_password,
+                allocations,
+                network_info=network_info,
+                block_device_info=block_device_info,
+                power_on=power_on,
+                accel_info=None,
             )
-            with operations.doing(operation):
-                super().spawn(
-                    context,
-                    instance,
-                    image_meta,
-                    injected_files,
-                    admin_password,
-                    allocations,
-                    network_info=network_info,
-                    block_device_info=block_device_info,
-                    power_on=power_on,
-                    accel_info=None,
-                )
 
     def finish_migration(
         self,
@@ -152,28 +146,20 @@ class LibvirtDriver(driver.LibvirtDriver):
 
         The instance has none yet: see migrate_disk_and_power_off().
         """
-        with contextlib.ExitStack() as undo:
-            operation = operations.Operation(
+        with self._building(context, instance, image_meta, allocations):
+            super().finish_migration(
                 context,
-                instance.uuid,
-                None,
-                undo,
-                self._allocated(instance, image_meta, allocations),
+                migration,
+                instance,
+                disk_info,
+                network_info,
+                image_meta,
+                resize_instance,
+                allocations,
+                block_device_info=block_device_info,
+                power_on=power_on,
+                share_info=share_info,
             )
-            with operations.doing(operation):
-                super().finish_migration(
-                    context,
-                    migration,
-                    instance,
-                    disk_info,
-                    network_info,
-                    image_meta,
-                    resize_instance,
-                    allocations,
-                    block_device_info=block_device_info,
-                    power_on=power_on,
-                    share_info=share_info,
-                )
 
     def migrate_disk_and_power_off(
         self,
@@ -217,14 +203,34 @@ class LibvirtDriver(driver.LibvirtDriver):
         moves.check_suspend(instance)
         super().suspend(context, instance)
 
-    def _allocated(
-        self, instance: Any, image_meta: Any, allocations: Any
-    ) -> Callable[[], list[objects.AcceleratorRequest]]:
-        """Return what makes the requests for a flavor's accelerators."""
-        nodes = self.get_nodenames_by_uuid()
-        return lambda: placed.to_requests(
-            instance, image_meta, allocations, nodes
-        )
+    @contextlib.contextmanager
+    def _building(
+        self,
+        context: Any,
+        instance: Any,
+        image_meta: Any,
+        allocations: Any,
+        given: Sequence[arqs.ARQ] | None = None,
+    ) -> Iterator[None]:
+        """Plug for a guest that is built in the block; unplug if it fails.
+
+        :param given: the ARQs that Nova gave
+        """
+        with contextlib.ExitStack() as undo:
+            operation = operations.Operation(
+                context,
+                instance.uuid,
+                given,
+                undo,
+                lambda: placed.to_requests(
+                    instance,
+                    image_meta,
+                    allocations,
+                    self.get_nodenames_by_uuid,
+                ),
+            )
+            with operations.doing(operation):
+                yield
 
     def _hard_reboot(
         self,

@@ -48,7 +48,11 @@ objects.register_all()
 
 
 class Conductor:
-    """Answers the calls that Nova's objects make to nova-conductor."""
+    """Answers the calls that Nova's objects make to nova-conductor.
+
+    The operations of this test make no other call. One that they make all
+    the same raises NotImplementedError, and the test fails.
+    """
 
     def object_class_action_versions(
         self,

@@ -29,6 +29,7 @@ import time
 from typing import Any
 import uuid
 
+import arqs
 import lab_devices
 import live
 from lxml import etree
@@ -238,8 +239,8 @@ class Guest:
         self.uuid = str(uuid.uuid4())
         self.log = NOVA_HOME / 'instances' / self.uuid / 'console.log'
         self.arqs = [
-            use.arq('MDEV', PARENT, node, asked_type=TYPE),
-            use.arq('PCI', VF, node),
+            arqs.arq('MDEV', PARENT, node, asked_type=TYPE),
+            arqs.arq('PCI', VF, node),
         ]
         self.mdev = MDEVS / self.arqs[0]['attach_handle_uuid']
 
