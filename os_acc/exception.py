@@ -199,6 +199,12 @@ class HelperError(ExceptionBase):
     msg_fmt = _("Cyborg's drivers, run by %(python)s: %(reason)s")
 
 
+class RemoteServiceError(ExceptionBase):
+    """A service of OpenStack could not be reached, or refused a call."""
+
+    msg_fmt = _('The service %(service)s: %(reason)s')
+
+
 class Timeout(ExceptionBase):
     msg_fmt = _('Waited %(seconds)g s for %(what)s')
 

@@ -1,0 +1,60 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+"""Names that os-acc's devices have in Cyborg and in Placement."""
+
+from __future__ import annotations
+
+import re
+import uuid
+
+from os_acc.objects import function_id as function_ids
+
+#: The name of os-acc's driver in Cyborg, and its vendor in function traits.
+DRIVER = 'os_acc'
+
+#: Function traits of Cyborg begin with this (FPGA_TRAITS in
+#: cyborg/common/constants.py).
+FUNCTION_PREFIX = 'CUSTOM_FPGA_FUNCTION_ID_'
+
+_UNUSABLE = re.compile(r'[^A-Za-z0-9_.-]')
+
+
+def deployable(host: str, device: str, part: str = '') -> str:
+    """Name a deployable, which is also the name of its resource provider.
+
+    The name is the same after a reboot, and on no other host.
+
+    :param host: [DEFAULT] host of Cyborg
+    :param device: the address of the device, as get_devices() gives it
+    :param part: what tells several deployables of one device apart, such as
+        an mdev type
+    """
+    parts = [host, device, *([part] if part else [])]
+    return _UNUSABLE.sub('_', '_'.join(parts))
+
+
+def provider_uuid(name: str) -> str:
+    """Return the UUID of the resource provider of a deployable.
+
+    Cyborg's conductor makes it so (get_rp_uuid_from_obj in
+    cyborg/conductor/manager.py).
+    """
+    return str(uuid.uuid3(uuid.NAMESPACE_DNS, name))
+
+
+def function_trait(function_id: str) -> str:
+    """Name the trait of a function.
+
+    Cyborg's conductor sets the same trait after it has programmed a device
+    with os-acc's driver, if the id has no hyphens
+    (_update_placement in cyborg/objects/extarq/fpga_ext_arq.py).
+    """
+    name = function_ids.canonical(function_id).upper()
+    return (
+        f'{FUNCTION_PREFIX}{DRIVER.upper()}_{re.sub(r"[^A-Z0-9_]", "_", name)}'
+    )
