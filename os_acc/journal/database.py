@@ -28,6 +28,7 @@ from typing import Any
 from typing import TypeVar
 
 from os_acc import exception
+from os_acc import sharing
 
 # Seconds between two attempts: at first, and at most.
 _FIRST_PAUSE = 0.001
@@ -146,14 +147,8 @@ def hint(path: str) -> str:
     """
     folder = os.path.dirname(path)
     with contextlib.suppress(OSError):
-        for place in (folder, path):
-            if os.path.exists(place) and not os.access(
-                place, os.R_OK | os.W_OK
-            ):
-                return (
-                    f'. {place} belongs to user id {os.stat(place).st_uid}, '
-                    f'and user id {os.geteuid()} may not read and write it'
-                )
+        if text := sharing.hint(folder, path, f'{path}-wal', f'{path}-shm'):
+            return text
         disk = os.statvfs(folder)
         if disk.f_bavail * disk.f_frsize < _LITTLE:
             return f'. The disk of {folder} is full'
