@@ -108,7 +108,6 @@ def hint(folder: str, *paths: str) -> str:
     :param paths: of files in the folder; they may be missing
     :returns: sentences to append to an error; empty if access is permitted
     """
-    me = os.geteuid()
     try:
         os.stat(folder)
     except PermissionError:
@@ -116,30 +115,25 @@ def hint(folder: str, *paths: str) -> str:
     except OSError:
         return ''
     for place in (folder, *paths):
-        try:
-            found = os.stat(place)
-        except FileNotFoundError:
-            continue
-        except PermissionError:
-            found = os.stat(folder)
-        except OSError:
-            return ''
-        if os.access(place, os.R_OK | os.W_OK):
-            continue
-        if place == folder and state_files.is_shared(found):
-            return f'. {folder} {not_member(found)}'
-        text = (
-            f'. {place} belongs to {state_files.user(found.st_uid)}, and '
-            f'{state_files.user(me)} may not read and write it'
-        )
-        if not me:
-            return text
-        if place == folder:
-            return f'{text}. {how(folder)}'
-        if state_files.wrong(place):
-            return f'{text}. Run as root: {state_files.fix(place)}'
-        return text
+        if os.path.exists(place) and not os.access(place, os.R_OK | os.W_OK):
+            return f'. {_not_permitted(place, place == folder)}'
     return ''
+
+
+def _not_permitted(place: str, is_folder: bool) -> str:
+    """Say who may use a folder or a file, and how this process may."""
+    me, found = os.geteuid(), os.stat(place)
+    if is_folder and state_files.is_shared(found):
+        return f'{place} {not_member(found)}'
+    text = (
+        f'{place} belongs to {state_files.user(found.st_uid)}, and '
+        f'{state_files.user(me)} may not read and write it'
+    )
+    if me and is_folder:
+        return f'{text}. {how(place)}'
+    if me and state_files.wrong(place):
+        return f'{text}. Run as root: {state_files.fix(place)}'
+    return text
 
 
 def how(folder: str, group: str = 'os-acc') -> str:

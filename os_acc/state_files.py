@@ -139,10 +139,10 @@ def open_file(path: str) -> int:
 def repair(path: str) -> None:
     """Give a file or folder the group and the mode that its folder demands.
 
-    Does nothing if it does not exist, or belongs to another user. In a shared
-    folder root repairs nothing: the group could have moved any file of root
-    there. Never follows a symbolic link, and leaves a file with several names
-    alone: one of them may be outside of the folder.
+    Does nothing if it does not exist. In a shared folder a user repairs only
+    what belongs to it, and root nothing: the group could have moved any file
+    of root there. Never follows a symbolic link, and leaves a file with
+    several names alone: one of them may be outside of the folder.
 
     :raises OSError: if it cannot be changed
     """
@@ -155,10 +155,9 @@ def repair(path: str) -> None:
     folder = os.path.dirname(path)
     try:
         found = os.fstat(fd)
-        if (
-            found.st_uid == os.geteuid()
-            and (found.st_uid != 0 or group_of(folder) is None)
-            and (stat.S_ISDIR(found.st_mode) or _is_only_name(found))
+        mine = found.st_uid == os.geteuid() != 0
+        if (mine or group_of(folder) is None) and (
+            stat.S_ISDIR(found.st_mode) or _is_only_name(found)
         ):
             _adopt(fd, folder)
     finally:
