@@ -135,11 +135,4 @@ def _repair(conf: cfg.ConfigOpts) -> None:
     The journal repairs its own files.
     """
     for folder in (opts.lock_path(conf), bitstream_opts.cache_path(conf)):
-        try:
-            state_files.repair_shared(folder)
-        except OSError as err:
-            raise exception.JournalError(
-                path=folder,
-                reason='cannot give it to the group of the folder above: '
-                f'{exception.describe(err)}',
-            ) from err
+        state_files.repair_shared(folder)

@@ -129,10 +129,10 @@ def _not_permitted(place: str, is_folder: bool) -> str:
         f'{place} belongs to {state_files.user(found.st_uid)}, and '
         f'{state_files.user(me)} may not read and write it'
     )
-    if me and is_folder:
-        return f'{text}. {how(place)}'
     if me and state_files.wrong(place):
         return f'{text}. Run as root: {state_files.fix(place)}'
+    if me and is_folder:
+        return f'{text}. {how(place)}'
     return text
 
 

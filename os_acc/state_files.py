@@ -108,6 +108,25 @@ def new_file(folder: str, prefix: str = NEW) -> tuple[int, str]:
     return fd, path
 
 
+def make_file(path: str) -> None:
+    """Make an empty file, unless the path exists.
+
+    A file that exists is not opened: closing it would release the locks that
+    this process holds on it (fcntl(2)).
+
+    :raises OSError: if it cannot be made
+    """
+    if os.path.lexists(path):
+        return
+    fd, new = new_file(os.path.dirname(path))
+    os.close(fd)
+    try:
+        with contextlib.suppress(FileExistsError):
+            os.link(new, path)
+    finally:
+        os.unlink(new)
+
+
 def open_file(path: str) -> int:
     """Open a file for reading and writing. It is made if it does not exist.
 
@@ -115,25 +134,12 @@ def open_file(path: str) -> int:
     :raises OSError: if it cannot be opened or made, or is a symbolic link
     """
     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
-    folder = os.path.dirname(path)
     while True:
         with contextlib.suppress(FileNotFoundError):
             return os.open(path, flags)
-        if group_of(folder) is None:
+        if group_of(os.path.dirname(path)) is None:
             return os.open(path, flags | os.O_CREAT, 0o600)
-        fd, new = new_file(folder)
-        try:
-            os.link(new, path)
-        except FileExistsError:
-            # Another process was faster: open its file.
-            os.close(fd)
-        except BaseException:
-            os.close(fd)
-            raise
-        else:
-            return fd
-        finally:
-            os.unlink(new)
+        make_file(path)
 
 
 def repair(path: str) -> None:
@@ -167,9 +173,10 @@ def repair(path: str) -> None:
 def repair_shared(folder: str) -> None:
     """Repair a folder and its files if the folder above it is shared.
 
-    They may have been made before it was shared. See repair().
+    They may have been made before it was shared. See repair(). What only
+    another user can repair is left to it.
     """
-    with contextlib.suppress(FileNotFoundError):
+    with contextlib.suppress(FileNotFoundError, PermissionError):
         if group_of(os.path.dirname(folder)) is None:
             return
         repair(folder)
