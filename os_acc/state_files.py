@@ -176,7 +176,9 @@ def repair_shared(folder: str) -> None:
     They may have been made before it was shared. See repair(). What only
     another user can repair is left to it.
     """
-    with contextlib.suppress(FileNotFoundError, PermissionError):
+    with contextlib.suppress(
+        FileNotFoundError, NotADirectoryError, PermissionError
+    ):
         if group_of(os.path.dirname(folder)) is None:
             return
         repair(folder)
