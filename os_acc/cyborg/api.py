@@ -143,6 +143,13 @@ class API:
         """
         return self._list('/deployables', 'deployables', {})
 
+    def devices(self) -> list[dict[str, Any]]:
+        """List the devices of all hosts.
+
+        :raises RemoteServiceError: if Cyborg does not answer
+        """
+        return self._list('/devices', 'devices', {})
+
     def _list(
         self, path: str, key: str, parameters: Mapping[str, str]
     ) -> list[dict[str, Any]]:
