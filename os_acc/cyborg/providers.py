@@ -80,47 +80,70 @@ def compare(
     """
     of_arqs = {e.van.uuid for e in entries if differences.is_of_arq(e)}
     expected = present.Lister(host_name).offered(devices, of_arqs)
-    bound = {
-        arq.get('device_rp_uuid')
+    found = {each.name: each for _, each in report.deployables(expected)}
+    for name in sorted(set(there) - found.keys()):
+        yield from _stale(placement, name, arqs)
+    for deployable in found.values():
+        yield from _provider(placement, deployable, arqs)
+
+
+def _stale(
+    placement: client.Client, name: str, arqs: Iterable[Mapping[str, Any]]
+) -> Iterator[differences.Difference]:
+    """Look at a deployable of which nothing can be given out."""
+    uuid = names.provider_uuid(name)
+    inventories = placement.inventories(uuid)
+    if inventories and not any(_bound_to(uuid, arqs)):
+        yield differences.Difference(
+            PROVIDER_STALE,
+            f'Placement offers {_listed(_totals(inventories))}, but os-acc '
+            'has nothing there that Cyborg may give out',
+            _ADVICE,
+            device=name,
+        )
+
+
+def _provider(
+    placement: client.Client,
+    deployable: report.Deployable,
+    arqs: Iterable[Mapping[str, Any]],
+) -> Iterator[differences.Difference]:
+    """Look at the resource provider of a deployable."""
+    uuid = names.provider_uuid(deployable.name)
+    inventories = placement.inventories(uuid)
+    traits = placement.traits(uuid)
+    if inventories is None or traits is None:
+        yield differences.Difference(
+            PROVIDER_MISSING,
+            f'Placement has no resource provider {uuid} with '
+            f'{deployable.count} {deployable.resource_class}',
+            _ADVICE,
+            device=deployable.name,
+        )
+        return
+    totals = _totals(inventories)
+    wanted = {deployable.resource_class: _total(deployable, uuid, arqs)}
+    if totals != wanted:
+        yield differences.Difference(
+            INVENTORY,
+            f'The inventory in Placement is {_listed(totals)}; expected '
+            f'{_listed(wanted)}',
+            _ADVICE,
+            device=deployable.name,
+        )
+    yield from _traits(deployable, traits.names)
+
+
+def _bound_to(
+    uuid: str, arqs: Iterable[Mapping[str, Any]]
+) -> Iterator[Mapping[str, Any]]:
+    """Choose the ARQs that are bound to a resource provider."""
+    return (
+        arq
         for arq in arqs
         if arq.get('state') == differences.BOUND
-    }
-    wanted_names = {each.name for _, each in report.deployables(expected)}
-    for name in sorted(set(there) - wanted_names):
-        uuid = names.provider_uuid(name)
-        stale = placement.inventories(uuid)
-        if stale and uuid not in bound:
-            yield differences.Difference(
-                PROVIDER_STALE,
-                f'Placement offers {_listed(_totals(stale))}, but os-acc has '
-                'nothing there that Cyborg may give out',
-                _ADVICE,
-                device=name,
-            )
-    for _, deployable in report.deployables(expected):
-        uuid = names.provider_uuid(deployable.name)
-        inventories = placement.inventories(uuid)
-        traits = placement.traits(uuid)
-        if inventories is None or traits is None:
-            yield differences.Difference(
-                PROVIDER_MISSING,
-                f'Placement has no resource provider {uuid} with '
-                f'{deployable.count} {deployable.resource_class}',
-                _ADVICE,
-                device=deployable.name,
-            )
-            continue
-        totals = _totals(inventories)
-        wanted = {deployable.resource_class: _total(deployable, uuid, arqs)}
-        if totals != wanted:
-            yield differences.Difference(
-                INVENTORY,
-                f'The inventory in Placement is {_listed(totals)}; expected '
-                f'{_listed(wanted)}',
-                _ADVICE,
-                device=deployable.name,
-            )
-        yield from _traits(deployable, traits.names)
+        and arq.get('device_rp_uuid') == uuid
+    )
 
 
 def _total(
@@ -130,15 +153,11 @@ def _total(
 ) -> int:
     """Count what the agent reports: what is there, and what is bound."""
     keys = set()
-    for arq in arqs:
-        if (
-            arq.get('state') == differences.BOUND
-            and arq.get('device_rp_uuid') == uuid
-        ):
-            try:
-                keys.add(report.of_arq(arq).key)
-            except ValueError:
-                keys.add(str(arq.get('uuid')))
+    for arq in _bound_to(uuid, arqs):
+        try:
+            keys.add(report.of_arq(arq).key)
+        except ValueError:
+            keys.add(str(arq.get('uuid')))
     if deployable.shared:
         return max(deployable.count, len(keys))
     return len(keys | deployable.handles.keys())

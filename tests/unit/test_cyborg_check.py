@@ -396,11 +396,11 @@ class TestPlacement:
         row = site.one(3)
         assert (row['Problem'], row['ARQ']) == ('handle-gone', arq['uuid'])
 
-    def test_placement_that_is_down(self, site):
+    def test_placement_that_refuses(self, site):
         name = names.deployable('vm', ADDRESSES[0])
         path = f'/placement/resource_providers/{names.provider_uuid(name)}'
-        site.cloud.failures[f'{path}/inventories'] = 503
-        assert '503' in site.run.fails(1, 'cyborg', 'check')
+        site.cloud.failures[f'{path}/inventories'] = 403
+        assert '403' in site.run.fails(1, 'cyborg', 'check')
 
 
 class TestFix:
