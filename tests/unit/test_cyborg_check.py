@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import pathlib
 import uuid
 
 import cloud_double
@@ -24,8 +25,12 @@ from os_acc import objects
 from os_acc import orphans
 from os_acc.attach import plug
 from os_acc.attach import release
+from os_acc.cyborg import check
+from os_acc.cyborg import differences
 from os_acc.cyborg import names
+from os_acc.cyborg import providers
 
+ROOT = pathlib.Path(__file__).parents[2]
 ADDRESSES = ['0000:01:00.0', '0000:02:00.0', '0000:03:00.0']
 NOTE = 'Placement was not compared'
 
@@ -554,3 +559,17 @@ def test_a_wrong_minimum_age(site, age):
     result = site.run('cyborg', 'check', '--minimum-age', age)
     assert result.code == 2
     assert 'usage' in result.err
+
+
+def test_each_problem_is_in_the_documentation():
+    page = ROOT / 'doc' / 'source' / 'with-cyborg.rst'
+    section = page.read_text().partition('.. _cyborg-check:')[2]
+    problems = {
+        value
+        for module in (check, differences, providers)
+        for name, value in vars(module).items()
+        if name.isupper() and isinstance(value, str) and name[0] != '_'
+    } - {differences.BOUND}
+    assert len(problems) == 14
+    for problem in problems:
+        assert f'\n``{problem}``' in section or f', ``{problem}``' in section
