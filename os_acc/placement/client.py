@@ -32,6 +32,11 @@ if TYPE_CHECKING:
 #: Seconds after which a request is given up.
 TIMEOUT = 20.0
 
+# How often a request is repeated if Placement is not there or fails, and
+# the seconds before the first repetition. keystoneauth doubles them each time.
+_RETRIES = 2
+_RETRY_DELAY = 0.2
+
 # The microversion of all calls. From 1.23 on, an error has a code.
 _MICROVERSION = '1.23'
 
@@ -167,6 +172,11 @@ class Client:
                 microversion=_MICROVERSION,
                 timeout=TIMEOUT,
                 raise_exc=False,
+                connect_retries=_RETRIES,
+                connect_retry_delay=_RETRY_DELAY,
+                status_code_retries=_RETRIES,
+                status_code_retry_delay=_RETRY_DELAY,
+                retriable_status_codes=[500, 502, 503, 504],
                 **more,
             )
         except Exception as err:

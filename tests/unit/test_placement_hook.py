@@ -145,6 +145,16 @@ def test_the_client_tells_why_placement_refuses(client, placement):
         client.create_trait('lower')
 
 
+def test_placement_fails_for_a_moment(client, placement):
+    """Its database is locked, or it is restarted behind a proxy."""
+    path = f'/resource_providers/{UUID}/traits'
+    placement.add(UUID, NAME, OTHER)
+    placement.status[path] = 503
+    threading.Timer(0.1, placement.status.clear).start()
+    assert client.traits(UUID).names == {OTHER}
+    assert [each[1] for each in placement.asked] == [path, path]
+
+
 def test_nobody_answers(client, placement):
     placement.server_close()
     with pytest.raises(exception.RemoteServiceError, match='placement'):
