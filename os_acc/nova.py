@@ -29,6 +29,7 @@ import os_acc
 from os_acc import exception
 from os_acc import log
 from os_acc import objects
+from os_acc.objects import function_id as function_ids
 from os_acc.objects import van as states
 
 if TYPE_CHECKING:
@@ -88,7 +89,23 @@ def requests(
             group = _group(request, profile_groups)
             request.function_id = group.get(FUNCTION)
             request.bitstream = group.get(BITSTREAM)
+    if profile_groups is not None:
+        _warn(made, profile_groups)
     return made
+
+
+def _warn(
+    made: Sequence[objects.AcceleratorRequest],
+    profile_groups: Mapping[str, Sequence[Mapping[str, Any]]],
+) -> None:
+    """Warn of groups that Cyborg cannot bind if it programs by them."""
+    for request in made:
+        name = request.device_profile_name
+        group = profile_groups[name][request.device_profile_group_id]
+        if (why := function_ids.never_bound(group)) is not None:
+            log.about(LOG, request.instance_uuid, request.uuid).warning(
+                'Device profile %s: %s', name, why
+            )
 
 
 def allocated_requests(
