@@ -101,10 +101,12 @@ def _warn(
     """Warn of groups that Cyborg cannot bind if it programs by them."""
     for request in made:
         name = request.device_profile_name
-        group = profile_groups[name][request.device_profile_group_id]
-        if (why := function_ids.never_bound(group)) is not None:
-            log.about(LOG, request.instance_uuid, request.uuid).warning(
-                'Device profile %s: %s', name, why
+        number = request.device_profile_group_id
+        assert name is not None and number is not None
+        why = function_ids.never_bound(profile_groups[name][number])
+        if why is not None:
+            LOG.warning(
+                'ARQ %s, device profile %s: %s', request.uuid, name, why
             )
 
 
