@@ -183,7 +183,8 @@ class Cyborg:
 
     :ivar calls: the paths that its API was asked for
     :ivar down: the API does not answer
-    :ivar made: creates a mediated device, as the agent does at bind
+    :ivar make_mdev: makes a mediated device, as the agent does at bind
+    :ivar remove_mdev: removes it, as the agent does at unbind
     """
 
     auth = None
@@ -216,10 +217,15 @@ class Cyborg:
         assert hostname == HOST
         self.make_mdev(pci, kind, handle)
 
-    def remove_vgpu_mdev(self, *_: Any) -> None:
-        pass
+    def remove_vgpu_mdev(self, *arguments: Any) -> None:
+        _, hostname, pci, kind, handle = arguments
+        assert hostname == HOST
+        self.remove_mdev(pci, kind, handle)
 
     def make_mdev(self, pci: str, kind: str, handle: str) -> None:
+        raise NotImplementedError
+
+    def remove_mdev(self, pci: str, kind: str, handle: str) -> None:
         raise NotImplementedError
 
     # the conductor

@@ -32,6 +32,7 @@ import pytest
 
 import os_acc
 from os_acc import exception
+from os_acc import loader
 from os_acc import objects
 from os_acc import selection
 from os_acc.cyborg import connections
@@ -69,6 +70,7 @@ class Agent:
         path = kernel.add_function(PARENT, NVIDIA, 0x030200, 'nvidia')
         kernel.add_mdev_parent(path, {SMALL: 1, LARGE: 2}, 4)
         cyborg.make_mdev = self.make_mdev  # type: ignore[method-assign]
+        cyborg.remove_mdev = self.remove_mdev  # type: ignore[method-assign]
         self.offer(*SPEC)
         self.start()
 
@@ -109,6 +111,11 @@ class Agent:
         self.kernel.write(
             f'{folder}/mdev_supported_types/{kind}/create', handle
         )
+
+    def remove_mdev(self, parent: str, kind: str, handle: str) -> None:
+        # As Cyborg's remove_mdev_privileged(): an error if it is gone.
+        assert (self.kernel.mdev / handle / 'remove').exists()
+        self.kernel.write(str(self.kernel.mdev / handle / 'remove'), '1')
 
     @contextlib.contextmanager
     def nova(self) -> Iterator[None]:
@@ -167,6 +174,7 @@ def agent(tmp_path: pathlib.Path, monkeypatch: Any) -> Iterator[Agent]:
     kernel.install(monkeypatch)
     monkeypatch.setattr(os_acc, '_host', None)
     CONF([], project='cyborg', default_config_files=[])
+    loader.load_all()  # registers the options of os-acc's drivers
     for name, value in {
         'state_path': str(tmp_path / 'state'),
         'plugin': 'noop',
@@ -174,6 +182,7 @@ def agent(tmp_path: pathlib.Path, monkeypatch: Any) -> Iterator[Agent]:
     }.items():
         CONF.set_override(name, value, 'os_acc')
     CONF.set_override('enabled_drivers', ['os_acc'], 'agent')
+    CONF.set_override('owner', 'cyborg', 'os_acc_mdev')
     cyborg = Cyborg(tmp_path, monkeypatch)
     monkeypatch.setattr(connections, 'by_group', lambda *_: cyborg)
     yield Agent(cyborg, kernel)
@@ -368,11 +377,8 @@ def test_a_vgpu(agent: Agent, made_first: bool, monkeypatch: Any) -> None:
     assert agent.period()[LARGE_NAME] == {'VGPU': 2}
     assert len(agent.cyborg.handles(SMALL_NAME)) == 4
     agent.unplug(van)
-    # Who made it removes it.
-    assert (agent.kernel.mdev / handle).exists() == made_first
-    if made_first:
-        agent.kernel.write(str(agent.kernel.mdev / handle / 'remove'), '1')
     agent.cyborg.delete(arq)
+    assert not (agent.kernel.mdev / handle).exists()
     assert agent.period()[SMALL_NAME] == {'VGPU': 4}
 
 
@@ -387,8 +393,6 @@ def test_types_of_one_parent_share_its_capacity(agent: Agent) -> None:
     agent.start()
     assert agent.period() == made
     for arq in arqs:
-        handle = arq['attach_handle_uuid']
-        agent.kernel.write(str(agent.kernel.mdev / handle / 'remove'), '1')
         agent.cyborg.delete(arq)
     assert agent.period()[LARGE_NAME] == {'VGPU': 2}
 
@@ -397,11 +401,17 @@ def test_a_reboot_with_a_bound_vgpu(agent: Agent) -> None:
     agent.period()
     arq = agent.cyborg.bind(LARGE_NAME)
     before = agent.period()
-    agent.kernel.write(
-        str(agent.kernel.mdev / arq['attach_handle_uuid'] / 'remove'), '1'
-    )
+    van = agent.plug(arq)
+    agent.kernel.reboot()
     agent.start()
     assert agent.period()[LARGE_NAME] == before[LARGE_NAME]
+    with agent.nova():
+        os_acc.recover()
+    assert (agent.kernel.mdev / arq['attach_handle_uuid']).exists()
+    assert agent.period() == before
+    agent.unplug(van)
+    agent.cyborg.delete(arq)
+    assert agent.period()[SMALL_NAME] == {'VGPU': 4}
 
 
 def test_a_bound_gpu_keeps_its_resource_class(agent: Agent) -> None:
@@ -462,7 +472,7 @@ def test_a_failed_bind_keeps_its_handle(agent: Agent) -> None:
     assert arq['state'] == 'BindFailed'
     agent.offer(*SPEC[:2])
     assert LARGE_NAME in agent.period()
-    agent.cyborg.make_mdev = agent.make_mdev  # type: ignore[method-assign]
+    agent.cyborg.remove_mdev = lambda *_: None  # type: ignore[method-assign]
     agent.cyborg.delete(arq)
     assert LARGE_NAME not in agent.period()
 
