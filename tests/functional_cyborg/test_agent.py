@@ -596,7 +596,23 @@ def test_a_bind_that_cannot_program_fails(
     deadline = time.monotonic() + 30
     while arq['state'] == 'BindStarted' and time.monotonic() < deadline:
         time.sleep(0.05)
-        path = f'/accelerator_requests/{arq["uuid"]}'
-        arq = fpga.cyborg.get(path).json()
+        arq = fpga.cyborg.arq(arq['uuid'])
     assert arq['state'] == 'BindFailed'
     assert 'told to fail' in programmed[0]
+
+
+def test_the_agent_s_configuration_gives_the_credentials(
+    tmp_path: pathlib.Path,
+) -> None:
+    """Cyborg has registered options of its own in the group [placement]."""
+    path = tmp_path / 'cyborg.conf'
+    path.write_text(
+        '[placement]\nauth_type = password\nauth_url = http://keystone/v3\n'
+        'username = cyborg\npassword = secret\nregion_name = RegionOne\n'
+    )
+    CONF(['--config-file', str(path)], project='cyborg')
+    made = connections.by_group(connections.ACCELERATOR, CONF, 'placement')
+    CONF.clear()
+    assert made.service_type == 'accelerator'
+    assert made.region_name == 'RegionOne'
+    assert made.session.auth is not None
