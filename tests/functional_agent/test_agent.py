@@ -13,6 +13,8 @@ from collections.abc import Iterator
 import contextlib
 import json
 import pathlib
+import subprocess
+import sys
 import time
 from typing import Any
 import uuid
@@ -610,9 +612,20 @@ def test_the_agent_s_configuration_gives_the_credentials(
         '[placement]\nauth_type = password\nauth_url = http://keystone/v3\n'
         'username = cyborg\npassword = secret\nregion_name = RegionOne\n'
     )
-    CONF(['--config-file', str(path)], project='cyborg')
-    made = connections.by_group(connections.ACCELERATOR, CONF, 'placement')
-    CONF.clear()
-    assert made.service_type == 'accelerator'
-    assert made.region_name == 'RegionOne'
-    assert made.session.auth is not None
+    program = (
+        'import sys\n'
+        'from cyborg.conf import CONF\n'
+        'from os_acc.cyborg import connections\n'
+        "CONF(['--config-file', sys.argv[1]], project='cyborg')\n"
+        "made = connections.by_group('accelerator', CONF, 'placement')\n"
+        'assert made.session.auth is not None\n'
+        'print(made.service_type, made.region_name)\n'
+    )
+    # In another process: the options would stay registered in this one.
+    done = subprocess.run(
+        [sys.executable, '-c', program, str(path)],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == 'accelerator RegionOne\n'
