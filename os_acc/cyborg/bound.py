@@ -22,7 +22,8 @@ from os_acc.cyborg import report
 BOUND = 'Bound'
 # ARQs in these states may have an attach handle, which the API does not show:
 # a handle is allocated before the ARQ is Bound, and stays when that fails.
-_PENDING = ('BindStarted', 'BindFailed', 'UnbindFailed', 'Deleting')
+_STARTED = 'BindStarted'
+_PENDING = (_STARTED, 'BindFailed', 'UnbindFailed', 'Deleting')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,11 +43,17 @@ class Bound:
     :ivar pending: the deployables of which some handle may be bound
     :ivar deployables: those of os-acc with ARQs on this host, by name, as
         Cyborg's API shows them
+    :ivar started: the UUID of an ARQ that is being bound, by the name of its
+        deployable
+    :ivar counts: num_accelerators of each deployable of os-acc that Cyborg
+        has of this host, by name
     """
 
     arqs: dict[tuple[str, str], ARQ]
     pending: frozenset[str]
     deployables: dict[str, dict[str, Any]]
+    started: dict[str, str]
+    counts: dict[str, int]
 
     def of(self, deployable: str) -> list[ARQ]:
         """List the bound ARQs of a deployable."""
@@ -63,12 +70,13 @@ class Bound:
         return deployable in self.pending or bool(self.of(deployable))
 
 
-NOTHING = Bound({}, frozenset(), {})
+NOTHING = Bound({}, frozenset(), {}, {}, {})
 
 
-def ask(api: api_module.API, hosts: Collection[str]) -> Bound:
+def ask(api: api_module.API, host: str, hosts: Collection[str]) -> Bound:
     """Ask Cyborg what is bound on this host.
 
+    :param host: [DEFAULT] host of Cyborg
     :param hosts: the names that this host has in ARQs
     :raises RemoteServiceError: if Cyborg does not answer, or the user may not
         see the ARQs of all projects
@@ -89,6 +97,7 @@ def ask(api: api_module.API, hosts: Collection[str]) -> Bound:
     found: dict[tuple[str, str], ARQ] = {}
     pending: set[str] = set()
     used: dict[str, dict[str, Any]] = {}
+    started: dict[str, str] = {}
     for arq in arqs:
         deployable = ours.get(arq.get('device_rp_uuid'))
         if deployable is None:
@@ -104,10 +113,38 @@ def ask(api: api_module.API, hosts: Collection[str]) -> Bound:
             )
         elif arq.get('state') in _PENDING:
             pending.add(name)
+            if arq.get('state') == _STARTED:
+                started[name] = str(arq.get('uuid'))
         else:
             continue
         used[name] = deployable
-    return Bound(found, frozenset(pending), used)
+    start = names.deployable(host, '')
+    counts = {
+        str(each['name']): each.get('num_accelerators') or 0
+        for each in ours.values()
+        if str(each['name']).startswith(start)
+    }
+    return Bound(found, frozenset(pending), used, started, counts)
+
+
+def check_started(bound: Bound, made: report.Report) -> None:
+    """Check that a report has the handles of all ARQs that are being bound.
+
+    Cyborg does not show which handle such an ARQ has.
+
+    :raises RemoteServiceError: if the report may lack one. Nothing may be
+        reported then
+    """
+    there = {each.name: each for _, each in report.deployables(made)}
+    for name, uuid in sorted(bound.started.items()):
+        part, count = there.get(name), bound.counts.get(name, 0)
+        if part is not None and (part.shared or len(part.handles) >= count):
+            continue
+        raise _wrong(
+            f'ARQ {uuid} is {_STARTED}, and its attach handle may be one of '
+            f'deployable {name} that is gone. Nothing is reported until the '
+            'bind has ended'
+        )
 
 
 def still(api: api_module.API, arq: ARQ) -> bool:

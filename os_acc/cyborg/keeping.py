@@ -36,7 +36,7 @@ def doubts(
     """
     for _, old, new in _pairs(previous, present):
         for key in old.handles if new is None or not new.shared else ():
-            if new is None or key not in new.handles:
+            if new is None or new.handles.get(key) != old.handles[key]:
                 yield bound.arqs.get((old.name, key))
         if new is None:
             continue
@@ -45,6 +45,34 @@ def doubts(
             yield arqs[0] if arqs else None
         if new.shared and new.count < len(arqs):
             yield from arqs
+
+
+def joined(last: report.Report, recorded: report.Report) -> report.Report:
+    """Add what Cyborg has recorded as bound to what was reported last.
+
+    The last report may have left it out without reaching Cyborg.
+    """
+    made = dict(last)
+    for device, part in report.deployables(recorded):
+        now = made.get(device.address)
+        own = now.deployables.get(part.name) if now else None
+        if own is not None:
+            part = dataclasses.replace(
+                part,
+                handles={**own.handles, **part.handles},
+                shared=own.shared,
+            )
+        _put(made, device, part)
+    return made
+
+
+def drops(previous: report.Report, made: report.Report) -> bool:
+    """Say whether a report lacks anything of the previous one."""
+    return any(
+        new is None or new.handles.get(key) != handle
+        for _, old, new in _pairs(previous, made)
+        for key, handle in old.handles.items()
+    )
 
 
 def merged(

@@ -24,13 +24,19 @@ from os_acc.cyborg import report
 
 LOG = logging.getLogger(__name__)
 
+# How often in a row Cyborg must show what was reported. Once is not enough: if
+# Placement fails, the conductor has the new count, but still the old handles.
+_CONFIRMATIONS = 2
+
 
 class Reporter:
     """Makes the reports of one agent process.
 
     Cyborg's API is asked which handles are bound before anything is dropped
-    from the report, and at the first report. It is not asked in every period:
-    it would list the ARQs of the whole cloud.
+    from the report, and at the first report. Afterwards it is asked until it
+    shows what was reported: a report may not reach it, and then it can still
+    bind what the report left out. It is not asked in every period: it would
+    list the ARQs of the whole cloud.
 
     :param host: [DEFAULT] host of Cyborg
     :param hosts: all names that this host has in Cyborg
@@ -50,6 +56,7 @@ class Reporter:
         self._lister = present_module.Lister(host)
         self._bound = bound_module.NOTHING
         self._last: report.Report | None = None
+        self._confirmed = 0
         self._told: set[tuple[str, str, str]] = set()
 
     def make(
@@ -65,15 +72,16 @@ class Reporter:
             answer. Nothing may be reported then
         """
         present = self._lister.offered(devices, arq_vans)
-        if self._last is None:
-            self._bound = bound_module.ask(self.api, self._hosts)
-            previous = bound_module.rebuilt(
-                self.api, self._bound, present, self._host, self._hosts
-            )
-        else:
+        if self._last is not None and self._confirmed >= _CONFIRMATIONS:
             previous = self._last
             self._check(previous, present)
-        made = keeping.merged(previous, present, self._bound)
+            made = keeping.merged(previous, present, self._bound)
+        else:
+            previous = self._ask(present)
+            made = keeping.merged(previous, present, self._bound)
+            bound_module.check_started(self._bound, made)
+        if keeping.drops(previous, made):
+            self._confirmed = 0
         self._tell(made, present)
         self._last = made
         return made
@@ -84,6 +92,25 @@ class Reporter:
             self._api = self._connect()
         return self._api
 
+    def _ask(self, present: report.Report) -> report.Report:
+        """Ask what is bound, and whether the last report has arrived.
+
+        :returns: the last report, and what is bound
+        """
+        self._bound = bound_module.ask(self.api, self._host, self._hosts)
+        last = self._last
+        if last is not None:
+            there = {each.name: each for _, each in report.deployables(last)}
+            arrived = all(
+                name in there and there[name].count == count
+                for name, count in self._bound.counts.items()
+            )
+            self._confirmed = self._confirmed + 1 if arrived else 0
+        recorded = bound_module.rebuilt(
+            self.api, self._bound, present, self._host, self._hosts
+        )
+        return keeping.joined(last or {}, recorded)
+
     def _check(self, previous: report.Report, present: report.Report) -> None:
         """Ask Cyborg what is bound, if the answer matters."""
         asked: set[str] = set()
@@ -91,7 +118,9 @@ class Reporter:
             if arq is not None and arq.uuid in asked:
                 continue
             if arq is None or not bound_module.still(self.api, arq):
-                self._bound = bound_module.ask(self.api, self._hosts)
+                self._bound = bound_module.ask(
+                    self.api, self._host, self._hosts
+                )
                 return
             asked.add(arq.uuid)
 

@@ -29,6 +29,7 @@ from cyborg.conf import CONF
 from cyborg.objects import ext_arq
 from cyborg.objects.extarq import fpga_ext_arq
 from kernel import Kernel
+import oslo_messaging
 from oslo_messaging._drivers import common as messaging
 import pytest
 
@@ -245,7 +246,7 @@ def test_a_vf_that_is_made_at_plug(agent: Agent) -> None:
     agent.period()
     van = agent.plug(arq)
     assert agent.kernel.driver_of(van.handle.address) == 'vfio-pci'
-    agent.cyborg.calls.clear()
+    agent.period()
     agent.update(agent.cyborg.context)
     # The journal says that the VAN is an ARQ's: Cyborg is not asked.
     assert agent.cyborg.calls == []
@@ -281,6 +282,8 @@ def test_a_gpu_that_is_pulled_stays_while_it_is_bound(
 ) -> None:
     agent.period()
     arq = agent.cyborg.bind(GPU_NAME)
+    agent.period()
+    agent.period()
     agent.kernel._remove_function(GPU)
     everything = {
         PF_NAME: {'CUSTOM_QAT': 4},
@@ -372,6 +375,8 @@ def test_a_vgpu(agent: Agent, made_first: bool, monkeypatch: Any) -> None:
     assert (agent.kernel.mdev / handle).exists() == made_first
     van = agent.plug(arq)
     assert (van.handle.uuid, van.handle.type) == (handle, LARGE)
+    agent.period()
+    agent.period()
     # The small ones have less room now; the number of handles is the same.
     agent.update(agent.cyborg.context)
     assert agent.cyborg.calls == []
@@ -493,6 +498,67 @@ def test_fake_devices_go_the_whole_way(agent: Agent) -> None:
         agent.unplug(van)
         agent.cyborg.delete(arq)
         assert agent.period() == before
+
+
+# --- reports that Cyborg did not get
+
+
+@pytest.mark.parametrize('restarted', [False, True])
+def test_a_report_that_is_lost(
+    agent: Agent, monkeypatch: Any, restarted: bool
+) -> None:
+    """Cyborg still has what the report left out, and may bind it."""
+    agent.period()
+    agent.offer({**SPEC[0], 'num_vfs': 2}, *SPEC[1:])
+    if restarted:
+        agent.start()
+
+    def lost(*_: Any) -> None:
+        raise oslo_messaging.MessagingTimeout('no conductor')
+
+    with monkeypatch.context() as patch:
+        patch.setattr(agent.cyborg, 'report', lost)
+        with pytest.raises(oslo_messaging.MessagingTimeout):
+            agent.update(agent.cyborg.context)
+    arqs = [agent.cyborg.bind(PF_NAME) for _ in VFS]
+    assert agent.period()[PF_NAME] == {'CUSTOM_QAT': 4}
+    assert agent.addresses(PF_NAME) == VFS
+    for arq in arqs:
+        agent.cyborg.delete(arq)
+    assert agent.period()[PF_NAME] == {'CUSTOM_QAT': 2}
+    assert agent.addresses(PF_NAME) == VFS[:2]
+    agent.period()
+    agent.period()
+    # Cyborg has what was reported: it is not asked any more.
+    agent.update(agent.cyborg.context)
+    assert agent.cyborg.calls == []
+
+
+def test_a_bind_that_goes_on_while_the_agent_is_restarted(
+    agent: Agent, monkeypatch: Any
+) -> None:
+    agent.period()
+    states = []
+    update = ext_arq.ExtARQ.update_check_state
+
+    def slow(self: Any, context: Any, state: str, *more: Any) -> Any:
+        if state == 'Bound':
+            agent.kernel._remove_function(GPU)
+            for _ in range(2):
+                agent.start()
+                with pytest.raises(
+                    exception.RemoteServiceError, match='BindStarted'
+                ):
+                    agent.update(agent.cyborg.context)
+                states.append(self.arq.state)
+        return update(self, context, state, *more)
+
+    monkeypatch.setattr(ext_arq.ExtARQ, 'update_check_state', slow)
+    arq = agent.cyborg.bind(GPU_NAME)
+    assert (states, arq['state']) == (['BindStarted'] * 2, 'Bound')
+    assert agent.period()[GPU_NAME] == {'PGPU': 1}
+    agent.cyborg.delete(arq)
+    assert GPU_NAME not in agent.period()
 
 
 # --- program()
