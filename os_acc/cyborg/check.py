@@ -22,6 +22,7 @@ from os_acc import opts
 from os_acc import orphans
 from os_acc.cyborg import api as api_module
 from os_acc.cyborg import differences
+from os_acc.cyborg import names
 from os_acc.cyborg import providers
 from os_acc.placement import client
 
@@ -103,15 +104,16 @@ def examine(
             'not known completely'
         )
         return result
-    there = providers.reported(api, name)
+    named = names.host(host.conf)
+    there = providers.reported(api, {name, named}, named)
     if not there:
         result.notes.append(
             "Placement was not compared: Cyborg has no deployable of os-acc's "
-            f'driver on host {name}'
+            f'driver on host {named}'
         )
         return result
     result.differences += providers.compare(
-        placement, there, devices, [*before.values(), *after], arqs, name
+        placement, there, devices, [*before.values(), *after], arqs, named
     )
     return result
 

@@ -10,9 +10,12 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 import uuid
 
 from os_acc import objects
+from os_acc import opts
+from os_acc import placement_opts
 from os_acc.objects import function_id as function_ids
 
 #: The name of os-acc's driver in Cyborg, and its vendor in function traits.
@@ -23,6 +26,15 @@ DRIVER = 'os_acc'
 FUNCTION_PREFIX = 'CUSTOM_FPGA_FUNCTION_ID_'
 
 _UNUSABLE = re.compile(r'[^A-Za-z0-9_.-]')
+
+
+def host(conf: Any) -> str:
+    """Return the name with which the names of this host's deployables begin.
+
+    It may differ from that in ARQs: see [os_acc_placement] host.
+    """
+    chosen: str = conf[placement_opts.GROUP].host
+    return chosen or opts.host(conf)
 
 
 def deployable(host: str, device: str, part: str = '') -> str:

@@ -51,13 +51,12 @@ def update_traits(device: str, function_id: str | None) -> None:
     if not CONF.os_acc_placement.update_traits:
         return
     # If the hook is off, it must not cost the import of these.
-    from os_acc import opts
     from os_acc.cyborg import connections
     from os_acc.cyborg import names
     from os_acc.placement import client as placement_client
 
     options = CONF.os_acc_placement
-    name = names.deployable(options.host or opts.host(CONF), device)
+    name = names.deployable(names.host(CONF), device)
     client = placement_client.Client(
         connections.by_group(connections.PLACEMENT, CONF, options.auth_section)
     )

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -41,17 +42,19 @@ _ADVICE = (
 
 
 def reported(
-    api: api_module.API, host_name: str
+    api: api_module.API, hosts: Collection[str], host_name: str
 ) -> dict[str, Mapping[str, Any]]:
     """List what os-acc's agent driver has reported of this host to Cyborg.
 
+    :param hosts: the names that this host may have in Cyborg's devices
+    :param host_name: see names.host()
     :returns: the deployables by their names
     :raises RemoteServiceError: if Cyborg does not answer
     """
     starts = [
         f'{names.deployable(host_name, address)}_'
         for each in api.devices()
-        if each.get('hostname') == host_name
+        if each.get('hostname') in hosts
         and (address := report.address_in(each.get('vendor_board_info')))
     ]
     return {
@@ -76,6 +79,7 @@ def compare(
     :param entries: the VANs that this host had while the devices were listed
     :param arqs: the ARQs of all hosts. The agent keeps a handle that is bound
         in its report, even if it is gone
+    :param host_name: see names.host()
     :raises RemoteServiceError: if Placement does not answer
     """
     of_arqs = {e.van.uuid for e in entries if differences.is_of_arq(e)}

@@ -15,6 +15,7 @@ device without programming it. The guest would get whatever is in the device.
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Mapping
 from collections.abc import Sequence
 import dataclasses
@@ -41,6 +42,7 @@ _LONGEST_PAUSE = 5.0
 
 # The states of an ARQ before its bind has ended (ARQ_PRE_BIND in
 # cyborg/common/constants.py).
+_BOUND = 'Bound'
 _BINDING = ('Initial', 'BindStarted')
 
 _MEANING = {
@@ -82,8 +84,9 @@ def bound(
         so this also waits while the instance has no ARQ. None: do not wait
     :param callback: called with Progress objects whose step is STEP
     :raises ARQNotBound: if an ARQ is in another state than Bound
-    :raises InvalidRequest: if the instance has no ARQ, an ARQ is bound to
-        another host, or an ARQ or a device profile has a wrong value
+    :raises InvalidRequest: if the instance has no ARQ or not all ARQs of its
+        device profiles, an ARQ is bound to another host, or an ARQ or a
+        device profile has a wrong value
     :raises Timeout: if an ARQ is still being bound after the wait
     :raises RemoteServiceError: if Cyborg does not answer
     """
@@ -105,13 +108,73 @@ def bound(
     # The order of the errors: first the ARQs, then their profiles.
     for request in objects.AcceleratorRequest.from_arqs(arqs):
         plan.check_binding(request, instance_uuid, host_name)
-    names = sorted({str(arq.get('device_profile_name')) for arq in arqs})
-    profiles = {name: api.profile_groups(name) for name in names}
+    profiles = _profiles(api, arqs)
+    if (missing := _missing(arqs, profiles)) is not None:
+        raise exception.InvalidRequest(
+            subject=f'instance {instance_uuid}',
+            field='accelerator requests',
+            value=[arq.get('uuid') for arq in arqs],
+            expected=f'{missing}; wait until Cyborg has bound all of them',
+        )
     project = arqs[0].get('project_id')
     return Bound(
         objects.AcceleratorRequest.from_arqs(arqs, profiles),
         None if project is None else str(project),
     )
+
+
+def _profiles(
+    api: api_module.API, arqs: Sequence[Mapping[str, Any]]
+) -> dict[str, list[dict[str, str]]]:
+    names = sorted({str(arq.get('device_profile_name')) for arq in arqs})
+    return {name: api.profile_groups(name) for name in names}
+
+
+def _missing(
+    arqs: Sequence[Mapping[str, Any]],
+    profiles: Mapping[str, Sequence[Mapping[str, str]]],
+) -> str | None:
+    """Say which ARQs the instance does not have yet; None: it has all.
+
+    Cyborg binds the ARQs of an instance one after the other. Those that it has
+    not begun with belong to no instance yet.
+    """
+    found = collections.Counter(
+        (
+            str(arq.get('device_profile_name')),
+            arq.get('device_profile_group_id'),
+        )
+        for arq in arqs
+    )
+    for name, groups in profiles.items():
+        for number, group in enumerate(groups):
+            wanted, there = _arqs_of(group), found[name, number]
+            # Several ports may have the same profile.
+            if wanted and (there == 0 or there % wanted):
+                return (
+                    f'{wanted} ARQs of group {number} of device profile '
+                    f'{name!r}, or a multiple of it, instead of {there}'
+                )
+    return None
+
+
+def _arqs_of(group: Mapping[str, str]) -> int:
+    """Count the ARQs that Cyborg makes for a group of a device profile.
+
+    See post() in cyborg/api/controllers/v2/arqs.py.
+
+    :returns: 0 if the group does not say it
+    """
+    try:
+        if group.get('trait:CUSTOM_FPGA_XILINX') == 'required':
+            return 2 * int(group['resources:FPGA'])
+        return sum(
+            int(value)
+            for key, value in group.items()
+            if key.startswith('resources')
+        )
+    except (AttributeError, LookupError, TypeError, ValueError):
+        return 0
 
 
 def _check_state(api: api_module.API, arq: Mapping[str, Any]) -> None:
@@ -164,13 +227,16 @@ def _wait(
         while True:
             arqs = api.arqs(instance_uuid)
             going = [arq for arq in arqs if arq.get('state') in _BINDING]
+            missing = None
+            if not going and all(arq.get('state') == _BOUND for arq in arqs):
+                missing = _missing(arqs, _profiles(api, arqs))
             left = deadline - time.monotonic()
-            if (arqs and not going) or (not arqs and left <= 0):
-                break
-            if left <= 0:
+            if left <= 0 and going:
                 raise exception.Timeout(
                     seconds=wait, what=_unfinished(api, instance_uuid, going)
                 )
+            if left <= 0 or (arqs and not going and missing is None):
+                break
             done = len(arqs) - len(going)
             say(
                 progress.RUNNING,

@@ -219,6 +219,35 @@ def test_a_profile_that_is_gone(cloud, api):
         requests.bound(api, INSTANCE, 'vm')
 
 
+@pytest.mark.parametrize(
+    ('groups', 'numbers', 'missing'),
+    [
+        ([{'resources:FPGA': '2'}], [0], '2 ARQs of group 0'),
+        ([{'resources:FPGA': '1'}, {'resources:PGPU': '1'}], [0], 'group 1'),
+        ([{'resources:FPGA': '2'}], [0, 0, 0], 'instead of 3'),
+        ([{'resources:FPGA': '2'}], [0, 0, 0, 0], None),
+        (
+            [{'resources:FPGA': '1', 'trait:CUSTOM_FPGA_XILINX': 'required'}],
+            [0],
+            '2 ARQs',
+        ),
+        ([{'resources:FPGA': 'x'}], [0], None),
+    ],
+)
+def test_all_arqs_of_the_profiles(cloud, api, groups, numbers, missing):
+    cloud.profiles['crypto'] = groups
+    cloud.arqs = [
+        bound(device_profile_group_id=n, address=f'0000:0c:00.{i}')
+        for i, n in enumerate(numbers)
+    ]
+    for wait in (None, 0.0):
+        if missing is None:
+            assert requests.bound(api, INSTANCE, 'vm', wait).requests
+            continue
+        with pytest.raises(exception.InvalidRequest, match=missing):
+            requests.bound(api, INSTANCE, 'vm', wait)
+
+
 class TestWait:
     @pytest.fixture(autouse=True)
     def fast(self, monkeypatch):
@@ -249,6 +278,20 @@ class TestWait:
             ('bind', INSTANCE)
         }
         assert events[3].message == '1 of 2 ARQs are bound'
+
+    def test_until_no_arq_of_a_profile_is_missing(self, cloud, api):
+        """Cyborg binds the first before the others belong to anybody."""
+        one, two = bound(), bound(address='0000:0c:00.2')
+        cloud.profiles['crypto'] = [{'resources:FPGA': '2'}]
+        steps = [[one], [one], [one, two]]
+
+        def hook(path):
+            if path == PATH and steps:
+                cloud.arqs = steps.pop(0)
+
+        cloud.hook = hook
+        found = requests.bound(api, INSTANCE, 'vm', 30)
+        assert [r.uuid for r in found.requests] == [one['uuid'], two['uuid']]
 
     def test_a_bind_that_fails_ends_the_wait(self, cloud, api):
         cloud.arqs = [bound(), bound(state='BindFailed')]
