@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from keystoneauth1 import adapter
 
 #: Seconds after which a request is given up.
-TIMEOUT = 60.0
-
 #: The role that sees the ARQs of all projects (admin_api in
 #: cyborg/policies/base.py).
 ADMIN = 'admin'
@@ -173,17 +171,18 @@ class API:
             answer = self._adapter.get(
                 path,
                 params=dict(parameters),
-                timeout=TIMEOUT,
                 raise_exc=False,
             )
         except Exception as err:
             raise _failure(exception.describe(err)) from err
-        gone = _HANDLE_GONE.search(answer.text)
-        if answer.status_code == 404 and gone is not None:
-            raise BoundHandleGone(gone[1])
+        if answer.status_code == 404:
+            gone = _HANDLE_GONE.search(answer.text)
+            if gone is not None:
+                raise BoundHandleGone(gone[1])
         if answer.status_code not in allowed:
+            text = ' '.join(answer.text.split())
             raise _failure(
-                f'GET {path}: HTTP {answer.status_code}: {answer.text:.300}'
+                f'GET {path}: HTTP {answer.status_code}: {text:.300}'
             )
         return answer
 
@@ -191,7 +190,7 @@ class API:
 def _content(path: str, answer: Any) -> dict[str, Any]:
     try:
         found = answer.json()
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
         raise _failure(f'GET {path}: the answer is not the JSON of Cyborg')

@@ -28,7 +28,9 @@ ACCELERATOR = 'accelerator'
 PLACEMENT = 'placement'
 
 # Seconds for a request to Keystone, if the configuration has no timeout.
-_TIMEOUT = 30.0
+# Seconds to wait for an answer, unless the cloud of clouds.yaml (api_timeout)
+# or the group (timeout) says it.
+_TIMEOUT = 60.0
 
 
 def by_cloud(service_type: str, cloud: str | None) -> adapter.Adapter:

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from keystoneauth1 import adapter
 
 #: Seconds after which a request is given up.
-TIMEOUT = 20.0
-
 # How often a request is repeated if Placement is not there or fails, and
 # the seconds before the first repetition. keystoneauth doubles them each time.
 _RETRIES = 2
@@ -170,7 +168,6 @@ class Client:
                 path,
                 method,
                 microversion=_MICROVERSION,
-                timeout=TIMEOUT,
                 raise_exc=False,
                 connect_retries=_RETRIES,
                 connect_retry_delay=_RETRY_DELAY,
@@ -190,7 +187,13 @@ class Client:
 def _understood(what: str) -> Iterator[None]:
     try:
         yield
-    except (AttributeError, KeyError, TypeError, ValueError) as err:
+    except (
+        AttributeError,
+        KeyError,
+        RecursionError,
+        TypeError,
+        ValueError,
+    ) as err:
         raise _failure(
             f'{what}: this is no answer of Placement: '
             f'{exception.describe(err)}'

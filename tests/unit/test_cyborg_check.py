@@ -382,6 +382,26 @@ class TestPlacement:
         assert result.err.count('\n') == 1
         assert NOTE in result.err and 'host vm' in result.err
 
+    def test_an_agent_with_another_name_of_the_host(self, site):
+        """Cyborg has devices by the one name, deployables by the other."""
+        os_acc.CONF.set_override('host', 'short', 'os_acc_placement')
+        for each in site.cloud.deployables:
+            each['name'] = 'short' + each['name'].removeprefix('vm')
+        providers = list(site.cloud.providers.values())
+        site.cloud.providers.clear()
+        for each in providers:
+            each['name'] = 'short' + each['name'].removeprefix('vm')
+            uuid = names.provider_uuid(each['name'])
+            site.cloud.providers[uuid] = each
+        result = site.run.fine('cyborg', 'check', '-f', 'json')
+        assert (result.json, result.err) == ([], '')
+        providers[0]['traits'] = []
+        row = site.one(3)
+        assert (row['Problem'], row['Device']) == (
+            'traits',
+            names.deployable('short', ADDRESSES[0]),
+        )
+
     def test_a_host_with_a_longer_name(self, site):
         """The deployables of host vm_2 begin with vm_ too."""
         for each in site.cloud.devices:

@@ -329,6 +329,19 @@ def test_an_accelerator_is_not_shared_by_instances(card, first, second):
     os_acc.plug(instance, [devices.pci(second)])
 
 
+@pytest.mark.parametrize(
+    ('first', 'second'), [(OTHER, BESIDE), (BESIDE, OTHER)]
+)
+def test_an_accelerator_is_not_shared_with_another_driver(card, first, second):
+    request = devices.pci(first)
+    request.driver = 'pci'
+    _, (van,) = plug(request)
+    assert van.driver == 'pci'
+    err = cause(devices.pci(second))
+    assert isinstance(err, exception.DeviceBusy)
+    assert van.uuid in str(err)
+
+
 def test_a_selector_gets_the_user_function(card):
     _, (van,) = plug(devices.wanted('FPGA'))
     assert van.handle.address == BESIDE

@@ -28,6 +28,7 @@ from os_acc import progress
 from os_acc.cyborg import api as api_module
 from os_acc.cyborg import connections
 from os_acc.cyborg import requests
+from os_acc.placement import client
 
 INSTANCE = 'ac407c84-63e6-412c-91a9-6bf933a420ad'
 OTHER = 'b5a2c9a4-7b1c-4e70-8a4e-30a4c1a3a7f1'
@@ -117,7 +118,15 @@ def test_an_api_that_fails(cloud, api, status):
 
 
 @pytest.mark.parametrize(
-    'answer', [b'', b'<html>', b'[]', b'{"arqs": 1}', b'{"arqs": [1]}']
+    'answer',
+    [
+        b'',
+        b'<html>',
+        b'[]',
+        b'{"arqs": 1}',
+        b'{"arqs": [1]}',
+        b'[' * 100_000,
+    ],
 )
 def test_an_api_that_answers_nonsense(answer):
     class Answer:
@@ -133,6 +142,23 @@ def test_an_api_that_answers_nonsense(answer):
 
     with pytest.raises(exception.RemoteServiceError, match='the answer'):
         api_module.API(Adapter()).arqs()
+
+
+@pytest.mark.parametrize('service', ['accelerator', 'placement'])
+def test_a_service_that_never_answers(cloud, tmp_path, service):
+    """The time limit is that of the cloud."""
+    content = json.loads(cloud.clouds_yaml(tmp_path).read_text())
+    content['clouds'][cloud_double.CLOUD]['api_timeout'] = 0.2
+    (tmp_path / 'clouds.yaml').write_text(json.dumps(content))
+    adapter = connections.by_cloud(service, cloud_double.CLOUD)
+    cloud.hook = lambda path: time.sleep(3 * (f'/{service}/' in path))
+    before = time.monotonic()
+    with pytest.raises(exception.RemoteServiceError, match='timed out'):
+        if service == 'accelerator':
+            api_module.API(adapter).arqs()
+        else:
+            client.Client(adapter).provider(OTHER)
+    assert time.monotonic() - before < 2.5
 
 
 def test_a_service_that_is_down(cloud, api):

@@ -282,7 +282,8 @@ class CyborgDriver(driver.DriverBase):
             read its data
         """
         siblings = {each.identity for each in found.siblings(handle)}
-        for each in self.handles(found.parent):
+        # A VAN of another driver has them on another device.
+        for each in self.handles():
             if (
                 each.handle in siblings
                 and each.instance_uuid != van.instance_uuid
