@@ -18,6 +18,7 @@ from os_acc import journal as journal_module
 from os_acc import objects
 from os_acc.cyborg import api as api_module
 from os_acc.cyborg import bound as bound_module
+from os_acc.cyborg import differences
 from os_acc.cyborg import keeping
 from os_acc.cyborg import present as present_module
 from os_acc.cyborg import report
@@ -165,8 +166,7 @@ def arq_vans(state_path: str, timeout: float) -> set[str]:
         return {
             entry.van.uuid
             for entry in journal.entries()
-            # Only AcceleratorRequest.from_arq sets the state.
-            if entry.request.state is not None
+            if differences.is_of_arq(entry)
         }
     finally:
         journal.close()
