@@ -196,7 +196,12 @@ def _never_bound(api: api_module.API, arq: Mapping[str, Any]) -> str | None:
     try:
         groups = api.profile_groups(str(arq['device_profile_name']))
         return function_id.never_bound(groups[arq['device_profile_group_id']])
-    except (exception.RemoteServiceError, LookupError, TypeError):
+    except (
+        exception.RemoteServiceError,
+        AttributeError,
+        LookupError,
+        TypeError,
+    ):
         return None  # the state is what the caller must be told
 
 

@@ -156,15 +156,15 @@ def released(uuid: str, release_seconds: float) -> None:
     """
     mdev.folder(uuid)
     release_seconds = arguments.seconds(release_seconds)
-    there = mdev.find(uuid)
-    if there is None:
-        return
-    offers.check_mdev(there, new=False)
-    with operation_lock.held(mdev.folder(uuid), release_seconds):
-        device_users.wait_until_closed(
-            mdev.folder(uuid), f'mdev {uuid}', release_seconds
-        )
-        cleaning.run_command(uuid)
+    # Otherwise its owner has removed it already.
+    if (there := mdev.find(uuid)) is not None:
+        offers.check_mdev(there, new=False)
+        folder = mdev.folder(uuid)
+        with operation_lock.held(folder, release_seconds):
+            device_users.wait_until_closed(
+                folder, f'mdev {uuid}', release_seconds
+            )
+            cleaning.run_command(uuid)
     # If os-acc made it in place of the Cyborg agent, it is the agent's now.
     record.mdevs.delete(uuid)
     held.forget(held.MDEV, uuid)

@@ -19,6 +19,8 @@ import os_acc
 from os_acc import exception
 from os_acc import objects
 from os_acc.devices import mdev as linux_mdev
+from os_acc.privileged import held
+from os_acc.privileged import record
 
 
 @pytest.fixture
@@ -193,6 +195,20 @@ def test_owner_external(here):
     os_acc.unplug(instance)
     assert here.snapshot() == there
     remove(here, request.handle.uuid)
+
+
+def test_an_mdev_that_the_agent_removed_first(here):
+    """Cyborg gives the next ARQ the same UUID: nothing is left of the VAN."""
+    os_acc.CONF.set_override('owner', 'cyborg', 'os_acc_mdev')
+    request, instance = devices.mdev(), devices.instance()
+    uuid = request.handle.uuid
+    os_acc.plug(instance, [request])
+    kinds = [record.mdevs.read(uuid), held.files.read(f'mdev-{uuid}')]
+    assert None not in kinds
+    remove(here, uuid)
+    assert os_acc.unplug(instance) == 1
+    assert record.mdevs.read(uuid) is None
+    assert held.files.read(f'mdev-{uuid}') is None
 
 
 def test_owner_cyborg(here):
