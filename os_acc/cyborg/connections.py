@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 ACCELERATOR = 'accelerator'
 PLACEMENT = 'placement'
 
-# Seconds for a request to Keystone, if the configuration has no timeout.
 # Seconds to wait for an answer, unless the cloud of clouds.yaml (api_timeout)
 # or the group (timeout) says it.
 _TIMEOUT = 60.0

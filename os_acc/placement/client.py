@@ -29,7 +29,6 @@ from os_acc.placement import inventory
 if TYPE_CHECKING:
     from keystoneauth1 import adapter
 
-#: Seconds after which a request is given up.
 # How often a request is repeated if Placement is not there or fails, and
 # the seconds before the first repetition. keystoneauth doubles them each time.
 _RETRIES = 2
