@@ -24,7 +24,6 @@ from os_acc import exception
 if TYPE_CHECKING:
     from keystoneauth1 import adapter
 
-#: Seconds after which a request is given up.
 #: The role that sees the ARQs of all projects (admin_api in
 #: cyborg/policies/base.py).
 ADMIN = 'admin'

@@ -42,6 +42,7 @@ class Reporter:
     :param host: [DEFAULT] host of Cyborg
     :param hosts: all names that this host has in Cyborg
     :param connect: connects to Cyborg's API; called when it is first needed
+    :param alone: the agent has no other driver than os-acc's
     """
 
     def __init__(
@@ -49,10 +50,12 @@ class Reporter:
         host: str,
         hosts: Collection[str],
         connect: Callable[[], api_module.API],
+        alone: bool = False,
     ) -> None:
         self._host = host
         self._hosts = frozenset(hosts)
         self._connect = connect
+        self._alone = alone
         self._api: api_module.API | None = None
         self._lister = present_module.Lister(host)
         self._bound = bound_module.NOTHING
@@ -78,7 +81,7 @@ class Reporter:
             self._check(previous, present)
             made = keeping.merged(previous, present, self._bound)
         else:
-            previous = self._ask(present)
+            previous = self._ask_all(present)
             made = keeping.merged(previous, present, self._bound)
             bound_module.check_started(self._bound, made)
         if keeping.drops(previous, made):
@@ -93,12 +96,15 @@ class Reporter:
             self._api = self._connect()
         return self._api
 
-    def _ask(self, present: report.Report) -> report.Report:
+    def _ask(self) -> bound_module.Bound:
+        return bound_module.ask(self.api, self._host, self._hosts, self._alone)
+
+    def _ask_all(self, present: report.Report) -> report.Report:
         """Ask what is bound, and whether the last report has arrived.
 
         :returns: the last report, and what is bound
         """
-        self._bound = bound_module.ask(self.api, self._host, self._hosts)
+        self._bound = self._ask()
         last = self._last
         if last is not None:
             there = {each.name: each for _, each in report.deployables(last)}
@@ -119,9 +125,7 @@ class Reporter:
             if arq is not None and arq.uuid in asked:
                 continue
             if arq is None or not bound_module.still(self.api, arq):
-                self._bound = bound_module.ask(
-                    self.api, self._host, self._hosts
-                )
+                self._bound = self._ask()
                 return
             asked.add(arq.uuid)
 
