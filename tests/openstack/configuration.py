@@ -22,13 +22,21 @@ import layout
 
 Sections = Mapping[str, Mapping[str, Any]]
 
+#: The name in clouds.yaml of the user admin. It is fixed in Cyborg's code.
+ADMIN_CLOUD = 'devstack-admin'
+
 
 def write(path: pathlib.Path, sections: Sections) -> None:
-    """Write a configuration file of oslo.config."""
+    """Write a configuration file of oslo.config.
+
+    :param sections: the value of an option that is repeated is a list
+    """
     lines = []
     for section, options in sections.items():
         lines.append(f'[{section}]')
-        lines.extend(f'{name} = {value}' for name, value in options.items())
+        for name, value in options.items():
+            values = value if isinstance(value, list) else [value]
+            lines.extend(f'{name} = {each}' for each in values)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text('\n'.join(lines) + '\n')
 
@@ -127,9 +135,9 @@ def _cyborg() -> None:
     """Write cyborg.conf, and the clouds.yaml by which it finds bitstreams."""
     clouds = layout.ROOT / '.config' / 'openstack' / 'clouds.yaml'
     clouds.parent.mkdir(parents=True)
-    # JSON is YAML. The name of the cloud is fixed in Cyborg's code.
+    # JSON is YAML.
     clouds.write_text(
-        json.dumps({'clouds': {'devstack-admin': layout.cloud('admin')}})
+        json.dumps({'clouds': {ADMIN_CLOUD: layout.cloud('admin')}})
     )
     installed = layout.SERVICES / 'etc' / 'cyborg'
     helper = layout.services_program('privsep-helper')

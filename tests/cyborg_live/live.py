@@ -1,0 +1,200 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""The cloud of these tests: a real Cyborg, whose agent has os-acc's driver.
+
+nova-compute's part is the command os-acc, on the same generated host as the
+agent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import json
+import pathlib
+import subprocess
+import sys
+from typing import Any
+
+import catalog
+import configuration
+import cyborg_cloud
+import hardware
+import layout
+import processes
+import pymysql
+import shared_kernel
+import vendor
+
+HERE = pathlib.Path(__file__).parent
+#: The program that runs others on the generated host.
+ON_HOST = HERE.parent / 'shared_kernel.py'
+#: What the agent logs at the end of each report.
+_REPORTED = '"released" by "cyborg.agent.resource_tracker'
+
+
+class Live(cyborg_cloud.CyborgCloud):
+    """The services of a controller, and Cyborg's agent of one host.
+
+    :ivar kernel: the host
+    :ivar tool: the tool that programs the FPGA
+    """
+
+    kernel: shared_kernel.SharedKernel
+    tool: vendor.Vendor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.agent = processes.Service(
+            'cyborg-agent',
+            [
+                layout.services_program('python'),
+                ON_HOST,
+                hardware.FOLDER,
+                HERE / 'agent.py',
+                '--config-file',
+                layout.ETC / 'cyborg.conf',
+                '--config-file',
+                layout.ETC / 'cyborg-agent.conf',
+                '--config-file',
+                hardware.CONF,
+                '--log-file',
+                'cyborg-agent.log',
+            ],
+        )
+
+    def configure(self) -> None:
+        super().configure()
+        self.kernel, self.tool = hardware.build()
+        python = layout.services_program('python')
+        helper = layout.services_program('privsep-helper')
+        configuration.write(
+            layout.ETC / 'cyborg-agent.conf',
+            {
+                'agent': {'enabled_drivers': 'os_acc'},
+                'cyborg_sys_admin': {
+                    'helper_command': (
+                        f'{python} {ON_HOST} {hardware.FOLDER} {helper} '
+                        f'--config-file {layout.ETC / "cyborg.conf"}'
+                    )
+                },
+            },
+        )
+
+    def start_control(self) -> None:
+        nova = processes.Service(
+            'nova-stub',
+            [sys.executable, HERE / 'nova_stub.py', str(layout.NOVA_PORT)],
+        )
+        nova.start()
+        super().start_control()
+        nova.wait_for_http(cyborg_cloud.url(layout.NOVA_PORT))
+
+    def start_host(self) -> None:
+        """Make the host's resource provider, as nova-compute does."""
+        catalog.connect().placement.create_resource_provider(name=layout.HOST)
+
+    def start_agent(self) -> None:
+        """Start Cyborg's agent again, and wait for its first report."""
+        self.agent.start()
+        self.wait_for_reports(1)
+
+    def wait_for_reports(self, count: int = 2) -> None:
+        """Wait until the agent has reported what is there now.
+
+        The first of two reports may have begun before the call.
+        """
+        log = layout.LOGS / 'cyborg-agent.log'
+        size = cyborg_cloud.size_of(log)
+        self.agent.wait_until(
+            f'{count} reports',
+            lambda: log.read_bytes()[size:].count(_REPORTED.encode()) >= count,
+        )
+
+
+def os_acc(*arguments: str, code: int = 0, text: str = '') -> str:
+    """Run the command os-acc on the compute host.
+
+    :param code: the exit code that is expected
+    :param text: what the command must say on standard error
+    :returns: its output
+    """
+    done = finish(*arguments)
+    assert done.returncode == code, f'{done.args}\n{done.stdout}{done.stderr}'
+    assert text in done.stderr, done.stderr
+    return done.stdout
+
+
+def finish(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command os-acc on the compute host, whatever its exit code."""
+    return processes.finish(
+        sys.executable,
+        str(ON_HOST),
+        str(hardware.FOLDER),
+        layout.nova_program('os-acc'),
+        '--config-file',
+        str(hardware.CONF),
+        *arguments,
+    )
+
+
+def plug(instance: str, **expected: Any) -> list[dict[str, Any]]:
+    """Plug what Cyborg has bound to an instance.
+
+    :param expected: see os_acc()
+    :returns: its VANs, as the command shows them
+    """
+    output = os_acc(
+        'plug',
+        instance,
+        '--from-cyborg',
+        '--os-cloud',
+        configuration.ADMIN_CLOUD,
+        '-f',
+        'json',
+        **expected,
+    )
+    found: list[dict[str, Any]] = json.loads(output) if output else []
+    return found
+
+
+def unplug(instance: str) -> None:
+    os_acc('unplug', instance)
+
+
+def vans() -> list[dict[str, Any]]:
+    """Return all VANs of the host."""
+    found: list[dict[str, Any]] = json.loads(
+        os_acc('van', 'list', '-f', 'json')
+    )
+    return found
+
+
+def devices() -> dict[str, dict[str, Any]]:
+    """Return the devices of the host, by address."""
+    found = json.loads(os_acc('device', 'list', '-f', 'json'))
+    return {each['Address']: each for each in found}
+
+
+def sql(query: str, *values: Any) -> list[tuple[Any, ...]]:
+    """Read from or change Cyborg's database."""
+    with (
+        pymysql.connect(
+            unix_socket=str(layout.MARIADB_SOCKET),
+            user='root',
+            database='cyborg',
+            autocommit=True,
+        ) as connection,
+        connection.cursor() as cursor,
+    ):
+        cursor.execute(query, values)
+        return list(cursor.fetchall())
+
+
+def wait_until(what: str, condition: Callable[[], Any]) -> Any:
+    return processes.wait_until(what, condition)
