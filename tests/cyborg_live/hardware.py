@@ -84,6 +84,8 @@ def _configure(tool: vendor.Vendor) -> None:
                 'device_spec': [json.dumps(each) for each in entries],
                 'release_timeout': 20,
             },
+            'os_acc_placement': {'update_traits': 'true'},
+            'placement': configuration.user('cyborg'),
             'os_acc_mdev': {'owner': 'external'},
             'os_acc_bitstreams': {
                 'allowed_folders': f'{tool.bitstreams},/tmp',

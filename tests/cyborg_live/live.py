@@ -143,24 +143,25 @@ def finish(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def plug(instance: str, **expected: Any) -> list[dict[str, Any]]:
+def plug(instance: str, code: int = 0, text: str = '') -> list[dict[str, Any]]:
     """Plug what Cyborg has bound to an instance.
 
-    :param expected: see os_acc()
+    :param code: see os_acc(), as for text
     :returns: its VANs, as the command shows them
     """
-    output = os_acc(
-        'plug',
-        instance,
-        '--from-cyborg',
-        '--os-cloud',
-        configuration.ADMIN_CLOUD,
-        '-f',
-        'json',
-        **expected,
-    )
-    found: list[dict[str, Any]] = json.loads(output) if output else []
+    output = os_acc(*_plug(instance), code=code, text=text)
+    found: list[dict[str, Any]] = json.loads(output) if not code else []
     return found
+
+
+def try_to_plug(instance: str) -> subprocess.CompletedProcess[str]:
+    """Plug what Cyborg has bound to an instance; it may fail."""
+    return finish(*_plug(instance))
+
+
+def _plug(instance: str) -> list[str]:
+    cloud = ['--os-cloud', configuration.ADMIN_CLOUD]
+    return ['plug', instance, '--from-cyborg', *cloud, '-f', 'json']
 
 
 def unplug(instance: str) -> None:
@@ -198,3 +199,19 @@ def sql(query: str, *values: Any) -> list[tuple[Any, ...]]:
 
 def wait_until(what: str, condition: Callable[[], Any]) -> Any:
     return processes.wait_until(what, condition)
+
+
+def check(*arguments: str, code: int = 0) -> list[dict[str, Any]]:
+    """Run "os-acc cyborg check", and return what differs."""
+    output = os_acc(
+        'cyborg',
+        'check',
+        '--os-cloud',
+        configuration.ADMIN_CLOUD,
+        '-f',
+        'json',
+        *arguments,
+        code=code,
+    )
+    found: list[dict[str, Any]] = json.loads(output)
+    return found

@@ -22,7 +22,10 @@ from keystoneauth1 import session
 from keystoneauth1.identity import v3
 import layout
 import processes
+import vendor
 import views
+
+from os_acc.cyborg import names
 
 #: Group of a device profile.
 Group = Mapping[str, str]
@@ -154,6 +157,43 @@ class Nova(views.Views):
             '/accelerator_requests', params={'arqs': arq}
         )
         assert done.status_code == 204, done.text
+
+    def upload(self, function: str, tool: vendor.Vendor) -> str:
+        """Make the image of a bitstream.
+
+        :param function: what it contains
+        :returns: its id in Glance
+        """
+        image = self.admin.image.create_image(
+            name=function,
+            filename=tool.bitstream(function),
+            disk_format='raw',
+            container_format='bare',
+            visibility='public',
+            wait=True,
+            **{'accel:function_id': function},
+        )
+        return str(image.id)
+
+    def providers(self) -> dict[str, dict[str, int]]:
+        """Return the totals of all resource providers of devices."""
+        placement = self.admin.placement
+        return {
+            provider.name: {
+                each.resource_class: each.total
+                for each in placement.resource_provider_inventories(provider)
+            }
+            for provider in placement.resource_providers()
+            if provider.name != layout.HOST
+        }
+
+    def traits(self, provider: str) -> set[str]:
+        """Return the traits of a resource provider, by its name."""
+        answer = self._placement.get(
+            f'/resource_providers/{names.provider_uuid(provider)}/traits'
+        )
+        assert answer.status_code == 200, answer.text
+        return set(answer.json()['traits'])
 
     def _claim(self, instance: str, groups: tuple[Group, ...]) -> list[str]:
         """Allocate in Placement, as Nova's scheduler does.

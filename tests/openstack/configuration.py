@@ -66,7 +66,8 @@ def set_delays(**seconds: float) -> None:
     )
 
 
-def _user(name: str) -> dict[str, str]:
+def user(name: str) -> dict[str, str]:
+    """Return the options by which a service is a user of Keystone."""
     return {
         'auth_type': 'password',
         'auth_url': layout.KEYSTONE,
@@ -81,14 +82,14 @@ def _user(name: str) -> dict[str, str]:
 
 def _token_user(name: str) -> dict[str, str]:
     return {
-        **_user(name),
+        **user(name),
         'www_authenticate_uri': layout.KEYSTONE,
         'service_token_roles_required': 'true',
     }
 
 
 def _service_user(name: str) -> dict[str, str]:
-    return {**_user(name), 'send_service_user_token': 'true'}
+    return {**user(name), 'send_service_user_token': 'true'}
 
 
 def _state(*parts: str) -> pathlib.Path:
@@ -170,8 +171,8 @@ def _cyborg() -> None:
                 'helper_command': f'{helper} --config-file {path}'
             },
             'keystone_authtoken': _token_user('cyborg'),
-            'placement': _user('cyborg'),
-            'nova': _user('cyborg'),
+            'placement': user('cyborg'),
+            'nova': user('cyborg'),
             'service_user': _service_user('cyborg'),
         },
     )
@@ -260,9 +261,9 @@ def _nova() -> None:
             )
         },
         'keystone_authtoken': _token_user('nova'),
-        'placement': _user('nova'),
-        'cyborg': _user('nova'),
-        'neutron': _user('nova'),
+        'placement': user('nova'),
+        'cyborg': user('nova'),
+        'neutron': user('nova'),
         'service_user': _service_user('nova'),
     }
     write(layout.NOVA_COMPUTE_CONF, compute)

@@ -1,0 +1,128 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""ARQs that must not be plugged, and VANs without an ARQ."""
+
+from __future__ import annotations
+
+import json
+import uuid
+
+import hardware
+import layout
+import live
+import nova_part
+import pytest
+
+VF = nova_part.group(hardware.MADE_CLASS)
+
+
+@pytest.mark.parametrize(
+    'state', ['Initial', 'BindStarted', 'BindFailed', 'Unbound', 'Deleting']
+)
+def test_other_states(
+    cloud: live.Live, nova: nova_part.Nova, state: str
+) -> None:
+    """One of two ARQs is not bound: the instance gets neither device."""
+    instance = nova.boot(nova_part.group(hardware.MADE_CLASS, 2))
+    arq = nova.arqs(instance)[0]['uuid']
+    live.sql(
+        'UPDATE extended_accelerator_requests SET state = %s WHERE uuid = %s',
+        state,
+        arq,
+    )
+
+    live.plug(instance, code=2, text=state)
+
+    assert live.vans() == []
+
+
+def test_bind_that_failed(nova: nova_part.Nova) -> None:
+    """Cyborg finds no image with the function."""
+    instance = str(uuid.uuid4())
+    (arq,) = nova.bind(
+        instance,
+        nova_part.group(hardware.FPGA_CLASS, bitstream_id=str(uuid.uuid4())),
+    )
+    assert arq['state'] == 'BindFailed'
+
+    live.plug(instance, code=2, text='BindFailed')
+
+
+def test_unbound(nova: nova_part.Nova) -> None:
+    instance = nova.boot(VF)
+    (arq,) = nova.arqs(instance)
+    nova.unbind(arq['uuid'])
+
+    live.plug(instance, code=2, text=instance)
+
+    assert live.vans() == []
+
+
+def test_never_bound(nova: nova_part.Nova) -> None:
+    (arq,) = nova.create_arqs(nova.profile(VF))
+    assert arq['state'] == 'Initial'
+
+    live.plug(str(uuid.uuid4()), code=2)
+
+    assert live.vans() == []
+
+
+def test_another_host(nova: nova_part.Nova) -> None:
+    instance = nova.boot(VF, host='elsewhere')
+
+    live.plug(instance, code=2, text='elsewhere')
+
+    assert live.vans() == []
+
+
+def test_another_instance(
+    nova: nova_part.Nova, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    instance, other = nova.boot(VF), nova.boot(VF)
+    path = tmp_path_factory.mktemp('arqs') / 'arqs.json'
+    path.write_text(json.dumps({'arqs': nova.arqs(instance)}))
+
+    live.os_acc('plug', other, '--arqs', str(path), code=2, text=instance)
+
+    assert live.vans() == []
+
+
+def test_handle_bound_anew(cloud: live.Live, nova: nova_part.Nova) -> None:
+    """An ARQ is deleted under a VAN, and its handle is given to another."""
+    gpu = nova_part.group(hardware.GPU_CLASS)
+    old = nova.boot(gpu)
+    (van,) = live.plug(old)
+    assert live.check() == []
+    nova.delete(old)
+    new = nova.boot(gpu)
+
+    live.plug(new, code=1, text=old)
+
+    assert [each['Instance'] for each in live.vans()] == [old]
+    (found,) = [each for each in live.check(code=3) if old in json.dumps(each)]
+    assert van['VAN'] in json.dumps(found)
+
+    # The instance is not known to be gone.
+    live.check('--fix', '--instance', old, code=3)
+    assert [each['Instance'] for each in live.vans()] == [old]
+
+    live.check('--fix')
+    assert live.vans() == []
+    assert live.plug(new)[0]['State'] == 'plugged'
+    assert live.check() == []
+
+
+def test_check_of_another_host(nova: nova_part.Nova) -> None:
+    instance = nova.boot(VF, host='elsewhere')
+
+    found = json.dumps(live.check(code=3))
+
+    assert 'elsewhere' in found
+    assert nova.arqs(instance)[0]['uuid'] in found
+    assert layout.HOST not in nova.arqs(instance)[0]['hostname']
