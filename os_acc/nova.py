@@ -23,7 +23,6 @@ import dataclasses
 import logging
 from typing import TYPE_CHECKING
 from typing import Any
-from typing import NoReturn
 
 import os_acc
 from os_acc import exception
@@ -35,10 +34,6 @@ if TYPE_CHECKING:
     from lxml import etree
 
 LOG = logging.getLogger(__name__)
-
-#: The keys of a device profile's group that os-acc uses.
-FUNCTION = 'accel:function_id'
-BITSTREAM = 'accel:bitstream_id'
 
 
 def instance_info(instance: Any) -> objects.InstanceInfo:
@@ -80,14 +75,10 @@ def requests(
     :raises InvalidRequest: if a value is wrong, or profile_groups lacks the
         profile or the group of an ARQ
     """
-    made = objects.AcceleratorRequest.from_arqs(accel_info)
+    made = objects.AcceleratorRequest.from_arqs(accel_info, profile_groups)
     ports = {_uuid(arq): port for arq, port in (port_arq_uuids or {}).items()}
     for request in made:
         request.port_uuid = ports.get(request.uuid)
-        if profile_groups is not None:
-            group = _group(request, profile_groups)
-            request.function_id = group.get(FUNCTION)
-            request.bitstream = group.get(BITSTREAM)
     return made
 
 
@@ -146,42 +137,6 @@ def allocated_requests(
 def _uuid(value: Any) -> str:
     uuid: str = objects.AcceleratorRequest(uuid=value).uuid
     return uuid
-
-
-def _group(
-    request: objects.AcceleratorRequest,
-    profile_groups: Mapping[str, Sequence[Mapping[str, Any]]],
-) -> Mapping[str, Any]:
-    """Find the group of the device profile that an ARQ is for."""
-    name, number = request.device_profile_name, request.device_profile_group_id
-    if name is None or name not in profile_groups:
-        _refuse(
-            request,
-            'device_profile_name',
-            name,
-            'a device profile of profile_groups',
-        )
-    groups = profile_groups[name]
-    if number is None or number >= len(groups):
-        _refuse(
-            request,
-            'device_profile_group_id',
-            number,
-            f'the number of a group of device profile {name!r}, which has '
-            f'{len(groups)}',
-        )
-    return groups[number]
-
-
-def _refuse(
-    request: objects.AcceleratorRequest, field: str, value: Any, expected: str
-) -> NoReturn:
-    raise exception.InvalidRequest(
-        subject=f'ARQ {request.uuid}',
-        field=field,
-        value=value,
-        expected=expected,
-    )
 
 
 @contextlib.contextmanager

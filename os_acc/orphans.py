@@ -13,7 +13,9 @@ destroy for the instance, so nobody unplugs its VANs.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Iterable
+from collections.abc import Mapping
 from collections.abc import Sequence
 import logging
 import math
@@ -35,6 +37,9 @@ from os_acc.objects import van as states
 
 LOG = logging.getLogger(__name__)
 
+_GUEST = 'the hypervisor still has the guest of the instance'
+_UNKNOWN = 'the plugin cannot tell whether the guest of the instance exists'
+
 
 def find(
     host: host_module.Host,
@@ -53,7 +58,7 @@ def find(
     """
     found: list[objects.VAN] = []
     for uuid in _candidates(host, known, minimum_age):
-        entries = _orphans(host, uuid, minimum_age, owner)
+        entries = _orphans(host, uuid, minimum_age, _of(owner))
         try:
             if not _has_guest(host, entries):
                 found += [entry.van for entry in entries]
@@ -73,7 +78,7 @@ def release(
     found: dict[str, list[objects.VAN]] = {}
 
     def one(uuid: str) -> None:
-        found[uuid] = _release_instance(host, uuid, minimum_age, owner)
+        found[uuid] = _release_instance(host, uuid, minimum_age, _of(owner))
 
     stop = threading.Event()
     parallel.run(one, candidates, host.conf.os_acc.max_workers, stop)
@@ -87,21 +92,65 @@ def release(
     return objects.VANList(objects=vans)
 
 
+def release_vans(
+    host: host_module.Host,
+    vans: Mapping[str, str],
+    minimum_age: float,
+) -> objects.VANList:
+    """Release given VANs, of any owner, if their instances have no guest.
+
+    The caller knows that nobody needs the VANs. As in release(), a VAN stays
+    if a VAN of the instance was changed within the minimum age, or if another
+    thread or process is working on the instance. Unlike there, it also stays
+    if the plugin cannot tell whether the guest exists.
+
+    :param vans: the UUIDs of the VANs; for each, that of its instance
+    :param minimum_age: see os_acc.release_orphans
+    :returns: those of the VANs that are in the journal. A VAN without error
+        was released. Any other keeps its device, and its error says why
+    :raises InvalidRequest: if minimum_age is wrong
+    """
+    _check_age(minimum_age)
+    found: list[objects.VAN] = []
+    for uuid in dict.fromkeys(vans.values()):
+        found += _release_instance(
+            host, uuid, minimum_age, lambda e: e.van.uuid in vans, True
+        )
+    return objects.VANList(objects=found)
+
+
+def _of(owner: str | None) -> Callable[[journal.Entry], bool]:
+    """Choose the VANs of an owner; None: of all owners."""
+    return lambda entry: owner in (None, entry.van.owner)
+
+
 def _release_instance(
-    host: host_module.Host, uuid: str, minimum_age: float, owner: str
+    host: host_module.Host,
+    uuid: str,
+    minimum_age: float,
+    chosen: Callable[[journal.Entry], bool],
+    certain: bool = False,
 ) -> list[objects.VAN]:
-    """Release the orphans of one instance. Errors go into the VANs."""
+    """Release the orphans of one instance. Errors go into the VANs.
+
+    :param chosen: says which of its VANs to release
+    :param certain: True: only if the plugin is certain that there is no
+        guest; what stays is in the result too, with the reason
+    """
     entries: list[journal.Entry] = []
     logger = log.about(LOG, uuid)
     try:
-        entries = _orphans(host, uuid, minimum_age, owner)
+        entries = _orphans(host, uuid, minimum_age, chosen)
         if not entries:
-            return []
+            return _young(host, uuid, minimum_age, chosen) if certain else []
         with host.locks.instance(uuid, wait=False):
             # They may have changed before this thread had the lock.
-            entries = _orphans(host, uuid, minimum_age, owner)
-            if not entries or _has_guest(host, entries):
+            entries = _orphans(host, uuid, minimum_age, chosen)
+            guest = _has_guest(host, entries)
+            if not certain and (not entries or guest):
                 return []
+            if certain and guest is not False:
+                return _failed(entries, _GUEST if guest else _UNKNOWN)
             logger.warning(
                 'the instance does not exist any more: releasing %d VANs',
                 len(entries),
@@ -134,14 +183,18 @@ def _candidates(
         plan.van_uuid(value, 'known_instance_uuids', expected)
         for value in known
     }
+    _check_age(minimum_age)
+    there = dict.fromkeys(van.instance_uuid for van in host.journal.vans())
+    return [uuid for uuid in there if uuid not in uuids]
+
+
+def _check_age(minimum_age: Any) -> None:
     if (
         not isinstance(minimum_age, int | float)
         or not math.isfinite(minimum_age)
         or minimum_age < 0
     ):
         _refuse('minimum_age', minimum_age, 'seconds, 0 or more')
-    there = dict.fromkeys(van.instance_uuid for van in host.journal.vans())
-    return [uuid for uuid in there if uuid not in uuids]
 
 
 def _refuse(field: str, value: Any, expected: str) -> None:
@@ -154,27 +207,47 @@ def _refuse(field: str, value: Any, expected: str) -> None:
 
 
 def _orphans(
-    host: host_module.Host, uuid: str, minimum_age: float, owner: str | None
+    host: host_module.Host,
+    uuid: str,
+    minimum_age: float,
+    chosen: Callable[[journal.Entry], bool],
 ) -> list[journal.Entry]:
-    """The VANs of an owner, unless one of the instance is too young."""
+    """The chosen VANs, unless a VAN of the instance is too young."""
     entries = host.journal.entries(uuid)
     now = timeutils.utcnow(with_timezone=True)
     for entry in entries:
         changed = entry.van.updated_at or now
         if (now - changed).total_seconds() < minimum_age:
             return []
-    return [e for e in entries if owner in (None, e.van.owner)]
+    return [entry for entry in entries if chosen(entry)]
+
+
+def _young(
+    host: host_module.Host,
+    uuid: str,
+    minimum_age: float,
+    chosen: Callable[[journal.Entry], bool],
+) -> list[objects.VAN]:
+    """The chosen VANs of an instance with a VAN that is too young."""
+    text = (
+        'a VAN of the instance was changed within the last '
+        f'{minimum_age:g} seconds'
+    )
+    return _failed(list(filter(chosen, host.journal.entries(uuid))), text)
 
 
 def _has_guest(
     host: host_module.Host, entries: Sequence[journal.Entry]
-) -> bool:
-    """Whether a plugin says that the guest exists."""
+) -> bool | None:
+    """Whether a plugin says that the guest exists; None: one cannot tell."""
     plugins = {entry.van.plugin: entry.instance_info for entry in entries}
-    return any(
+    answers = {
         host.extensions.plugin(name).has_guest(info)
         for name, info in plugins.items()
-    )
+    }
+    if True in answers:
+        return True
+    return None if None in answers else False
 
 
 def _failed(entries: Sequence[journal.Entry], text: str) -> list[objects.VAN]:

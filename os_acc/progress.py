@@ -28,9 +28,9 @@ class Progress:
     """The progress of one step of one VAN.
 
     :ivar instance_uuid: the instance; empty in the step program_device
-    :ivar van_uuid: the VAN; empty in the step program_device
+    :ivar van_uuid: the VAN; empty in the steps program_device and bind
     :ivar step: prepareVAN, plug, postplug, unplug, unprepareVAN or
-        program_device
+        program_device; or bind, which waits for Cyborg to bind the ARQs
     :ivar status: started, running, done or failed
     :ivar fraction: how much of the step is done, 0.0 to 1.0; None: unknown
     :ivar message: what the step is doing, or why it failed

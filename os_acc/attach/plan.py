@@ -177,7 +177,7 @@ def plan(
     taken = takes(plugin)
     plans = []
     for request in requests:
-        _check_binding(request, instance_info, opts.host(host.conf))
+        check_binding(request, instance_info.uuid, opts.host(host.conf))
         driver = host.extensions.driver_for(request, host.conf.os_acc.drivers)
         _check_programs(request, driver)
         _check_port(request, driver)
@@ -252,11 +252,14 @@ def check_live(plugin: plugin_base.PluginBase) -> None:
     plugin.check_live()
 
 
-def _check_binding(
-    request: objects.AcceleratorRequest,
-    instance_info: objects.InstanceInfo,
-    host_name: str,
+def check_binding(
+    request: objects.AcceleratorRequest, instance_uuid: str, host_name: str
 ) -> None:
+    """Check that an ARQ is bound to an instance and to this host.
+
+    :raises ARQNotBound: if the state of the ARQ is not Bound
+    :raises InvalidRequest: if it is bound to another instance or host
+    """
     subject = f'ARQ {request.uuid}'
     if request.state not in (None, 'Bound'):
         raise exception.ARQNotBound(
@@ -265,11 +268,11 @@ def _check_binding(
             value=request.state,
             expected="'Bound'",
         )
-    if request.instance_uuid not in (None, instance_info.uuid):
+    if request.instance_uuid not in (None, instance_uuid):
         _refuse(
             'instance_uuid',
             request.instance_uuid,
-            f'the instance that is plugged, {instance_info.uuid}',
+            f'the instance that is plugged, {instance_uuid}',
             subject,
         )
     if request.hostname not in (None, host_name):

@@ -13,15 +13,14 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable
 from collections.abc import Sequence
-import json
 import sys
 from typing import Any
 
 from cliff import lister
 
 import os_acc
-from os_acc import exception
 from os_acc import objects
+from os_acc.cli import arqs
 from os_acc.cli import base
 from os_acc.cli import progress
 
@@ -34,13 +33,7 @@ class Plug(base.Command, lister.Lister):
         parser.add_argument(
             'instance', metavar='INSTANCE', help='UUID of the instance'
         )
-        parser.add_argument(
-            '--arqs',
-            metavar='FILE',
-            required=True,
-            help="JSON file with the instance's bound ARQs, as Cyborg's API "
-            'returns them; - reads standard input',
-        )
+        arqs.add_options(parser)
         parser.add_argument(
             '--live',
             action='store_true',
@@ -59,14 +52,13 @@ class Plug(base.Command, lister.Lister):
     def take_action(
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Iterable[Any]]:
-        arqs = _read(parsed_args.arqs)
-        requests = objects.AcceleratorRequest.from_arqs(arqs)
+        bound = arqs.read(parsed_args)
         if parsed_args.driver:
-            for request in requests:
+            for request in bound.requests:
                 request.driver = parsed_args.driver
         project_id = parsed_args.project_id
         if project_id is None:
-            project_id = str(arqs[0].get('project_id', '')) if arqs else ''
+            project_id = bound.project_id
         info = objects.InstanceInfo(
             uuid=parsed_args.instance,
             name=parsed_args.name or parsed_args.instance,
@@ -76,7 +68,7 @@ class Plug(base.Command, lister.Lister):
         os_acc.initialize(owner=base.OWNER)
         vans = os_acc.plug(
             info,
-            requests,
+            bound.requests,
             live=parsed_args.live,
             progress=progress.Bar(sys.stderr),
         )
@@ -121,29 +113,3 @@ class Unplug(base.Command):
             progress=progress.Bar(sys.stderr),
         )
         self.app.stdout.write(f'released {count}\n')
-
-
-def _read(path: str) -> list[dict[str, Any]]:
-    """Read ARQs from a file: Cyborg's whole response, or its list of ARQs.
-
-    :raises InvalidRequest: if the file does not contain such JSON
-    """
-    try:
-        content = json.loads(base.read(path))
-    except (OSError, ValueError, RecursionError) as err:
-        raise exception.InvalidRequest(
-            subject='plug',
-            field='--arqs',
-            value=path,
-            expected=f'a readable file with JSON ({err})',
-        ) from err
-    if isinstance(content, dict) and 'arqs' in content:
-        content = content['arqs']
-    if not isinstance(content, list) or not content:
-        raise exception.InvalidRequest(
-            subject='plug',
-            field='--arqs',
-            value=path,
-            expected="a JSON list of ARQs, or Cyborg's answer with 'arqs'",
-        )
-    return content

@@ -40,9 +40,11 @@ class Bar:
 
 
 def draw(event: progress.Progress) -> str:
-    """Return a line: bar, percentage, VAN or device, and the message."""
+    """Return a line: bar, percentage, what it is about, and the message."""
     fraction = min(max(event.fraction or 0.0, 0.0), 1.0)
     full = round(fraction * _WIDTH)
     bar = '#' * full + '.' * (_WIDTH - full)
-    what = f'VAN {event.van_uuid}' if event.van_uuid else event.device
+    what = event.device or f'instance {event.instance_uuid}'
+    if event.van_uuid:
+        what = f'VAN {event.van_uuid}'
     return f'[{bar}] {fraction:4.0%} {what} {event.message or ""}'

@@ -36,8 +36,17 @@ def by_cloud(service_type: str, cloud: str | None) -> adapter.Adapter:
     """
     openstack = _import_sdk(service_type)
     try:
+        from keystoneauth1 import adapter
+
         region = openstack.config.get_cloud_region(cloud=cloud)
-        found: adapter.Adapter = region.get_session_client(service_type)
+        # openstacksdk's own adapter works only inside of its Connection.
+        found = adapter.Adapter(
+            region.get_session(),
+            service_type=service_type,
+            interface=region.get_interface(service_type),
+            region_name=region.get_region_name(service_type),
+            endpoint_override=region.get_endpoint(service_type),
+        )
     except Exception as err:
         raise exception.RemoteServiceError(
             service=service_type, reason=exception.describe(err)

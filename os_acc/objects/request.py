@@ -20,6 +20,7 @@ from oslo_versionedobjects import fields as ovo_fields
 from os_acc import exception
 from os_acc.objects import arq as arq_format
 from os_acc.objects import base
+from os_acc.objects import device_profile
 from os_acc.objects import fields
 from os_acc.objects import handle
 from os_acc.objects import port
@@ -117,11 +118,21 @@ class AcceleratorRequest(base.VersionedObject):
 
     @classmethod
     def from_arqs(
-        cls, arqs: Sequence[Mapping[str, Any]]
+        cls,
+        arqs: Sequence[Mapping[str, Any]],
+        profiles: device_profile.Profiles | None = None,
     ) -> list[AcceleratorRequest]:
         """Make a request from each ARQ of a list, in the same order.
 
+        :param arqs: the ARQs; see from_arq
+        :param profiles: the groups of each device profile by its name, as
+            ``groups`` in Cyborg's GET /v2/device_profiles. The group of an
+            ARQ gives the request its function_id (accel:function_id) and
+            bitstream (accel:bitstream_id), which os-acc then programs. None:
+            the requests name no function
         :raises ARQNotBound, InvalidRequest: see from_arq
+        :raises InvalidRequest: also if profiles lacks the device profile or
+            the group of an ARQ
         """
         if not isinstance(arqs, Sequence) or isinstance(arqs, str | bytes):
             raise exception.InvalidRequest(
@@ -130,4 +141,8 @@ class AcceleratorRequest(base.VersionedObject):
                 value=arqs,
                 expected="a list of ARQs ('arqs' in Cyborg's response)",
             )
-        return [cls.from_arq(arq) for arq in arqs]
+        requests = [cls.from_arq(arq) for arq in arqs]
+        if profiles is not None:
+            for request in requests:
+                device_profile.fill(request, profiles)
+        return requests

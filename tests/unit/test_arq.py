@@ -523,3 +523,50 @@ def test_what_is_missing_is_told_plainly(arq, says):
     with pytest.raises(exception.InvalidRequest) as caught:
         parse(arq)
     assert str(caught.value) == says
+
+
+class TestProfiles:
+    """The functions and bitstreams come from the device profiles."""
+
+    @staticmethod
+    def arq(number, group=0, profile='crypto'):
+        made = pci()
+        made['uuid'] = f'0f5d1c7e-6a83-4b0e-9c59-5f3f1c9be00{number}'
+        made['device_profile_name'] = profile
+        made['device_profile_group_id'] = group
+        return made
+
+    GROUPS = [
+        {'resources:FPGA': '1', 'trait:CUSTOM_FPGA': 'required'},
+        {'accel:function_id': '3AFE', 'accel:bitstream_id': 'an-image'},
+    ]
+
+    def test_each_arq_has_its_group(self):
+        profiles = {'crypto': self.GROUPS, 'zip': self.GROUPS[1:], 'no': []}
+        made = objects.AcceleratorRequest.from_arqs(
+            [self.arq(1, 1), self.arq(2, 0), self.arq(3, 0, 'zip')], profiles
+        )
+        assert [r.function_id for r in made] == ['3AFE', None, '3AFE']
+        assert [r.bitstream for r in made] == ['an-image', None, 'an-image']
+        assert objects.AcceleratorRequest.from_arqs([], {}) == []
+
+    @pytest.mark.parametrize(
+        ('profiles', 'group', 'field'),
+        [
+            ({}, 0, 'device_profile_name'),
+            ({'other': GROUPS}, 0, 'device_profile_name'),
+            ({'crypto': GROUPS}, 2, 'device_profile_group_id'),
+            ({'crypto': []}, 0, 'device_profile_group_id'),
+            ({'crypto': GROUPS}, None, 'device_profile_group_id'),
+            ({'crypto': None}, 0, 'the groups of'),
+            ({'crypto': ['x']}, 0, 'the groups of'),
+            ({'crypto': [{'accel:function_id': '../x'}]}, 0, 'function_id'),
+            ({'crypto': [{'accel:bitstream_id': [1]}]}, 0, 'bitstream_id'),
+        ],
+    )
+    def test_what_is_missing_or_malformed(self, profiles, group, field):
+        with pytest.raises(exception.InvalidRequest, match=field) as caught:
+            objects.AcceleratorRequest.from_arqs(
+                [self.arq(1, group)], profiles
+            )
+        assert self.arq(1)['uuid'] in str(caught.value)

@@ -194,21 +194,22 @@ def test_plug_on_a_terminal_draws_a_bar(run, config, monkeypatch):
     monkeypatch.setattr(type(sys.stderr), 'isatty', lambda self: True)
     this_host('node-7')
     arqs = json.loads(REAL.read_text())['arqs'][:1]
-    # An ARQ does not say which function: give the driver's own words to it.
+    # The fake driver chooses a device that it can program.
     from_arqs = os_acc.objects.AcceleratorRequest.from_arqs
 
-    def with_function(arqs):
+    def without_handle(arqs):
         requests = from_arqs(arqs)
         for request in requests:
-            request.handle, request.function_id = None, 'aes-256'
+            request.handle = None
         return requests
 
     monkeypatch.setattr(
-        os_acc.objects.AcceleratorRequest, 'from_arqs', with_function
+        os_acc.objects.AcceleratorRequest, 'from_arqs', without_handle
     )
     result = run(
         *arguments,
         *('plug', REAL_INSTANCE, '--arqs', '-', '--driver', 'fake'),
+        *('--function', 'aes-256'),
         stdin=json.dumps(arqs),
     )
     assert result.code == 0

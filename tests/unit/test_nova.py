@@ -107,23 +107,11 @@ class TestRequests:
         assert [r.function_id for r in made] == ['3AFE', None, '3AFE']
         assert [r.bitstream for r in made] == [PORT, None, PORT]
 
-    @pytest.mark.parametrize(
-        ('groups', 'group', 'field'),
-        [
-            ({}, 0, 'device_profile_name'),
-            ({'other': GROUPS}, 0, 'device_profile_name'),
-            ({'crypto': GROUPS}, 2, 'device_profile_group_id'),
-            ({'crypto': GROUPS}, None, 'device_profile_group_id'),
-        ],
-    )
-    def test_a_profile_or_group_that_is_missing(self, groups, group, field):
-        with pytest.raises(exception.InvalidRequest, match=field):
-            nova.requests([arq(1, group)], profile_groups=groups)
-
-    def test_a_function_that_is_no_name(self):
-        groups = {'crypto': [{'accel:function_id': '../x'}]}
-        with pytest.raises(exception.InvalidRequest, match='function_id'):
-            nova.requests([arq(1)], profile_groups=groups)
+    def test_a_profile_that_is_missing(self):
+        with pytest.raises(
+            exception.InvalidRequest, match='device_profile_name'
+        ):
+            nova.requests([arq(1)], profile_groups={'other': GROUPS})
 
     def test_ports(self):
         ports = {arq(2)['uuid'].upper(): PORT, str(uuid.uuid4()): PORT}

@@ -1,0 +1,158 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""The ARQs that os-acc plug reads: from a file, or from Cyborg."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from typing import Any
+
+import os_acc
+from os_acc import exception
+from os_acc import objects
+from os_acc import opts
+from os_acc.cli import base
+from os_acc.cli import progress
+from os_acc.cyborg import api
+from os_acc.cyborg import connections
+from os_acc.cyborg import requests
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say where the ARQs come from."""
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument(
+        '--arqs',
+        metavar='FILE',
+        help="JSON file with the instance's bound ARQs, as Cyborg's API "
+        'returns them; - reads standard input',
+    )
+    source.add_argument(
+        '--from-cyborg',
+        action='store_true',
+        help="ask Cyborg for the instance's ARQs, and for the functions and "
+        'bitstreams of their device profiles',
+    )
+    add_cloud(parser)
+    parser.add_argument(
+        '--wait',
+        metavar='SECONDS',
+        nargs='?',
+        type=seconds,
+        const=requests.WAIT,
+        help='with --from-cyborg: wait until Cyborg has ended the bind of all '
+        f'ARQs (default: {requests.WAIT:g} seconds)',
+    )
+    parser.add_argument(
+        '--function',
+        metavar='ID',
+        help='with --arqs: the function to program for all ARQs of the file',
+    )
+    parser.add_argument(
+        '--bitstream',
+        metavar='REF',
+        help='with --arqs: the bitstream to program for all ARQs of the file: '
+        'a path, an https URL or the UUID of an image',
+    )
+
+
+def add_cloud(parser: argparse.ArgumentParser) -> None:
+    """Add the option that names a cloud."""
+    parser.add_argument(
+        '--os-cloud',
+        metavar='NAME',
+        help='the cloud of clouds.yaml to ask as a user with the role admin '
+        '(default: OS_CLOUD, or OS_AUTH_URL and the other variables of the '
+        'environment)',
+    )
+
+
+def seconds(text: str) -> float:
+    """Read a time limit: seconds, 0 or more."""
+    value = float(text)
+    if not math.isfinite(value) or value < 0:
+        raise argparse.ArgumentTypeError(f'{text!r}: expected 0 or more')
+    return value
+
+
+def read(parsed_args: argparse.Namespace) -> requests.Bound:
+    """Read the ARQs as the options say.
+
+    :raises InvalidRequest: if options contradict each other, or an ARQ has a
+        wrong value
+    :raises ExceptionBase: the errors of os_acc.cyborg.requests.bound
+    """
+    if parsed_args.from_cyborg:
+        for name in ('function', 'bitstream'):
+            if getattr(parsed_args, name) is not None:
+                raise exception.InvalidRequest(
+                    f'plug: --{name} is for --arqs; with --from-cyborg the '
+                    'device profile names the function and the bitstream'
+                )
+        return _from_cyborg(parsed_args)
+    for name in ('wait', 'os_cloud'):
+        if getattr(parsed_args, name) is not None:
+            option = name.replace('_', '-')
+            raise exception.InvalidRequest(
+                f'plug: --{option} is for --from-cyborg'
+            )
+    return _from_file(parsed_args)
+
+
+def _from_cyborg(parsed_args: argparse.Namespace) -> requests.Bound:
+    # Refuse a misspelt UUID before anything is asked.
+    instance = objects.InstanceInfo(uuid=parsed_args.instance).uuid
+    adapter = connections.by_cloud(
+        connections.ACCELERATOR, parsed_args.os_cloud
+    )
+    return requests.bound(
+        api.API(adapter),
+        instance,
+        opts.host(os_acc.CONF),
+        parsed_args.wait,
+        progress.Bar(sys.stderr),
+    )
+
+
+def _from_file(parsed_args: argparse.Namespace) -> requests.Bound:
+    arqs = _file(parsed_args.arqs)
+    made = objects.AcceleratorRequest.from_arqs(arqs)
+    for request in made:
+        request.function_id = parsed_args.function
+        request.bitstream = parsed_args.bitstream
+    return requests.Bound(made, str(arqs[0].get('project_id', '')))
+
+
+def _file(path: str) -> list[dict[str, Any]]:
+    """Read ARQs from a file: Cyborg's whole response, or its list of ARQs.
+
+    :raises InvalidRequest: if the file does not contain such JSON
+    """
+    try:
+        content = json.loads(base.read(path))
+    except (OSError, ValueError, RecursionError) as err:
+        raise exception.InvalidRequest(
+            subject='plug',
+            field='--arqs',
+            value=path,
+            expected=f'a readable file with JSON ({err})',
+        ) from err
+    if isinstance(content, dict) and 'arqs' in content:
+        content = content['arqs']
+    if not isinstance(content, list) or not content:
+        raise exception.InvalidRequest(
+            subject='plug',
+            field='--arqs',
+            value=path,
+            expected="a JSON list of ARQs, or Cyborg's answer with 'arqs'",
+        )
+    return content

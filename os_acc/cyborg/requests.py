@@ -1,0 +1,181 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+"""From the ARQs of an instance in Cyborg to requests that os_acc.plug takes.
+
+Cyborg's ARQs do not say which function a device must have. The device profile
+does, so its groups are read each time. This must not be left out: Cyborg
+remembers which bitstream it believes to be in a device, and binds such a
+device without programming it. The guest would get whatever is in the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Sequence
+import dataclasses
+import time
+from typing import Any
+
+from os_acc import exception
+from os_acc import objects
+from os_acc import progress
+from os_acc.attach import plan
+from os_acc.cyborg import api as api_module
+
+#: Seconds to wait for a bind. Nova waits as long by default
+#: (arq_binding_timeout in nova/conf/compute.py).
+WAIT = 300.0
+
+#: The step of the progress that is reported.
+STEP = 'bind'
+
+# The first pause between two questions, and the longest, in seconds.
+_PAUSE = 0.25
+_LONGEST_PAUSE = 5.0
+
+# The states of an ARQ before its bind has ended (ARQ_PRE_BIND in
+# cyborg/common/constants.py).
+_BINDING = ('Initial', 'BindStarted')
+
+_MEANING = {
+    'Initial': 'it is not bound yet; wait until it is',
+    'BindStarted': 'its bind has not ended; wait until it has',
+    'BindFailed': "its bind failed; the logs of Cyborg's conductor and agent "
+    'say why',
+    'Unbound': 'it was unbound',
+    'UnbindFailed': "its unbind failed; the log of Cyborg's conductor says "
+    'why',
+    'Deleting': 'it is being deleted',
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Bound:
+    """The bound ARQs of an instance.
+
+    :ivar requests: in the order in which Cyborg lists the ARQs
+    :ivar project_id: the project that the ARQs belong to; None: unknown
+    """
+
+    requests: list[objects.AcceleratorRequest]
+    project_id: str | None
+
+
+def bound(
+    api: api_module.API,
+    instance_uuid: str,
+    host_name: str,
+    wait: float | None = None,
+    callback: progress.Callback | None = None,
+) -> Bound:
+    """Read the ARQs of an instance, with the functions of their profiles.
+
+    :param host_name: the name of this host: see os_acc.opts.host
+    :param wait: how many seconds to wait until Cyborg has ended the bind of
+        all ARQs. An ARQ belongs to no instance before its bind has started,
+        so this also waits while the instance has no ARQ. None: do not wait
+    :param callback: called with Progress objects whose step is STEP
+    :raises ARQNotBound: if an ARQ is in another state than Bound
+    :raises InvalidRequest: if the instance has no ARQ, an ARQ is bound to
+        another host, or an ARQ or a device profile has a wrong value
+    :raises Timeout: if an ARQ is still being bound after the wait
+    :raises RemoteServiceError: if Cyborg does not answer
+    """
+    if wait is None:
+        arqs = api.arqs(instance_uuid)
+    else:
+        arqs = _wait(api, instance_uuid, wait, progress.Reporter(callback))
+    if not arqs:
+        raise exception.InvalidRequest(
+            subject=f'instance {instance_uuid}',
+            field='accelerator requests',
+            value=[],
+            expected='at least one ARQ that Cyborg has bound to the instance '
+            '(a user without the role admin sees only the ARQs of its '
+            'project)',
+        )
+    for arq in arqs:
+        _check_state(arq)
+    # The order of the errors: first the ARQs, then their profiles.
+    for request in objects.AcceleratorRequest.from_arqs(arqs):
+        plan.check_binding(request, instance_uuid, host_name)
+    names = sorted({str(arq.get('device_profile_name')) for arq in arqs})
+    profiles = {name: api.profile_groups(name) for name in names}
+    project = arqs[0].get('project_id')
+    return Bound(
+        objects.AcceleratorRequest.from_arqs(arqs, profiles),
+        None if project is None else str(project),
+    )
+
+
+def _check_state(arq: Mapping[str, Any]) -> None:
+    """Refuse an ARQ that is not bound, with the reason if it is known."""
+    state = arq.get('state')
+    if isinstance(state, str) and state in _MEANING:
+        raise exception.ARQNotBound(
+            subject=f'ARQ {arq.get("uuid")}',
+            field='state',
+            value=state,
+            expected=f"'Bound' ({_MEANING[state]})",
+        )
+
+
+def _wait(
+    api: api_module.API,
+    instance_uuid: str,
+    wait: float,
+    tell: progress.Reporter,
+) -> list[dict[str, Any]]:
+    """Wait until no ARQ of the instance is being bound.
+
+    :returns: its ARQs; empty if it had none all the time
+    """
+
+    def say(
+        status: str, fraction: float | None = None, text: str | None = None
+    ) -> None:
+        tell(
+            progress.Progress(
+                instance_uuid, '', STEP, status, fraction, text, None
+            )
+        )
+
+    deadline = time.monotonic() + wait
+    pause = _PAUSE
+    say(progress.STARTED)
+    try:
+        while True:
+            arqs = api.arqs(instance_uuid)
+            going = [arq for arq in arqs if arq.get('state') in _BINDING]
+            left = deadline - time.monotonic()
+            if (arqs and not going) or (not arqs and left <= 0):
+                break
+            if left <= 0:
+                raise exception.Timeout(
+                    seconds=wait, what=_unfinished(instance_uuid, going)
+                )
+            done = len(arqs) - len(going)
+            say(
+                progress.RUNNING,
+                done / len(arqs) if arqs else 0.0,
+                f'{done} of {len(arqs)} ARQs are bound'
+                if arqs
+                else 'the instance has no ARQ yet',
+            )
+            time.sleep(min(pause, left))
+            pause = min(pause * 1.5, _LONGEST_PAUSE)
+    except BaseException as err:
+        say(progress.FAILED, text=exception.describe(err))
+        raise
+    say(progress.DONE, 1.0)
+    return arqs
+
+
+def _unfinished(instance_uuid: str, going: Sequence[Mapping[str, Any]]) -> str:
+    which = ', '.join(f'{arq.get("uuid")} ({arq["state"]})' for arq in going)
+    return f'the bind of the ARQs of instance {instance_uuid}: {which}'

@@ -1,0 +1,91 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Reads the groups of device profiles of Cyborg's REST API v2.
+
+An ARQ does not say which function its device must have. The group of the
+device profile that the ARQ was made for does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+from typing import NoReturn
+
+from os_acc import exception
+
+#: The keys of a group that os-acc uses.
+FUNCTION = 'accel:function_id'
+BITSTREAM = 'accel:bitstream_id'
+
+#: The groups of each device profile, by the name of the profile.
+Profiles = Mapping[str, Sequence[Mapping[str, Any]]]
+
+
+def fill(request: Any, profiles: Profiles) -> None:
+    """Set function_id and bitstream as the group of the ARQ says.
+
+    :param request: an AcceleratorRequest that was made from an ARQ
+    :param profiles: see AcceleratorRequest.from_arqs
+    :raises InvalidRequest: if profiles lacks the profile or the group of the
+        ARQ, or if a value is invalid
+    """
+    group = _group(request, profiles)
+    for field, key in (('function_id', FUNCTION), ('bitstream', BITSTREAM)):
+        try:
+            setattr(request, field, group.get(key))
+        except ValueError as err:
+            _refuse(
+                request,
+                f'{key} of device profile {request.device_profile_name!r}',
+                group.get(key),
+                getattr(err, 'kwargs', {}).get('expected', str(err)),
+            )
+
+
+def _group(request: Any, profiles: Profiles) -> Mapping[str, Any]:
+    """Find the group of the device profile that an ARQ is for."""
+    name, number = request.device_profile_name, request.device_profile_group_id
+    if name is None or name not in profiles:
+        _refuse(
+            request,
+            'device_profile_name',
+            name,
+            'a device profile whose groups are given',
+        )
+    groups: object = profiles[name]
+    if not isinstance(groups, Sequence) or not all(
+        isinstance(group, Mapping) for group in groups
+    ):
+        _refuse(
+            request,
+            f'the groups of device profile {name!r}',
+            groups,
+            "a list of dicts ('groups' in Cyborg's answer)",
+        )
+    if number is None or number >= len(groups):
+        _refuse(
+            request,
+            'device_profile_group_id',
+            number,
+            f'the number of a group of device profile {name!r}, which has '
+            f'{len(groups)}',
+        )
+    group: Mapping[str, Any] = groups[number]
+    return group
+
+
+def _refuse(request: Any, field: str, value: Any, expected: str) -> NoReturn:
+    raise exception.InvalidRequest(
+        subject=f'ARQ {request.uuid}',
+        field=field,
+        value=value,
+        expected=expected,
+    )

@@ -1,0 +1,188 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+"""Placement's REST API, as far as os-acc calls it.
+
+It is described in Placement's "API reference". A provider is a resource
+provider. Its generation grows with each change of its inventories and traits:
+a change names the generation that it is based on, and Placement refuses it if
+the generation is another one by now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from collections.abc import Iterable
+from collections.abc import Iterator
+import contextlib
+import dataclasses
+from typing import TYPE_CHECKING
+from typing import Any
+
+from os_acc import exception
+from os_acc.placement import inventory
+
+if TYPE_CHECKING:
+    from keystoneauth1 import adapter
+
+#: Seconds after which a request is given up.
+TIMEOUT = 30.0
+
+# The microversion of all calls. From 1.23 on, an error has a code.
+_MICROVERSION = '1.23'
+
+
+@dataclasses.dataclass(frozen=True)
+class Provider:
+    """A resource provider.
+
+    :ivar uuid: its UUID
+    :ivar name: its name
+    :ivar generation: see this module
+    :ivar parent: the UUID of its parent; None: it has none
+    """
+
+    uuid: str
+    name: str
+    generation: int
+    parent: str | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Traits:
+    """The traits of a provider.
+
+    :ivar names: the traits
+    :ivar generation: that of the provider when they were read
+    """
+
+    names: frozenset[str]
+    generation: int
+
+
+class Client:
+    """Calls Placement. All calls raise RemoteServiceError if that fails.
+
+    :param adapter: see os_acc.cyborg.connections. Its user must have the role
+        ``service`` or ``admin``
+    """
+
+    def __init__(self, adapter: adapter.Adapter) -> None:
+        self._adapter = adapter
+
+    def provider(self, uuid: str) -> Provider | None:
+        """Read a provider; None: there is no such provider."""
+        found = self._get(f'/resource_providers/{uuid}')
+        if found is None:
+            return None
+        with _understood(f'resource provider {uuid}'):
+            return Provider(
+                uuid=str(found['uuid']),
+                name=str(found['name']),
+                generation=int(found['generation']),
+                parent=found['parent_provider_uuid'],
+            )
+
+    def inventories(self, uuid: str) -> dict[str, inventory.Inventory] | None:
+        """Read the inventories of a provider, by resource class.
+
+        :returns: None if there is no such provider
+        """
+        found = self._get(f'/resource_providers/{uuid}/inventories')
+        if found is None:
+            return None
+        with _understood(f'the inventories of {uuid}'):
+            return {
+                name: inventory.Inventory(
+                    total=int(each['total']), reserved=int(each['reserved'])
+                )
+                for name, each in found['inventories'].items()
+            }
+
+    def traits(self, uuid: str) -> Traits | None:
+        """Read the traits of a provider; None: there is no such provider."""
+        found = self._get(f'/resource_providers/{uuid}/traits')
+        if found is None:
+            return None
+        with _understood(f'the traits of {uuid}'):
+            return Traits(
+                names=frozenset(map(str, found['traits'])),
+                generation=int(found['resource_provider_generation']),
+            )
+
+    def create_trait(self, name: str) -> None:
+        """Create a custom trait, if Placement does not have it yet."""
+        self._request('PUT', f'/traits/{name}', allowed=(201, 204))
+
+    def set_traits(
+        self, uuid: str, names: Iterable[str], generation: int
+    ) -> bool:
+        """Replace the traits of a provider.
+
+        :param names: all its traits. Placement must have each of them
+        :param generation: as traits() returned it
+        :returns: False if somebody else has changed the provider since; then
+            nothing is changed
+        """
+        path = f'/resource_providers/{uuid}/traits'
+        answer = self._request(
+            'PUT',
+            path,
+            allowed=(200, 409),
+            json={
+                'traits': sorted(names),
+                'resource_provider_generation': generation,
+            },
+        )
+        return bool(answer.status_code == 200)
+
+    def _get(self, path: str) -> dict[str, Any] | None:
+        answer = self._request('GET', path, allowed=(200, 404))
+        # Any web server may answer 404. Placement then lists the errors.
+        with _understood(f'GET {path}'):
+            found: dict[str, Any] = answer.json()
+            if answer.status_code == 200:
+                return found
+            if found['errors']:
+                return None
+            raise ValueError('HTTP 404 without a reason')
+
+    def _request(
+        self, method: str, path: str, allowed: Collection[int], **more: Any
+    ) -> Any:
+        try:
+            answer = self._adapter.request(
+                path,
+                method,
+                microversion=_MICROVERSION,
+                timeout=TIMEOUT,
+                raise_exc=False,
+                **more,
+            )
+        except Exception as err:
+            raise _failure(exception.describe(err)) from err
+        if answer.status_code not in allowed:
+            raise _failure(
+                f'{method} {path}: HTTP {answer.status_code}: '
+                f'{answer.text:.300}'
+            )
+        return answer
+
+
+@contextlib.contextmanager
+def _understood(what: str) -> Iterator[None]:
+    try:
+        yield
+    except (AttributeError, KeyError, TypeError, ValueError) as err:
+        raise _failure(
+            f'{what}: this is no answer of Placement: '
+            f'{exception.describe(err)}'
+        ) from err
+
+
+def _failure(reason: str) -> exception.RemoteServiceError:
+    return exception.RemoteServiceError(service='placement', reason=reason)
