@@ -12,8 +12,11 @@ The package openstacksdk is required: ``pip install os-acc[openstack]``.
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 from typing import Any
+
+from oslo_config import cfg
 
 from os_acc import exception
 
@@ -23,6 +26,9 @@ if TYPE_CHECKING:
 #: Service types of the catalog.
 ACCELERATOR = 'accelerator'
 PLACEMENT = 'placement'
+
+# Seconds for a request to Keystone, if the configuration has no timeout.
+_TIMEOUT = 30.0
 
 
 def by_cloud(service_type: str, cloud: str | None) -> adapter.Adapter:
@@ -58,33 +64,40 @@ def by_group(service_type: str, conf: Any, group: str) -> adapter.Adapter:
     """Connect as a group of oslo.config says, such as [placement].
 
     The group has the options of keystoneauth: auth_type, auth_url, and so on.
+    Services such as nova-compute have registered some groups already, with
+    defaults of their own. These are kept.
 
     :param service_type: ACCELERATOR or PLACEMENT
-    :raises RemoteServiceError: if the group lacks something
+    :raises RemoteServiceError: if the group lacks something, or keystoneauth
+        is not installed
     """
     try:
-        from keystoneauth1 import adapter
         from keystoneauth1 import loading
 
-        loading.register_auth_conf_options(conf, group)
-        loading.register_session_conf_options(conf, group)
-        loading.register_adapter_conf_options(conf, group)
+        for option in (
+            *loading.get_auth_common_conf_options(),
+            *loading.get_session_conf_options(),
+            *loading.get_adapter_conf_options(),
+        ):
+            with contextlib.suppress(cfg.DuplicateOptError):
+                conf.register_opt(option, group)
         auth = loading.load_auth_from_conf_options(conf, group)
+        if auth is None:
+            raise ValueError('auth_type is not set')
         session = loading.load_session_from_conf_options(
             conf, group, auth=auth
         )
-        options = conf[group]
-        return adapter.Adapter(
-            session,
-            service_type=service_type,
-            interface=options.valid_interfaces,
-            region_name=options.region_name,
+        # Otherwise it would wait for Keystone for ever.
+        session.timeout = session.timeout or _TIMEOUT
+        found: adapter.Adapter = loading.load_adapter_from_conf_options(
+            conf, group, session=session, service_type=service_type
         )
     except Exception as err:
         raise exception.RemoteServiceError(
             service=service_type,
             reason=f'group [{group}]: {exception.describe(err)}',
         ) from err
+    return found
 
 
 def _import_sdk(service_type: str) -> Any:

@@ -9,9 +9,9 @@
 """The driver for devices that do not exist, for tests, demos and CI.
 
 It claims requests with a TestHandle (Cyborg's TEST_PCI). If its devices are
-reported, it also claims requests for their resource classes. A request that
-names this driver may have a handle of any type, or none: then the driver
-chooses a handle of one of its devices.
+reported, it also claims requests for their handles and resource classes. A
+request that names this driver may have a handle of any type, or none: then the
+driver chooses a handle of one of its devices.
 """
 
 from __future__ import annotations
@@ -81,7 +81,10 @@ class FakeDriver(driver.DriverBase):
 
     def can_handle(self, request: objects.AcceleratorRequest) -> bool:
         if request.handle is not None:
-            return isinstance(request.handle, objects.TestHandle)
+            return isinstance(request.handle, objects.TestHandle) or (
+                self.config.discover
+                and self._choice_of(request.handle) is not None
+            )
         return self.config.discover and any(
             each.resource_class == request.resource_class
             for each in self._devices()
@@ -206,6 +209,10 @@ class FakeDriver(driver.DriverBase):
     ) -> None:
         """Claim the request's handle, or a free handle of a fitting device."""
         if request.handle is not None:
+            choice = self._choice_of(request.handle)
+            if choice is not None:
+                self._claim(van, *choice)
+                return
             # No device of ours has this handle: invent one for it.
             device = f'fake:{request.handle.identity}'.replace('/', ':')
             region = '' if request.function_id is not None else None
@@ -245,6 +252,16 @@ class FakeDriver(driver.DriverBase):
             if fits
             else f'no fake device is of {request.resource_class}',
         )
+
+    def _choice_of(
+        self, handle: objects.AttachHandle
+    ) -> fake_hardware.Choice | None:
+        """Find a handle among those of the fake devices."""
+        for device in self._devices():
+            for choice in device.choices:
+                if choice.handle.identity == handle.identity:
+                    return choice
+        return None
 
     @staticmethod
     def _claim(

@@ -1,0 +1,154 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+"""A report that drops nothing that is bound.
+
+If a bound attach handle were missing in a report, Cyborg would delete it, and
+then answer every GET of accelerator requests with an error. If its resource
+provider were to be deleted, Placement would refuse that, and Cyborg would not
+read the rest of the report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from collections.abc import Iterator
+import dataclasses
+
+from os_acc.cyborg import bound as bound_module
+from os_acc.cyborg import report
+
+
+def doubts(
+    previous: report.Report,
+    present: report.Report,
+    bound: bound_module.Bound,
+) -> Iterator[bound_module.ARQ | None]:
+    """List what has to be asked before previous can be replaced by present.
+
+    :param bound: what was bound when Cyborg was last asked
+    :returns: ARQs that keep something in the report. If they are still bound,
+        the report needs nothing else. None: it is unknown what is bound
+    """
+    for _, old, new in _pairs(previous, present):
+        for key in old.handles if new is None or not new.shared else ():
+            if new is None or key not in new.handles:
+                yield bound.arqs.get((old.name, key))
+        if new is None:
+            continue
+        arqs = bound.of(old.name)
+        if new.resource_class != old.resource_class:
+            yield arqs[0] if arqs else None
+        if new.count < len(arqs):
+            yield from arqs
+
+
+def merged(
+    previous: report.Report,
+    present: report.Report,
+    bound: bound_module.Bound,
+) -> report.Report:
+    """Make the report: present, and what of previous is bound."""
+    made = dict(present)
+    for device, old, new in _pairs(previous, present):
+        kept = {
+            key: handle
+            for key, handle in old.handles.items()
+            if bound.keeps(old.name, key)
+        }
+        if new is not None:
+            _put(made, device, _joined(old, new, kept, bound))
+        elif kept:
+            _put(
+                made,
+                device,
+                dataclasses.replace(old, handles=kept, count=len(kept)),
+            )
+        _take_from_others(made, old.name, kept.keys())
+    return made
+
+
+def kept(
+    made: report.Report, present: report.Report, bound: bound_module.Bound
+) -> Iterator[tuple[report.Device, report.Deployable, bound_module.ARQ]]:
+    """List what is in a report only because an ARQ is bound to it."""
+    there = {
+        (deployable.name, key)
+        for _, deployable in report.deployables(present)
+        for key in deployable.handles
+    }
+    for device, deployable in report.deployables(made):
+        for key in deployable.handles:
+            arq = bound.arqs.get((deployable.name, key))
+            if arq is not None and (deployable.name, key) not in there:
+                yield device, deployable, arq
+
+
+def _pairs(
+    previous: report.Report, present: report.Report
+) -> Iterator[
+    tuple[report.Device, report.Deployable, report.Deployable | None]
+]:
+    """Each deployable of previous, with its device and what it is now."""
+    for device, old in report.deployables(previous):
+        now = present.get(device.address)
+        yield device, old, now.deployables.get(old.name) if now else None
+
+
+def _joined(
+    old: report.Deployable,
+    new: report.Deployable,
+    kept: dict[str, report.Handle],
+    bound: bound_module.Bound,
+) -> report.Deployable:
+    """Add the bound handles of a deployable to what it has now."""
+    handles = {**new.handles, **(old.handles if new.shared else {}), **kept}
+    count = new.count if new.shared else len(handles)
+    return dataclasses.replace(
+        new,
+        handles=handles,
+        count=max(count, len(bound.of(old.name))),
+        # Placement refuses another class while there are allocations.
+        resource_class=old.resource_class
+        if bound.uses(old.name)
+        else new.resource_class,
+    )
+
+
+def _put(
+    made: report.Report, device: report.Device, part: report.Deployable
+) -> None:
+    own = made.get(device.address)
+    if own is None:
+        own = dataclasses.replace(device, deployables={})
+    made[device.address] = dataclasses.replace(
+        own, deployables={**own.deployables, part.name: part}
+    )
+
+
+def _take_from_others(
+    made: report.Report, name: str, keys: Collection[str]
+) -> None:
+    """Leave bound handles to the deployable that they are bound in.
+
+    A handle is in another one if device_spec was changed.
+    """
+    if not keys:
+        return
+    for device, other in list(report.deployables(made)):
+        if other.name == name or other.handles.keys().isdisjoint(keys):
+            continue
+        left = {k: v for k, v in other.handles.items() if k not in keys}
+        parts = dict(device.deployables)
+        parts[other.name] = dataclasses.replace(
+            other, handles=left, count=min(other.count, len(left))
+        )
+        if not left:
+            del parts[other.name]
+        made[device.address] = dataclasses.replace(device, deployables=parts)
+        if not parts:
+            del made[device.address]

@@ -1,0 +1,143 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+"""What the Cyborg agent reports in each of its periods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Collection
+from collections.abc import Iterable
+import logging
+
+from os_acc import journal as journal_module
+from os_acc import objects
+from os_acc.cyborg import api as api_module
+from os_acc.cyborg import bound as bound_module
+from os_acc.cyborg import keeping
+from os_acc.cyborg import present as present_module
+from os_acc.cyborg import report
+
+LOG = logging.getLogger(__name__)
+
+
+class Reporter:
+    """Makes the reports of one agent process.
+
+    Cyborg's API is asked which handles are bound before anything is dropped
+    from the report, and at the first report. It is not asked in every period:
+    it would list the ARQs of the whole cloud.
+
+    :param host: [DEFAULT] host of Cyborg
+    :param hosts: all names that this host has in Cyborg
+    :param connect: connects to Cyborg's API; called when it is first needed
+    """
+
+    def __init__(
+        self,
+        host: str,
+        hosts: Collection[str],
+        connect: Callable[[], api_module.API],
+    ) -> None:
+        self._host = host
+        self._hosts = frozenset(hosts)
+        self._connect = connect
+        self._api: api_module.API | None = None
+        self._lister = present_module.Lister(host)
+        self._bound = bound_module.NOTHING
+        self._last: report.Report | None = None
+        self._told: set[tuple[str, str, str]] = set()
+
+    def make(
+        self,
+        devices: Iterable[objects.Device],
+        arq_vans: Collection[str],
+    ) -> report.Report:
+        """Make the next report.
+
+        :param devices: as os_acc.get_devices() returns them
+        :param arq_vans: the UUIDs of the VANs that were plugged for an ARQ
+        :raises RemoteServiceError: if Cyborg's API is needed and does not
+            answer. Nothing may be reported then
+        """
+        present = self._lister.offered(devices, arq_vans)
+        if self._last is None:
+            self._bound = bound_module.ask(self.api, self._hosts)
+            previous = bound_module.rebuilt(
+                self.api, self._bound, present, self._host, self._hosts
+            )
+        else:
+            previous = self._last
+            self._check(previous, present)
+        made = keeping.merged(previous, present, self._bound)
+        self._tell(made, present)
+        self._last = made
+        return made
+
+    @property
+    def api(self) -> api_module.API:
+        if self._api is None:
+            self._api = self._connect()
+        return self._api
+
+    def _check(self, previous: report.Report, present: report.Report) -> None:
+        """Ask Cyborg what is bound, if the answer matters."""
+        asked: set[str] = set()
+        for arq in keeping.doubts(previous, present, self._bound):
+            if arq is not None and arq.uuid in asked:
+                continue
+            if arq is None or not bound_module.still(self.api, arq):
+                self._bound = bound_module.ask(self.api, self._hosts)
+                return
+            asked.add(arq.uuid)
+
+    def _tell(self, made: report.Report, present: report.Report) -> None:
+        """Log once what is kept only because it is bound."""
+        told = set()
+        for device, deployable, arq in keeping.kept(
+            made, present, self._bound
+        ):
+            told.add((deployable.name, arq.handle.key, arq.uuid))
+            if (deployable.name, arq.handle.key, arq.uuid) in self._told:
+                continue
+            LOG.warning(
+                'Attach handle %s of device %s cannot be given out any more, '
+                'but stays in the report until ARQ %s of instance %s is '
+                'deleted',
+                arq.handle.key,
+                device.address,
+                arq.uuid,
+                arq.instance_uuid,
+            )
+        for name, key, uuid in self._told - told:
+            LOG.info(
+                'Attach handle %s of deployable %s is not kept for ARQ %s any '
+                'more',
+                key,
+                name,
+                uuid,
+            )
+        self._told = told
+
+
+def arq_vans(state_path: str, timeout: float) -> set[str]:
+    """Read the UUIDs of the VANs that were plugged for an ARQ.
+
+    :param state_path: the folder of the journal
+    :param timeout: seconds to wait for another user of the journal
+    :raises JournalError: if the journal cannot be read
+    """
+    journal = journal_module.Journal(state_path, timeout, read_only=True)
+    try:
+        return {
+            entry.van.uuid
+            for entry in journal.entries()
+            # Only AcceleratorRequest.from_arq sets the state.
+            if entry.request.state is not None
+        }
+    finally:
+        journal.close()
