@@ -27,6 +27,7 @@ from os_acc import exception
 from os_acc import extension
 from os_acc import objects
 from os_acc import opts
+from os_acc import placement_opts
 from os_acc import plugin as plugin_base
 
 DRIVERS = 'os_acc.drivers'
@@ -246,6 +247,7 @@ def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
     result: list[tuple[str, list[cfg.Opt]]] = [
         (opts.GROUP, list(opts.OPTS)),
         (bitstream_opts.GROUP, list(bitstream_opts.OPTS)),
+        (placement_opts.GROUP, list(placement_opts.OPTS)),
     ]
     for each in importable():
         if each.options:

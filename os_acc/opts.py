@@ -20,6 +20,7 @@ from oslo_config import cfg
 
 from os_acc import bitstream_opts
 from os_acc import exception
+from os_acc import placement_opts
 
 GROUP = 'os_acc'
 
@@ -172,6 +173,10 @@ def register(conf: cfg.ConfigOpts) -> None:
         cfg.OptGroup(bitstream_opts.GROUP, title='os-acc: bitstreams')
     )
     conf.register_opts(bitstream_opts.OPTS, group=bitstream_opts.GROUP)
+    conf.register_group(
+        cfg.OptGroup(placement_opts.GROUP, title='os-acc: Placement')
+    )
+    conf.register_opts(placement_opts.OPTS, group=placement_opts.GROUP)
 
 
 def faults(
@@ -186,7 +191,11 @@ def faults(
         and what was expected
     """
     found = []
-    own = [(GROUP, OPTS), (bitstream_opts.GROUP, bitstream_opts.OPTS)]
+    own: list[tuple[str, Sequence[cfg.Opt]]] = [
+        (GROUP, OPTS),
+        (bitstream_opts.GROUP, bitstream_opts.OPTS),
+        (placement_opts.GROUP, placement_opts.OPTS),
+    ]
     for group, options in (*own, *groups):
         for option in options:
             try:

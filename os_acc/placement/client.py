@@ -30,10 +30,19 @@ if TYPE_CHECKING:
     from keystoneauth1 import adapter
 
 #: Seconds after which a request is given up.
-TIMEOUT = 30.0
+TIMEOUT = 20.0
+
+# How often a request is repeated if Placement is not there or fails, and
+# the seconds before the first repetition. keystoneauth doubles them each time.
+_RETRIES = 2
+_RETRY_DELAY = 0.2
 
 # The microversion of all calls. From 1.23 on, an error has a code.
 _MICROVERSION = '1.23'
+
+# Of the answer 400 to a PUT of traits, if one of them does not exist
+# (update_traits_for_resource_provider in placement/handlers/trait.py).
+_NO_TRAIT = 'No such trait'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,19 +134,21 @@ class Client:
 
         :param names: all its traits. Placement must have each of them
         :param generation: as traits() returned it
-        :returns: False if somebody else has changed the provider since; then
-            nothing is changed
+        :returns: False if somebody else has changed or deleted the provider
+            since, or deleted one of the traits; then nothing is changed
         """
         path = f'/resource_providers/{uuid}/traits'
         answer = self._request(
             'PUT',
             path,
-            allowed=(200, 409),
+            allowed=(200, 400, 404, 409),
             json={
                 'traits': sorted(names),
                 'resource_provider_generation': generation,
             },
         )
+        if answer.status_code == 400 and _NO_TRAIT not in answer.text:
+            raise _refused('PUT', path, answer)
         return bool(answer.status_code == 200)
 
     def _get(self, path: str) -> dict[str, Any] | None:
@@ -161,15 +172,17 @@ class Client:
                 microversion=_MICROVERSION,
                 timeout=TIMEOUT,
                 raise_exc=False,
+                connect_retries=_RETRIES,
+                connect_retry_delay=_RETRY_DELAY,
+                status_code_retries=_RETRIES,
+                status_code_retry_delay=_RETRY_DELAY,
+                retriable_status_codes=[500, 502, 503, 504],
                 **more,
             )
         except Exception as err:
             raise _failure(exception.describe(err)) from err
         if answer.status_code not in allowed:
-            raise _failure(
-                f'{method} {path}: HTTP {answer.status_code}: '
-                f'{answer.text:.300}'
-            )
+            raise _refused(method, path, answer)
         return answer
 
 
@@ -182,6 +195,17 @@ def _understood(what: str) -> Iterator[None]:
             f'{what}: this is no answer of Placement: '
             f'{exception.describe(err)}'
         ) from err
+
+
+def _refused(
+    method: str, path: str, answer: Any
+) -> exception.RemoteServiceError:
+    try:
+        why = str(answer.json()['errors'][0]['detail'])
+    except (LookupError, TypeError, ValueError):
+        why = answer.text
+    text = ' '.join(why.split())
+    return _failure(f'{method} {path}: HTTP {answer.status_code}: {text:.500}')
 
 
 def _failure(reason: str) -> exception.RemoteServiceError:

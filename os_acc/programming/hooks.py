@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import functools
 from importlib import metadata
 import logging
@@ -35,7 +36,14 @@ def call(device: str, function_id: str | None) -> None:
     for hook in metadata.entry_points(group=GROUP):
         try:
             waiting.at_most(
-                functools.partial(_call, hook, device, function_id),
+                # The hook runs in another thread, with the same context.
+                functools.partial(
+                    contextvars.copy_context().run,
+                    _call,
+                    hook,
+                    device,
+                    function_id,
+                ),
                 CONF.os_acc.hook_timeout,
                 f'hook {hook.name!r} of {GROUP}',
             )

@@ -1,0 +1,154 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+"""The hook that keeps the function traits of Placement up to date.
+
+The Cyborg agent reports the functions of devices once a minute, and the
+conductor writes them to Placement. Until then the scheduler chooses hosts
+by the old functions. This hook writes them at once.
+
+It is an entry point of os_acc.programmed: see os_acc.programming.hooks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+import logging
+import random
+import time
+from typing import TYPE_CHECKING
+
+from oslo_config import cfg
+
+if TYPE_CHECKING:
+    from os_acc.placement import client as placement_client
+
+LOG = logging.getLogger(__name__)
+CONF = cfg.CONF
+
+# How often to write the traits, if others change the resource provider at the
+# same time, and the longest wait in seconds between two attempts.
+_ATTEMPTS = 8
+_LONGEST_WAIT = 0.5
+
+_RANDOM = random.SystemRandom()
+
+
+def update_traits(device: str, function_id: str | None) -> None:
+    """Give the resource provider of a device the traits of its functions.
+
+    Function traits of other functions are removed, and other traits are kept.
+    Does nothing if [os_acc_placement] update_traits is not set, or if the
+    Cyborg agent does not report the device by os-acc's driver.
+
+    :param device: the address of the device
+    :param function_id: the function that was programmed; None: it was cleared
+    :raises RemoteServiceError: if Placement could not be changed
+    """
+    if not CONF.os_acc_placement.update_traits:
+        return
+    # If the hook is off, it must not cost the import of these.
+    from os_acc import opts
+    from os_acc.cyborg import connections
+    from os_acc.cyborg import names
+    from os_acc.placement import client as placement_client
+
+    options = CONF.os_acc_placement
+    name = names.deployable(options.host or opts.host(CONF), device)
+    client = placement_client.Client(
+        connections.by_group(connections.PLACEMENT, CONF, options.auth_section)
+    )
+    _update(client, name, device, function_id)
+
+
+def _update(
+    client: placement_client.Client,
+    name: str,
+    device: str,
+    function_id: str | None,
+) -> None:
+    """Do what update_traits() does.
+
+    :param name: the name of the resource provider
+    """
+    from os_acc import exception
+    from os_acc.cyborg import names
+
+    uuid = names.provider_uuid(name)
+    for attempt in range(1, _ATTEMPTS + 1):
+        # The traits are read before the device. If another call for the same
+        # device writes newer ones in between, Placement refuses those of this
+        # call, and the device is read again.
+        there = client.traits(uuid)
+        if there is None:
+            LOG.debug(
+                'Placement has no resource provider %s (%s) for device %s: '
+                "the Cyborg agent does not report it by os-acc's driver",
+                uuid,
+                name,
+                device,
+            )
+            return
+        functions = set(_function_traits(device, function_id))
+        old = {
+            each
+            for each in there.names
+            if each.startswith(names.FUNCTION_PREFIX)
+        }
+        if functions == old:
+            return
+        for each in sorted(functions - old):
+            client.create_trait(each)
+        wanted = (there.names - old) | functions
+        if client.set_traits(uuid, wanted, there.generation):
+            LOG.info(
+                'Function traits of device %s, resource provider %s (%s), '
+                'after programming function %s: added %s, removed %s',
+                device,
+                uuid,
+                name,
+                function_id,
+                ', '.join(sorted(functions - old)) or 'none',
+                ', '.join(sorted(old - functions)) or 'none',
+            )
+            return
+        LOG.debug('Resource provider %s was changed by others', uuid)
+        time.sleep(_RANDOM.uniform(0, _LONGEST_WAIT * attempt / _ATTEMPTS))
+    raise exception.RemoteServiceError(
+        service='placement',
+        reason=f'resource provider {uuid} ({name}) was changed by others '
+        f'during each of {_ATTEMPTS} attempts to set its function traits',
+    )
+
+
+def _function_traits(device: str, function_id: str | None) -> Iterator[str]:
+    """Yield the function traits of a device as it is now.
+
+    A device may have several functions, one in each region. It may also have
+    been programmed again since the hook was called.
+
+    :param function_id: the function, if no driver reports the device
+    """
+    import os_acc
+    from os_acc import exception
+    from os_acc.cyborg import names
+
+    try:
+        devices = os_acc.get_devices()
+    except exception.DiscoveryFailed as err:
+        devices = err.devices
+    found = next((each for each in devices if each.address == device), None)
+    functions = {function_id}
+    if found is not None:
+        functions = {found.function_id, *found.functions.values()}
+        # device_spec may give a device a function trait too.
+        yield from (
+            trait
+            for trait in found.traits
+            if trait.startswith(names.FUNCTION_PREFIX)
+        )
+    yield from (names.function_trait(each) for each in functions if each)

@@ -1,0 +1,40 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+"""The options of the group [os_acc_placement]."""
+
+from __future__ import annotations
+
+from oslo_config import cfg
+
+GROUP = 'os_acc_placement'
+
+OPTS = [
+    cfg.BoolOpt(
+        'update_traits',
+        default=False,
+        help='Change the function traits of a device in Placement as soon as '
+        'os-acc has programmed it. Otherwise they change when the Cyborg '
+        'agent reports its devices the next time. It is only for devices that '
+        "the agent reports by os-acc's driver.",
+    ),
+    cfg.StrOpt(
+        'host',
+        default='',
+        sample_default='<[os_acc] host>',
+        help="Name of this host in Cyborg: [DEFAULT] host of the agent's "
+        'configuration. The names of the resource providers begin with it. '
+        'If this is empty, it is the name that [os_acc] host stands for.',
+    ),
+    cfg.StrOpt(
+        'auth_section',
+        default='placement',
+        help='The group of this configuration that says how to reach '
+        'Placement, with the options of keystoneauth: auth_type, auth_url, '
+        'username, and so on. nova.conf and cyborg.conf have it.',
+    ),
+]
