@@ -34,7 +34,7 @@ VGPU, VGPU_TYPE, VGPU_CLASS = '0000:b0:00.0', 'nvidia-222', 'CUSTOM_VGPU_222'
 #: Cyborg programs devices of the class FPGA only.
 FPGA_CLASS = 'FPGA'
 
-_QAT = '8086:37c8'
+_QAT = '8086:4940'
 
 
 def build() -> tuple[shared_kernel.SharedKernel, vendor.Vendor]:
@@ -88,7 +88,7 @@ def _configure(tool: vendor.Vendor) -> None:
             'placement': configuration.user('cyborg'),
             'os_acc_mdev': {'owner': 'external'},
             'os_acc_bitstreams': {
-                'allowed_folders': f'{tool.bitstreams},/tmp',
+                'allowed_folders': tool.bitstreams,
                 'cloud': configuration.ADMIN_CLOUD,
             },
         },

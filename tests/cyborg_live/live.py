@@ -68,6 +68,12 @@ class Live(cyborg_cloud.CyborgCloud):
             ],
         )
 
+    def start(self) -> None:
+        """Start everything, and wait until Cyborg has all devices."""
+        super().start()
+        self.wait_for_reports()
+        self.note('complete report')
+
     def configure(self) -> None:
         super().configure()
         self.kernel, self.tool = hardware.build()
