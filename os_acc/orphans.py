@@ -146,11 +146,13 @@ def _release_instance(
         with host.locks.instance(uuid, wait=False):
             # They may have changed before this thread had the lock.
             entries = _orphans(host, uuid, minimum_age, chosen)
-            guest = _has_guest(host, entries)
-            if not certain and (not entries or guest):
+            if not entries:
                 return []
+            guest = _has_guest(host, entries)
             if certain and guest is not False:
                 return _failed(entries, _GUEST if guest else _UNKNOWN)
+            if guest:
+                return []
             logger.warning(
                 'the instance does not exist any more: releasing %d VANs',
                 len(entries),
