@@ -61,13 +61,9 @@ def nova(
     """Does Nova's part. After the test, nothing is left anywhere."""
     before = cloud.kernel.snapshot()
     yield all_arqs
-    for instance in {van['Instance'] for van in live.vans()}:
+    for instance in {van.instance_uuid for van in live.vans()}:
         live.unplug(instance)
-    for arq in all_arqs.arqs():
-        if arq['instance_uuid']:
-            all_arqs.delete(arq['instance_uuid'])
-        else:
-            all_arqs.delete_arq(arq['uuid'])
+    all_arqs.delete_all()
     expect_nothing_left(all_arqs)
     assert cloud.kernel.snapshot() == before
 

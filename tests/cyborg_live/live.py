@@ -31,6 +31,9 @@ import pymysql
 import shared_kernel
 import vendor
 
+import os_acc as os_acc_library
+from os_acc import objects
+
 HERE = pathlib.Path(__file__).parent
 #: The program that runs others on the generated host.
 ON_HOST = HERE.parent / 'shared_kernel.py'
@@ -77,6 +80,11 @@ class Live(cyborg_cloud.CyborgCloud):
     def configure(self) -> None:
         super().configure()
         self.kernel, self.tool = hardware.build()
+        # This process looks at the host too, see vans().
+        shared_kernel.install(hardware.FOLDER)
+        os_acc_library.CONF(
+            ['--config-file', str(hardware.CONF)], project='os-acc'
+        )
         python = layout.services_program('python')
         helper = layout.services_program('privsep-helper')
         configuration.write(
@@ -174,18 +182,10 @@ def unplug(instance: str) -> None:
     os_acc('unplug', instance)
 
 
-def vans() -> list[dict[str, Any]]:
+def vans() -> list[objects.VAN]:
     """Return all VANs of the host."""
-    found: list[dict[str, Any]] = json.loads(
-        os_acc('van', 'list', '-f', 'json')
-    )
-    return found
-
-
-def devices() -> dict[str, dict[str, Any]]:
-    """Return the devices of the host, by address."""
-    found = json.loads(os_acc('device', 'list', '-f', 'json'))
-    return {each['Address']: each for each in found}
+    os_acc_library.initialize(reset=True, read_only=True)
+    return list(os_acc_library.get_vans())
 
 
 def sql(query: str, *values: Any) -> list[tuple[Any, ...]]:

@@ -58,6 +58,7 @@ class Nova(views.Views):
 
     def __init__(self) -> None:
         super().__init__()
+        self._instances: set[str] = set()
         both = service_token.ServiceTokenAuthWrapper(
             user_auth=_password(catalog.DEMO, catalog.DEMO),
             service_auth=_password('nova', 'service'),
@@ -94,6 +95,7 @@ class Nova(views.Views):
 
         :returns: them, as soon as all are bound or have failed
         """
+        self._instances.add(instance)
         name = self.profile(*groups)
         providers = self._claim(instance, groups)
         arqs = self.create_arqs(name)
@@ -150,13 +152,17 @@ class Nova(views.Views):
         )
         assert done.status_code == 204, done.text
         self._placement.delete(f'/allocations/{instance}')
+        self._instances.discard(instance)
 
-    def delete_arq(self, arq: str) -> None:
-        """Delete an ARQ that no instance has."""
-        done = self._cyborg.delete(
-            '/accelerator_requests', params={'arqs': arq}
-        )
-        assert done.status_code == 204, done.text
+    def delete_all(self) -> None:
+        """Delete the ARQs of all instances, and those of none."""
+        for instance in list(self._instances):
+            self.delete(instance)
+        if rest := [arq['uuid'] for arq in self.arqs()]:
+            done = self._cyborg.delete(
+                '/accelerator_requests', params={'arqs': ','.join(rest)}
+            )
+            assert done.status_code == 204, done.text
 
     def upload(self, function: str, tool: vendor.Vendor) -> str:
         """Make the image of a bitstream.
