@@ -43,7 +43,7 @@ def doubts(
         arqs = bound.of(old.name)
         if new.resource_class != old.resource_class:
             yield arqs[0] if arqs else None
-        if new.count < len(arqs):
+        if new.shared and new.count < len(arqs):
             yield from arqs
 
 

@@ -39,16 +39,20 @@ from os_acc.drivers.pci import listing as pci_listing
 LOG = logging.getLogger(__name__)
 CONF = cfg.CONF
 
-OS_ACC, EXTERNAL = 'os-acc', 'external'
+OS_ACC, CYBORG, EXTERNAL = 'os-acc', 'cyborg', 'external'
 
 OPTS = (
     cfg.StrOpt(
         'owner',
         default=OS_ACC,
-        choices=(OS_ACC, EXTERNAL),
-        help='Who makes and removes mediated devices: os-acc, or external. '
-        'With external, Nova or Cyborg does so, and os-acc only checks that '
-        'they exist.',
+        choices=(OS_ACC, CYBORG, EXTERNAL),
+        help='Who makes and removes the mediated devices that a request '
+        'names, as an ARQ does. cyborg: the Cyborg agent makes them when it '
+        'binds an ARQ, and removes them when it unbinds it. os-acc makes one '
+        'that is missing, as after a reboot, and leaves its removal to the '
+        'agent, which could not delete the ARQ otherwise. external: Nova or '
+        'Cyborg makes and removes them, and os-acc only checks that they '
+        'exist.',
     ),
 )
 
@@ -122,7 +126,7 @@ class MdevDriver(driver.DriverBase):
                 yield finding.Finding(
                     f'mdev {each.uuid}',
                     finding.OK
-                    if self.config.owner == EXTERNAL
+                    if self.config.owner != OS_ACC
                     else finding.WARNING,
                     f'it exists ({each.type} on {parent}), but no VAN has it: '
                     'os-acc did not make it and does not remove it',
@@ -257,7 +261,10 @@ class MdevDriver(driver.DriverBase):
                 mdev_handles.hold(wanted)
             else:
                 self._check_room(wanted, limit)
-                van.driver_data = {**van.driver_data, mdev_handles.MADE: '1'}
+                # Only os-acc's own choice has the UUID of the VAN.
+                if self.config.owner != CYBORG or wanted.uuid == van.uuid:
+                    made = {mdev_handles.MADE: '1'}
+                    van.driver_data = {**van.driver_data, **made}
             van.handle, van.device = handle, wanted.parent
             van.save()
             if there is None:

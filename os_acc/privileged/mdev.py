@@ -165,6 +165,8 @@ def released(uuid: str, release_seconds: float) -> None:
             mdev.folder(uuid), f'mdev {uuid}', release_seconds
         )
         cleaning.run_command(uuid)
+    # If os-acc made it in place of the Cyborg agent, it is the agent's now.
+    record.mdevs.delete(uuid)
     held.forget(held.MDEV, uuid)
 
 

@@ -171,6 +171,19 @@ def test_a_selector_is_claimed_if_the_devices_are_reported(fake):
         fake.plug(driver=None, resource_class='CUSTOM_FAKE_PCI')
 
 
+@pytest.mark.parametrize('kind', ['test', 'pci'])
+def test_a_reported_handle_is_claimed_on_its_own_device(fake, kind):
+    fake.set('devices', [f'card:{kind}:2:single'])
+    fake.set('discover', True)
+    (device,) = os_acc.get_devices()
+    handle = device.handles[1].handle
+    _, (van,) = fake.plug(driver=None, handle=handle, function_id='aes')
+    assert (van.device, van.handle) == ('card', handle)
+    (device,) = os_acc.get_devices()
+    assert device.functions == {'': 'aes'}
+    assert [each.state for each in device.handles] == ['free', 'used']
+
+
 @pytest.mark.parametrize(
     ('kind', 'cls'),
     [

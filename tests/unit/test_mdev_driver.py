@@ -195,6 +195,27 @@ def test_owner_external(here):
     remove(here, request.handle.uuid)
 
 
+def test_owner_cyborg(here):
+    os_acc.CONF.set_override('owner', 'cyborg', 'os_acc_mdev')
+    request, instance = devices.mdev(), devices.instance()
+    uuid = request.handle.uuid
+    # It is missing, as after a reboot: os-acc makes it, and leaves it to the
+    # agent.
+    os_acc.plug(instance, [request])
+    os_acc.unplug(instance)
+    assert (here.mdev / uuid).exists()
+    os_acc.plug(instance, [request])
+    here.reboot()
+    assert len(os_acc.recover().restored) == 1
+    os_acc.unplug(instance)
+    remove(here, uuid)
+    # What os-acc has chosen itself, no agent would remove.
+    there = here.snapshot()
+    os_acc.plug(instance, [devices.wanted('CUSTOM_MDEV_MTTY_1')])
+    os_acc.unplug(instance)
+    assert here.snapshot() == there
+
+
 def test_selected_by_class(here):
     instance = devices.instance()
     vans = os_acc.plug(
