@@ -136,16 +136,12 @@ def _miscounted(device: objects.Device, where: str) -> Iterator[str]:
 def devices(host: host_module.Host) -> list[objects.Device]:
     """See os_acc.get_devices."""
     found: list[objects.Device] = []
-    catch_all: list[objects.Device] = []
     errors = []
-    for name, driver in sorted(host.extensions.drivers.items()):
+    listed = _Listed()
+    for name, driver in _by_rank(host):
         examined = examine(driver)
-        (catch_all if driver.generic else found).extend(examined.devices)
+        found += listed.unknown(examined.devices)
         errors += [f'driver {name!r}: {fault}' for fault in examined.faults]
-    # List each device once. If a specific driver reports it, leave out the
-    # report of a generic driver.
-    known = {device.address for device in found}
-    found += [each for each in catch_all if each.address not in known]
     if errors:
         for error in errors:
             LOG.error('Discovery: %s', error)
@@ -153,6 +149,66 @@ def devices(host: host_module.Host) -> list[objects.Device]:
         # are missing in the list are gone.
         raise exception.DiscoveryFailed(found, errors='; '.join(errors))
     return found
+
+
+def _by_rank(
+    host: host_module.Host,
+) -> list[tuple[str, driver_base.DriverBase]]:
+    """Sort the drivers as the loader does when several claim a request.
+
+    See Extensions.driver_for(): a specific driver comes before a generic one,
+    then [os_acc] drivers decides, then the name.
+    """
+    rank = {name: place for place, name in enumerate(host.conf.os_acc.drivers)}
+    return sorted(
+        host.extensions.drivers.items(),
+        key=lambda each: (
+            each[1].generic,
+            rank.get(each[0], len(rank)),
+            each[0],
+        ),
+    )
+
+
+class _Listed:
+    """The devices and handles that earlier drivers have reported.
+
+    Several drivers may find one device, such as cyborg and mdev the parent of
+    mediated devices, or cyborg and pci a VF. It is listed, and its capacity is
+    counted, once.
+    """
+
+    def __init__(self) -> None:
+        self._devices: set[str] = set()
+        self._handles: set[str] = set()
+
+    def unknown(self, devices: list[objects.Device]) -> list[objects.Device]:
+        """Return what no earlier driver has reported of one driver's devices.
+
+        A driver may report several devices with one address.
+        """
+        left = [
+            each
+            for each in devices
+            if each.address not in self._devices and self._without_known(each)
+        ]
+        for each in left:
+            self._devices.add(each.address)
+            self._handles.update(h.handle.identity for h in each.handles)
+        return left
+
+    def _without_known(self, device: objects.Device) -> bool:
+        """Remove known handles of a device; False: none of it is left."""
+        left = [
+            each
+            for each in device.handles
+            if each.handle.identity not in self._handles
+        ]
+        if len(left) == len(device.handles):
+            return True
+        device.handles = left
+        device.handles_total, device.handles_free = device.counted()
+        return bool(left or device.mdev_types)
 
 
 def program_device(

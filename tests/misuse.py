@@ -287,6 +287,10 @@ MISUSES: dict[str, tuple[Callable[[Place], Any], Any]] = {
         lambda p: device_users.of_function(p.bound, '../x', False),
         Invalid,
     ),
+    'ask for guests of what is no address': (
+        lambda p: device_users.of_guests(['../x']),
+        Invalid,
+    ),
     'ask who has a path': (
         lambda p: device_users.of_mdev('../x', INSTANCE),
         Invalid,

@@ -256,11 +256,32 @@ def taken_by_others(
     if whole is not None and whole.van_uuid != taker.van_uuid:
         yield _taken(whole, 'it')
     for part in holders.on(function.address):
-        if part is not whole and part.van_uuid != taker.van_uuid:
+        if (
+            part is not whole
+            and part.van_uuid != taker.van_uuid
+            and not _is_beside(part, function, taker)
+        ):
             yield _taken(part, part.handle or 'it')
     if (pf := function.physfn) is not None:
         for found in whole_obstacles(pf, f'PF {pf}', taker, holders):
             yield refusals.PF_TAKEN.say(holder=found.text)
+
+
+def _is_beside(
+    part: allocated.Holder, function: pci.Function, taker: allocated.Taker
+) -> bool:
+    """Whether the taker's instance has a function that is no VF of this one.
+
+    A card of Xilinx has a management function and a user function, which one
+    instance may have.
+    """
+    address = (part.handle or '').removeprefix('pci/')
+    if part.instance_uuid != taker.instance_uuid or not pci.is_address(
+        address
+    ):
+        return False
+    found = pci.find(address)
+    return found is not None and found.physfn != function.address
 
 
 def whole_obstacles(

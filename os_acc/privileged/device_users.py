@@ -10,6 +10,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from os_acc import exception
 from os_acc.devices import device_file
 from os_acc.devices import host_use
@@ -43,6 +45,23 @@ def of_function(address: str, instance_uuid: str, shares: bool) -> list[str]:
     users = find(function, instance_uuid, shares)
     left = storage.data_of_others(function, instance_uuid)
     return users if left is None else [*users, left]
+
+
+@context.entry
+def of_guests(addresses: list[str]) -> list[str]:
+    """Find the processes that have PCI functions open through VFIO.
+
+    :param addresses: of the functions; those that do not exist are left out
+    :returns: a clause for each user, as of_function()
+    """
+    functions = [pci.find(each) for each in arguments.addresses(addresses)]
+    return guests_of([each for each in functions if each is not None])
+
+
+def guests_of(functions: Iterable[pci.Function]) -> list[str]:
+    """Do what of_guests() does."""
+    files = [node for each in functions for node in vfio.nodes(each.path)]
+    return open_files.users_of(files) if files else []
 
 
 def find(

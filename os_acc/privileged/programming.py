@@ -35,14 +35,13 @@ from os_acc import bitstream_file
 from os_acc import bitstream_opts as options
 from os_acc import exception
 from os_acc.devices import device_spec
-from os_acc.devices import open_files
 from os_acc.devices import pci
 from os_acc.devices import root_folder
 from os_acc.devices import sriov
-from os_acc.devices import vfio
 from os_acc.objects import function_id as function_ids
 from os_acc.privileged import arguments
 from os_acc.privileged import context
+from os_acc.privileged import device_users
 from os_acc.privileged import offers
 
 # objects.device.PROGRAMMING_SINGLE. To import that module would load
@@ -321,8 +320,7 @@ def _check_unused(function: pci.Function, region: str) -> None:
     """Check again, under the lock, that no guest has the device open."""
     vf = _vf_of(function, region)
     parts = [vf] if vf else [function, *map(pci.get, function.vf_addresses)]
-    files = [node for each in parts for node in vfio.nodes(each.path)]
-    if files and (found := open_files.users_of(files)):
+    if found := device_users.guests_of(parts):
         raise exception.DeviceBusy(
             device=function.address, reason='; '.join(found)
         )

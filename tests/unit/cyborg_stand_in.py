@@ -27,6 +27,7 @@ STAND_IN = pathlib.Path(__file__).parents[1] / 'stand_in'
 FPGA = '0000:07:00.0'
 VFS = ['0000:07:00.1', '0000:07:00.2']
 OTHER = '0000:08:00.0'
+BESIDE = '0000:08:00.1'
 VENDOR, PRODUCT = '0xACE0', '0x09c4'
 F1, F2 = 'aaaa1111', 'bbbb2222'
 
@@ -92,7 +93,8 @@ def stand_in_host(kernel, tmp_path, monkeypatch):
     devices.furnish(kernel)
     path = kernel.add_function(FPGA, '8086:09c4', 0x120000, 'fpga', totalvfs=2)
     kernel.write(str(path / 'sriov_numvfs'), '2')
-    kernel.add_function(OTHER, '8086:09c4', 0x120000)
+    for each in (OTHER, BESIDE):
+        kernel.add_function(each, '8086:09c4', 0x120000)
     gpu = kernel.pci / 'devices' / devices.GPU
     kernel.add_mdev_parent(gpu.resolve(), {'acme-1': 1, 'acme-2': 2}, 2)
     host = Host(tmp_path / 'stand-in', kernel)

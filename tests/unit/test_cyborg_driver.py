@@ -14,10 +14,12 @@ import json
 import sys
 
 import cyborg_host
+from cyborg_stand_in import BESIDE
 from cyborg_stand_in import F1
 from cyborg_stand_in import FPGA
 from cyborg_stand_in import OTHER
 from cyborg_stand_in import VENDOR
+from cyborg_stand_in import VFS
 from cyborg_stand_in import cause
 from cyborg_stand_in import device
 from cyborg_stand_in import driver
@@ -202,8 +204,6 @@ def test_outside_of_device_spec(here):
         err = cause(wanted)
         assert isinstance(err, exception.DeviceNotFound)
         assert 'device_spec' in str(err)
-    with pytest.raises(exception.DeviceNotFound, match='device_spec'):
-        driver().program(FPGA, here.image(), F1)
     assert here.calls() == []
 
 
@@ -231,7 +231,11 @@ def test_addresses_in_any_spelling(parts, padded):
         'cpid_type': 'PCI',
         'cpid_info': json.dumps(info),
         'deployables': [
-            {'attributes': [], 'handles': [['PCI', json.dumps(info)]]}
+            {
+                'accelerators': 1,
+                'attributes': [],
+                'handles': [['PCI', json.dumps(info)]],
+            }
         ],
     }
     (read,), errors = cyborg_listing.read({'devices': [answer], 'errors': {}})
@@ -240,3 +244,122 @@ def test_addresses_in_any_spelling(parts, padded):
     assert read.has(objects.PCIHandle(address=read.address))
     # program() gets the parts as Cyborg wrote them.
     assert read.controlpath_id['cpid_info'] == info
+
+
+# --- deployables and accelerators
+
+
+def test_deployables_are_devices(here):
+    """As Cyborg's drivers for QAT and network cards report the VFs of a PF."""
+    ours = [
+        {
+            'handles': [['PCI', slot(each)]],
+            'attributes': [['rc', 'CUSTOM_NIC'], ['trait0', trait]],
+        }
+        for each, trait in zip(VFS, ('CUSTOM_A', 'CUSTOM_B'), strict=True)
+    ]
+    here.find(device('plain', FPGA, deployables=ours))
+    listed = found()
+    assert {
+        each.address: (each.handles_total, each.traits)
+        for each in listed.values()
+    } == {VFS[0]: (1, ['CUSTOM_A']), VFS[1]: (1, ['CUSTOM_B'])}
+    instance, (van,) = plug(devices.wanted('CUSTOM_NIC', 'CUSTOM_B'))
+    assert (van.handle.address, van.device) == (VFS[1], FPGA)
+    listed = found()
+    assert [listed[each].handles_free for each in VFS] == [1, 0]
+    assert os_acc.unplug(instance) == 1
+
+
+def test_deployables_that_are_programmed_together_are_one_device(here):
+    ours = [{'handles': [['PCI', slot(each)]]} for each in VFS]
+    here.find(device('fpga', FPGA, deployables=ours))
+    (fpga,) = found().values()
+    assert (fpga.address, fpga.handles_total) == (FPGA, 2)
+    plug(vf(0, bitstream=here.image(), function_id=F1))
+    err = cause(vf(1, bitstream=here.image(), function_id='bbbb2222'))
+    assert isinstance(err, exception.DeviceBusy)
+
+
+def test_a_deployable_without_handles(here):
+    here.find(device('plain', FPGA, accelerators=0))
+    (one,) = found().values()
+    assert (one.address, one.handles_total) == (FPGA, 0)
+
+
+@pytest.fixture
+def card(here):
+    """A card with a management function and a user function, as Xilinx's."""
+    handles = [['PCI', slot(each)] for each in (OTHER, BESIDE)]
+    here.find(device('fpga', OTHER, *handles, accelerators=1))
+
+
+def test_an_accelerator_of_two_functions_counts_once(card):
+    """As in Placement. Cyborg makes two ARQs for it, one per function."""
+    (device,) = found().values()
+    assert (device.address, device.handles_total) == (OTHER, 1)
+    assert device.handles[0].handle.address == BESIDE
+    assert device.handles_free == 1
+    # The driver pci does not report the other function again.
+    assert {OTHER, BESIDE}.isdisjoint(
+        each.address for each in os_acc.get_devices() if each.driver == 'pci'
+    )
+    both = [devices.pci(each) for each in (OTHER, BESIDE)]
+    instance, vans = plug(*both)
+    assert [van.device for van in vans] == [OTHER, OTHER]
+    (device,) = found().values()
+    assert (device.handles_total, device.handles_free) == (1, 0)
+    assert os_acc.unplug(instance) == 2
+
+
+@pytest.mark.parametrize(
+    ('first', 'second'), [(OTHER, BESIDE), (BESIDE, OTHER)]
+)
+def test_an_accelerator_is_not_shared_by_instances(card, first, second):
+    instance, (van,) = plug(devices.pci(first))
+    (device,) = found().values()
+    assert (device.handles_total, device.handles_free) == (1, 0)
+    err = cause(devices.pci(second))
+    assert isinstance(err, exception.DeviceBusy)
+    assert instance.uuid in str(err)
+    assert van.uuid in str(err)
+    err = cause(devices.wanted('FPGA'))
+    assert isinstance(err, exception.DeviceNotFound)
+    # The same instance gets the rest.
+    os_acc.plug(instance, [devices.pci(second)])
+
+
+def test_a_selector_gets_the_user_function(card):
+    _, (van,) = plug(devices.wanted('FPGA'))
+    assert van.handle.address == BESIDE
+
+
+# --- two drivers for one device
+
+
+@pytest.mark.parametrize('first', ['cyborg', 'mdev'])
+def test_a_parent_is_listed_once(here, first):
+    """By the driver that gets the requests for it."""
+    devices.spec({'address': '*'}, {'address': devices.GPU, 'mdev_types': '*'})
+    os_acc.CONF.set_override('drivers', [first], 'os_acc')
+    listed = [d for d in os_acc.get_devices() if d.address == devices.GPU]
+    assert [each.driver for each in listed] == [first]
+    with cyborg_host.creating(here.kernel, devices.GPU):
+        _, (van,) = plug(gpu())
+    assert van.driver == first
+    (listed,) = [d for d in os_acc.get_devices() if d.address == devices.GPU]
+    assert listed.handles_total == 2
+    assert listed.handles_free == 1
+
+
+def test_handles_are_listed_once(here):
+    """Cyborg's driver reports one VF of a PF, and pci reports the other."""
+    here.find(device('plain', VFS[0], ['PCI', slot(VFS[0])]))
+    listed = [
+        (each.driver, each.address, [h.handle.address for h in each.handles])
+        for each in os_acc.get_devices()
+        if each.address in (FPGA, *VFS)
+    ]
+    assert listed == [('cyborg', VFS[0], [VFS[0]]), ('pci', FPGA, [VFS[1]])]
+    (pf,) = [each for each in os_acc.get_devices() if each.address == FPGA]
+    assert (pf.handles_total, pf.handles_free) == (1, 1)

@@ -19,8 +19,8 @@ from cyborg_stand_in import F1
 from cyborg_stand_in import F2
 from cyborg_stand_in import FPGA
 from cyborg_stand_in import OTHER
+from cyborg_stand_in import VFS
 from cyborg_stand_in import cause
-from cyborg_stand_in import driver
 from cyborg_stand_in import found
 from cyborg_stand_in import option
 from cyborg_stand_in import pids
@@ -29,11 +29,13 @@ from cyborg_stand_in import request
 from cyborg_stand_in import slot
 from cyborg_stand_in import stand_in_host  # noqa: F401, fixture "here"
 from cyborg_stand_in import vf
+import devices
 import pytest
 
 import os_acc
 from os_acc import exception
 from os_acc import objects
+from os_acc.privileged import device_users
 
 
 def test_programmed_once_for_all_of_its_users(here):
@@ -158,11 +160,9 @@ def test_programming_that_lies(here):
 
 
 def test_programming_that_loses_the_device(here):
-    option('discovery_interval', 600.0)
-    assert driver().can_handle(vf(0))
-    here.find()
+    here.tell('program', 'lose')
     with pytest.raises(exception.DeviceError, match='any more'):
-        driver().program(FPGA, here.image(), F1)
+        program(here.image(), F1)
 
 
 def test_programming_that_hangs(here):
@@ -236,3 +236,88 @@ def test_selectors(here):
     assert isinstance(err, exception.DeviceNotFound)
     assert 'taken' in str(err)
     assert len(here.calls()) == 2
+
+
+# --- program_device()
+
+
+def program(bitstream, function_id=None, **values):
+    return os_acc.program_device(FPGA, bitstream, function_id, **values)
+
+
+def test_the_administrator_programs(here):
+    image, events = here.image(), []
+    assert program(image, F1, progress=events.append) is True
+    controlpath = {'cpid_type': 'PCI', 'cpid_info': slot(FPGA)}
+    assert here.calls() == [['program', controlpath, image]]
+    assert found()[FPGA].programming == 'single'
+    texts = [each.message for each in events if each.status == 'running']
+    assert f'programming {FPGA}' in texts
+    # The device holds this bitstream: nothing is done.
+    assert program(image, F1) is False
+    _, (van,) = plug(vf(0, function_id=F1))
+    assert van.function_id == F1
+    assert len(here.calls()) == 1
+
+
+def test_the_administrator_does_not_program_what_is_in_use(here):
+    image = here.image()
+    user, (van,) = plug(vf(1, bitstream=image, function_id=F1))
+    with pytest.raises(exception.DeviceBusy) as caught:
+        program(image, F2)
+    assert user.uuid in str(caught.value)
+    assert van.uuid in str(caught.value)
+    assert len(here.calls()) == 1
+    os_acc.unplug(user)
+    assert program(image, F2) is True
+
+
+@pytest.mark.parametrize('by', ['administrator', 'request'])
+def test_a_guest_that_os_acc_does_not_know_has_it_open(here, monkeypatch, by):
+    """Such as one of Nova without os-acc."""
+    asked = []
+
+    def guests(functions):
+        asked.extend(each.address for each in functions)
+        return ['process 4711 (qemu) has /dev/vfio/12 open']
+
+    monkeypatch.setattr(device_users, 'guests_of', guests)
+    if by == 'request':
+        err = cause(vf(0, bitstream=here.image(), function_id=F1))
+    else:
+        with pytest.raises(exception.DeviceBusy) as caught:
+            program(here.image(), F1)
+        err = caught.value
+    assert isinstance(err, exception.DeviceBusy)
+    assert 'process 4711 (qemu)' in str(err)
+    assert asked == [FPGA, *VFS]
+    assert here.calls() == []
+
+
+def test_the_administrator_programs_what_failed(here):
+    here.tell('program', 'false')
+    with pytest.raises(exception.DeviceError, match='returned False'):
+        program(here.image(), F1)
+    assert 'programming failed' in str(cause(vf(0)))
+    here.tell('program', '')
+    assert program(here.image(), F1) is True
+    plug(vf(0))
+
+
+def test_the_administrator_names_a_region(here):
+    with pytest.raises(exception.InvalidRequest, match='region'):
+        program(here.image(), F1, region='0')
+    assert here.calls() == []
+
+
+def test_the_administrator_programs_what_cannot_be(here):
+    with pytest.raises(exception.DeviceError, match='cannot program'):
+        os_acc.program_device('0000:0c:00.0', here.image(), F1)
+
+
+def test_the_administrator_programs_outside_of_device_spec(here):
+    devices.spec({'address': OTHER})
+    with pytest.raises(exception.DeviceNotFound, match=FPGA):
+        program(here.image(), F1)
+    assert here.calls() == []
+    devices.spec({'address': '*'})

@@ -25,6 +25,7 @@ from os_acc import exception
 from os_acc import finding
 from os_acc import objects
 from os_acc import programming
+from os_acc import progress
 from os_acc.devices import device_spec
 from os_acc.devices import pci
 from os_acc.devices import reset
@@ -180,7 +181,7 @@ class CyborgDriver(driver.DriverBase):
         found = self._source.get(
             lambda found: found.has(wanted), wanted.identity
         )
-        with self.lock(found.address):
+        with self.lock(found.parent):
             self._take(van, request, found, wanted)
 
     def is_intact(self, van: objects.VAN) -> bool:
@@ -210,23 +211,30 @@ class CyborgDriver(driver.DriverBase):
                 pci_release.clean(van, function)
             pci_release.finish(van, function)
 
-    def program(
-        self, address: str, image_path: str, function_id: str | None
-    ) -> None:
-        """Program a device, and check the result as far as it can be seen.
-
-        The caller holds the device's lock and has checked that no guest uses
-        the device.
-
-        :param address: of the device, as get_devices() gives it
-        :param image_path: the path of the bitstream on this host
-        :param function_id: the bitstream's function; None: unknown
-        :raises DeviceNotFound: if none of Cyborg's drivers has the device
-        :raises DeviceError: if the programming failed, or the device reports
-            another function afterwards
-        :raises Timeout: if it took longer than program_timeout
-        """
-        cyborg_program.program(self._source, address, image_path, function_id)
+    def program_device(
+        self,
+        address: str,
+        bitstream: str | None,
+        function_id: str | None,
+        region: str | None,
+        report: progress.Report,
+    ) -> bool:
+        if region:
+            raise exception.InvalidRequest(
+                subject=f'PCI function {address}',
+                field='region',
+                value=region,
+                expected='no region: the device is programmed as a whole',
+            )
+        found = self._source.at(address)
+        cyborg_program.check_programmable(found)
+        return cyborg_program.program(
+            cyborg_program.slot_of(self, self._source, address),
+            self._source,
+            bitstream,
+            function_id,
+            report,
+        )
 
     def _take(
         self,
@@ -239,6 +247,7 @@ class CyborgDriver(driver.DriverBase):
         wants_function = request.function_id or request.bitstream
         if wants_function:
             cyborg_program.check_programmable(found)
+        self._check_siblings(van, found, handle)
         if found.programmable:
             programming.undecide(van, programming.WHOLE)
         with contextlib.ExitStack() as stack:
@@ -252,7 +261,7 @@ class CyborgDriver(driver.DriverBase):
                 )
             elif isinstance(handle, objects.MdevHandle):
                 cyborg_mdev.check(van, handle)
-            van.handle, van.device = handle, found.address
+            van.handle, van.device = handle, found.parent
             van.save()
         if found.programmable:
             cyborg_program.put_function(
@@ -260,6 +269,30 @@ class CyborgDriver(driver.DriverBase):
             )
         if isinstance(handle, objects.MdevHandle):
             cyborg_mdev.make(van, handle, self._source.create_mdev)
+
+    def _check_siblings(
+        self,
+        van: objects.VAN,
+        found: cyborg_listing.Found,
+        handle: objects.AttachHandle,
+    ) -> None:
+        """Check that no other instance has a part of the same accelerator.
+
+        :raises DeviceBusy: if one has. It could program the accelerator, or
+            read its data
+        """
+        siblings = {each.identity for each in found.siblings(handle)}
+        for each in self.handles(found.parent):
+            if (
+                each.handle in siblings
+                and each.instance_uuid != van.instance_uuid
+            ):
+                raise exception.DeviceBusy(
+                    device=handle.identity,
+                    reason=f'instance {each.instance_uuid} (VAN '
+                    f'{each.van_uuid}) has {each.handle}, which belongs to '
+                    'the same accelerator',
+                )
 
     @contextlib.contextmanager
     def _admitted(
@@ -295,7 +328,7 @@ class CyborgDriver(driver.DriverBase):
         fits = self._source.find(lambda found: found.serves(request))
         fits.sort(key=lambda each: not (wanted and each.has_function(wanted)))
         for found in fits:
-            with self.lock(found.address):
+            with self.lock(found.parent):
                 for handle in self._free(found, van):
                     try:
                         self._take(van, request, found, handle)
@@ -323,11 +356,16 @@ class CyborgDriver(driver.DriverBase):
         self, found: cyborg_listing.Found, van: objects.VAN
     ) -> list[objects.AttachHandle]:
         taken, mdevs = self._taken()
-        free = [each for each in found.handles if each.identity not in taken]
-        if sum(found.mdevs.values()) > mdevs[found.address]:
+        free = [
+            # Of a card of Xilinx, the user function.
+            handles[-1]
+            for handles in found.accelerators
+            if not any(each.identity in taken for each in handles)
+        ]
+        if sum(found.mdevs.values()) > mdevs[found.parent]:
             free += [
                 objects.MdevHandle(
-                    uuid=van.uuid, parent=found.address, type=kind
+                    uuid=van.uuid, parent=found.parent, type=kind
                 )
                 for kind in found.mdevs
             ]

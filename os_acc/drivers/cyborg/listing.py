@@ -10,9 +10,11 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Iterator
 from collections.abc import Mapping
 import dataclasses
+import itertools
 import json
 from typing import Any
 from typing import NoReturn
@@ -35,16 +37,26 @@ _KEYS = ('domain', 'bus', 'device', 'function')
 class Found:
     """A device that one of Cyborg's drivers discovered.
 
-    :ivar address: the PCI function of its control path: the one that is
+    In Cyborg this is a deployable, which has a resource provider of its own.
+    The deployables of a card that can be programmed are one device, because
+    programming changes all of them.
+
+    :ivar address: the PCI function of its control path. If the card has
+        several deployables, it is the first handle of this one
+    :ivar parent: the PCI function of its control path: the one that is
         programmed, and the parent of its mediated devices
     :ivar by: the name of Cyborg's driver
     :ivar controlpath_id: the argument for the driver's program()
     :ivar programmable: whether the driver can program it
     :ivar handles: its PCIHandles and TestHandles
+    :ivar accelerators: the same handles by accelerator, as Placement counts
+        them. An accelerator can have several: a card of Xilinx has a
+        management function and a user function
     :ivar mdevs: how many mediated devices of each type it can have
     """
 
     address: str
+    parent: str
     by: str
     controlpath_id: Mapping[str, Any]
     vendor_id: str
@@ -52,8 +64,12 @@ class Found:
     resource_class: str
     traits: tuple[str, ...]
     programmable: bool
-    handles: tuple[objects.AttachHandle, ...]
+    accelerators: tuple[tuple[objects.AttachHandle, ...], ...]
     mdevs: Mapping[str, int]
+
+    @property
+    def handles(self) -> tuple[objects.AttachHandle, ...]:
+        return tuple(itertools.chain.from_iterable(self.accelerators))
 
     @property
     def functions(self) -> tuple[str, ...]:
@@ -73,8 +89,18 @@ class Found:
     def has(self, handle: objects.AttachHandle) -> bool:
         """Whether a handle belongs to this device."""
         if isinstance(handle, objects.MdevHandle):
-            return handle.parent == self.address and handle.type in self.mdevs
+            return handle.parent == self.parent and handle.type in self.mdevs
         return handle.identity in {each.identity for each in self.handles}
+
+    def siblings(
+        self, handle: objects.AttachHandle
+    ) -> tuple[objects.AttachHandle, ...]:
+        """The other handles of the accelerator that a handle belongs to."""
+        for each in self.accelerators:
+            others = [h for h in each if h.identity != handle.identity]
+            if len(others) < len(each):
+                return tuple(others)
+        return ()
 
     def serves(self, request: objects.AcceleratorRequest) -> bool:
         """Whether the device fits a request without a handle."""
@@ -99,54 +125,102 @@ def read(answer: Mapping[str, Any]) -> tuple[list[Found], dict[str, str]]:
     found, errors = [], dict(answer['errors'])
     for each in answer['devices']:
         try:
-            found.append(_read(each))
+            found += _read(each)
         except exception.InvalidRequest as err:
             errors[each['driver']] = str(err)
     return found, errors
 
 
-def _read(device: dict[str, Any]) -> Found:
+def _read(device: dict[str, Any]) -> list[Found]:
     by = device['driver']
     if device['cpid_type'] != PCI:
         _refuse(by, 'cpid_type', device['cpid_type'], "'PCI'")
     cpid_info = _json(by, 'cpid_info', device['cpid_info'])
-    address = _address(by, 'cpid_info', cpid_info)
+    parent = _address(by, 'cpid_info', cpid_info)
+    controlpath_id = {
+        'cpid_type': device['cpid_type'],
+        'cpid_info': {key: cpid_info[key] for key in _KEYS},
+    }
     board = _json(by, 'std_board_info', device['board'] or '{}')
     product = board.get('product_id') or board.get('device_id')
+    deployables: list[dict[str, Any]] = device['deployables']
+    by_address: dict[str, list[dict[str, Any]]] = {}
+    for each in deployables:
+        whole = device['programmable'] or len(deployables) == 1
+        address = parent if whole else _place(by, each, parent)
+        by_address.setdefault(address, []).append(each)
+    return [
+        Found(
+            address=address,
+            parent=parent,
+            by=by,
+            controlpath_id=controlpath_id,
+            vendor_id=_id(device['vendor']),
+            product_id=_id(product),
+            programmable=device['programmable'],
+            **_contents(by, parts),
+        )
+        for address, parts in (by_address or {parent: []}).items()
+    ]
+
+
+def _place(by: str, deployable: dict[str, Any], parent: str) -> str:
+    """The address of a deployable: that of its first handle."""
+    for _, text in deployable['handles']:
+        return _address(by, 'attach_info', _json(by, 'attach_info', text))
+    return parent
+
+
+def _contents(by: str, deployables: list[dict[str, Any]]) -> dict[str, Any]:
+    """Read what deployables offer: the rest of the fields of Found."""
     attributes = [
         (key, value)
-        for deployable in device['deployables']
+        for deployable in deployables
         for key, value in deployable['attributes']
     ]
     classes = [value for key, value in attributes if key == 'rc']
-    # Every deployable of a device repeats the same traits.
+    # The functions of a device may repeat its traits.
     traits = dict.fromkeys(
         value for key, value in attributes if key.startswith('trait')
     )
-    handles, mdevs = _handles(by, device['deployables'])
-    return Found(
-        address=address,
-        by=by,
-        controlpath_id={
-            'cpid_type': device['cpid_type'],
-            'cpid_info': {key: cpid_info[key] for key in _KEYS},
-        },
-        vendor_id=_id(device['vendor']),
-        product_id=_id(product),
-        resource_class=classes[0] if classes else '',
-        traits=tuple(traits),
-        programmable=device['programmable'],
-        handles=handles,
-        mdevs=mdevs,
-    )
+    accelerators: list[tuple[objects.AttachHandle, ...]] = []
+    mdevs: collections.Counter[str] = collections.Counter()
+    for each in deployables:
+        handles, types = _handles(by, each)
+        accelerators += _grouped(handles, each['accelerators'])
+        mdevs.update(types)
+    return {
+        'resource_class': classes[0] if classes else '',
+        'traits': tuple(traits),
+        'accelerators': tuple(accelerators),
+        'mdevs': dict(mdevs),
+    }
+
+
+def _grouped(
+    handles: list[objects.AttachHandle], number: int
+) -> Iterator[tuple[objects.AttachHandle, ...]]:
+    """Group the handles of a deployable by accelerator.
+
+    Cyborg does not say which handle belongs to which accelerator. The only
+    driver of Cyborg 17 with more handles than accelerators is Xilinx's: it
+    reports one accelerator (_generate_dep_list in
+    accelerator/drivers/fpga/xilinx/sysinfo.py).
+
+    :param number: how many accelerators Placement counts
+    """
+    if number == 1 and handles:
+        yield tuple(handles)
+    else:
+        yield from ((each,) for each in handles)
 
 
 def _handles(
-    by: str, deployables: list[dict[str, Any]]
-) -> tuple[tuple[objects.AttachHandle, ...], dict[str, int]]:
+    by: str, deployable: dict[str, Any]
+) -> tuple[list[objects.AttachHandle], collections.Counter[str]]:
     handles: list[objects.AttachHandle] = []
-    mdevs: dict[str, int] = {}
-    for kind, text in _pairs(deployables):
+    mdevs: collections.Counter[str] = collections.Counter()
+    for kind, text in deployable['handles']:
         info = _json(by, 'attach_info', text)
         address = _address(by, 'attach_info', info)
         if kind == PCI:
@@ -162,15 +236,10 @@ def _handles(
             name = info.get('asked_type')
             if not isinstance(name, str):
                 _refuse(by, 'attach_info.asked_type', name, 'an mdev type')
-            mdevs[name] = mdevs.get(name, 0) + 1
+            mdevs[name] += 1
         else:
             _refuse(by, 'attach_type', kind, f'{PCI}, {MDEV} or {TEST_PCI}')
-    return tuple(handles), mdevs
-
-
-def _pairs(deployables: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
-    for deployable in deployables:
-        yield from deployable['handles']
+    return handles, mdevs
 
 
 def _json(by: str, field: str, text: Any) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from os_acc import driver
 from os_acc import exception
 from os_acc import objects
 from os_acc import programming
+from os_acc import progress
 from os_acc.devices import device_spec
 from os_acc.devices import pci
 from os_acc.drivers.cyborg import listing as cyborg_listing
@@ -32,15 +33,72 @@ _NO_DOMAIN = 'intel_fpga_driver'
 
 
 def program(
+    slot: programming.Slot,
+    source: cyborg_source.Source,
+    bitstream: str | None,
+    function_id: str | None,
+    report: progress.Report,
+    van: objects.VAN | None = None,
+) -> bool:
+    """Program a device, and check the result as far as it can be seen.
+
+    :param bitstream: see bitstreams.fetched()
+    :param function_id: the bitstream's function; None: unknown
+    :param report: called during the work, see DriverBase.program_device
+    :param van: the VAN that needs it; None: the administrator
+    :returns: False if the device already held the bitstream
+    :raises DeviceBusy: if others use the device with another function, or a
+        guest has it open
+    :raises DeviceNotFound: if none of Cyborg's drivers has the device, or
+        device_spec does not offer it
+    :raises BitstreamError: if the bitstream is unavailable
+    :raises DeviceError: if the programming failed, or the device reports
+        another function afterwards
+    :raises Timeout: if it took longer than program_timeout
+    """
+    with bitstreams.fetched(bitstream, function_id, None, report) as file:
+        wanted = programming.Wanted(
+            function_id or file.function_id, file.sha256
+        )
+
+        def act() -> None:
+            report(None, f'programming {slot.device}')
+            _program(source, slot.device, file.path, wanted.function_id)
+
+        return slot.program(
+            wanted, lambda: _check(source, slot.device), act, van
+        )
+
+
+def _check(source: cyborg_source.Source, address: str) -> None:
+    """Check that a device can be programmed now. Nothing is changed."""
+    from os_acc.privileged import device_users
+
+    found = source.at(address)
+    check_programmable(found)
+    function = pci.get(address)
+    device_spec.load(CONF).check(function)
+    functions = {
+        address,
+        *function.vf_addresses,
+        *(
+            each.address
+            for each in found.handles
+            if isinstance(each, objects.PCIHandle)
+        ),
+    }
+    users = device_users.of_guests(sorted(functions))
+    if users:
+        raise exception.DeviceBusy(device=address, reason='; '.join(users))
+
+
+def _program(
     source: cyborg_source.Source,
     address: str,
     image_path: str,
     function_id: str | None,
 ) -> None:
-    """Program a device and check the result. See CyborgDriver.program."""
     found = source.at(address)
-    check_programmable(found)
-    device_spec.load(CONF).check(pci.get(address))
     try:
         done = source.call(
             'program',
@@ -131,18 +189,7 @@ def put_function(
     by_file = bitstream is not None and function_id is None
     if not by_file and slot.take(van, programming.Wanted(function_id)):
         return
-    with bitstreams.fetched(
-        bitstream, function_id, None, van.report_progress
-    ) as file:
-        wanted = programming.Wanted(
-            function_id or file.function_id, file.sha256
-        )
-
-        def act() -> None:
-            van.report_progress(None, f'programming {address}')
-            program(source, address, file.path, wanted.function_id)
-
-        slot.program(wanted, lambda: None, act, van)
+    program(slot, source, bitstream, function_id, van.report_progress, van)
 
 
 def check_programmable(found: cyborg_listing.Found) -> None:

@@ -11,6 +11,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from collections.abc import Sequence
+import itertools
 
 from oslo_config import cfg
 
@@ -55,17 +57,12 @@ def _device(
     region = '' if found.programmable else None
     mdevs = [
         each
-        for each in holders.on(found.address)
+        for each in holders.on(found.parent)
         if (each.handle or '').startswith('mdev/')
     ]
     handles = [
-        inventory.handle(
-            each,
-            _obstacles(each, holders, snapshot),
-            holders.of_handle(each.identity),
-            region,
-        )
-        for each in found.handles
+        _accelerator(each, holders, snapshot, region)
+        for each in found.accelerators
     ] + [_mdev(found, each, region) for each in mdevs]
     functions: dict[str, str | None] = {}
     if found.programmable:
@@ -85,6 +82,28 @@ def _device(
         else device_objects.PROGRAMMING_NONE,
         function_id=next(iter(found.functions), None),
         functions=functions,
+    )
+
+
+def _accelerator(
+    handles: Sequence[objects.AttachHandle],
+    holders: allocated.Holders,
+    snapshot: host_use.Snapshot,
+    region: str | None,
+) -> objects.DeviceHandleInfo:
+    """Report an accelerator by one handle, because Placement counts one.
+
+    It is the last one: of a card of Xilinx, the user function. It is free if
+    all handles of the accelerator are.
+    """
+    held = (holders.of_handle(each.identity) for each in handles)
+    return inventory.handle(
+        handles[-1],
+        itertools.chain.from_iterable(
+            _obstacles(each, holders, snapshot) for each in handles
+        ),
+        next(filter(None, held), None),
+        region,
     )
 
 
@@ -119,7 +138,7 @@ def _mdev(
     there = mdev.find(uuid)
     kind = there.type if there is not None else next(iter(found.mdevs), 'any')
     return inventory.handle(
-        objects.MdevHandle(uuid=uuid, parent=found.address, type=kind),
+        objects.MdevHandle(uuid=uuid, parent=found.parent, type=kind),
         holder=holder,
         region=region,
     )
@@ -132,7 +151,7 @@ def _types(
 
     :param taken: how many mediated devices of it VANs have
     """
-    seen = {kind.name: kind for kind in mdev.types(found.address)}
+    seen = {kind.name: kind for kind in mdev.types(found.parent)}
     infos = []
     for name, number in found.mdevs.items():
         capacity = max(0, number - taken)

@@ -28,7 +28,25 @@ def _device(values: dict[str, Any]) -> Fields:
         for name in acts.told('function').split()
         if values['program']
     ]
-    deployable = Fields(
+    # A device has one deployable unless it says otherwise.
+    deployables = [
+        _deployable(values | each, functions)
+        for each in values.get('deployables') or [{}]
+    ]
+    return Fields(
+        vendor=values['vendor'],
+        type='FPGA',
+        std_board_info=json.dumps({'product_id': values['product']}),
+        controlpath_id=Fields(
+            cpid_type='PCI', cpid_info=json.dumps(values['cpid'])
+        ),
+        deployable_list=deployables,
+    )
+
+
+def _deployable(values: dict[str, Any], functions: list[Any]) -> Fields:
+    return Fields(
+        num_accelerators=values.get('accelerators', len(values['handles'])),
         attribute_list=[
             Fields(key=key, value=value)
             for key, value in values['attributes'] + functions
@@ -37,15 +55,6 @@ def _device(values: dict[str, Any]) -> Fields:
             Fields(attach_type=kind, attach_info=json.dumps(info))
             for kind, info in values['handles']
         ],
-    )
-    return Fields(
-        vendor=values['vendor'],
-        type='FPGA',
-        std_board_info=json.dumps({'product_id': values['product']}),
-        controlpath_id=Fields(
-            cpid_type='PCI', cpid_info=json.dumps(values['cpid'])
-        ),
-        deployable_list=[deployable],
     )
 
 
@@ -72,4 +81,6 @@ class FPGA(Plain):
         reported = acts.told('reports')
         if reported:
             (acts.FOLDER / 'function').write_text(reported)
+        if acts.told('program') == 'lose':
+            (acts.FOLDER / 'devices').write_text('[]')
         return acts.told('program') != 'false'

@@ -165,6 +165,7 @@ def _device(name: str, driver: Any, device: Any) -> dict[str, Any]:
         'cpid_info': device.controlpath_id.cpid_info,
         'deployables': [
             {
+                'accelerators': deployable.num_accelerators,
                 'attributes': [
                     [each.key, each.value]
                     for each in deployable.attribute_list or []
