@@ -63,6 +63,7 @@ class Cloud(http.server.ThreadingHTTPServer):
     :ivar arqs: the ARQs of Cyborg
     :ivar profiles: the groups of the device profiles, by name
     :ivar deployables: the deployables of Cyborg
+    :ivar devices: the devices of Cyborg
     :ivar providers: by UUID: name, inventories and traits of the resource
         providers of Placement
     :ivar roles: the roles of the user
@@ -79,6 +80,7 @@ class Cloud(http.server.ThreadingHTTPServer):
         self.arqs: list[dict[str, Any]] = []
         self.profiles: dict[str, list[dict[str, str]]] = {'crypto': [{}]}
         self.deployables: list[dict[str, Any]] = []
+        self.devices: list[dict[str, Any]] = []
         self.providers: dict[str, dict[str, Any]] = {}
         self.roles = ['admin']
         self.broken: str | None = None
@@ -208,6 +210,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             )
         elif path == ['v2', 'deployables']:
             self._send({'deployables': server.deployables})
+        elif path == ['v2', 'devices']:
+            self._send({'devices': server.devices})
         else:
             self._send({}, 404)
 

@@ -118,7 +118,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     :param argv: the arguments; None: the arguments of the process
     :returns: the exit code: 0 done; 1 failed; 2 wrong arguments or input;
-        3 recover or orphans left something undone; 130 interrupted by Ctrl-C
+        3 recover or orphans left something undone, or cyborg check found
+        something; 130 interrupted by Ctrl-C
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not sys.warnoptions:

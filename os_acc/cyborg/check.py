@@ -74,10 +74,11 @@ def examine(
     result = Result([], [], None)
     # A VAN whose ARQ is missing was there before and after the ARQs were
     # listed: it was neither plugged nor unplugged meanwhile.
-    before = {entry.van.uuid for entry in host.journal.entries()}
+    before = {entry.van.uuid: entry for entry in host.journal.entries()}
     arqs = _arqs(host, api, result)
     devices = _devices(host, result)
-    entries = [e for e in host.journal.entries() if e.van.uuid in before]
+    after = host.journal.entries()
+    entries = [entry for entry in after if entry.van.uuid in before]
     result.notes += [
         f'VAN {row.van_uuid} of instance {row.instance_uuid} was not '
         f'compared: its row in the journal is unreadable: {row.reason}'
@@ -101,15 +102,17 @@ def examine(
             'Placement was not compared, because the devices or the ARQs are '
             'not known completely'
         )
-    elif not providers.is_reported(api.deployables(), name):
+        return result
+    there = providers.reported(api, name)
+    if not there:
         result.notes.append(
             "Placement was not compared: Cyborg has no deployable of os-acc's "
             f'driver on host {name}'
         )
-    else:
-        result.differences += providers.compare(
-            placement, devices, entries, arqs, name
-        )
+        return result
+    result.differences += providers.compare(
+        placement, there, devices, [*before.values(), *after], arqs, name
+    )
     return result
 
 

@@ -45,9 +45,11 @@ def by_cloud(service_type: str, cloud: str | None) -> adapter.Adapter:
         from keystoneauth1 import adapter
 
         region = openstack.config.get_cloud_region(cloud=cloud)
+        session = region.get_session()
+        session.timeout = session.timeout or _TIMEOUT
         # openstacksdk's own adapter works only inside of its Connection.
         found = adapter.Adapter(
-            region.get_session(),
+            session,
             service_type=service_type,
             interface=region.get_interface(service_type),
             region_name=region.get_region_name(service_type),

@@ -17,14 +17,18 @@ from typing import Any
 
 from os_acc import journal
 from os_acc import objects
+from os_acc.cyborg import api as api_module
 from os_acc.cyborg import differences
 from os_acc.cyborg import names
 from os_acc.cyborg import present
 from os_acc.cyborg import report
 from os_acc.placement import client
+from os_acc.placement import inventory
 
 #: A deployable has no resource provider.
 PROVIDER_MISSING = 'provider-missing'
+#: A deployable that os-acc does not report still has an inventory.
+PROVIDER_STALE = 'provider-stale'
 #: The total of the inventory differs.
 INVENTORY = 'inventory'
 #: The traits of the resource provider differ.
@@ -36,23 +40,31 @@ _ADVICE = (
 )
 
 
-def is_reported(
-    deployables: Iterable[Mapping[str, Any]], host_name: str
-) -> bool:
-    """Say whether Cyborg has a deployable of os-acc's driver on this host.
+def reported(
+    api: api_module.API, host_name: str
+) -> dict[str, Mapping[str, Any]]:
+    """List what os-acc's agent driver has reported of this host to Cyborg.
 
-    :param deployables: those of all hosts
+    :returns: the deployables by their names
+    :raises RemoteServiceError: if Cyborg does not answer
     """
-    start = names.deployable(host_name, '')
-    return any(
-        each.get('driver_name') == names.DRIVER
-        and str(each.get('name')).startswith(start)
-        for each in deployables
-    )
+    starts = [
+        f'{names.deployable(host_name, address)}_'
+        for each in api.devices()
+        if each.get('hostname') == host_name
+        and (address := report.address_in(each.get('vendor_board_info')))
+    ]
+    return {
+        str(each['name']): each
+        for each in api.deployables()
+        if each.get('driver_name') == names.DRIVER
+        and any(f'{each.get("name")}_'.startswith(start) for start in starts)
+    }
 
 
 def compare(
     placement: client.Client,
+    there: Iterable[str],
     devices: Sequence[objects.Device],
     entries: Sequence[journal.Entry],
     arqs: Sequence[Mapping[str, Any]],
@@ -60,37 +72,78 @@ def compare(
 ) -> Iterator[differences.Difference]:
     """List the differences of the resource providers of this host's devices.
 
-    :param entries: the VANs of this host
+    :param there: the names of the deployables that Cyborg has: see reported()
+    :param entries: the VANs that this host had while the devices were listed
     :param arqs: the ARQs of all hosts. The agent keeps a handle that is bound
         in its report, even if it is gone
     :raises RemoteServiceError: if Placement does not answer
     """
     of_arqs = {e.van.uuid for e in entries if differences.is_of_arq(e)}
     expected = present.Lister(host_name).offered(devices, of_arqs)
-    for _, deployable in report.deployables(expected):
-        uuid = names.provider_uuid(deployable.name)
-        inventories = placement.inventories(uuid)
-        traits = placement.traits(uuid)
-        if inventories is None or traits is None:
-            yield differences.Difference(
-                PROVIDER_MISSING,
-                f'Placement has no resource provider {uuid} with '
-                f'{deployable.count} {deployable.resource_class}',
-                _ADVICE,
-                device=deployable.name,
-            )
-            continue
-        totals = {name: each.total for name, each in inventories.items()}
-        wanted = {deployable.resource_class: _total(deployable, uuid, arqs)}
-        if totals != wanted:
-            yield differences.Difference(
-                INVENTORY,
-                f'The inventory in Placement is {_listed(totals)}; expected '
-                f'{_listed(wanted)}',
-                _ADVICE,
-                device=deployable.name,
-            )
-        yield from _traits(deployable, traits.names)
+    found = {each.name: each for _, each in report.deployables(expected)}
+    for name in sorted(set(there) - found.keys()):
+        yield from _stale(placement, name, arqs)
+    for deployable in found.values():
+        yield from _provider(placement, deployable, arqs)
+
+
+def _stale(
+    placement: client.Client, name: str, arqs: Iterable[Mapping[str, Any]]
+) -> Iterator[differences.Difference]:
+    """Look at a deployable of which nothing can be given out."""
+    uuid = names.provider_uuid(name)
+    inventories = placement.inventories(uuid)
+    if inventories and not any(_bound_to(uuid, arqs)):
+        yield differences.Difference(
+            PROVIDER_STALE,
+            f'Placement offers {_listed(_totals(inventories))}, but os-acc '
+            'has nothing there that Cyborg may give out',
+            _ADVICE,
+            device=name,
+        )
+
+
+def _provider(
+    placement: client.Client,
+    deployable: report.Deployable,
+    arqs: Iterable[Mapping[str, Any]],
+) -> Iterator[differences.Difference]:
+    """Look at the resource provider of a deployable."""
+    uuid = names.provider_uuid(deployable.name)
+    inventories = placement.inventories(uuid)
+    traits = placement.traits(uuid)
+    if inventories is None or traits is None:
+        yield differences.Difference(
+            PROVIDER_MISSING,
+            f'Placement has no resource provider {uuid} with '
+            f'{deployable.count} {deployable.resource_class}',
+            _ADVICE,
+            device=deployable.name,
+        )
+        return
+    totals = _totals(inventories)
+    wanted = {deployable.resource_class: _total(deployable, uuid, arqs)}
+    if totals != wanted:
+        yield differences.Difference(
+            INVENTORY,
+            f'The inventory in Placement is {_listed(totals)}; expected '
+            f'{_listed(wanted)}',
+            _ADVICE,
+            device=deployable.name,
+        )
+    yield from _traits(deployable, traits.names)
+
+
+def _bound_to(
+    uuid: str, arqs: Iterable[Mapping[str, Any]]
+) -> Iterator[Mapping[str, Any]]:
+    """Choose the ARQs that are bound to a resource provider."""
+    return (
+        arq
+        for arq in arqs
+        if arq.get('state') == differences.BOUND
+        and arq.get('device_rp_uuid') == uuid
+    )
 
 
 def _total(
@@ -100,15 +153,11 @@ def _total(
 ) -> int:
     """Count what the agent reports: what is there, and what is bound."""
     keys = set()
-    for arq in arqs:
-        if (
-            arq.get('state') == differences.BOUND
-            and arq.get('device_rp_uuid') == uuid
-        ):
-            try:
-                keys.add(report.of_arq(arq).key)
-            except ValueError:
-                keys.add(str(arq.get('uuid')))
+    for arq in _bound_to(uuid, arqs):
+        try:
+            keys.add(report.of_arq(arq).key)
+        except ValueError:
+            keys.add(str(arq.get('uuid')))
     if deployable.shared:
         return max(deployable.count, len(keys))
     return len(keys | deployable.handles.keys())
@@ -133,6 +182,12 @@ def _traits(
             _ADVICE,
             device=deployable.name,
         )
+
+
+def _totals(
+    inventories: Mapping[str, inventory.Inventory],
+) -> dict[str, int]:
+    return {name: each.total for name, each in inventories.items()}
 
 
 def _listed(totals: Mapping[str, int]) -> str:

@@ -302,6 +302,29 @@ def test_the_cloud_of_the_environment(run, cloud, monkeypatch):
     run.fine('plug', INSTANCE, '--from-cyborg')
 
 
+def test_the_variables_of_the_environment(run, cloud, monkeypatch):
+    cloud.arqs = [bound()]
+    monkeypatch.delenv('OS_CLIENT_CONFIG_FILE')
+    for name, value in {
+        'AUTH_URL': f'{cloud.url}/identity/v3',
+        'USERNAME': 'nova',
+        'PASSWORD': 'secret',
+        'PROJECT_NAME': 'service',
+        'USER_DOMAIN_ID': 'default',
+        'PROJECT_DOMAIN_ID': 'default',
+    }.items():
+        monkeypatch.setenv(f'OS_{name}', value)
+    run.fine('plug', INSTANCE, '--from-cyborg')
+
+
+def test_a_cyborg_that_cannot_list(run, cloud):
+    cloud.arqs = [bound()]
+    cloud.broken = OTHER
+    line = run.fails(1, *plug())
+    assert 'id 7 of its table attach_handles' in line
+    assert 'os-acc cyborg check says what to do' in line
+
+
 @pytest.mark.parametrize(
     ('arqs', 'code', 'text'),
     [
