@@ -22,6 +22,9 @@ FOLDER = layout.ROOT / 'host'
 #: os-acc's configuration, for nova-compute's part and for Cyborg's agent.
 CONF = layout.ETC / 'os-acc.conf'
 
+#: What libvirt's test driver says of the guests of the host.
+GUESTS = layout.ROOT / 'guests.xml'
+
 #: A PF whose VFs os-acc makes at plug.
 PF, PF_VFS, PF_CLASS = '0000:3d:00.0', 4, 'CUSTOM_QAT_VF'
 #: A PF with many VFs.
@@ -52,6 +55,7 @@ def build() -> tuple[shared_kernel.SharedKernel, vendor.Vendor]:
         )
     kernel.set_vfs(MADE, MADE_VFS)
     tool = vendor.Vendor(layout.ROOT / 'vendor')
+    set_guests()
     _configure(tool)
     return kernel, tool
 
@@ -59,6 +63,19 @@ def build() -> tuple[shared_kernel.SharedKernel, vendor.Vendor]:
 def add_gpu(kernel: shared_kernel.SharedKernel) -> None:
     """Put the GPU into its slot."""
     kernel.add_function(GPU, '10de:2330', 0x030200, 'nvidia')
+
+
+def set_guests(*instances: str) -> None:
+    """Say which guests the host has.
+
+    :param instances: the UUIDs of their instances
+    """
+    domains = ''.join(
+        f'<domain type="test"><name>guest-{each}</name><uuid>{each}</uuid>'
+        '<memory>1024</memory><os><type>hvm</type></os></domain>'
+        for each in instances
+    )
+    GUESTS.write_text(f'<node>{domains}</node>')
 
 
 def _configure(tool: vendor.Vendor) -> None:
@@ -79,14 +96,15 @@ def _configure(tool: vendor.Vendor) -> None:
         {
             'DEFAULT': {'host': layout.HOST},
             'os_acc': {
-                'plugin': 'noop',
+                'plugin': 'libvirt',
                 'state_path': layout.STATE / 'os-acc',
                 'device_spec': [json.dumps(each) for each in entries],
                 'release_timeout': 20,
             },
             'os_acc_placement': {'update_traits': 'true'},
             'placement': configuration.user('cyborg'),
-            'os_acc_mdev': {'owner': 'external'},
+            'os_acc_libvirt': {'connection_uri': f'test://{GUESTS}'},
+            'os_acc_mdev': {'owner': 'cyborg'},
             'os_acc_bitstreams': {
                 'allowed_folders': tool.bitstreams,
                 'cloud': configuration.ADMIN_CLOUD,

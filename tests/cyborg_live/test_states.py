@@ -14,7 +14,6 @@ import json
 import uuid
 
 import hardware
-import layout
 import live
 import nova_part
 import pytest
@@ -109,17 +108,41 @@ def test_handle_bound_anew(cloud: live.Live, nova: nova_part.Nova) -> None:
     (found,) = [each for each in live.check(code=3) if old in json.dumps(each)]
     assert van['VAN'] in json.dumps(found)
 
+    # The instance still has a guest.
+    hardware.set_guests(old)
+    live.check('--fix', '--minimum-age', '0', code=3)
+    assert [each.instance_uuid for each in live.vans()] == [old]
+
+    hardware.set_guests()
     live.check('--fix', '--minimum-age', '0')
     assert live.vans() == []
     assert live.plug(new)[0]['State'] == 'plugged'
     assert live.check() == []
 
 
-def test_check_of_another_host(nova: nova_part.Nova) -> None:
-    instance = nova.boot(VF, host='elsewhere')
+def test_bound_to_another_host_later(nova: nova_part.Nova) -> None:
+    instance = nova.boot(VF)
+    live.plug(instance)
+    live.sql('UPDATE extended_accelerator_requests SET hostname = "elsewhere"')
 
     found = json.dumps(live.check(code=3))
 
     assert 'elsewhere' in found
     assert nova.arqs(instance)[0]['uuid'] in found
-    assert layout.HOST not in nova.arqs(instance)[0]['hostname']
+
+
+def test_bound_handle_gone(nova: nova_part.Nova) -> None:
+    """Then Cyborg cannot list ARQs at all, of no instance."""
+    instance = nova.boot(VF)
+    live.plug(instance)
+    (arq,) = nova.arqs(instance)
+    # The id is negative while it is away.
+    move = 'UPDATE attach_handles SET id = -id WHERE uuid = %s'
+    live.sql(move, arq['attach_handle_uuid'])
+    try:
+        found = json.dumps(live.check(code=3))
+        assert arq['uuid'] in found
+        live.check('--fix', '--minimum-age', '0', code=3)
+        assert [each.instance_uuid for each in live.vans()] == [instance]
+    finally:
+        live.sql(move, arq['attach_handle_uuid'])
