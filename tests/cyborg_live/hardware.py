@@ -37,6 +37,8 @@ VGPU, VGPU_TYPE, VGPU_CLASS = '0000:b0:00.0', 'nvidia-222', 'CUSTOM_VGPU_222'
 #: Cyborg programs devices of the class FPGA only.
 FPGA_CLASS = 'FPGA'
 
+# The PF itself is not offered when it has no VFs.
+_MADE_VFS = {'domain': '0000', 'bus': '50', 'slot': '00', 'function': '[1-4]'}
 _QAT = '8086:4940'
 
 
@@ -82,7 +84,7 @@ def _configure(tool: vendor.Vendor) -> None:
     entries = (
         {'address': PF, 'num_vfs': PF_VFS, 'resource_class': PF_CLASS},
         {'address': MANY, 'num_vfs': MANY_VFS, 'resource_class': MANY_CLASS},
-        {'address': MADE, 'resource_class': MADE_CLASS},
+        {'address': _MADE_VFS, 'resource_class': MADE_CLASS},
         {'address': GPU, 'resource_class': GPU_CLASS},
         {
             'address': VGPU,

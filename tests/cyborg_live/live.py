@@ -189,7 +189,7 @@ def vans() -> list[objects.VAN]:
 
 
 def sql(query: str, *values: Any) -> list[tuple[Any, ...]]:
-    """Read from or change Cyborg's database."""
+    """Read from or change Cyborg's database, without its foreign keys."""
     with (
         pymysql.connect(
             unix_socket=str(layout.MARIADB_SOCKET),
@@ -199,6 +199,7 @@ def sql(query: str, *values: Any) -> list[tuple[Any, ...]]:
         ) as connection,
         connection.cursor() as cursor,
     ):
+        cursor.execute('SET foreign_key_checks = 0')
         cursor.execute(query, values)
         return list(cursor.fetchall())
 

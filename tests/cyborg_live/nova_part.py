@@ -183,15 +183,18 @@ class Nova(views.Views):
 
     def providers(self) -> dict[str, dict[str, int]]:
         """Return the totals of all resource providers of devices."""
-        placement = self.admin.placement
-        return {
-            provider.name: {
-                each.resource_class: each.total
-                for each in placement.resource_provider_inventories(provider)
-            }
-            for provider in placement.resource_providers()
-            if provider.name != layout.HOST
-        }
+        found = {}
+        for provider in self.admin.placement.resource_providers():
+            answer = self._placement.get(
+                f'/resource_providers/{provider.id}/inventories'
+            )
+            # 404: it was deleted meanwhile
+            if provider.name != layout.HOST and answer.status_code != 404:
+                found[provider.name] = {
+                    kind: inventory['total']
+                    for kind, inventory in answer.json()['inventories'].items()
+                }
+        return found
 
     def traits(self, provider: str) -> set[str]:
         """Return the traits of a resource provider, by its name."""

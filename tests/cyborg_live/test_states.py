@@ -132,7 +132,10 @@ def test_bound_to_another_host_later(nova: nova_part.Nova) -> None:
 
 
 def test_bound_handle_gone(nova: nova_part.Nova) -> None:
-    """Then Cyborg cannot list ARQs at all, of no instance."""
+    """Then Cyborg cannot list ARQs at all, of no instance.
+
+    MariaDB keeps such a handle by a foreign key. Other databases do not.
+    """
     instance = nova.boot(VF)
     live.plug(instance)
     (arq,) = nova.arqs(instance)
