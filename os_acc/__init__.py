@@ -61,7 +61,8 @@ def initialize(
         configuration file
     :raises InvalidRequest: if an option is invalid, or owner is no name
     :raises JournalError: if the journal cannot be opened, or its folder
-        belongs to another user; the error says what to do
+        belongs to another user and is not shared with a group of this user;
+        the error says what to do
     """
     global _host
     with _initializing:

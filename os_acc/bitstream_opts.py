@@ -30,7 +30,8 @@ OPTS = [
         default='',
         sample_default='<state_path>/bitstreams',
         help='Folder of downloaded bitstreams. It must belong to the user '
-        'that runs os-acc, and have mode 0700.',
+        'that runs os-acc and have mode 0700, or have mode 2770 and a group '
+        'that this user is in.',
     ),
     cfg.IntOpt(
         'cache_size',

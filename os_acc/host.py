@@ -16,12 +16,15 @@ import sys
 
 from oslo_config import cfg
 
+from os_acc import bitstream_opts
 from os_acc import exception
 from os_acc import journal as journal_module
 from os_acc import loader
 from os_acc import locking
 from os_acc import objects
 from os_acc import opts
+from os_acc import sharing
+from os_acc import state_files
 from os_acc.devices import device_spec
 
 
@@ -76,12 +79,14 @@ class Host:
             name of the program
         :raises InvalidRequest: if an option is invalid, or owner is no name
         :raises JournalError: if the journal cannot be opened, or its folder
-            belongs to another user
+            belongs to another user and is not shared with a group of this
+            user
         """
         extensions = loader.load_all()
         opts.check(conf, extensions.options())
         if not read_only:
             check_owner(conf)
+            _repair(conf)
         return cls(conf, extensions, read_only, owner)
 
     def check_writable(self, call: str) -> None:
@@ -116,29 +121,18 @@ def program() -> str:
 
 
 def check_owner(conf: cfg.ConfigOpts) -> None:
-    """Check that the journal's folder belongs to this process's user.
+    """Check that this process's user may use the journal's folder.
 
-    If another user, such as root, created a journal there, the service could
-    not write it.
-
-    :raises JournalError: if the folder belongs to another user
+    :raises JournalError: if the folder belongs to another user, and is not
+        shared with a group of this user
     """
-    path = conf.os_acc.state_path
-    place = path
-    while True:
-        try:
-            owner = os.stat(place).st_uid
-            break
-        except FileNotFoundError:
-            # What root creates in another user's folder belongs to root.
-            place = os.path.dirname(place)
-        except OSError:
-            return  # opening the journal tells what is wrong with the folder
-    user = os.geteuid()
-    if owner != user and (place == path or user == 0):
-        raise exception.JournalError(
-            path=path,
-            reason=f'the folder {place} belongs to user id {owner} and this '
-            f'process runs as user id {user}; run it as that user, such as: '
-            f'sudo -u "#{owner}" os-acc ...',
-        )
+    sharing.check(conf.os_acc.state_path)
+
+
+def _repair(conf: cfg.ConfigOpts) -> None:
+    """Let the group use the files of this user from before the sharing.
+
+    The journal repairs its own files.
+    """
+    for folder in (opts.lock_path(conf), bitstream_opts.cache_path(conf)):
+        state_files.repair_shared(folder)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 import contextlib
+import fcntl
 import hashlib
 import os
 import threading
@@ -25,9 +26,14 @@ import urllib.parse
 from oslo_concurrency import lockutils
 
 from os_acc import exception
+from os_acc import sharing
+from os_acc import state_files
 
 # The longest name used in a file name, in characters. NAME_MAX is 255.
 _LONGEST = 200
+
+# Seconds between two attempts to lock a file.
+_PAUSE = 0.01
 
 # An fcntl lock belongs to the process. Two threads of it would both get the
 # lock, and the first one to close the file would release it for both. So each
@@ -92,9 +98,8 @@ class Locks:
         quoted = urllib.parse.quote(name, safe=':')
         if len(quoted) > _LONGEST:
             quoted = hashlib.sha256(name.encode()).hexdigest()
-        file_name = f'os-acc-{kind}-{quoted}'
         deadline = time.monotonic() + timeout
-        path = os.path.join(self._real, file_name)
+        path = os.path.join(self._real, f'os-acc-{kind}-{quoted}')
         failed = exception.Timeout(
             what=f'the lock of {kind} {name}', seconds=timeout
         )
@@ -109,8 +114,8 @@ class Locks:
             if not held:
                 raise failed
             _HOLDERS[path] = threading.get_ident()
-            lock = self._lock_file(file_name, deadline)
-            if lock is None:
+            fd = self._lock_file(path, deadline)
+            if fd is None:
                 raise failed
             try:
                 yield
@@ -121,46 +126,68 @@ class Locks:
                 # or none, and tries again.
                 try:
                     with contextlib.suppress(OSError):
-                        os.unlink(lock.path)
+                        os.unlink(path)
                 finally:
-                    lock.release()
+                    os.close(fd)
         finally:
             if held:
                 _HOLDERS.pop(path, None)
                 threads.release()
 
-    def _lock_file(
-        self, file_name: str, deadline: float
-    ) -> lockutils.InterProcessLock | None:
-        while True:
-            lock = lockutils.external_lock(file_name, lock_path=self.path)
-            left = max(deadline - time.monotonic(), 0)
-            keep = False
-            try:
-                gotten = lock.acquire(
-                    blocking=left > 0, delay=0.005, timeout=left
-                )
-                keep = gotten and self._is_current(lock)
-            except (OSError, threading.ThreadError) as err:
-                # fasteners raises ThreadError if fcntl fails.
-                raise exception.JournalError(
-                    path=self.path, reason=f'cannot use lock folder: {err}'
-                ) from err
-            finally:
-                # Closing a file drops all locks that the process has on it
-                # (fcntl(2)). An open file that is left to the garbage
-                # collector could drop the lock of a later holder.
-                if not keep and lock.lockfile is not None:
-                    lock.lockfile.close()
-            if keep:
-                return lock
-            if not gotten:
-                return None
+    def _lock_file(self, path: str, deadline: float) -> int | None:
+        """Lock a file.
 
-    @staticmethod
-    def _is_current(lock: lockutils.InterProcessLock) -> bool:
+        :returns: its descriptor; None if the deadline has passed
+        :raises JournalError: if the lock folder cannot be used
+        """
         try:
-            there = os.stat(lock.path)
+            while True:
+                fd = self._open(path)
+                keep = False
+                try:
+                    gotten = _wait_for(fd, deadline)
+                    keep = gotten and _is_current(fd, path)
+                finally:
+                    # Closing a file drops all locks that the process has on
+                    # it (fcntl(2)). A file that is left open could drop the
+                    # lock of a later holder when it is closed.
+                    if not keep:
+                        os.close(fd)
+                if keep:
+                    return fd
+                if not gotten:
+                    return None
+        except OSError as err:
+            raise exception.JournalError(
+                path=self.path,
+                reason=f'cannot use lock folder: {err}'
+                f'{sharing.hint(self._real, path)}',
+            ) from err
+
+    def _open(self, path: str) -> int:
+        try:
+            return state_files.open_file(path)
         except FileNotFoundError:
-            return False
-        return os.path.samestat(there, os.fstat(lock.lockfile.fileno()))
+            state_files.make_folder(self._real)
+            return state_files.open_file(path)
+
+
+def _wait_for(fd: int, deadline: float) -> bool:
+    """Lock an open file; returns False if the deadline has passed."""
+    while True:
+        try:
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except (BlockingIOError, PermissionError):  # EAGAIN or EACCES
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+        time.sleep(min(_PAUSE, left))
+
+
+def _is_current(fd: int, path: str) -> bool:
+    """Say whether a path still names the open file."""
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(fd))
+    except FileNotFoundError:
+        return False

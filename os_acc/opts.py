@@ -50,15 +50,20 @@ OPTS = [
     cfg.StrOpt(
         'state_path',
         default='/var/lib/os-acc',
-        help='Folder of the journal. It must be on a local disk and belong '
-        'to the user that the calling service runs as.',
+        help='Folder of the journal. It must be on a local disk. It belongs '
+        'to the user that the calling service runs as, and nobody else can '
+        'use it. If services of several users call os-acc, it must have mode '
+        '2770 and a group that these users are in: os-acc then lets the group '
+        'use everything that it makes there.',
     ),
     cfg.StrOpt(
         'lock_path',
         default='',
         sample_default='<state_path>/locks',
         help='Folder of the lock files. All services of the host that use '
-        'os-acc must use the same folder.',
+        'os-acc must use the same folder. If they run as several users and it '
+        'is not below state_path, it must have mode 2770 and the group of '
+        'state_path, too.',
     ),
     cfg.IntOpt(
         'max_workers',

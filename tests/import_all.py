@@ -17,19 +17,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 import importlib
+import importlib.util
 import pkgutil
 import sys
 
 PACKAGES = ('os_acc', 'acc_plug_libvirt', 'acc_plug_noop', 'acc_plug_powervm')
 
 
+# Only these modules import Cyborg, which is not installed on each Python.
+WITH_CYBORG = 'os_acc.cyborg.agent.'
+
+
 def modules() -> Iterator[str]:
+    without_cyborg = importlib.util.find_spec('cyborg') is None
     for name in PACKAGES:
         package = importlib.import_module(name)
         yield name
         for module in pkgutil.walk_packages(package.__path__, f'{name}.'):
             # That would run the module.
-            if not module.name.endswith('.__main__'):
+            if not module.name.endswith('.__main__') and not (
+                without_cyborg and module.name.startswith(WITH_CYBORG)
+            ):
                 yield module.name
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 import uuid
 
+from os_acc import objects
 from os_acc.objects import function_id as function_ids
 
 #: The name of os-acc's driver in Cyborg, and its vendor in function traits.
@@ -58,3 +59,13 @@ def function_trait(function_id: str) -> str:
     return (
         f'{FUNCTION_PREFIX}{DRIVER.upper()}_{re.sub(r"[^A-Z0-9_]", "_", name)}'
     )
+
+
+def function_traits(device: objects.Device) -> set[str]:
+    """Name the traits of all functions that a device has.
+
+    :param device: as get_devices() returns it. A dynamic device may have
+        another function in each region
+    """
+    functions = {device.function_id, *device.functions.values()}
+    return {function_trait(each) for each in functions if each}

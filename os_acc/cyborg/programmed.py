@@ -16,7 +16,6 @@ It is an entry point of os_acc.programmed: see os_acc.programming.hooks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 import logging
 import random
 import time
@@ -93,7 +92,7 @@ def _update(
                 device,
             )
             return
-        functions = set(_function_traits(device, function_id))
+        functions = _function_traits(device, function_id)
         old = {
             each
             for each in there.names
@@ -125,8 +124,8 @@ def _update(
     )
 
 
-def _function_traits(device: str, function_id: str | None) -> Iterator[str]:
-    """Yield the function traits of a device as it is now.
+def _function_traits(device: str, function_id: str | None) -> set[str]:
+    """Give the function traits of a device as it is now.
 
     A device may have several functions, one in each region. It may also have
     been programmed again since the hook was called.
@@ -142,13 +141,9 @@ def _function_traits(device: str, function_id: str | None) -> Iterator[str]:
     except exception.DiscoveryFailed as err:
         devices = err.devices
     found = next((each for each in devices if each.address == device), None)
-    functions = {function_id}
-    if found is not None:
-        functions = {found.function_id, *found.functions.values()}
-        # device_spec may give a device a function trait too.
-        yield from (
-            trait
-            for trait in found.traits
-            if trait.startswith(names.FUNCTION_PREFIX)
-        )
-    yield from (names.function_trait(each) for each in functions if each)
+    if found is None:
+        return {names.function_trait(function_id)} if function_id else set()
+    # device_spec may give a device a function trait too.
+    return names.function_traits(found) | {
+        each for each in found.traits if each.startswith(names.FUNCTION_PREFIX)
+    }

@@ -26,6 +26,7 @@ from os_acc import objects
 from os_acc import progress
 from os_acc.attach import plan
 from os_acc.cyborg import api as api_module
+from os_acc.objects import function_id
 
 #: Seconds to wait for a bind. Nova waits as long by default
 #: (arq_binding_timeout in nova/conf/compute.py).
@@ -100,7 +101,7 @@ def bound(
             'project)',
         )
     for arq in arqs:
-        _check_state(arq)
+        _check_state(api, arq)
     # The order of the errors: first the ARQs, then their profiles.
     for request in objects.AcceleratorRequest.from_arqs(arqs):
         plan.check_binding(request, instance_uuid, host_name)
@@ -113,7 +114,7 @@ def bound(
     )
 
 
-def _check_state(arq: Mapping[str, Any]) -> None:
+def _check_state(api: api_module.API, arq: Mapping[str, Any]) -> None:
     """Refuse an ARQ that is not bound, with the reason if it is known."""
     state = arq.get('state')
     if isinstance(state, str) and state in _MEANING:
@@ -121,8 +122,19 @@ def _check_state(arq: Mapping[str, Any]) -> None:
             subject=f'ARQ {arq.get("uuid")}',
             field='state',
             value=state,
-            expected=f"'Bound' ({_MEANING[state]})",
+            expected=f"'Bound' ({_never_bound(api, arq) or _MEANING[state]})",
         )
+
+
+def _never_bound(api: api_module.API, arq: Mapping[str, Any]) -> str | None:
+    """Say why Cyborg never ends a bind, if the device profile shows it."""
+    if arq.get('state') != 'BindStarted':
+        return None
+    try:
+        groups = api.profile_groups(str(arq['device_profile_name']))
+        return function_id.never_bound(groups[arq['device_profile_group_id']])
+    except (exception.RemoteServiceError, LookupError, TypeError):
+        return None  # the state is what the caller must be told
 
 
 def _wait(
@@ -157,7 +169,7 @@ def _wait(
                 break
             if left <= 0:
                 raise exception.Timeout(
-                    seconds=wait, what=_unfinished(instance_uuid, going)
+                    seconds=wait, what=_unfinished(api, instance_uuid, going)
                 )
             done = len(arqs) - len(going)
             say(
@@ -176,6 +188,11 @@ def _wait(
     return arqs
 
 
-def _unfinished(instance_uuid: str, going: Sequence[Mapping[str, Any]]) -> str:
-    which = ', '.join(f'{arq.get("uuid")} ({arq["state"]})' for arq in going)
+def _unfinished(
+    api: api_module.API, instance_uuid: str, going: Sequence[Mapping[str, Any]]
+) -> str:
+    which = ', '.join(
+        f'{arq.get("uuid")} ({_never_bound(api, arq) or arq["state"]})'
+        for arq in going
+    )
     return f'the bind of the ARQs of instance {instance_uuid}: {which}'

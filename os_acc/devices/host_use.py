@@ -19,6 +19,7 @@ import dataclasses
 import os
 import re
 
+from os_acc.devices import network
 from os_acc.devices import nvmet
 from os_acc.devices import pci
 from os_acc.devices import reasons
@@ -234,7 +235,7 @@ def _interface_use(name: str) -> Reason | None:
         if entry.startswith('upper_'):
             upper = entry.removeprefix('upper_')
             return refusals.CARRIES_INTERFACE.say(name=name, upper=upper)
-    if (sysfs.read_int(f'{path}/flags') or 0) & _IFF_UP:
+    if int(network.read(name, 'flags') or '0', 0) & _IFF_UP:
         return refusals.INTERFACE_UP.say(name=name)
     return None
 

@@ -68,9 +68,7 @@ def vf_port(function: pci.Function) -> VFPort:
         )
     number = vf_number(pf, function.address)
     interface = _pf_interface(pf)
-    index = (
-        sysfs.read_int(f'{_folder(interface)}/ifindex') if interface else None
-    )
+    index = read(interface, 'ifindex') if interface else None
     if number is None or interface is None or index is None:
         raise exception.DeviceNotFound(
             wanted=f'the network interface of PF {pf}, which sets {device}',
@@ -78,7 +76,7 @@ def vf_port(function: pci.Function) -> VFPort:
             "to its network driver, and leave its interface in the host's "
             'network namespace',
         )
-    return VFPort(pf, interface, index, number)
+    return VFPort(pf, interface, int(index), number)
 
 
 def vf_number(pf: str, address: str) -> int | None:
@@ -105,13 +103,13 @@ def representor(function: pci.Function) -> str | None:
     if pf is None or not is_vf(function):
         return None
     number = vf_number(pf, function.address)
-    switches = {_read(name, 'phys_switch_id') for name in _interfaces(pf)}
+    switches = {read(name, 'phys_switch_id') for name in _interfaces(pf)}
     switches -= {None, ''}
     if number is None or not switches:
         return None
     for name in sysfs.names(f'{sysfs.SYS}/class/net'):
-        if _read(name, 'phys_switch_id') in switches:
-            match = _REPRESENTOR.fullmatch(_read(name, 'phys_port_name') or '')
+        if read(name, 'phys_switch_id') in switches:
+            match = _REPRESENTOR.fullmatch(read(name, 'phys_port_name') or '')
             wanted = (pf[-1], 'vf', str(number))
             if match is not None and match.groups() == wanted:
                 return name
@@ -126,7 +124,7 @@ def _pf_interface(pf: str) -> str | None:
     found = [
         name
         for name in _interfaces(pf)
-        if not _REPRESENTOR.fullmatch(_read(name, 'phys_port_name') or '')
+        if not _REPRESENTOR.fullmatch(read(name, 'phys_port_name') or '')
     ]
     if len(found) > 1:
         raise exception.DeviceError(
@@ -146,12 +144,18 @@ def _folder(interface: str) -> str:
     return f'{sysfs.SYS}/class/net/{interface}'
 
 
-def _read(interface: str, name: str) -> str | None:
-    """Read a file of an interface; None if its driver does not have it."""
+def read(interface: str, name: str) -> str | None:
+    """Read a file of an interface.
+
+    :returns: its text; None if the interface is gone or is just being removed,
+        or its driver does not have the file
+    :raises OSError: if it cannot be read for another reason
+    """
     try:
         return sysfs.read(f'{_folder(interface)}/{name}')
     except OSError as err:
-        # What net/core/net-sysfs.c answers for a driver without it.
+        # What net/core/net-sysfs.c answers for a driver without it, and
+        # EINVAL also for an interface that is being unregistered.
         if err.errno in (errno.EOPNOTSUPP, errno.EINVAL):
             return None
         raise

@@ -23,6 +23,7 @@ from os_acc.doctor import extensions
 from os_acc.doctor import guard
 from os_acc.doctor import privileges
 from os_acc.doctor import state
+from os_acc.doctor import users
 
 
 def findings(host: host_module.Host) -> Iterator[finding.Finding]:
@@ -36,5 +37,6 @@ def findings(host: host_module.Host) -> Iterator[finding.Finding]:
         'drivers and plugins', lambda: extensions.loaded(host)
     )
     yield from guard.guarded(state.subject(host), lambda: state.findings(host))
+    yield from guard.guarded(users.SUBJECT, lambda: users.findings(host.conf))
     yield from guard.guarded('privsep daemon', privileges.findings)
     yield from extensions.findings(host)

@@ -36,7 +36,8 @@ def findings(host: host_module.Host) -> Iterator[finding.Finding]:
             subject(host),
             finding.WARNING,
             str(err),
-            'nova-compute, Cyborg and this command must run as one user',
+            'run this command as the user of the service; if services run as '
+            'several users, see "Two users" in the documentation',
         )
     try:
         vans = host.journal.vans().objects

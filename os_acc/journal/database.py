@@ -28,10 +28,15 @@ from typing import Any
 from typing import TypeVar
 
 from os_acc import exception
+from os_acc import sharing
+from os_acc import state_files
 
 # Seconds between two attempts: at first, and at most.
 _FIRST_PAUSE = 0.001
 _LONGEST_PAUSE = 0.025
+
+# Seconds to wait until another process has set the mode of sqlite's files.
+_MODE_TIMEOUT = 1.0
 
 # Free bytes below which the disk counts as full: sqlite needs more for its
 # files beside the journal.
@@ -48,6 +53,7 @@ def connect(path: str) -> sqlite3.Connection:
 
     :raises sqlite3.Error: if there is no such file, or sqlite cannot open it
     """
+    _make_shm(path)
     # mode=rw never creates the file, even if it was removed meanwhile.
     db = sqlite3.connect(
         f'file:{_quote(path)}?mode=rw',
@@ -63,6 +69,19 @@ def connect(path: str) -> sqlite3.Connection:
     )
     db.execute('PRAGMA synchronous = FULL')
     return db
+
+
+def _make_shm(path: str) -> None:
+    """Make the file for sqlite's shared memory, if the folder is shared.
+
+    sqlite makes it with the mode of the journal less the umask, and corrects
+    the mode a moment later (os_unix.c, robust_open). If another user opens the
+    file in between, all connections of that process can only read.
+    """
+    with contextlib.suppress(OSError):
+        folder = os.path.dirname(path)
+        if state_files.group_of(folder) is not None and os.path.exists(path):
+            state_files.make_file(f'{path}-shm')
 
 
 def execute(
@@ -102,25 +121,42 @@ def error(path: str, reason: str) -> exception.JournalError:
 def until_free(path: str, timeout: float, act: Callable[[], _R]) -> _R:
     """Call act again until no lock of another connection stops it.
 
+    In a shared folder it also waits a moment if this process has found files
+    of sqlite before another process has set their mode: see _make_shm().
+
     :param timeout: seconds
     :raises JournalBusy: if another connection held a lock until the timeout
     :raises JournalError: if sqlite reports another error
     """
-    deadline = time.monotonic() + timeout
+    start = time.monotonic()
     pause = _FIRST_PAUSE
     while True:
         try:
             return act()
         except sqlite3.Error as err:
-            if code(err) != sqlite3.SQLITE_BUSY:
+            busy = code(err) == sqlite3.SQLITE_BUSY
+            if not busy and not _may_pass(path, err):
                 raise error(path, str(err)) from err
-            left = deadline - time.monotonic()
-            if left <= 0:
+            most = timeout if busy else min(timeout, _MODE_TIMEOUT)
+            left = start + most - time.monotonic()
+            if left <= 0 and busy:
                 raise exception.JournalBusy(
                     path=path, seconds=timeout
                 ) from err
+            if left <= 0:
+                raise error(path, f'{err}{hint(path)}') from err
         time.sleep(min(pause, left))
         pause = min(pause * 2, _LONGEST_PAUSE)
+
+
+def _may_pass(path: str, err: sqlite3.Error) -> bool:
+    """Say whether an error may come from a file without its mode yet."""
+    if code(err) not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
+        return False
+    try:
+        return state_files.group_of(os.path.dirname(path)) is not None
+    except OSError:
+        return False
 
 
 def identity(path: str) -> Identity | None:
@@ -146,14 +182,8 @@ def hint(path: str) -> str:
     """
     folder = os.path.dirname(path)
     with contextlib.suppress(OSError):
-        for place in (folder, path):
-            if os.path.exists(place) and not os.access(
-                place, os.R_OK | os.W_OK
-            ):
-                return (
-                    f'. {place} belongs to user id {os.stat(place).st_uid}, '
-                    f'and user id {os.geteuid()} may not read and write it'
-                )
+        if text := sharing.hint(folder, path, f'{path}-wal', f'{path}-shm'):
+            return text
         disk = os.statvfs(folder)
         if disk.f_bavail * disk.f_frsize < _LITTLE:
             return f'. The disk of {folder} is full'

@@ -23,11 +23,12 @@ import glob
 import logging
 import os
 import sqlite3
-import tempfile
 import time
 from typing import NamedTuple
 
 from os_acc import exception
+from os_acc import sharing
+from os_acc import state_files
 from os_acc.journal import database
 from os_acc.journal import forking
 from os_acc.journal import schema
@@ -72,8 +73,8 @@ def prepare(state_path: str, timeout: float, create: bool) -> None:
 
     :param state_path: the journal's folder
     :param timeout: seconds to wait for another writer
-    :param create: True: also create or migrate the journal, set its mode to
-        0600, and set a damaged one aside; False: change nothing
+    :param create: True: also create or migrate the journal, set its mode (see
+        state_files), and set a damaged one aside; False: change nothing
     :raises JournalMissing: if there is no journal, and create is False
     :raises JournalBusy: if another process holds a lock on the journal
     :raises JournalError: if the journal is damaged, was set aside, has
@@ -116,7 +117,10 @@ def _check_and_migrate(path: str, timeout: float, change: bool) -> str | None:
         problem = _check(path, timeout)
         if problem is None:
             if change:
-                os.chmod(path, 0o600)
+                # sqlite gives the files beside it the mode of the journal
+                # only when it makes them.
+                for end in ('', *_BESIDE):
+                    state_files.repair(path + end)
             schema.migrate(path, timeout, change)
     except (OSError, sqlite3.Error) as err:
         raise _cannot('open', path, err) from err
@@ -153,15 +157,15 @@ def _create(
     _refuse_leftovers(path)
     folder = os.path.dirname(path)
     try:
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-        # mkstemp gives the file mode 0600. sqlite's own files beside it get
-        # the same mode.
-        fd, new = tempfile.mkstemp(prefix=NAME + '.new-', dir=folder)
+        state_files.make_folder(folder)
+        # sqlite's own files beside it get the same mode.
+        fd, new = state_files.new_file(folder, NAME + state_files.NEW)
     except OSError as err:
         raise database.error(
             path,
-            f'cannot create it: {err}. Create the folder and give it to user '
-            f'id {os.geteuid()}, or set [os_acc] state_path',
+            f'cannot create it: {err}{sharing.hint(folder)}. Create the '
+            f'folder and give it to user id {os.geteuid()}, or set [os_acc] '
+            'state_path',
         ) from err
     os.close(fd)
     try:

@@ -16,10 +16,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Sequence
+import logging
 from typing import Any
 from typing import NoReturn
 
 from os_acc import exception
+from os_acc.objects import function_id
+
+LOG = logging.getLogger(__name__)
 
 #: The keys of a group that os-acc uses.
 FUNCTION = 'accel:function_id'
@@ -32,12 +36,17 @@ Profiles = Mapping[str, Sequence[Mapping[str, Any]]]
 def fill(request: Any, profiles: Profiles) -> None:
     """Set function_id and bitstream as the group of the ARQ says.
 
+    A group that Cyborg cannot bind, if it programs by it, is logged.
+
     :param request: an AcceleratorRequest that was made from an ARQ
     :param profiles: see AcceleratorRequest.from_arqs
     :raises InvalidRequest: if profiles lacks the profile or the group of the
         ARQ, or if a value is invalid
     """
     group = _group(request, profiles)
+    if (why := function_id.never_bound(group)) is not None:
+        name = request.device_profile_name
+        LOG.warning('ARQ %s, device profile %s: %s', request.uuid, name, why)
     for field, key in (('function_id', FUNCTION), ('bitstream', BITSTREAM)):
         try:
             setattr(request, field, group.get(key))

@@ -35,6 +35,10 @@ INTEL_VFS = ['0000:07:00.1', '0000:07:00.2']
 FAR = '0001:07:00.0'
 XILINX = '0000:3b:00.0'
 XILINX_USER = '0000:3b:00.1'
+QAT = '0000:3d:00.0'
+QAT_VFS = ['0000:3d:00.1', '0000:3d:00.2']
+NIC = '0000:18:00.0'
+NIC_VFS = ['0000:18:00.1', '0000:18:00.2']
 GPU = '0000:af:00.0'
 VGPU = 'nvidia-223'
 
@@ -79,6 +83,10 @@ class Host:
         self.add(FAR, '8086:09c4', 0x120000, totalvfs=1)
         self.add(XILINX, '10ee:abcd', 0x120000, 'xclmgmt')
         self.add(XILINX_USER, '10ee:abcd', 0x120000, 'xocl')
+        self.add_pf(QAT, '8086:37c8', 0x0B4000, 'c6xx', vfs='0x37c9')
+        self.add_pf(
+            NIC, '8086:1572', 0x020000, 'i40e', vfs='0x154c', net='eth9'
+        )
         path = self.add(GPU, '10de:1eb8', 0x030200, 'nvidia')
         self.kernel.add_mdev_parent(path, {VGPU: 1, 'nvidia-224': 2}, 2)
         for pci in (self.kernel.pci / 'devices').iterdir():
@@ -94,6 +102,15 @@ class Host:
 
     def add(self, address: str, ids: str, *args: Any, **kwargs: Any) -> Any:
         return self.kernel.add_function(address, ids, *args, **kwargs)
+
+    def add_pf(
+        self, address: str, *args: Any, vfs: str, **kwargs: Any
+    ) -> None:
+        """Add a PF with two VFs, whose product id is another one."""
+        path = self.add(address, *args, totalvfs=2, **kwargs)
+        self.kernel.write(str(path / 'sriov_numvfs'), '2')
+        for each in path.glob('virtfn*'):
+            (each / 'device').write_text(f'{vfs}\n')
 
     def make_readable(self, address: str) -> None:
         """For lspci, too."""

@@ -23,6 +23,10 @@ from conftest import FAR
 from conftest import GPU
 from conftest import INTEL
 from conftest import INTEL_VFS
+from conftest import NIC
+from conftest import NIC_VFS
+from conftest import QAT
+from conftest import QAT_VFS
 from conftest import VGPU
 from conftest import XILINX
 from conftest import XILINX_USER
@@ -245,12 +249,62 @@ def test_intel_elsewhere_than_in_domain_0(host):
     assert host.arguments() == []
 
 
+def test_the_administrator_programs(host):
+    host.enable('intel_fpga_driver')
+    image = host.image(AFU)
+    assert os_acc.program_device(INTEL, image, AFU) is True
+    assert host.devices()[INTEL].function_id == AFU
+    assert len(host.arguments()) == 7
+    assert os_acc.program_device(INTEL, image, AFU) is False
+    user, (van,) = host.plug(vf(host, 1, AFU))
+    with pytest.raises(exception.DeviceBusy) as caught:
+        os_acc.program_device(INTEL, host.image(AFU2), AFU2)
+    assert user.uuid in str(caught.value)
+    assert van.uuid in str(caught.value)
+    assert len(host.arguments()) == 7
+    os_acc.unplug(user)
+    assert os_acc.program_device(INTEL, host.image(AFU2), AFU2) is True
+    assert host.devices()[INTEL].function_id == AFU2
+
+
+def test_deployables_are_devices(host):
+    """Cyborg makes a resource provider for each VF."""
+    host.enable('intel_qat_driver', 'intel_nic_driver')
+    listed = host.devices()
+    assert sorted(listed) == sorted(QAT_VFS + NIC_VFS)
+    assert {each.handles_total for each in listed.values()} == {1}
+    assert listed[QAT_VFS[0]].resource_class == 'CUSTOM_QAT'
+    assert listed[NIC_VFS[0]].traits == ['CUSTOM_VF']
+    # The driver pci does not report the same VFs again.
+    handles = [
+        each.handle.identity
+        for device in os_acc.get_devices()
+        for each in device.handles
+    ]
+    assert len(handles) == len(set(handles))
+    assert not {QAT, NIC} & {each.address for each in os_acc.get_devices()}
+
+
+def test_a_vgpu_parent_is_listed_once(host):
+    entries = [
+        '{"address": "*"}',
+        f'{{"address": "{GPU}", "mdev_types": "*"}}',
+    ]
+    os_acc.CONF.set_override('device_spec', entries, 'os_acc')
+    listed = [each for each in os_acc.get_devices() if each.address == GPU]
+    assert [each.driver for each in listed] == ['mdev']
+    host.enable('nvidia_gpu_driver')
+    listed = [each for each in os_acc.get_devices() if each.address == GPU]
+    assert [(d.driver, d.handles_total) for d in listed] == [('cyborg', 2)]
+
+
 def test_xilinx(host):
     host.enable('xilinx_fpga_driver')
     (device,) = host.devices().values()
     assert device.address == XILINX
     assert (device.vendor_id, device.product_id) == ('10ee', 'abcd')
-    assert (device.handles_total, device.programming) == (2, 'single')
+    # As in Placement: Cyborg makes two ARQs for one accelerator.
+    assert (device.handles_total, device.programming) == (1, 'single')
     handles = [
         objects.PCIHandle(address=each) for each in (XILINX, XILINX_USER)
     ]
@@ -262,6 +316,10 @@ def test_xilinx(host):
         )
     )
     assert [van.device for van in vans] == [XILINX, XILINX]
+    (device,) = host.devices().values()
+    assert (device.handles_total, device.handles_free) == (1, 0)
+    listed = [each.address for each in os_acc.get_devices()]
+    assert XILINX_USER not in listed
     # Cyborg writes the address with a colon before the function.
     assert host.arguments() == [
         *('program', '--device', '0000:3b:00:0', '--base', '--image'),
@@ -273,9 +331,7 @@ def test_xilinx_programming_fails(host):
     host.enable('xilinx_fpga_driver')
     host.behave('fail')
     with pytest.raises(exception.DeviceError, match='returned False'):
-        os_acc._host.extensions.drivers['cyborg'].program(
-            XILINX, host.image('base'), None
-        )
+        os_acc.program_device(XILINX, host.image('base'), 'base')
 
 
 def test_gpu(host):
@@ -336,7 +392,8 @@ def test_all_that_can_discover(host):
         'pci_driver',
         'xilinx_fpga_driver',
     )
-    expected = [INTEL, '0000:0c:00.0', XILINX, GPU, FAR]
+    expected = [INTEL, '0000:0c:00.0', XILINX, GPU, FAR, *QAT_VFS, *NIC_VFS]
+    expected.sort()
     assert sorted(host.devices()) == expected
 
 

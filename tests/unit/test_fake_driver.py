@@ -298,7 +298,7 @@ def test_what_is_gone_already_is_unplugged(fake):
 
 def test_a_half_written_file_is_no_handle_in_use(fake):
     fake.plug()
-    (fake.path / 'handle-test%2Fx.new-1').write_text('{')
+    (fake.path / '.new-x1').write_text('{')
     assert len(fake.in_use()) == 1
 
 

@@ -10,11 +10,15 @@
 
 from __future__ import annotations
 
+import errno
+import os
+
 import devices
 import pytest
 
 import os_acc
 from os_acc import exception
+from os_acc.devices import sysfs
 
 
 @pytest.fixture
@@ -89,3 +93,18 @@ def test_what_a_network_vf_and_a_crypto_function_are_called(here):
     request.driver = 'pci'
     (van,) = os_acc.plug(devices.instance(), [request])
     assert van.handle.address == '0000:21:00.1'
+
+
+def test_an_interface_that_is_being_removed(here, monkeypatch):
+    """Another process unbinds the NIC: its files answer EINVAL by then."""
+    here.add_function('0000:07:00.0', '8086:10d3', 0x020000, 'e1000e', net='g')
+    read = sysfs.read
+
+    def going(path):
+        if path.endswith('/net/g/flags'):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        return read(path)
+
+    monkeypatch.setattr(sysfs, 'read', going)
+    (van,) = os_acc.plug(devices.instance(), [devices.pci('0000:07:00.0')])
+    assert van.handle.address == '0000:07:00.0'

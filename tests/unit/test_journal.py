@@ -15,6 +15,7 @@ import functools
 import glob
 import json
 import os
+import pwd
 import random
 import shutil
 import sqlite3
@@ -1006,6 +1007,7 @@ def test_a_journal_of_another_user(state_path, monkeypatch):
         raise PermissionError(1, 'Operation not permitted', path)
 
     fill(state_path)
+    os.chmod(os.path.join(state_path, 'journal.db'), 0o666)
     monkeypatch.setattr(os, 'chmod', refuse)
     with pytest.raises(exception.JournalError, match='not permitted'):
         journal.Journal(state_path, 1)
@@ -1851,7 +1853,14 @@ def test_an_error_of_another_user_says_whose_it_is(
 ):
     monkeypatch.setattr(os, 'access', lambda *_: False)
     monkeypatch.setattr(os, 'geteuid', lambda: 4711)
+    owner = pwd.getpwuid(tmp_path.stat().st_uid)
     assert not_to_be_opened().endswith(
-        f'. {tmp_path} belongs to user id {tmp_path.stat().st_uid}, and user '
-        'id 4711 may not read and write it'
+        f'. {tmp_path} belongs to user id {owner.pw_uid} ({owner.pw_name}), '
+        'and user id 4711 may not read and write it. To share the folder with '
+        'the services of other users, run as root: groupadd --force --system '
+        'os-acc; '
+        + (f'usermod -a -G os-acc {owner.pw_name}; ' if owner.pw_uid else '')
+        + 'usermod -a -G os-acc 4711; install -d -m 2770 -o '
+        f'{owner.pw_name} -g os-acc {tmp_path}; then restart the services, '
+        'the owner of the folder first'
     )

@@ -381,5 +381,6 @@ class TestImportable:
         assert groups == [
             'os_acc',
             'os_acc_bitstreams',
+            'os_acc_placement',
             'os_acc_acc-opt',
         ]

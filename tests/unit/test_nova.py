@@ -107,6 +107,23 @@ class TestRequests:
         assert [r.function_id for r in made] == ['3AFE', None, '3AFE']
         assert [r.bitstream for r in made] == [PORT, None, PORT]
 
+    @pytest.mark.parametrize(
+        ('resources', 'function_id', 'warned'),
+        [
+            ('resources:FPGA', 'd8424dc4-a4a3', True),
+            ('resources:FPGA', 'd8424dc4a4a3', False),
+            ('resources:CUSTOM_FPGA', 'd8424dc4-a4a3', False),
+        ],
+    )
+    def test_a_function_id_that_cyborg_cannot_bind(
+        self, caplog, resources, function_id, warned
+    ):
+        group = {resources: '1', 'accel:function_id': function_id}
+        nova.requests([arq(1, 0)], profile_groups={'crypto': [group]})
+        assert ('has hyphens' in caplog.text) is warned
+        assert ('BindStarted' in caplog.text) is warned
+        assert ('Write d8424dc4a4a3 in' in caplog.text) is warned
+
     def test_a_profile_that_is_missing(self):
         with pytest.raises(
             exception.InvalidRequest, match='device_profile_name'

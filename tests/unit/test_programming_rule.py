@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from concurrent import futures
 import contextlib
+import contextvars
 from importlib import metadata
 import logging
 import time
@@ -527,6 +528,15 @@ def test_a_hook_is_called(single, hooks):
     single.program('aes')
     single.plug('aes')
     assert told == [(single.address, 'aes')]
+
+
+def test_a_hook_runs_in_the_context_of_its_caller(single, hooks):
+    """So its calls of os_acc are for the host that a test has selected."""
+    variable, told = contextvars.ContextVar('variable', default=None), []
+    hooks.append(Hook(lambda *args: told.append(variable.get())))
+    variable.set('selected')
+    single.program('aes')
+    assert told == ['selected']
 
 
 def test_a_hook_that_fails_changes_nothing(single, hooks, caplog):

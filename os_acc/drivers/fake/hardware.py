@@ -30,6 +30,7 @@ from oslo_config import cfg
 
 from os_acc import exception
 from os_acc import objects
+from os_acc import state_files
 
 _DEVICE = re.compile(
     r'(?P<name>\w[\w.-]*):(?P<kind>test|pci|mdev|drc):(?P<count>[0-9]{1,3})'
@@ -145,11 +146,11 @@ class Hardware:
         :raises DeviceBusy: if another VAN has it
         """
         mine = {'van': van_uuid, 'instance': instance_uuid}
-        os.makedirs(self.path, exist_ok=True)
+        state_files.make_folder(self.path)
         # Written under another name, then linked: nobody reads half a file.
         path = self._file('handle', handle)
-        new = f'{path}.new-{van_uuid}'
-        with open(new, 'w', encoding='utf-8') as file:
+        fd, new = state_files.new_file(self.path)
+        with open(fd, 'w', encoding='utf-8') as file:
             json.dump(mine, file)
         try:
             os.link(new, path)
@@ -178,7 +179,7 @@ class Hardware:
                 os.path.join(self.path, name)
             )
             for name in os.listdir(self.path)
-            if name.startswith('handle-') and '.new-' not in name
+            if name.startswith('handle-')
         }
 
     def function_of(self, device: str) -> str | None:
@@ -197,12 +198,13 @@ class Hardware:
 
     def program(self, device: str, function_id: str) -> None:
         """Store a device's new function. The caller holds the slot's lock."""
-        os.makedirs(self.path, exist_ok=True)
+        state_files.make_folder(self.path)
         path = self._file('device', device)
         count = self._read(path).get('programmed', 0)
-        with open(f'{path}.new', 'w', encoding='utf-8') as file:
+        fd, new = state_files.new_file(self.path)
+        with open(fd, 'w', encoding='utf-8') as file:
             json.dump({'function': function_id, 'programmed': count + 1}, file)
-        os.replace(f'{path}.new', path)
+        os.replace(new, path)
 
     def _file(self, kind: str, name: str) -> str:
         quoted = urllib.parse.quote(name, safe=':')

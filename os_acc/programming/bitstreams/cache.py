@@ -30,6 +30,8 @@ from oslo_config import cfg
 from os_acc import bitstream_file
 from os_acc import bitstream_opts as options
 from os_acc import exception
+from os_acc import sharing
+from os_acc import state_files
 
 LOG = logging.getLogger(__name__)
 
@@ -75,25 +77,29 @@ def held(
 
 
 def _folder(bitstream: str) -> str:
-    """Create the folder; check that only this user can access it."""
+    """Create the folder; check who can access it.
+
+    It must be private to this user, or shared with a group of this user.
+    """
     path = options.cache_path(cfg.CONF)
     try:
-        os.makedirs(path, mode=0o700, exist_ok=True)
+        state_files.make_folder(path)
         found = os.lstat(path)
     except OSError as err:
         raise exception.BitstreamError(
             bitstream=bitstream,
             reason=f'the cache {path} cannot be created: {err}',
         ) from err
-    if (
-        not stat.S_ISDIR(found.st_mode)
-        or found.st_uid != os.geteuid()
-        or found.st_mode & 0o077
-    ):
+    private = found.st_uid == os.geteuid() and not found.st_mode & 0o077
+    shared = state_files.is_shared(found) and state_files.is_member(
+        found.st_gid
+    )
+    if not stat.S_ISDIR(found.st_mode) or not (private or shared):
         raise exception.BitstreamError(
             bitstream=bitstream,
             reason=f'the cache {path} must be a folder of user id '
-            f'{os.geteuid()} with mode 0700',
+            f'{os.geteuid()} with mode 0700, or a folder with mode 2770 of a '
+            f'group that this user is in{sharing.hint(path)}',
         )
     return path
 
@@ -104,7 +110,7 @@ def _locked(path: str, bitstream: str) -> Iterator[BinaryIO]:
     conf = cfg.CONF[options.GROUP]
     deadline = time.monotonic() + conf.download_timeout
     while True:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        fd = state_files.open_file(path)
         # Not closed here on success: after the rename the open file carries
         # the lock of the cached file.
         file = open(fd, 'r+b')  # noqa: SIM115

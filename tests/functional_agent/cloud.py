@@ -7,8 +7,8 @@
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 """Cyborg's real conductor with a database of its own, and a Placement double.
 
-The double refuses what Placement refuses. Cyborg's API is a double too: it
-shows the real objects of the database, as its controllers do.
+The double refuses what Placement refuses. Cyborg's API is the real one too,
+without a web server.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from typing import Any
 import uuid
 
 from cyborg import objects as cyborg_objects
-from cyborg.common import exception as cyborg_exception
+from cyborg.api import app
+from cyborg.api import hooks
 from cyborg.common import utils
 from cyborg.conductor import manager
 from cyborg.conf import CONF
@@ -33,18 +34,21 @@ from cyborg.objects.extarq import fpga_ext_arq
 import os_resource_classes
 import os_traits
 from oslo_db.sqlalchemy import engines
+from pecan import hooks as pecan_hooks
+import webob
 
 HOST = 'node-1.example.org'
+PROJECT = '6c1e0f3d-4c52-4f4e-9f6f-1a3b7c109a5b'
 
 
 class Answer:
-    """An answer of Placement or of Cyborg's API."""
+    """An answer of Placement or of Cyborg's API. text: JSON."""
 
     headers: dict[str, str] = {}
 
-    def __init__(self, status: int, body: Any = None) -> None:
+    def __init__(self, status: int, text: str = 'null') -> None:
         self.status_code = status
-        self.text = json.dumps(body, default=str)
+        self.text = text
         self.ok = status < 400
 
     def __bool__(self) -> bool:
@@ -52,6 +56,10 @@ class Answer:
 
     def json(self) -> Any:
         return json.loads(self.text)
+
+
+def _answer(status: int, body: Any) -> Answer:
+    return Answer(status, json.dumps(body))
 
 
 class Placement:
@@ -106,11 +114,11 @@ class Placement:
             return self._providers(list(self.providers.values()))
         if found := re.fullmatch('resource_providers/([^/]*)/traits', url):
             one = self.providers[found[1]]
-            return Answer(200, {'traits': sorted(one['traits'])})
+            return _answer(200, {'traits': sorted(one['traits'])})
         if found := re.fullmatch('resource_providers/([^/]*)', url):
             if found[1] not in self.providers:
                 return Answer(404)
-            return Answer(200, self._shown(self.providers[found[1]]))
+            return _answer(200, self._shown(self.providers[found[1]]))
         if found := re.fullmatch('traits/(.*)', url):
             return Answer(204 if found[1] in self.traits else 404)
         raise AssertionError(url)
@@ -118,7 +126,7 @@ class Placement:
     def post(self, url: str, json: Any = None, **_: Any) -> Answer:
         assert url == '/resource_providers'
         self.add(json['uuid'], json['name'], json['parent_provider_uuid'])
-        return Answer(200, self._shown(self.providers[json['uuid']]))
+        return _answer(200, self._shown(self.providers[json['uuid']]))
 
     def put(self, url: str, json: Any = None, **_: Any) -> Answer:
         if found := re.fullmatch('/resource_classes/(.*)', url):
@@ -135,7 +143,7 @@ class Placement:
             if not wanted <= self.traits:
                 return self._refuse(400, f'unknown traits {wanted}')
             self.providers[found[1]]['traits'] = wanted
-            return Answer(200, {'traits': sorted(wanted)})
+            return _answer(200, {'traits': sorted(wanted)})
         found = re.fullmatch('/resource_providers/([^/]*)/inventories', url)
         assert found is not None, url
         return self._inventories(found[1], json['inventories'])
@@ -148,7 +156,7 @@ class Placement:
             if inventory['total'] < 1 or name not in self.classes:
                 return self._refuse(400, f'{name}: {inventory}')
         self.providers[key]['inventories'] = inventories
-        return Answer(200, {'inventories': inventories})
+        return _answer(200, {'inventories': inventories})
 
     def delete(self, url: str, **_: Any) -> Answer:
         if found := re.fullmatch('/resource_providers/(.*)', url):
@@ -166,11 +174,11 @@ class Placement:
 
     def _refuse(self, status: int, reason: str) -> Answer:
         self.refused.append(reason)
-        return Answer(status, reason)
+        return _answer(status, reason)
 
     def _providers(self, found: list[Any]) -> Answer:
         shown = [self._shown(each) for each in found]
-        return Answer(200, {'resource_providers': shown})
+        return _answer(200, {'resource_providers': shown})
 
     @staticmethod
     def _shown(provider: dict[str, Any]) -> dict[str, Any]:
@@ -178,8 +186,12 @@ class Placement:
         return {name: provider[name] for name in names}
 
 
+class _NoHook(pecan_hooks.PecanHook):
+    """Instead of the hook that connects the API with the conductor."""
+
+
 class Cyborg:
-    """A conductor, its database, and what its API answers.
+    """A conductor, its database, and its API.
 
     :ivar calls: the paths that its API was asked for
     :ivar down: the API does not answer
@@ -201,13 +213,15 @@ class Cyborg:
         patch.setattr(
             ext_arq.ExtARQ, 'bind_notify', classmethod(lambda *_: None)
         )
+        patch.setattr(hooks, 'ConductorAPIHook', _NoHook)
+        self._api = app.setup_app()
         cyborg_objects.register_all()
         engine = engines.create_engine(f'sqlite:///{folder}/cyborg.db')
         models.Base.metadata.create_all(engine)
         self.close = db.main_context_manager.patch_engine(engine)
         CONF.set_override('host', HOST)
         CONF.set_override('resource_provider_name', HOST, 'agent')
-        self.context = RequestContext(is_admin=True, project_id='p')
+        self.context = RequestContext(is_admin=True, project_id=PROJECT)
         self.conductor = manager.ConductorManager('topic', 'conductor')
 
     # what the agent is asked for
@@ -260,7 +274,7 @@ class Cyborg:
                 self.context,
                 device_profile_name=profile.name,
                 device_profile_group_id=0,
-                project_id='p',
+                project_id=PROJECT,
             ),
         )
         arq = self.conductor.arq_create(self.context, made, profile.id).arq
@@ -274,11 +288,11 @@ class Cyborg:
                     'hostname': HOST,
                     'device_rp_uuid': provider['uuid'],
                     'instance_uuid': str(uuid.uuid4()),
-                    'project_id': 'p',
+                    'project_id': PROJECT,
                 }
             },
         )
-        return self._arq(arq.uuid)
+        return self.arq(arq.uuid)
 
     def delete(self, arq: dict[str, Any]) -> None:
         """Delete an ARQ and its allocation."""
@@ -303,48 +317,12 @@ class Cyborg:
         self.calls.append(path)
         if self.down:
             raise ConnectionError('nobody answers')
-        if path == '/accelerator_requests':
-            try:
-                found = cyborg_objects.ExtARQ.list(self.context)
-            except cyborg_exception.ResourceNotFound as err:
-                return Answer(404, str(err))
-            return Answer(
-                200, {'arqs': [each.arq.as_dict() for each in found]}
-            )
-        if path.startswith('/accelerator_requests/'):
-            try:
-                return Answer(200, self._arq(path.rpartition('/')[2]))
-            except cyborg_exception.ResourceNotFound as err:
-                return Answer(404, str(err))
-        if path == '/devices':
-            devices = cyborg_objects.Device.list(self.context)
-            shown = [_plain(each) for each in devices]
-            return Answer(200, {'devices': shown})
-        assert path == '/deployables', path
-        deployables = []
-        for each in cyborg_objects.Deployable.list(self.context):
-            attributes = cyborg_objects.Attribute.get_by_deployable_id(
-                self.context, each.id
-            )
-            deployables.append(
-                {
-                    **_plain(each),
-                    'attributes_list': json.dumps(
-                        [{one.key: one.value} for one in attributes]
-                    ),
-                }
-            )
-        return Answer(200, {'deployables': deployables})
+        headers = {'X-Roles': 'admin', 'X-Project-Id': PROJECT}
+        request = webob.Request.blank(f'/v2{path}', headers=headers)
+        answer = request.get_response(self._api)
+        return Answer(answer.status_int, answer.text)
 
-    def _arq(self, key: str) -> dict[str, Any]:
-        found = cyborg_objects.ExtARQ.get(self.context, key).arq.as_dict()
+    def arq(self, uuid: str) -> dict[str, Any]:
+        found = cyborg_objects.ExtARQ.get(self.context, uuid).arq.as_dict()
         assert isinstance(found, dict)
         return found
-
-
-def _plain(made: Any) -> dict[str, Any]:
-    """The fields of an object without its id, which the API does not show."""
-    values = {
-        name: getattr(made, name, None) for name in made.fields if name != 'id'
-    }
-    return json.loads(json.dumps(values, default=str))

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 import contextlib
 import json
 import pathlib
+import subprocess
+import sys
 import time
 from typing import Any
 import uuid
@@ -596,7 +598,34 @@ def test_a_bind_that_cannot_program_fails(
     deadline = time.monotonic() + 30
     while arq['state'] == 'BindStarted' and time.monotonic() < deadline:
         time.sleep(0.05)
-        path = f'/accelerator_requests/{arq["uuid"]}'
-        arq = fpga.cyborg.get(path).json()
+        arq = fpga.cyborg.arq(arq['uuid'])
     assert arq['state'] == 'BindFailed'
     assert 'told to fail' in programmed[0]
+
+
+def test_the_agent_s_configuration_gives_the_credentials(
+    tmp_path: pathlib.Path,
+) -> None:
+    """Cyborg has registered options of its own in the group [placement]."""
+    path = tmp_path / 'cyborg.conf'
+    path.write_text(
+        '[placement]\nauth_type = password\nauth_url = http://keystone/v3\n'
+        'username = cyborg\npassword = secret\nregion_name = RegionOne\n'
+    )
+    program = (
+        'import sys\n'
+        'from cyborg.conf import CONF\n'
+        'from os_acc.cyborg import connections\n'
+        "CONF(['--config-file', sys.argv[1]], project='cyborg')\n"
+        "made = connections.by_group('accelerator', CONF, 'placement')\n"
+        'assert made.session.auth is not None\n'
+        'print(made.service_type, made.region_name)\n'
+    )
+    # In another process: the options would stay registered in this one.
+    done = subprocess.run(
+        [sys.executable, '-c', program, str(path)],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == 'accelerator RegionOne\n'

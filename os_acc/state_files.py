@@ -1,0 +1,283 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Makes the files and folders of a state path, for one user or for a group.
+
+A folder is shared if its group can write to it and its setgid bit is set
+(mode 2770). What os-acc makes in a shared folder belongs to the group of the
+folder, and the group can read and write it: files have mode 0660, folders
+2770. What os-acc makes in any other folder belongs to its user alone: 0600
+and 0700. The umask of the process does not matter.
+
+A file gets its mode before it gets its name. Otherwise another user could find
+a file that it may not open yet, or for ever if the process is killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import grp
+import os
+import pwd
+import shutil
+import stat
+import tempfile
+
+#: Temporary names begin with this. A process that is killed can leave some.
+NEW = '.new-'
+
+# Opens a name without its content, and no symbolic link.
+_UNOPENED = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+
+_SHARED = stat.S_ISGID | stat.S_IRWXG
+
+
+def group_of(folder: str) -> int | None:
+    """Return the id of the group that shares a folder; None if none does.
+
+    :raises OSError: if the folder cannot be examined
+    """
+    found = os.stat(folder)
+    return found.st_gid if is_shared(found) else None
+
+
+def is_shared(found: os.stat_result) -> bool:
+    """Say whether a folder is shared with its group.
+
+    A folder that all users can write to is not. Neither is one with the
+    sticky bit, because there only the owner of a file can remove it.
+    """
+    return (
+        stat.S_ISDIR(found.st_mode)
+        and found.st_mode & _SHARED == _SHARED
+        and not found.st_mode & (stat.S_IWOTH | stat.S_ISVTX)
+    )
+
+
+def is_member(gid: int) -> bool:
+    """Say whether this process may use what a group shares."""
+    return os.geteuid() == 0 or gid in (os.getegid(), *os.getgroups())
+
+
+def make_folder(path: str) -> None:
+    """Make a folder, and the folders above it, if they do not exist.
+
+    Each is shared if the folder above it is.
+
+    :raises OSError: if a folder cannot be made
+    """
+    path = os.path.abspath(path)
+    if os.path.isdir(path):
+        return
+    above = os.path.dirname(path)
+    make_folder(above)
+    new = tempfile.mkdtemp(prefix=NEW, dir=above)
+    try:
+        fd = os.open(new, _UNOPENED)
+        try:
+            _adopt(fd, above)
+        finally:
+            os.close(fd)
+        # rename(2) puts a folder in the place of an empty one, so both of two
+        # processes may succeed.
+        os.rename(new, path)
+    except OSError:
+        shutil.rmtree(new, ignore_errors=True)
+        if not os.path.isdir(path):
+            raise
+
+
+def new_file(folder: str, prefix: str = NEW) -> tuple[int, str]:
+    """Make a file with a temporary name.
+
+    :returns: its descriptor, open for reading and writing, and its path
+    :raises OSError: if it cannot be made
+    """
+    fd, path = tempfile.mkstemp(prefix=prefix, dir=folder)
+    try:
+        _adopt(fd, folder)
+    except BaseException:
+        os.close(fd)
+        os.unlink(path)
+        raise
+    return fd, path
+
+
+def make_file(path: str) -> None:
+    """Make an empty file, unless the path exists.
+
+    A file that exists is not opened: closing it would release the locks that
+    this process holds on it (fcntl(2)).
+
+    :raises OSError: if it cannot be made
+    """
+    if os.path.lexists(path):
+        return
+    fd, new = new_file(os.path.dirname(path))
+    os.close(fd)
+    try:
+        with contextlib.suppress(FileExistsError):
+            os.link(new, path)
+    finally:
+        os.unlink(new)
+
+
+def open_file(path: str) -> int:
+    """Open a file for reading and writing. It is made if it does not exist.
+
+    :returns: a descriptor
+    :raises OSError: if it cannot be opened or made, or is a symbolic link
+    """
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+    while True:
+        with contextlib.suppress(FileNotFoundError):
+            return os.open(path, flags)
+        if group_of(os.path.dirname(path)) is None:
+            return os.open(path, flags | os.O_CREAT, 0o600)
+        make_file(path)
+
+
+def repair(path: str) -> None:
+    """Give a file or folder the group and the mode that its folder demands.
+
+    Does nothing if it does not exist. In a shared folder a user repairs only
+    what belongs to it, and root nothing: the group could have moved any file
+    of root there. Never follows a symbolic link, and leaves a file with
+    several names alone: one of them may be outside of the folder.
+
+    :raises OSError: if it cannot be changed
+    """
+    try:
+        # Opening a file in the usual way, and closing it, would release the
+        # locks that this process holds on it (fcntl(2)).
+        fd = os.open(path, _UNOPENED)
+    except FileNotFoundError:
+        return
+    folder = os.path.dirname(path)
+    try:
+        found = os.fstat(fd)
+        mine = found.st_uid == os.geteuid() != 0
+        if (mine or group_of(folder) is None) and (
+            stat.S_ISDIR(found.st_mode) or _is_only_name(found)
+        ):
+            _adopt(fd, folder)
+    finally:
+        os.close(fd)
+
+
+def repair_shared(folder: str) -> None:
+    """Repair a folder and its files if the folder above it is shared.
+
+    They may have been made before it was shared. See repair(). What only
+    another user can repair is left to it.
+    """
+    with contextlib.suppress(
+        FileNotFoundError, NotADirectoryError, PermissionError
+    ):
+        if group_of(os.path.dirname(folder)) is None:
+            return
+        repair(folder)
+        for name in os.listdir(folder):
+            repair(os.path.join(folder, name))
+
+
+def wrong(path: str) -> str | None:
+    """Say why users of a shared folder cannot use a file or folder in it.
+
+    :param path: of a file or folder in a shared folder
+    :returns: the reason; None if there is none, or the path does not exist
+    :raises OSError: if it cannot be examined
+    """
+    try:
+        found = os.lstat(path)
+        gid = group_of(os.path.dirname(path))
+    except FileNotFoundError:
+        return None
+    if gid is None:
+        return None
+    folder = stat.S_ISDIR(found.st_mode)
+    if not folder and not stat.S_ISREG(found.st_mode):
+        return 'it is neither a file nor a folder'
+    mode = stat.S_IMODE(found.st_mode)
+    needed = _mode(folder, gid)
+    # Nobody else may write, not even if the folder keeps others out.
+    if found.st_gid == gid and mode & needed == needed and not mode & 0o002:
+        return None
+    return (
+        f'it belongs to {user(found.st_uid)} and {group(found.st_gid)} with '
+        f'mode {mode:04o}, expected {group(gid)} and mode {needed:04o}'
+    )
+
+
+def fix(path: str) -> str:
+    """Return the command that an operator runs as root after wrong()."""
+    above = os.path.dirname(path)
+    gid = group_of(above)
+    mode = _mode(os.path.isdir(path), gid)
+    return f'chgrp {group_name(gid)} {path} && chmod {mode:04o} {path}'
+
+
+def user(uid: int) -> str:
+    """Describe a user by id and name, such as 'user id 64055 (nova)'."""
+    with contextlib.suppress(KeyError):
+        return f'user id {uid} ({pwd.getpwuid(uid).pw_name})'
+    return f'user id {uid}'
+
+
+def group(gid: int) -> str:
+    """Describe a group by id and name."""
+    with contextlib.suppress(KeyError):
+        return f'group id {gid} ({grp.getgrgid(gid).gr_name})'
+    return f'group id {gid}'
+
+
+def user_name(uid: int) -> str:
+    """Return the name of a user for a command; its id if it has none."""
+    with contextlib.suppress(KeyError):
+        return pwd.getpwuid(uid).pw_name
+    return str(uid)
+
+
+def group_name(gid: int | None) -> str:
+    """Return the name of a group for a command; its id if it has none."""
+    if gid is None:
+        return 'os-acc'
+    with contextlib.suppress(KeyError):
+        return grp.getgrgid(gid).gr_name
+    return str(gid)
+
+
+def _is_only_name(found: os.stat_result) -> bool:
+    return stat.S_ISREG(found.st_mode) and found.st_nlink == 1
+
+
+def _mode(folder: bool, gid: int | None) -> int:
+    if gid is None:
+        return 0o700 if folder else 0o600
+    return 0o2770 if folder else 0o660
+
+
+def _adopt(fd: int, above: str) -> None:
+    """Set group and mode of an open file or folder, as its folder demands.
+
+    What root makes in a shared folder gets the owner of the folder, too.
+    """
+    folder = os.stat(above)
+    gid = folder.st_gid if is_shared(folder) else None
+    found = os.fstat(fd)
+    # fchown(2) and fchmod(2) refuse a descriptor of O_PATH. This path always
+    # leads to the open file, whatever its name names by now.
+    path = f'/proc/self/fd/{fd}'
+    if gid is not None:
+        uid = folder.st_uid if os.geteuid() == 0 else found.st_uid
+        if (found.st_uid, found.st_gid) != (uid, gid):
+            # Before chmod: chown(2) can clear the setgid bit.
+            os.chown(path, uid, gid)
+    mode = _mode(stat.S_ISDIR(found.st_mode), gid)
+    if stat.S_IMODE(os.fstat(fd).st_mode) != mode:
+        os.chmod(path, mode)

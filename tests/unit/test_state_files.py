@@ -1,0 +1,304 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""A state path for one user, and one that is shared with a group.
+
+tests/functional/test_two_users.py has the tests with two users.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+import stat
+import time
+
+import pytest
+
+import os_acc
+from os_acc import exception
+from os_acc import journal
+from os_acc import locking
+from os_acc import sharing
+from os_acc import state_files
+from os_acc.doctor import users
+
+
+@pytest.fixture(params=[0o000, 0o022, 0o077, 0o777])
+def umask(request):
+    before = os.umask(request.param)
+    yield request.param
+    os.umask(before)
+
+
+@pytest.fixture
+def shared(tmp_path):
+    """A folder that is shared with this process's own group."""
+    folder = tmp_path / 'shared'
+    folder.mkdir()
+    folder.chmod(0o2770)
+    return folder
+
+
+def mode(path) -> int:
+    return stat.S_IMODE(os.lstat(path).st_mode)
+
+
+@pytest.mark.parametrize(
+    ('bits', 'expected'),
+    [
+        (0o2770, True),
+        (0o2775, True),
+        (0o770, False),
+        (0o2750, False),
+        (0o2777, False),
+        (0o3770, False),
+        (0o700, False),
+    ],
+)
+def test_what_counts_as_shared(tmp_path, bits, expected):
+    tmp_path.chmod(bits)
+    gid = os.stat(tmp_path).st_gid
+    assert state_files.group_of(str(tmp_path)) == (gid if expected else None)
+
+
+def test_a_private_folder(tmp_path, umask):
+    folder = tmp_path / 'a' / 'b'
+    state_files.make_folder(str(folder))
+    os.close(state_files.open_file(str(folder / 'x')))
+    state_files.make_file(str(folder / 'y'))
+    assert mode(folder) == mode(folder.parent) == 0o700
+    assert mode(folder / 'y') == 0o600
+    # open(2) applies the umask: it can only take permissions away.
+    assert mode(folder / 'x') == 0o600 & ~umask
+    assert sorted(os.listdir(folder)) == ['x', 'y']
+
+
+def test_a_shared_folder(shared, umask):
+    folder = shared / 'a' / 'b'
+    state_files.make_folder(str(folder))
+    state_files.make_folder(str(folder))
+    os.close(state_files.open_file(str(folder / 'x')))
+    state_files.make_file(str(folder / 'y'))
+    state_files.make_file(str(folder / 'y'))
+    fd, path = state_files.new_file(str(folder))
+    os.close(fd)
+    assert mode(folder) == mode(folder.parent) == 0o2770
+    assert mode(folder / 'x') == mode(folder / 'y') == mode(path) == 0o660
+    os.unlink(path)
+    assert sorted(os.listdir(folder)) == ['x', 'y']
+    assert os.listdir(shared) == ['a']
+
+
+def test_a_journal_and_a_lock_in_a_shared_folder(shared, umask):
+    opened = journal.Journal(str(shared / 'state'), 1)
+    opened.vans()
+    with locking.Locks(str(shared / 'state' / 'locks'), 1).device('x'):
+        found = {
+            path.name: mode(path) for path in (shared / 'state').rglob('*')
+        }
+    opened.close()
+    assert found == {
+        'journal.db': 0o660,
+        'journal.db-wal': 0o660,
+        'journal.db-shm': 0o660,
+        'locks': 0o2770,
+        'os-acc-device-x': 0o660,
+    }
+
+
+def test_a_link_is_not_followed(shared):
+    target = shared.parent / 'target'
+    target.write_text('')
+    target.chmod(0o600)
+    (shared / 'link').symlink_to(target)
+    os.link(target, shared / 'name')
+    state_files.repair_shared(str(shared / 'none'))
+    for name in ('link', 'name', 'none'):
+        state_files.repair(str(shared / name))
+    assert mode(target) == 0o600
+    with pytest.raises(OSError, match='symbolic links'):
+        state_files.open_file(str(shared / 'link'))
+
+
+def test_repair_and_making_drop_no_lock_of_this_process(shared):
+    """Closing a file drops the locks that the process has on it."""
+    path = str(shared / 'x')
+    fd = state_files.open_file(path)
+    fcntl.lockf(fd, fcntl.LOCK_EX)
+    state_files.repair(path)
+    state_files.make_file(path)
+    pid = os.fork()
+    if pid == 0:
+        other = os.open(path, os.O_RDWR)
+        try:
+            fcntl.lockf(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os._exit(0)
+        os._exit(1)
+    assert os.waitpid(pid, 0)[1] == 0
+    os.close(fd)
+
+
+def test_a_file_in_the_place_of_a_folder(shared):
+    (shared / 'x').write_text('')
+    with pytest.raises(NotADirectoryError):
+        state_files.make_folder(str(shared / 'x'))
+    assert os.listdir(shared) == ['x']
+
+
+# --- what keeps a user out
+
+
+def test_a_file_that_not_all_can_use(shared):
+    path = shared / 'x'
+    path.write_text('')
+    path.chmod(0o640)
+    assert 'with mode 0640, expected' in state_files.wrong(str(path))
+    assert state_files.fix(str(path)).endswith(f'chmod 0660 {path}')
+    path.chmod(0o660)
+    assert state_files.wrong(str(path)) is None
+    path.chmod(0o662)
+    assert state_files.wrong(str(path)) is not None
+    (shared / 'link').symlink_to(path)
+    assert 'neither' in state_files.wrong(str(shared / 'link'))
+    assert state_files.wrong(str(shared / 'none')) is None
+    assert state_files.wrong(str(shared)) is None  # its folder is private
+
+
+def as_user(monkeypatch, uid, groups=()):
+    monkeypatch.setattr(os, 'geteuid', lambda: uid)
+    monkeypatch.setattr(os, 'getegid', lambda: uid)
+    monkeypatch.setattr(os, 'getgroups', lambda: list(groups))
+
+
+def test_the_user_of_another_group(shared, monkeypatch):
+    as_user(monkeypatch, 4711)
+    with pytest.raises(exception.JournalError) as caught:
+        sharing.check(str(shared))
+    assert 'usermod -a -G' in str(caught.value)
+    assert '4711; then restart the service' in str(caught.value)
+
+
+def test_the_user_of_the_group(shared, monkeypatch):
+    as_user(monkeypatch, 4711, [os.stat(shared).st_gid])
+    sharing.check(str(shared))
+    sharing.check(str(shared / 'new'))
+
+
+def test_a_folder_of_all_users(tmp_path):
+    tmp_path.chmod(0o777)
+    with pytest.raises(exception.JournalError, match='chmod o-w'):
+        sharing.check(str(tmp_path))
+
+
+# --- sqlite's files before they have their mode
+
+
+@pytest.fixture
+def late(shared, monkeypatch):
+    """A journal whose first attempts to write fail as with a mode of 0640."""
+    opened = journal.Journal(str(shared), 5)
+    real, failing = sqlite3.connect, []
+
+    def connect(*args, **kwargs):
+        if failing:
+            failing.pop()
+            err = sqlite3.OperationalError('attempt to write a readonly')
+            err.sqlite_errorcode = sqlite3.SQLITE_READONLY
+            raise err
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(sqlite3, 'connect', connect)
+    yield opened, failing
+    failing.clear()
+    opened.close()
+
+
+def test_a_mode_that_is_set_a_moment_later(late):
+    opened, failing = late
+    failing.extend(range(5))
+    assert opened.entries() == []
+    assert failing == []
+
+
+def test_a_mode_that_stays_wrong(late):
+    opened, failing = late
+    failing.extend(range(100_000))
+    start = time.monotonic()
+    with pytest.raises(exception.JournalError, match='readonly'):
+        opened.entries()
+    assert 0.9 < time.monotonic() - start < 3
+
+
+def test_a_private_journal_that_is_read_only_fails_at_once(late, shared):
+    opened, failing = late
+    shared.chmod(0o700)
+    failing.extend(range(100_000))
+    with pytest.raises(exception.JournalError, match='readonly'):
+        opened.entries()
+    assert len(failing) == 99_999
+
+
+# --- os-acc doctor
+
+
+@pytest.fixture
+def found(tmp_path):
+    folder = tmp_path / 'state'
+    folder.mkdir(mode=0o700)
+    os_acc.CONF.set_override('state_path', str(folder), 'os_acc')
+
+    def found():
+        return [
+            (each.verdict, each.text, each.advice)
+            for each in users.findings(os_acc.CONF)
+        ]
+
+    yield found
+    os_acc.CONF.clear_override('state_path', 'os_acc')
+
+
+def test_doctor_of_a_private_folder(found, tmp_path):
+    ((verdict, text, _),) = found()
+    assert verdict == 'ok'
+    assert f'only user id {os.geteuid()}' in text
+    (tmp_path / 'state').chmod(0o770)
+    ((verdict, _, advice),) = found()
+    assert verdict == 'warning'
+    assert f'chmod 2770 {tmp_path}/state' in advice
+
+
+def test_doctor_of_a_shared_folder(found, tmp_path, monkeypatch):
+    state = tmp_path / 'state'
+    state.chmod(0o2770)
+    opened = journal.Journal(str(state), 1)
+    with locking.Locks(str(state / 'locks'), 1).device('x'):
+        ((verdict, text, _),) = found()
+        assert verdict == 'ok'
+        assert f'shared with group id {os.stat(state).st_gid}' in text
+        lock = state / 'locks' / 'os-acc-device-x'
+        lock.chmod(0o600)
+        (state / 'bitstreams').mkdir(mode=0o755)
+        (_, *wrong) = found()
+    opened.close()
+    assert [verdict for verdict, _, _ in wrong] == ['error', 'error']
+    assert f'{state}/bitstreams is not shared' in wrong[0][1]
+    assert 'install -d -m 2770' in wrong[0][2]
+    assert str(lock) in wrong[1][1]
+    assert f'chmod 0660 {lock}' in wrong[1][2]
+    as_user(monkeypatch, 4711)
+    ((verdict, text, _),) = found()
+    assert verdict == 'error'
+    assert 'is not in this group' in text
+
+
+def test_doctor_before_there_is_a_folder(found, tmp_path):
+    (tmp_path / 'state').rmdir()
+    assert found() == []
