@@ -14,12 +14,12 @@ agent.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 import json
 import pathlib
 import subprocess
 import sys
 from typing import Any
+import uuid
 
 import catalog
 import configuration
@@ -37,8 +37,8 @@ from os_acc import objects
 HERE = pathlib.Path(__file__).parent
 #: The program that runs others on the generated host.
 ON_HOST = HERE.parent / 'shared_kernel.py'
-#: What the agent logs at the end of each report.
-_REPORTED = '"released" by "cyborg.agent.resource_tracker'
+#: The folder by which the tests ask for reports: see agent.py.
+REPORTS = layout.ROOT / 'reports'
 
 
 class Live(cyborg_cloud.CyborgCloud):
@@ -60,6 +60,7 @@ class Live(cyborg_cloud.CyborgCloud):
                 ON_HOST,
                 hardware.FOLDER,
                 HERE / 'agent.py',
+                REPORTS,
                 '--config-file',
                 layout.ETC / 'cyborg.conf',
                 '--config-file',
@@ -73,8 +74,10 @@ class Live(cyborg_cloud.CyborgCloud):
 
     def start(self) -> None:
         """Start everything, and wait until Cyborg has all devices."""
+        REPORTS.mkdir()
+        self.ask_for_report()
         super().start()
-        self.wait_for_reports()
+        self.wait_for_report()
         self.note('complete report')
 
     def configure(self) -> None:
@@ -90,6 +93,9 @@ class Live(cyborg_cloud.CyborgCloud):
         configuration.write(
             layout.ETC / 'cyborg-agent.conf',
             {
+                # An answer that is lost with its conductor does not hold up
+                # the next report for long.
+                'DEFAULT': {'rpc_response_timeout': 60},
                 'agent': {'enabled_drivers': 'os_acc'},
                 'cyborg_sys_admin': {
                     'helper_command': (
@@ -115,19 +121,30 @@ class Live(cyborg_cloud.CyborgCloud):
 
     def start_agent(self) -> None:
         """Start Cyborg's agent again, and wait for its first report."""
+        self.ask_for_report()
         self.agent.start()
-        self.wait_for_reports(1)
+        self.wait_for_report()
 
-    def wait_for_reports(self, count: int = 2) -> None:
-        """Wait until the agent has reported what is there now.
+    def report(self) -> None:
+        """Let the agent report what is there now, and wait until it has."""
+        self.ask_for_report()
+        self.wait_for_report()
 
-        The first of two reports may have begun before the call.
-        """
-        log = layout.LOGS / 'cyborg-agent.log'
-        size = cyborg_cloud.size_of(log)
+    def ask_for_report(self) -> None:
+        """Let the agent report, as soon as it can."""
+        new = REPORTS / 'new'
+        new.write_text(str(uuid.uuid4()))
+        new.replace(REPORTS / 'wanted')
+
+    def wait_for_report(self) -> None:
+        """Wait until the agent has reported what was asked for last."""
+        wanted, reported = REPORTS / 'wanted', REPORTS / 'reported'
         self.agent.wait_until(
-            f'{count} reports',
-            lambda: log.read_bytes()[size:].count(_REPORTED.encode()) >= count,
+            'report',
+            lambda: (
+                reported.exists()
+                and reported.read_text() == wanted.read_text()
+            ),
         )
 
 
@@ -202,10 +219,6 @@ def sql(query: str, *values: Any) -> list[tuple[Any, ...]]:
         cursor.execute('SET foreign_key_checks = 0')
         cursor.execute(query, values)
         return list(cursor.fetchall())
-
-
-def wait_until(what: str, condition: Callable[[], Any]) -> Any:
-    return processes.wait_until(what, condition)
 
 
 def check(*arguments: str, code: int = 0) -> list[dict[str, Any]]:
