@@ -66,12 +66,16 @@ class Bound:
 NOTHING = Bound({}, frozenset(), {})
 
 
-def ask(api: api_module.API, hosts: Collection[str]) -> Bound:
+def ask(
+    api: api_module.API, hosts: Collection[str], alone: bool = False
+) -> Bound:
     """Ask Cyborg what is bound on this host.
 
     :param hosts: the names that this host has in ARQs
+    :param alone: the agent has no other driver than os-acc's
     :raises RemoteServiceError: if Cyborg does not answer, or the user may not
-        see the ARQs of all projects
+        see the ARQs of all projects, or an ARQ is bound to a handle that no
+        driver of the agent reports any more
     """
     if not api.sees_all():
         raise _wrong(
@@ -92,6 +96,14 @@ def ask(api: api_module.API, hosts: Collection[str]) -> Bound:
     for arq in arqs:
         deployable = ours.get(arq.get('device_rp_uuid'))
         if deployable is None:
+            if alone and arq.get('state') in (BOUND, *_PENDING):
+                raise _wrong(
+                    f'ARQ {arq.get("uuid")} of instance '
+                    f'{arq.get("instance_uuid")} has a device that another '
+                    'driver of the agent reported. Cyborg would delete the '
+                    'device. Add that driver to [agent] enabled_drivers until '
+                    'the instance is deleted'
+                )
             continue  # it is another driver's
         name = str(deployable['name'])
         if arq.get('state') == BOUND:

@@ -66,7 +66,7 @@ def by_group(service_type: str, conf: Any, group: str) -> adapter.Adapter:
     """Connect as a group of oslo.config says, such as [placement].
 
     The group has the options of keystoneauth: auth_type, auth_url, and so on.
-    Its endpoint_override counts only for the service that the group is for.
+    The endpoint_override of [placement] counts only for Placement.
     Services such as nova-compute have registered some groups already, with
     defaults of their own. These are kept.
 
@@ -93,7 +93,7 @@ def by_group(service_type: str, conf: Any, group: str) -> adapter.Adapter:
         # Otherwise it would wait for Keystone for ever.
         session.timeout = session.timeout or _TIMEOUT
         other: dict[str, Any] = {}
-        if service_type != (conf[group].service_type or group):
+        if group == PLACEMENT and service_type != PLACEMENT:
             # The group is for another service, and so is its URL.
             other = {'endpoint_override': None}
         found: adapter.Adapter = loading.load_adapter_from_conf_options(

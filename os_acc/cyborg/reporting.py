@@ -35,6 +35,7 @@ class Reporter:
     :param host: [DEFAULT] host of Cyborg
     :param hosts: all names that this host has in Cyborg
     :param connect: connects to Cyborg's API; called when it is first needed
+    :param alone: the agent has no other driver than os-acc's
     """
 
     def __init__(
@@ -42,10 +43,12 @@ class Reporter:
         host: str,
         hosts: Collection[str],
         connect: Callable[[], api_module.API],
+        alone: bool = False,
     ) -> None:
         self._host = host
         self._hosts = frozenset(hosts)
         self._connect = connect
+        self._alone = alone
         self._api: api_module.API | None = None
         self._lister = present_module.Lister(host)
         self._bound = bound_module.NOTHING
@@ -66,7 +69,7 @@ class Reporter:
         """
         present = self._lister.offered(devices, arq_vans)
         if self._last is None:
-            self._bound = bound_module.ask(self.api, self._hosts)
+            self._bound = self._ask()
             previous = bound_module.rebuilt(
                 self.api, self._bound, present, self._host, self._hosts
             )
@@ -84,6 +87,9 @@ class Reporter:
             self._api = self._connect()
         return self._api
 
+    def _ask(self) -> bound_module.Bound:
+        return bound_module.ask(self.api, self._hosts, self._alone)
+
     def _check(self, previous: report.Report, present: report.Report) -> None:
         """Ask Cyborg what is bound, if the answer matters."""
         asked: set[str] = set()
@@ -91,7 +97,7 @@ class Reporter:
             if arq is not None and arq.uuid in asked:
                 continue
             if arq is None or not bound_module.still(self.api, arq):
-                self._bound = bound_module.ask(self.api, self._hosts)
+                self._bound = self._ask()
                 return
             asked.add(arq.uuid)
 

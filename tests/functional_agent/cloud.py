@@ -257,9 +257,13 @@ class Cyborg:
     def bind(
         self, deployable: str, group: dict[str, str] | None = None
     ) -> dict[str, Any]:
-        """Make an ARQ for a deployable and bind it. Returns the ARQ."""
-        name = f'{HOST}_{deployable}'
-        provider = self.placement.named(name)
+        """Make an ARQ for a deployable and bind it. Returns the ARQ.
+
+        :param deployable: its name, without the host if it is os-acc's
+        """
+        provider = self.placement.named(
+            f'{HOST}_{deployable}'
+        ) or self.placement.named(deployable)
         assert provider is not None, self.placement.totals()
         (resource_class,) = provider['inventories']
         profile = cyborg_objects.DeviceProfile(

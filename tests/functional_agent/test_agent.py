@@ -21,6 +21,7 @@ import uuid
 
 from cloud import HOST
 from cloud import Cyborg
+from cyborg.accelerator.drivers import fake
 from cyborg.accelerator.drivers.fpga import base
 from cyborg.agent import resource_tracker
 from cyborg.common import exception as cyborg_exception
@@ -48,6 +49,7 @@ GPU = '0000:81:00.0'
 PARENT = '0000:af:00.0'
 NVIDIA, SMALL, LARGE = '10de:1eb8', 'nvidia-222', 'nvidia-223'
 PF_NAME, GPU_NAME = '0000_41_00.0', '0000_81_00.0'
+FAKE_NAME = 'node-1_example_org_FakeDevice'
 SMALL_NAME = f'0000_af_00.0_{SMALL}'
 LARGE_NAME = f'0000_af_00.0_{LARGE}'
 SPEC = (
@@ -350,6 +352,21 @@ def test_without_an_administrator_nothing_is_reported(agent: Agent) -> None:
     with pytest.raises(exception.RemoteServiceError, match='administrator'):
         agent.update(agent.cyborg.context)
     assert agent.cyborg.placement.totals() == {}
+
+
+def test_a_device_of_a_driver_that_was_taken_out(agent: Agent) -> None:
+    """Cyborg would delete the device, with its bound handle."""
+    agent.cyborg.report(fake.FakeDriver().discover())
+    arq = agent.cyborg.bind(FAKE_NAME)
+    with pytest.raises(exception.RemoteServiceError, match=arq['uuid']):
+        agent.update(agent.cyborg.context)
+    CONF.set_override('enabled_drivers', ['fake_driver', 'os_acc'], 'agent')
+    agent.start()
+    assert FAKE_NAME in agent.period()
+    agent.cyborg.delete(arq)
+    CONF.set_override('enabled_drivers', ['os_acc'], 'agent')
+    agent.start()
+    assert FAKE_NAME not in agent.period()
 
 
 def test_a_driver_that_fails_reports_nothing(

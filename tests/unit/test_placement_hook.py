@@ -406,3 +406,16 @@ def test_its_options_are_listed():
         'host',
         'auth_section',
     }
+
+
+@pytest.mark.parametrize('service', ['placement', 'accelerator'])
+def test_the_url_in_the_group_placement_is_that_of_placement(service):
+    conf = cfg.ConfigOpts()
+    loading.register_auth_conf_options(conf, 'placement')
+    loading.register_adapter_conf_options(conf, 'placement')
+    conf([])
+    conf.set_override('auth_type', 'none', 'placement')
+    conf.set_override('endpoint_override', 'http://there', 'placement')
+    made = connections.by_group(service, conf, 'placement')
+    there = 'http://there' if service == connections.PLACEMENT else None
+    assert (made.service_type, made.endpoint_override) == (service, there)

@@ -66,7 +66,10 @@ class OSAccDriver(base.FPGADriver):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._reporter = reporting.Reporter(
-            CONF.host, {CONF.host, CONF.agent.resource_provider_name}, _connect
+            CONF.host,
+            {CONF.host, CONF.agent.resource_provider_name},
+            _connect,
+            alone=set(CONF.agent.enabled_drivers) == {names.DRIVER},
         )
 
     def discover(self) -> list[driver_device.DriverDevice]:
