@@ -170,7 +170,7 @@ def install(root: pathlib.Path) -> SharedKernel:
     if importlib.util.find_spec('cyborg') is not None:
         # Cyborg writes to the fixed path /sys by itself.
         utils = importlib.import_module(_CYBORG_MDEVS)
-        utils.open = kernel.open  # type: ignore[attr-defined]
+        utils.open = kernel.open
     return kernel
 
 

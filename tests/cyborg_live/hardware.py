@@ -28,7 +28,7 @@ GUESTS = layout.ROOT / 'guests.xml'
 #: A PF whose VFs os-acc makes at plug.
 PF, PF_VFS, PF_CLASS = '0000:3d:00.0', 4, 'CUSTOM_QAT_VF'
 #: A PF with many VFs.
-MANY, MANY_VFS, MANY_CLASS = '0000:40:00.0', 64, 'CUSTOM_MANY_VF'
+MANY, MANY_VFS, MANY_CLASS = '0000:40:00.0', 50, 'CUSTOM_MANY_VF'
 #: A PF whose VFs an administrator makes.
 MADE, MADE_VFS, MADE_CLASS = '0000:50:00.0', 4, 'CUSTOM_MADE_VF'
 GPU, GPU_CLASS = '0000:af:00.0', 'CUSTOM_WHOLE_GPU'

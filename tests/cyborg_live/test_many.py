@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 from concurrent import futures
-import time
 
 from conftest import expect_nothing_left
 import hardware
@@ -22,16 +21,13 @@ INSTANCES, EACH = 10, 5
 
 
 def test_many(cloud: live.Live, nova: nova_part.Nova) -> None:
-    began = time.monotonic()
     group = nova_part.group(hardware.MANY_CLASS, EACH)
     with futures.ThreadPoolExecutor(INSTANCES) as executor:
         instances = list(
             executor.map(lambda _: nova.boot(group), range(INSTANCES))
         )
-        print('PHASE', time.monotonic() - began, flush=True)
         plugged = list(executor.map(live.plug, instances))
 
-        print('PHASE', time.monotonic() - began, flush=True)
         assert [len(each) for each in plugged] == [EACH] * INSTANCES
         found = [van for vans in plugged for van in vans]
         assert {van['State'] for van in found} == {'plugged'}
@@ -39,15 +35,12 @@ def test_many(cloud: live.Live, nova: nova_part.Nova) -> None:
         assert {van['VAN'] for van in found} == {
             arq['uuid'] for arq in nova.arqs()
         }
-        print('PHASE', time.monotonic() - began, flush=True)
         cloud.report()
         assert {arq['state'] for arq in nova.arqs()} == {'Bound'}
         assert sum(
             used[hardware.MANY_CLASS] for used in nova.usages().values()
         ) == (INSTANCES * EACH)
 
-        print('PHASE', time.monotonic() - began, flush=True)
         list(executor.map(live.unplug, instances))
-        print('PHASE', time.monotonic() - began, flush=True)
         list(executor.map(nova.delete, instances))
     expect_nothing_left(nova)
