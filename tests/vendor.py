@@ -98,18 +98,24 @@ class Vendor:
         path = self.folder / f'state.{region}'
         return path.read_text() if path.exists() else None
 
-    def configure(self, programming: str, **values: Any) -> None:
-        """Set device_spec, and the folders that bitstreams may be in."""
-        spec = {
+    def spec(self, **values: Any) -> dict[str, Any]:
+        """Return the entry of device_spec.
+
+        :param values: further keys, and other values
+        """
+        return {
             'address': FPGA,
             'resource_class': 'FPGA',
             'num_vfs': len(VFS),
-            'programming': programming,
             'program': f'{self.folder}/program {{file}} "{{region}}"',
             'check': f'{self.folder}/check "{{region}}"',
             'clear': f'{self.folder}/clear "{{region}}"',
             **values,
         }
+
+    def configure(self, programming: str, **values: Any) -> None:
+        """Set device_spec, and the folders that bitstreams may be in."""
+        spec = self.spec(programming=programming, **values)
         os_acc.CONF.set_override('device_spec', [json.dumps(spec)], 'os_acc')
         os_acc.CONF.set_override(
             'allowed_folders', [str(self.bitstreams)], 'os_acc_bitstreams'

@@ -52,8 +52,8 @@ class Bound:
     arqs: dict[tuple[str, str], ARQ]
     pending: frozenset[str]
     deployables: dict[str, dict[str, Any]]
-    started: dict[str, str]
-    counts: dict[str, int]
+    started: dict[str, str] = dataclasses.field(default_factory=dict)
+    counts: dict[str, int] = dataclasses.field(default_factory=dict)
 
     def of(self, deployable: str) -> list[ARQ]:
         """List the bound ARQs of a deployable."""
@@ -70,7 +70,7 @@ class Bound:
         return deployable in self.pending or bool(self.of(deployable))
 
 
-NOTHING = Bound({}, frozenset(), {}, {}, {})
+NOTHING = Bound({}, frozenset(), {})
 
 
 def ask(

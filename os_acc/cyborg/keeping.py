@@ -11,6 +11,12 @@ If a bound attach handle were missing in a report, Cyborg would delete it, and
 then answer every GET of accelerator requests with an error. If its resource
 provider were to be deleted, Placement would refuse that, and Cyborg would not
 read the rest of the report.
+
+Cyborg 17 deletes the newest handle of a deployable in place of the one that is
+missing in a report: attach_handle_get_by_filters() in cyborg/db/sqlalchemy/
+api.py ignores attach_info. So no handle of a deployable is dropped while any
+of its handles is bound. When none is, Cyborg has the right handles after two
+reports.
 """
 
 from __future__ import annotations
@@ -35,12 +41,14 @@ def doubts(
         the report needs nothing else. None: it is unknown what is bound
     """
     for _, old, new in _pairs(previous, present):
+        arqs = bound.of(old.name)
         for key in old.handles if new is None or not new.shared else ():
             if new is None or new.handles.get(key) != old.handles[key]:
-                yield bound.arqs.get((old.name, key))
+                # Any bound ARQ of the deployable keeps all of its handles.
+                anyone = arqs[0] if arqs else None
+                yield bound.arqs.get((old.name, key), anyone)
         if new is None:
             continue
-        arqs = bound.of(old.name)
         if new.resource_class != old.resource_class:
             yield arqs[0] if arqs else None
         if new.shared and new.count < len(arqs):
@@ -83,20 +91,15 @@ def merged(
     """Make the report: present, and what of previous is bound."""
     made = dict(present)
     for device, old, new in _pairs(previous, present):
-        kept = {
-            key: handle
-            for key, handle in old.handles.items()
-            if bound.keeps(old.name, key)
-        }
         if new is not None:
-            _put(made, device, _joined(old, new, kept, bound))
-        elif kept:
+            _put(made, device, _joined(old, new, bound))
+        elif bound.uses(old.name):
             _put(
                 made,
                 device,
-                dataclasses.replace(old, handles=kept, count=len(kept)),
+                dataclasses.replace(old, count=len(_bound(old, bound))),
             )
-        _take_from_others(made, old.name, kept.keys())
+        _take_from_others(made, old.name, _bound(old, bound))
     return made
 
 
@@ -130,12 +133,18 @@ def _pairs(
 def _joined(
     old: report.Deployable,
     new: report.Deployable,
-    kept: dict[str, report.Handle],
     bound: bound_module.Bound,
 ) -> report.Deployable:
-    """Add the bound handles of a deployable to what it has now."""
-    handles = {**new.handles, **(old.handles if new.shared else {}), **kept}
-    count = new.count if new.shared else len(handles)
+    """Add the handles of a deployable, if one is bound, to what it has now.
+
+    The count is that of the handles that are there or bound. A handle that is
+    neither may be bound all the same, in place of one that is there.
+    """
+    keeps = new.shared or bound.uses(old.name)
+    handles = {**new.handles, **(old.handles if keeps else {})}
+    count = len(new.handles.keys() | _bound(old, bound))
+    if new.shared:
+        count = new.count
     return dataclasses.replace(
         new,
         handles=handles,
@@ -145,6 +154,11 @@ def _joined(
         if bound.uses(old.name)
         else new.resource_class,
     )
+
+
+def _bound(old: report.Deployable, bound: bound_module.Bound) -> set[str]:
+    """Return the keys of the handles that are bound, or may be."""
+    return {key for key in old.handles if bound.keeps(old.name, key)}
 
 
 def _put(

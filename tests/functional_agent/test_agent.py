@@ -322,12 +322,14 @@ def test_vfs_from_4_to_2(agent: Agent) -> None:
     for address in (VFS[0], VFS[3]):
         agent.cyborg.delete(bound[address])
     agent.offer({**SPEC[0], 'num_vfs': 2}, *SPEC[1:])
-    # The bound VF 2 of those that are gone stays.
+    # Of those that are gone, the bound VF counts. The other one stays too.
     assert agent.period()[PF_NAME] == {'CUSTOM_QAT': 3}
-    assert agent.addresses(PF_NAME) == VFS[:3]
+    assert agent.addresses(PF_NAME) == VFS
     agent.start()
     assert agent.period()[PF_NAME] == {'CUSTOM_QAT': 3}
     agent.cyborg.delete(bound[VFS[2]])
+    assert agent.period()[PF_NAME] == {'CUSTOM_QAT': 2}
+    agent.cyborg.delete(bound[VFS[1]])
     assert agent.period()[PF_NAME] == {'CUSTOM_QAT': 2}
     assert agent.addresses(PF_NAME) == VFS[:2]
 

@@ -22,13 +22,21 @@ import layout
 
 Sections = Mapping[str, Mapping[str, Any]]
 
+#: The name in clouds.yaml of the user admin. It is fixed in Cyborg's code.
+ADMIN_CLOUD = 'devstack-admin'
+
 
 def write(path: pathlib.Path, sections: Sections) -> None:
-    """Write a configuration file of oslo.config."""
+    """Write a configuration file of oslo.config.
+
+    :param sections: the value of an option that is repeated is a list
+    """
     lines = []
     for section, options in sections.items():
         lines.append(f'[{section}]')
-        lines.extend(f'{name} = {value}' for name, value in options.items())
+        for name, value in options.items():
+            values = value if isinstance(value, list) else [value]
+            lines.extend(f'{name} = {each}' for each in values)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text('\n'.join(lines) + '\n')
 
@@ -58,7 +66,8 @@ def set_delays(**seconds: float) -> None:
     )
 
 
-def _user(name: str) -> dict[str, str]:
+def user(name: str) -> dict[str, str]:
+    """Return the options by which a service is a user of Keystone."""
     return {
         'auth_type': 'password',
         'auth_url': layout.KEYSTONE,
@@ -73,14 +82,14 @@ def _user(name: str) -> dict[str, str]:
 
 def _token_user(name: str) -> dict[str, str]:
     return {
-        **_user(name),
+        **user(name),
         'www_authenticate_uri': layout.KEYSTONE,
         'service_token_roles_required': 'true',
     }
 
 
 def _service_user(name: str) -> dict[str, str]:
-    return {**_user(name), 'send_service_user_token': 'true'}
+    return {**user(name), 'send_service_user_token': 'true'}
 
 
 def _state(*parts: str) -> pathlib.Path:
@@ -127,9 +136,9 @@ def _cyborg() -> None:
     """Write cyborg.conf, and the clouds.yaml by which it finds bitstreams."""
     clouds = layout.ROOT / '.config' / 'openstack' / 'clouds.yaml'
     clouds.parent.mkdir(parents=True)
-    # JSON is YAML. The name of the cloud is fixed in Cyborg's code.
+    # JSON is YAML.
     clouds.write_text(
-        json.dumps({'clouds': {'devstack-admin': layout.cloud('admin')}})
+        json.dumps({'clouds': {ADMIN_CLOUD: layout.cloud('admin')}})
     )
     installed = layout.SERVICES / 'etc' / 'cyborg'
     helper = layout.services_program('privsep-helper')
@@ -162,8 +171,8 @@ def _cyborg() -> None:
                 'helper_command': f'{helper} --config-file {path}'
             },
             'keystone_authtoken': _token_user('cyborg'),
-            'placement': _user('cyborg'),
-            'nova': _user('cyborg'),
+            'placement': user('cyborg'),
+            'nova': user('cyborg'),
             'service_user': _service_user('cyborg'),
         },
     )
@@ -252,9 +261,9 @@ def _nova() -> None:
             )
         },
         'keystone_authtoken': _token_user('nova'),
-        'placement': _user('nova'),
-        'cyborg': _user('nova'),
-        'neutron': _user('nova'),
+        'placement': user('nova'),
+        'cyborg': user('nova'),
+        'neutron': user('nova'),
         'service_user': _service_user('nova'),
     }
     write(layout.NOVA_COMPUTE_CONF, compute)

@@ -10,16 +10,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from collections.abc import Iterator
-import time
 
 import catalog
 import cloud as clouds
 import guest
-import layout
 import processes
 import pytest
+import reporting
 import servers as accelerated
 
 #: The logs that a failed run shows, and how many of their last lines.
@@ -64,32 +62,14 @@ def servers(
     yield all_servers
     for each in all_servers.existing():
         all_servers.demo.compute.delete_server(each)
-    expect_empty('servers', all_servers.existing)
-    expect_empty('VANs in os-acc', accelerated.vans)
-    expect_empty('ARQs in Cyborg', all_servers.arqs)
-    expect_empty('usages in Placement', all_servers.usages)
-
-
-def expect_empty(what: str, look: Callable[[], object]) -> None:
-    """Wait until there is nothing left.
-
-    Placement's allocations go a moment after the server.
-    """
-    try:
-        processes.wait_until(f'no {what}', lambda: not look())
-    except processes.Timeout as err:
-        raise AssertionError(f'{what} are left: {look()}') from err
+    processes.expect_empty('servers', all_servers.existing)
+    processes.expect_empty('VANs in os-acc', accelerated.vans)
+    processes.expect_empty('ARQs in Cyborg', all_servers.arqs)
+    processes.expect_empty('usages in Placement', all_servers.usages)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Write when each test ended, to find its part of the logs."""
-    if layout.LOGS.is_dir():
-        with (layout.LOGS / 'tests.log').open('a') as log:
-            now = time.strftime('%Y-%m-%d %H:%M:%S')
-            log.write(
-                f'{now} {report.nodeid} {report.when} {report.outcome} '
-                f'{report.duration:.1f} s\n'
-            )
+    reporting.note_result(report)
 
 
 def pytest_terminal_summary(
@@ -97,14 +77,5 @@ def pytest_terminal_summary(
     exitstatus: int,
     config: pytest.Config,
 ) -> None:
-    if timings := config.stash.get(_TIMINGS, []):
-        terminalreporter.section('start of the cloud: after how many seconds')
-        for line in timings:
-            terminalreporter.write_line(line)
-    if exitstatus == pytest.ExitCode.OK:
-        return
-    for name, lines in SHOWN.items():
-        if text := processes.tail(layout.LOGS / name, lines):
-            terminalreporter.section(f'end of {name}')
-            terminalreporter.write_line(text)
-    terminalreporter.write_line(f'All logs are in {layout.LOGS}')
+    timings = config.stash.get(_TIMINGS, [])
+    reporting.summarize(terminalreporter, exitstatus, timings, SHOWN)

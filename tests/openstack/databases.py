@@ -15,6 +15,7 @@ status 500, "database is locked".
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Sequence
 from concurrent import futures
 
 import layout
@@ -82,8 +83,10 @@ def _create(cursor: pymysql.cursors.Cursor) -> None:
             cursor.execute(f'GRANT ALL ON {name}.* TO {user}')
 
 
-def fill(executor: futures.Executor) -> dict[str, futures.Future[None]]:
-    """Create the tables of all services, side by side.
+def fill(
+    executor: futures.Executor, services: Sequence[str]
+) -> dict[str, futures.Future[None]]:
+    """Create the tables of services, side by side.
 
     :returns: by the name of the service
     """
@@ -94,7 +97,7 @@ def fill(executor: futures.Executor) -> dict[str, futures.Future[None]]:
         'glance': _glance,
         'cyborg': _cyborg,
     }
-    return {name: executor.submit(step) for name, step in steps.items()}
+    return {name: executor.submit(steps[name]) for name in services}
 
 
 def _keystone() -> None:

@@ -56,12 +56,38 @@ def wait_until(
     return result
 
 
+def expect_empty(what: str, look: Callable[[], object]) -> None:
+    """Wait until there is nothing left.
+
+    Placement's allocations go a moment after the server.
+
+    :raises AssertionError: with what is left
+    """
+    try:
+        wait_until(f'no {what}', lambda: not look())
+    except Timeout as err:
+        raise AssertionError(f'{what} are left: {look()}') from err
+
+
 def run(*command: str, env: Mapping[str, str] | None = None) -> str:
     """Run a command that ends by itself, and return its output.
 
     :raises Ended: if it failed, with its output
     """
-    done = subprocess.run(
+    done = finish(*command, env=env)
+    if done.returncode != 0:
+        raise Ended(
+            f'{" ".join(command)} ended with {done.returncode}:\n'
+            f'{done.stdout}\n{done.stderr}'
+        )
+    return done.stdout
+
+
+def finish(
+    *command: str, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a command that ends by itself, whatever its exit code."""
+    return subprocess.run(
         command,
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -70,12 +96,6 @@ def run(*command: str, env: Mapping[str, str] | None = None) -> str:
         check=False,
         env=environment(env),
     )
-    if done.returncode != 0:
-        raise Ended(
-            f'{" ".join(command)} ended with {done.returncode}:\n'
-            f'{done.stdout}\n{done.stderr}'
-        )
-    return done.stdout
 
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:

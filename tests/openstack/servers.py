@@ -15,25 +15,23 @@ import json
 from typing import Any
 import uuid
 
-import catalog
 import guest
 import layout
 from openstack.compute.v2.server import Server
 import processes
+import views
 
-#: The resource class and trait of the devices of Cyborg's fake driver.
-DEVICES = 'FPGA'
+#: The trait of the devices of Cyborg's fake driver.
 TRAIT = 'CUSTOM_FAKE_DEVICE'
 #: How many of them the one fake device has.
 ALL = 16
 
 
-class Servers:
+class Servers(views.Views):
     """Makes servers as the user demo, and looks at them as admin."""
 
     def __init__(self) -> None:
-        self.admin = catalog.connect()
-        self.demo = catalog.connect(catalog.DEMO)
+        super().__init__()
         self._flavors: dict[str, str] = {}
 
     def flavor(self, count: int, **more: str) -> str:
@@ -44,7 +42,7 @@ class Servers:
             for accel:bitstream_id
         """
         group = {
-            f'resources:{DEVICES}': str(count),
+            f'resources:{views.DEVICES}': str(count),
             f'trait:{TRAIT}': 'required',
         }
         group.update({f'accel:{key}': value for key, value in more.items()})
@@ -126,47 +124,6 @@ class Servers:
         """Return what the guest wrote to its console."""
         output = self.demo.compute.get_server_console_output(server)
         return str(output['output'])
-
-    def arqs(self, server: Server | None = None) -> list[dict[str, Any]]:
-        """Return the ARQs of a server, or all ARQs, as Cyborg shows them."""
-        params = {} if server is None else {'instance': server.id}
-        answer = self.admin.accelerator.get(
-            '/accelerator_requests', params=params
-        )
-        assert answer.status_code == 200, answer.text
-        found: list[dict[str, Any]] = answer.json()['arqs']
-        return found
-
-    def allocated(self, server: Server, kind: str = DEVICES) -> int:
-        """Return how many accelerators Placement has allocated.
-
-        :param kind: their resource class
-        """
-        answer = self.admin.placement.get(f'/allocations/{server.id}')
-        allocations = answer.json()['allocations'].values()
-        return sum(each['resources'].get(kind, 0) for each in allocations)
-
-    def inventory(self) -> dict[str, int]:
-        """Return the totals that the host has, by resource class."""
-        placement = self.admin.placement
-        return {
-            inventory.resource_class: inventory.total
-            for provider in placement.resource_providers(name=layout.HOST)
-            for inventory in placement.resource_provider_inventories(provider)
-        }
-
-    def usages(self) -> dict[str, dict[str, int]]:
-        """Return what is allocated, by the name of the resource provider."""
-        found = {}
-        for provider in self.admin.placement.resource_providers():
-            answer = self.admin.placement.get(
-                f'/resource_providers/{provider.id}/usages'
-            )
-            usages = answer.json()['usages']
-            used = {name: count for name, count in usages.items() if count}
-            if used:
-                found[provider.name] = used
-        return found
 
 
 def os_acc(*arguments: str) -> str:

@@ -33,7 +33,7 @@ def test_two_servers_for_one_device(servers: Servers) -> None:
     # within 0.2 s (seen once). Cyborg then binds neither of them.
     processes.wait_until(
         'an allocation of the first server',
-        lambda: servers.allocated(first) == ALL,
+        lambda: servers.allocated(first.id) == ALL,
     )
     pair = [first, servers.begin(flavor)]
 

@@ -34,14 +34,14 @@ def expect_plugged(servers: Servers, server: Server) -> set[str]:
 
     :returns: the UUIDs of its VANs
     """
-    arqs = servers.arqs(server)
+    arqs = servers.arqs(server.id)
     assert [arq['state'] for arq in arqs] == ['Bound'] * COUNT
     found = vans(server)
     assert states(found) == {'plugged'}, found
     assert ids(found) == {arq['uuid'] for arq in arqs}
     handles = {van['Handle'] for van in found}
     assert len(handles) == COUNT
-    assert servers.allocated(server) == COUNT
+    assert servers.allocated(server.id) == COUNT
     return ids(found)
 
 
@@ -96,7 +96,7 @@ def test_shelve_and_unshelve(servers: Servers, server: Server) -> None:
     servers.wait(server, 'SHELVED_OFFLOADED')
     assert vans() == []
     assert servers.arqs() == []
-    assert servers.allocated(server) == 0
+    assert servers.allocated(server.id) == 0
 
     servers.demo.compute.unshelve_server(server)
     servers.wait(server, 'ACTIVE')

@@ -46,7 +46,7 @@ def test_flavors_with_resources(cloud: clouds.Cloud, servers: Servers) -> None:
     assert states(before) == {'plugged'}, before
     assert len({van['Handle'] for van in before}) == LOCAL_DEVICES
     assert servers.arqs() == []
-    assert servers.allocated(server, LOCAL_CLASS) == LOCAL_DEVICES
+    assert servers.allocated(server.id, LOCAL_CLASS) == LOCAL_DEVICES
 
     # Another server does not get the same devices.
     refused = servers.wait(servers.begin(flavor), 'ERROR')
