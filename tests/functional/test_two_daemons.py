@@ -60,6 +60,10 @@ class CardHost(Host):
         self.kernel.install(pytest.MonkeyPatch())
         self.configure()
         context.pctxt.set_client_mode(True)
+        # Another test may have called CONF.reset(), which drops this default.
+        os_acc.CONF.set_default(
+            'capabilities', list(context.CAPABILITIES), context.SECTION
+        )
         context.pctxt.start(priv_context.Method.FORK)
 
     def configure(self) -> None:
