@@ -56,6 +56,14 @@ KERNEL = (
 )
 FAILED = 70  # EX_SOFTWARE: pytest never returns it
 TIMED_OUT = 124  # as timeout(1) returns it
+HUNG = 125
+# QEMU 7.2 sometimes stops for ever while a guest runs in the machine: its
+# emulated CPU waits for an interrupt that does not come. Any machine that is
+# alive, even an idle one, uses more CPU time than this.
+HANG_SECONDS = 120.0
+HANG_CPU_SECONDS = 0.1
+# How often a machine is booted again because QEMU hung.
+HANGS = 3
 
 
 def say(text: str) -> None:
@@ -86,9 +94,10 @@ def arguments() -> argparse.Namespace:
         type=int,
         default=1,
         metavar='N',
-        help='boot at most N times if the machine went down or hung before '
-        'the tests ended; each try has the whole --timeout. A failed test '
-        'is not tried again',
+        help='boot at most N times if the machine went down before the tests '
+        'ended, or reached the time limit; each try has the whole --timeout. '
+        'If QEMU itself hangs, the machine is always booted again. A failed '
+        'test is not tried again',
     )
     parser.add_argument('--cpus', type=int, default=2)
     parser.add_argument('--memory', default='4G')
@@ -217,12 +226,17 @@ class Lab:
         )
         share_like_us(process.pid)
         try:
-            last, in_time = self._stream(process)
+            last, ended = self._stream(process)
         finally:
             end(process)
         took = f'{time.monotonic() - started:.0f} s'
-        if not in_time:
-            return TIMED_OUT, f'still running at the deadline, after {took}'
+        if ended == TIMED_OUT:
+            return ended, f'still running at the deadline, after {took}'
+        if ended == HUNG:
+            return ended, (
+                f'QEMU hangs after {took}: it has used no CPU time for '
+                f'{HANG_SECONDS:.0f} s'
+            )
         try:
             code = int((self.out / 'code').read_text())
         except FileNotFoundError:
@@ -231,29 +245,66 @@ class Lab:
             )
         return code, f'{last} ({took} with the boot)'
 
-    def _stream(self, process: subprocess.Popen[bytes]) -> tuple[str, bool]:
+    def _stream(self, process: subprocess.Popen[bytes]) -> tuple[str, int]:
         """Print the output of the machine.
 
-        :returns: the last summary line of pytest, and False if the deadline
-            has passed
+        :returns: the last summary line of pytest, and 0 if the machine is
+            down, TIMED_OUT if the deadline has passed, or HUNG
         """
         assert process.stdout is not None
         last, rest = '', b''
+        alive = Alive(process.pid)
         with selectors.DefaultSelector() as selector:
             selector.register(process.stdout, selectors.EVENT_READ)
             while True:
                 left = self.deadline - time.monotonic()
-                if left <= 0 or not selector.select(left):
-                    return last, False
+                if left <= 0:
+                    return last, TIMED_OUT
+                if not selector.select(min(left, 10)):
+                    if not alive.check():
+                        return last, HUNG
+                    continue
                 data = os.read(process.stdout.fileno(), 65536)
                 if not data:
-                    return last, True
+                    return last, 0
                 sys.stdout.buffer.write(data)
                 sys.stdout.buffer.flush()
                 *lines, rest = (rest + data).split(b'\n')
                 for line in lines:
                     if line.lstrip(b'\x1b[0123456789;m').startswith(b'==='):
                         last = line.decode(errors='replace').strip()
+
+
+class Alive:
+    """Tells from the CPU time of a session whether its QEMU hangs.
+
+    :param session: the id of the session that QEMU runs in
+    """
+
+    def __init__(self, session: int) -> None:
+        self._session = session
+        self._since = time.monotonic()
+        self._used = 0.0
+
+    def check(self) -> bool:
+        """Say whether the session has used CPU time lately."""
+        used = cpu_seconds(self._session)
+        if used > self._used + HANG_CPU_SECONDS:
+            self._since, self._used = time.monotonic(), used
+        return time.monotonic() - self._since < HANG_SECONDS
+
+
+def cpu_seconds(session: int) -> float:
+    """Return the CPU time of the processes of a session, in seconds."""
+    ticks = 0
+    for path in pathlib.Path('/proc').glob('[0-9]*/stat'):
+        with contextlib.suppress(OSError):
+            # The name of the command, in parentheses, may have spaces.
+            fields = path.read_text().rpartition(')')[2].split()
+            # Fields 6, 14 and 15 of proc_pid_stat(5).
+            if int(fields[3]) == session:
+                ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf('SC_CLK_TCK')
 
 
 def share_like_us(pid: int) -> None:
@@ -302,8 +353,10 @@ def main() -> int:
     subprocess.run([HERE / 'install.sh'], check=True)
     compile_sources()
     code = FAILED
+    hangs = 0
     for _ in range(options.tries):
-        code = run(options)
+        while (code := run(options)) == HUNG and hangs < HANGS:
+            hangs += 1
         if code not in (FAILED, TIMED_OUT):
             break
     return code
