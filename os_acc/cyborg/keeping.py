@@ -15,8 +15,8 @@ read the rest of the report.
 Cyborg 17 deletes the newest handle of a deployable in place of the one that is
 missing in a report: attach_handle_get_by_filters() in cyborg/db/sqlalchemy/
 api.py ignores attach_info. So no handle of a deployable is dropped while any
-of its handles is bound. When none is, Cyborg has the right handles after two
-reports.
+of its handles is bound. When none is, the whole deployable is left out until
+Cyborg has deleted it, and reported again.
 """
 
 from __future__ import annotations
@@ -81,6 +81,29 @@ def drops(previous: report.Report, made: report.Report) -> bool:
         for _, old, new in _pairs(previous, made)
         for key, handle in old.handles.items()
     )
+
+
+def shrunk(previous: report.Report, made: report.Report) -> set[str]:
+    """Name the deployables of a report that lack handles they had."""
+    return {
+        old.name
+        for _, old, new in _pairs(previous, made)
+        if new is not None and not old.handles.items() <= new.handles.items()
+    }
+
+
+def without(made: report.Report, left_out: Collection[str]) -> report.Report:
+    """Leave deployables out of a report, by their names."""
+    result = {}
+    for address, device in made.items():
+        parts = {
+            name: part
+            for name, part in device.deployables.items()
+            if name not in left_out
+        }
+        if parts:
+            result[address] = dataclasses.replace(device, deployables=parts)
+    return result
 
 
 def merged(

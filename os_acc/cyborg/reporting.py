@@ -61,6 +61,8 @@ class Reporter:
         self._bound = bound_module.NOTHING
         self._last: report.Report | None = None
         self._confirmed = 0
+        # The deployables that Cyborg is to delete and to make again.
+        self._renewed: set[str] = set()
         self._told: set[tuple[str, str, str]] = set()
 
     def make(
@@ -84,6 +86,7 @@ class Reporter:
             previous = self._ask_all(present)
             made = keeping.merged(previous, present, self._bound)
             bound_module.check_started(self._bound, made)
+        made = self._renew(previous, made)
         if keeping.drops(previous, made):
             self._confirmed = 0
         self._tell(made, present)
@@ -117,6 +120,29 @@ class Reporter:
             self.api, self._bound, present, self._host, self._hosts
         )
         return keeping.joined(last or {}, recorded)
+
+    def _renew(
+        self, previous: report.Report, made: report.Report
+    ) -> report.Report:
+        """Leave out deployables that lose handles, until Cyborg has none.
+
+        Nothing of them is bound: otherwise merged() keeps all handles.
+        """
+        counts = self._bound.counts
+        lost = keeping.shrunk(previous, made)
+        if self._last is None:
+            # An earlier process of the agent may have reported more.
+            lost |= {
+                part.name
+                for _, part in report.deployables(made)
+                if not part.shared and part.count < counts.get(part.name, 0)
+            }
+        self._renewed = {
+            name
+            for name in self._renewed & counts.keys() | lost
+            if not self._bound.uses(name)
+        }
+        return keeping.without(made, self._renewed)
 
     def _check(self, previous: report.Report, present: report.Report) -> None:
         """Ask Cyborg what is bound, if the answer matters."""

@@ -154,6 +154,9 @@ def test_fewer_vfs(
         live.unplug(instance)
     for instance in instances:
         nova.delete(instance)
+    # One report without the deployable, and one with the VFs that are left.
+    cloud.report()
+    assert MADE not in nova.providers()
     cloud.report()
     assert nova.providers()[MADE] == {hardware.MADE_CLASS: 2}
     # Both can be bound.

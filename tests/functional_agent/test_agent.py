@@ -330,8 +330,33 @@ def test_vfs_from_4_to_2(agent: Agent) -> None:
     agent.cyborg.delete(bound[VFS[2]])
     assert agent.period()[PF_NAME] == {'CUSTOM_QAT': 2}
     agent.cyborg.delete(bound[VFS[1]])
+    # Cyborg would delete the wrong handles, so it makes all of them again.
+    assert PF_NAME not in agent.period()
     assert agent.period()[PF_NAME] == {'CUSTOM_QAT': 2}
     assert agent.addresses(PF_NAME) == VFS[:2]
+
+
+@pytest.mark.parametrize('restarted', [False, True])
+@pytest.mark.parametrize('left', [(0, 1), (2, 3), (0, 3)])
+def test_the_right_vfs_are_left(
+    agent: Agent, left: tuple[int, int], restarted: bool
+) -> None:
+    for _ in range(3):
+        agent.period()
+    functions = [
+        {'address': VFS[number], 'resource_class': 'CUSTOM_QAT'}
+        for number in left
+    ]
+    agent.kernel.write(
+        str(agent.kernel.pci / 'devices' / PF / 'sriov_numvfs'), '4'
+    )
+    agent.offer(*functions, *SPEC[1:])
+    if restarted:
+        agent.start()
+    for _ in range(4):
+        totals = agent.period()
+    assert totals[PF_NAME] == {'CUSTOM_QAT': 2}
+    assert agent.addresses(PF_NAME) == [VFS[number] for number in left]
 
 
 def test_without_cyborg_s_api_nothing_is_dropped(agent: Agent) -> None:
@@ -544,6 +569,8 @@ def test_a_report_that_is_lost(
     assert agent.addresses(PF_NAME) == VFS
     for arq in arqs:
         agent.cyborg.delete(arq)
+    # All handles are made again.
+    assert PF_NAME not in agent.period()
     assert agent.period()[PF_NAME] == {'CUSTOM_QAT': 2}
     assert agent.addresses(PF_NAME) == VFS[:2]
     agent.period()

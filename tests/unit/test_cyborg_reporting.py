@@ -95,7 +95,7 @@ class Cyborg(api_module.API):
                 'num_accelerators': self.count,
                 'attributes_list': json.dumps([{'rc': 'CUSTOM_A'}]),
             }
-        ]
+        ][: 1 if self.count else 0]
 
     def devices(self):
         return [
@@ -123,10 +123,11 @@ class Agent:
     def period(self, *numbers, lost=False):
         """Make a report. Returns the VFs in it, and what may be given out."""
         made = self._reporter.make([device(*numbers)], ())
-        (part,) = [each for _, each in report.deployables(made)]
+        parts = [each for _, each in report.deployables(made)]
+        count = sum(part.count for part in parts)
         if not lost:
-            self.cyborg.count = part.count
-        return {int(key[-1]) for key in part.handles}, part.count
+            self.cyborg.count = count
+        return {int(key[-1]) for part in parts for key in part.handles}, count
 
 
 @pytest.fixture
@@ -143,7 +144,9 @@ def test_cyborg_is_asked_until_it_shows_what_was_reported(agent):
 def test_a_report_that_is_lost_is_asked_about_again(agent):
     for _ in range(3):
         agent.period(1, 2)
-    assert agent.period(1, lost=True) == ({1}, 1)
+    # Cyborg deletes the wrong handles, so all of them are made again.
+    assert agent.period(1, lost=True) == (set(), 0)
+    assert agent.period(1, lost=True) == (set(), 0)
     # Cyborg can still bind what the lost report left out.
     agent.cyborg.bind(2)
     assert agent.period(1) == ({1, 2}, 2)
@@ -165,8 +168,16 @@ def test_what_is_bound_stays_until_its_arq_is_deleted(agent, caplog):
     agent.period(1)
     assert agent.cyborg.lists == lists
     agent.cyborg.bound.clear()
+    assert agent.period(1) == (set(), 0)
     assert agent.period(1) == ({1}, 1)
     assert 'is not kept for ARQ' in caplog.text
+
+
+def test_what_vanished_while_the_agent_was_down(agent):
+    agent.period(1, 2)
+    agent.start()
+    assert agent.period(1) == (set(), 0)
+    assert agent.period(1) == ({1}, 1)
 
 
 def test_a_restarted_agent_knows_what_is_bound(agent):
