@@ -33,7 +33,7 @@ if 'os_acc_lab=1' not in pathlib.Path('/proc/cmdline').read_text().split():
     collect_ignore = ['lab']
 else:
     collect_ignore = []
-# The benchmark of Cyborg runs in its own environment: tox -e cyborg.
+# The benchmark of Cyborg runs in another environment: see README.rst.
 if importlib.util.find_spec('cyborg') is None:
     collect_ignore.append('test_cyborg.py')
 # So does that of Nova's compute driver: tox -e nova.

@@ -11,7 +11,7 @@
 Time: until os-acc is initialized, with and without Cyborg's fake driver.
 Memory: the resident set after os-acc is initialized without the driver, and
 after Cyborg's fake driver has listed its devices. The memory of the helper
-process is shown beside them. ``tox -e cyborg`` runs this benchmark.
+process is shown beside them. README.rst says how to run it.
 """
 
 from __future__ import annotations
