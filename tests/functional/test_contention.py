@@ -27,7 +27,8 @@ from os_acc import objects
 from os_acc.drivers.fake.hardware import Hardware
 
 # Measuring coverage would slow down the many processes of this test.
-pytestmark = pytest.mark.no_cover
+# It takes 5 minutes on two CPUs, and 10 beside the lab.
+pytestmark = [pytest.mark.no_cover, pytest.mark.timeout(2400)]
 
 PROCESSES = 4
 THREADS = 4
