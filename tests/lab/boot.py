@@ -50,9 +50,12 @@ NOT_BY_ITSELF = (
     'ahci,bochs,button,evdev,i2c_i801,i6300esb,iTCO_wdt,joydev,kvm_amd,'
     'lpc_ich,pcspkr,powernow_k8,psmouse,qemu_fw_cfg,serio_raw,sg'
 )
+# With a periodic tick (nohz=off highres=off), the machine goes on after an
+# interrupt of its timer was lost. With a one-shot timer it would stop for ever.
 KERNEL = (
     'os_acc_lab=1 intel_iommu=on iommu=pt mitigations=off apparmor=0 audit=0 '
-    f'tsc=reliable nowatchdog modprobe.blacklist={NOT_BY_ITSELF}'
+    f'tsc=reliable nowatchdog nohz=off highres=off '
+    f'modprobe.blacklist={NOT_BY_ITSELF}'
 )
 FAILED = 70  # EX_SOFTWARE: pytest never returns it
 TIMED_OUT = 124  # as timeout(1) returns it
