@@ -51,7 +51,7 @@ NOT_BY_ITSELF = (
     'lpc_ich,pcspkr,powernow_k8,psmouse,qemu_fw_cfg,serio_raw,sg'
 )
 # With a periodic tick (nohz=off highres=off), the machine goes on after an
-# interrupt of its timer was lost. With a one-shot timer it would stop for ever.
+# interrupt of its timer was lost. With a one-shot timer it would stop.
 KERNEL = (
     'os_acc_lab=1 intel_iommu=on iommu=pt mitigations=off apparmor=0 audit=0 '
     f'tsc=reliable nowatchdog nohz=off highres=off '
