@@ -246,6 +246,19 @@ def test_a_private_journal_that_is_read_only_fails_at_once(late, shared):
     assert len(failing) == 99_999
 
 
+def test_a_folder_that_cannot_be_examined_fails_at_once(late, monkeypatch):
+    opened, failing = late
+
+    def refused(folder):
+        raise PermissionError(folder)
+
+    monkeypatch.setattr(state_files, 'group_of', refused)
+    failing.extend(range(100_000))
+    with pytest.raises(exception.JournalError, match='readonly'):
+        opened.entries()
+    assert len(failing) == 99_999
+
+
 # --- os-acc doctor
 
 
