@@ -76,6 +76,14 @@ def make_folder(path: str) -> None:
         return
     above = os.path.dirname(path)
     make_folder(above)
+    if group_of(above) is None:
+        try:
+            os.mkdir(path, 0o700)
+            os.chmod(path, 0o700)  # whatever the umask is
+        except FileExistsError:
+            if not os.path.isdir(path):
+                raise
+        return
     new = tempfile.mkdtemp(prefix=NEW, dir=above)
     try:
         fd = os.open(new, _UNOPENED)

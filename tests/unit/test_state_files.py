@@ -198,6 +198,26 @@ def test_a_folder_of_all_users(tmp_path):
         sharing.check(str(tmp_path))
 
 
+def test_a_private_folder_whose_name_is_that_of_a_file(tmp_path):
+    tmp_path.chmod(0o700)
+    (tmp_path / 'locks').touch()
+    with pytest.raises(FileExistsError):
+        state_files.make_folder(str(tmp_path / 'locks'))
+
+
+def test_a_private_folder_that_another_thread_makes(tmp_path, monkeypatch):
+    tmp_path.chmod(0o700)
+    mkdir = os.mkdir
+
+    def late(path, mode):
+        mkdir(path, mode)
+        mkdir(path, mode)
+
+    monkeypatch.setattr(os, 'mkdir', late)
+    state_files.make_folder(str(tmp_path / 'locks'))
+    assert (tmp_path / 'locks').is_dir()
+
+
 # --- sqlite's files before they have their mode
 
 
