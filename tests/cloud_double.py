@@ -14,15 +14,15 @@ keystoneauth and openstacksdk talk to it as they do to real services.
 from __future__ import annotations
 
 from collections.abc import Callable
-from collections.abc import Iterator
 import contextlib
 import http.server
 import json
 import pathlib
-import threading
 from typing import Any
 import urllib.parse
 import uuid
+
+import web
 
 CLOUD = 'double'
 PROJECT = '1e5e627601ae4de5ad1e401d9ba25040'
@@ -273,15 +273,5 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         pass
 
 
-@contextlib.contextmanager
-def serving() -> Iterator[Cloud]:
-    server = Cloud()
-    # It checks often whether to stop, so that a test ends at once.
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+def serving() -> contextlib.AbstractContextManager[Cloud]:
+    return web.running(Cloud())

@@ -17,9 +17,11 @@ import hashlib
 import http.server
 import json
 import re
+import socketserver
 import threading
 import time
 from typing import Any
+from typing import TypeVar
 import urllib.parse
 
 
@@ -188,9 +190,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         pass
 
 
+_S = TypeVar('_S', bound=socketserver.BaseServer)
+
+
 @contextlib.contextmanager
-def serving() -> Iterator[Server]:
-    server = Server()
+def running(server: _S) -> Iterator[_S]:
+    """Serve in a thread, until the end of the block."""
     # It checks often whether to stop, so that a test ends at once.
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
@@ -200,3 +205,7 @@ def serving() -> Iterator[Server]:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+def serving() -> contextlib.AbstractContextManager[Server]:
+    return running(Server())

@@ -13,6 +13,7 @@ without a web server.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import json
 import pathlib
 import re
@@ -190,6 +191,10 @@ class _NoHook(pecan_hooks.PecanHook):
     """Instead of the hook that connects the API with the conductor."""
 
 
+def _no_agent(*_: Any) -> None:
+    raise AssertionError('the test has no agent that makes mediated devices')
+
+
 class Cyborg:
     """A conductor, its database, and its API.
 
@@ -203,6 +208,9 @@ class Cyborg:
 
     def __init__(self, folder: pathlib.Path, patch: Any) -> None:
         self.placement = Placement()
+        # What the agent does for a bound ARQ; a test sets both.
+        self.make_mdev: Callable[..., None] = _no_agent
+        self.remove_mdev: Callable[..., None] = _no_agent
         self.calls: list[str] = []
         self.down = False
         self.programmed: Any = None
@@ -235,12 +243,6 @@ class Cyborg:
         _, hostname, pci, kind, handle = arguments
         assert hostname == HOST
         self.remove_mdev(pci, kind, handle)
-
-    def make_mdev(self, pci: str, kind: str, handle: str) -> None:
-        raise NotImplementedError
-
-    def remove_mdev(self, pci: str, kind: str, handle: str) -> None:
-        raise NotImplementedError
 
     # the conductor
 

@@ -74,8 +74,8 @@ class Agent:
         kernel.add_function(GPU, NVIDIA, 0x030200, 'nvidia', numa=1)
         path = kernel.add_function(PARENT, NVIDIA, 0x030200, 'nvidia')
         kernel.add_mdev_parent(path, {SMALL: 1, LARGE: 2}, 4)
-        cyborg.make_mdev = self.make_mdev  # type: ignore[method-assign]
-        cyborg.remove_mdev = self.remove_mdev  # type: ignore[method-assign]
+        cyborg.make_mdev = self.make_mdev
+        cyborg.remove_mdev = self.remove_mdev
         self.offer(*SPEC)
         self.start()
 
@@ -412,7 +412,7 @@ def test_a_driver_that_fails_reports_nothing(
 @pytest.mark.parametrize('made_first', [True, False])
 def test_a_vgpu(agent: Agent, made_first: bool, monkeypatch: Any) -> None:
     if not made_first:
-        agent.cyborg.make_mdev = lambda *_: None  # type: ignore[method-assign]
+        agent.cyborg.make_mdev = lambda *_: None
     agent.period()
     arq = agent.cyborg.bind(LARGE_NAME)
     handle = arq['attach_handle_uuid']
@@ -516,14 +516,14 @@ def test_a_failed_bind_keeps_its_handle(agent: Agent) -> None:
         raise OSError('no room')
 
     agent.period()
-    agent.cyborg.make_mdev = fail  # type: ignore[method-assign]
+    agent.cyborg.make_mdev = fail
     with pytest.raises(OSError, match='no room'):
         agent.cyborg.bind(LARGE_NAME)
     (arq,) = agent.cyborg.get('/accelerator_requests').json()['arqs']
     assert arq['state'] == 'BindFailed'
     agent.offer(*SPEC[:2])
     assert LARGE_NAME in agent.period()
-    agent.cyborg.remove_mdev = lambda *_: None  # type: ignore[method-assign]
+    agent.cyborg.remove_mdev = lambda *_: None
     agent.cyborg.delete(arq)
     assert LARGE_NAME not in agent.period()
 

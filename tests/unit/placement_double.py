@@ -13,12 +13,13 @@ It answers as Placement 16.0 does, with the same status codes and error texts.
 from __future__ import annotations
 
 from collections.abc import Callable
-from collections.abc import Iterator
 import contextlib
 import http.server
 import json
 import threading
 from typing import Any
+
+import web
 
 
 class Placement(http.server.ThreadingHTTPServer):
@@ -160,15 +161,5 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         pass
 
 
-@contextlib.contextmanager
-def serving() -> Iterator[Placement]:
-    server = Placement()
-    # It checks often whether to stop, so that a test ends at once.
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+def serving() -> contextlib.AbstractContextManager[Placement]:
+    return web.running(Placement())
