@@ -65,6 +65,7 @@ class Lister:
 
     def __init__(self, host: str) -> None:
         self._host = host
+        self._known = frozenset(os_traits.get_traits())
         self._told: set[str] = set()
 
     def offered(
@@ -154,9 +155,7 @@ class Lister:
                 )
                 continue
             handles[made.key] = made
-        traits = set(device.traits)
-        if device.function_id:
-            traits.add(names.function_trait(device.function_id))
+        traits = {*device.traits, *names.function_traits(device)}
         yield _Part(
             device.resource_class,
             self._traits(device, traits),
@@ -226,10 +225,9 @@ class Lister:
         self, device: objects.Device, wanted: Iterable[str]
     ) -> tuple[str, ...]:
         """The traits that Placement accepts: one other aborts the report."""
-        known = frozenset(os_traits.get_traits())
         made = []
         for trait in sorted(wanted):
-            if trait in known or inventory.CUSTOM.fullmatch(trait):
+            if trait in self._known or inventory.CUSTOM.fullmatch(trait):
                 made.append(trait)
             else:
                 self._tell(

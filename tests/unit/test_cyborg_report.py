@@ -307,6 +307,19 @@ def test_all_handles_of_a_pending_bind_stay():
     assert len(by_name(made)[name].handles) == 2
 
 
+def test_a_dynamic_device_has_the_traits_of_all_its_functions():
+    """The Placement hook sets the same ones."""
+    there = device(
+        '0000:01:00.0',
+        handle('0000:01:00.1'),
+        functions={'0': 'aes', '1': 'sha', '2': None},
+        programming=states.PROGRAMMING_DYNAMIC,
+    )
+    (part,) = by_name(offered(there)).values()
+    assert set(part.traits) == names.function_traits(there)
+    assert len(part.traits) == 2
+
+
 # --- what Cyborg's API says
 
 
