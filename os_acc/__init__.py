@@ -64,7 +64,6 @@ def initialize(
         belongs to another user and is not shared with a group of this user;
         the error says what to do
     """
-    global _host
     with _initializing:
         selected = selection.current()
         before = _host if selected is None else selected.host
@@ -80,19 +79,27 @@ def initialize(
 
         conf = CONF if selected is None else selected.conf
         made = host.Host.open(conf, read_only, owner)
+        # Before recover(): the hooks that it calls may call get_devices().
+        _use(made, selected)
         try:
             if not read_only:
                 made.start_daemon()
                 recovery.recover(made)
         except BaseException:
+            _use(before, selected)
             made.close()
             raise
         if before is not None:
             before.close()
-        if selected is None:
-            _host = made
-        else:
-            selected.host = made
+
+
+def _use(made: host.Host | None, selected: selection.Selected | None) -> None:
+    """Let all calls use a host; None: initialize() was not called."""
+    global _host
+    if selected is None:
+        _host = made
+    else:
+        selected.host = made
 
 
 def plug(

@@ -16,6 +16,14 @@ from oslo_config import cfg
 
 GROUP = 'os_acc_bitstreams'
 
+#: The suffix of the file with the SHA-256 of the file beside it.
+SIDECAR = '.sha256'
+
+# The values of verify_signatures.
+OFF = 'off'
+IF_PRESENT = 'if_present'
+REQUIRED = 'required'
+
 _MIB = 1024 * 1024
 
 OPTS = [
@@ -90,6 +98,41 @@ OPTS = [
         default='',
         help='Name of the cloud in clouds.yaml whose Glance has the images. '
         'Empty: the one that the environment selects.',
+    ),
+    cfg.ListOpt(
+        'image_owners',
+        default=[],
+        help='Ids of the projects whose Glance images are used as bitstreams, '
+        'whatever the visibility of the image is. Of all other projects, only '
+        'public images are used. Private, shared and community images of '
+        'other projects are refused, because any tenant can upload one.',
+    ),
+    cfg.StrOpt(
+        'verify_signatures',
+        default=OFF,
+        choices=[
+            (OFF, 'No signature is verified.'),
+            (
+                IF_PRESENT,
+                'The signature of a Glance image that has one is verified.',
+            ),
+            (REQUIRED, 'Also, a Glance image without signature is refused.'),
+        ],
+        help='Whether the signatures of Glance images are verified (the '
+        'properties img_signature, img_signature_hash_method, '
+        'img_signature_key_type and img_signature_certificate_uuid). This '
+        'needs os-acc[signatures] and trusted_certificates. The certificates '
+        'are read from the key manager of the option [key_manager] backend, '
+        'with the credentials of the option cloud; it must answer within '
+        'stall_timeout. Bitstreams from paths and URLs have no signature.',
+    ),
+    cfg.ListOpt(
+        'trusted_certificates',
+        default=[],
+        help='Ids of certificates in the key manager. The certificate of an '
+        "image's signature must be issued by one of them, directly or through "
+        'others of them. Each must be the certificate of a certificate '
+        'authority.',
     ),
     cfg.StrOpt(
         'function_property',

@@ -17,12 +17,17 @@ import logging
 import re
 from typing import Any
 
+from os_acc import bitstream_reference
 from os_acc import driver as driver_base
 from os_acc import exception
+from os_acc import health
 from os_acc import host as host_module
 from os_acc import objects
 from os_acc import progress
 from os_acc.attach import plan
+from os_acc.journal import health as rows
+from os_acc.objects import device as device_objects
+from os_acc.programming import announcing
 
 LOG = logging.getLogger(__name__)
 
@@ -142,6 +147,7 @@ def devices(host: host_module.Host) -> list[objects.Device]:
         examined = examine(driver)
         found += listed.unknown(examined.devices)
         errors += [f'driver {name!r}: {fault}' for fault in examined.faults]
+    errors += _show_health(host, found)
     if errors:
         for error in errors:
             LOG.error('Discovery: %s', error)
@@ -149,6 +155,57 @@ def devices(host: host_module.Host) -> list[objects.Device]:
         # are missing in the list are gone.
         raise exception.DiscoveryFailed(found, errors='; '.join(errors))
     return found
+
+
+def _show_health(
+    host: host_module.Host, devices: list[objects.Device]
+) -> list[str]:
+    """Set the health of devices, whichever driver has reported them.
+
+    :returns: why that failed, if it did
+    """
+    try:
+        view = health.View(host.journal)
+        for device in devices:
+            if (found := view.find(device.address)) is not None:
+                _show_unhealthy(host, device, found)
+    except exception.ExceptionBase as err:
+        return [f'the health of the devices is unknown: {err}']
+    return []
+
+
+def _show_unhealthy(
+    host: host_module.Host, device: objects.Device, found: rows.Health
+) -> None:
+    """Show that a device is not healthy: nothing of it is free.
+
+    A fatal PCIe error that was not seen before is written to the journal,
+    unless that is read-only.
+    """
+    if found.cause == rows.AER and not host.journal.read_only:
+        announcing.mark(
+            host.extensions.drivers[device.driver],
+            found.device,
+            found.cause,
+            found.reason,
+        )
+        # With the time of an earlier process, if there was one.
+        found = health.View(host.journal).find(device.address) or found
+    device.health = (
+        device_objects.REBOOT
+        if found.cause == rows.REBOOT
+        else device_objects.UNHEALTHY
+    )
+    device.health_reason = found.reason
+    device.health_since = found.since
+    for handle in device.handles:
+        if handle.state == device_objects.FREE:
+            handle.state = device_objects.RESERVED
+            handle.reason = health.reason_of(found).text
+    for kind in device.mdev_types:
+        kind.available = 0
+    # A driver that was written for Device 1.0 sets the numbers only.
+    device.handles_free = 0
 
 
 def _by_rank(
@@ -232,6 +289,8 @@ def program_device(
             expected='a bitstream or a function_id (os-acc device program: '
             '--bitstream or --function)',
         )
+    if bitstream is not None:
+        bitstream_reference.parse(bitstream, 'os_acc.program_device')
     driver = _driver_of(host, wanted.address)
     reporter = progress.Reporter(callback)
 

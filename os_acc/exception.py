@@ -174,6 +174,14 @@ class DeviceError(ExceptionBase):
     msg_fmt = _('%(device)s: %(reason)s')
 
 
+class DeviceUnhealthy(DeviceError):
+    """The device has failed before, and is given to nobody until it is freed.
+
+    It also stands for a device that waits for the host to be switched off and
+    on.
+    """
+
+
 class CleaningFailed(DeviceError):
     """A device still holds data of its last user.
 

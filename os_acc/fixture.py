@@ -32,6 +32,7 @@ from os_acc import selection
 from os_acc.devices import root_folder
 from os_acc.privileged import context
 from os_acc.privileged import held
+from os_acc.privileged import root_copy
 
 
 class OSAccFixture(fixtures.Fixture):
@@ -163,6 +164,7 @@ class OSAccFixture(fixtures.Fixture):
         context.pctxt.set_client_mode(False)
         self._patch(root_folder, 'PATH', self._below('run'))
         self._patch(held, 'FOLDER', self._below('held'))
+        self._patch(root_copy, 'FOLDER', self._below('images'))
         os.makedirs(self._path, exist_ok=True)
 
     def _below(self, *names: str) -> str:

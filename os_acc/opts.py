@@ -127,7 +127,8 @@ OPTS = [
         default='',
         help='Command that cleans a device between two tenants. It is run as '
         'root without a shell; {address} stands for the PCI address, or the '
-        'UUID of a mediated device. If it fails, the VAN stays in state '
+        'UUID of a mediated device. It must not ask: its standard input '
+        'never delivers anything. If it fails, the VAN stays in state '
         'error and no other instance gets the device. A function that stores '
         'data (PCI class 01) is given out only if it is an NVMe drive that '
         'os-acc itself can empty, or if this is set and its entry of '
@@ -158,7 +159,15 @@ OPTS = [
         min=0.1,
         help='Seconds that a command that programs, clears or checks a '
         'device may take. Then it is killed, with all processes that it '
-        'started. Another request for the same device waits up to this long.',
+        'started. A programming by the kernel cannot be killed: the device '
+        'stays busy until it ends. Another request for the same device waits '
+        'up to this long.',
+    ),
+    cfg.StrOpt(
+        'xrt_path',
+        default='/opt/xilinx/xrt',
+        help="Folder of AMD's XRT. Its tools load the user images of devices "
+        'with "programmer": "amd" in device_spec. They run as root.',
     ),
     cfg.FloatOpt(
         'hook_timeout',
@@ -236,6 +245,7 @@ _FOLDERS = {
     (GROUP, 'state_path'): '',
     (GROUP, 'lock_path'): '/',
     (GROUP, 'device_spec_dir'): '/',
+    (GROUP, 'xrt_path'): '',
 }
 
 

@@ -73,7 +73,9 @@ class PluginBase(extension.ExtensionBase, abc.ABC):
 
         :param van: its handle is prepared. The plugin sets
             ``van.guest_config`` for the guest's definition, or leaves it
-            None if there is nothing to add
+            None if there is nothing to add. A live plug writes what the
+            undo will need into ``van.driver_data`` and calls ``van.save()``
+            before it attaches anything
         :param live: also attach the device to the running guest. A device
             that is already attached is a success
         :raises Exception: any exception is a failure; os-acc then calls
@@ -90,6 +92,8 @@ class PluginBase(extension.ExtensionBase, abc.ABC):
         """Undo the instance half.
 
         Succeeds if the VAN was only half plugged, or is already unplugged.
+        Fails as long as the hypervisor may still attach the device for an
+        earlier plug().
 
         :param live: detach the device from the running guest, and return only
             when the guest has released it. A guest that does not run has

@@ -14,11 +14,13 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 import contextlib
 import dataclasses
+import functools
 import logging
 import threading
 
 from os_acc import exception
 from os_acc import host as host_module
+from os_acc import locking
 from os_acc import log
 from os_acc import objects
 from os_acc.attach import parallel
@@ -27,8 +29,10 @@ from os_acc.attach import prepare
 from os_acc.attach import release
 from os_acc.attach import steps
 from os_acc.devices import boot
+from os_acc.devices import device_spec
 from os_acc.journal import programs
 from os_acc.objects import van as states
+from os_acc.programming import announcing
 
 LOG = logging.getLogger(__name__)
 
@@ -54,6 +58,7 @@ def recover(host: host_module.Host) -> objects.RecoveryReport:
         if wave:
             parallel.run(one, wave, host.conf.os_acc.max_workers, stop)
     _recover_programming(host)
+    _clean_up_programming(host)
     report = _joined([reports[uuid] for uuid in unsettled])
     LOG.info(
         'Recovery: %d VANs released, %d prepared again, %d failed; '
@@ -173,10 +178,11 @@ def _recover_vans(
 
 
 def _recover_programming(host: host_module.Host) -> None:
-    """Mark interrupted programming as failed.
+    """Mark interrupted programming as failed, and call the hooks.
 
     No VAN gets a device whose programming was interrupted until the device is
-    programmed again.
+    programmed again. The hooks are called for what the process that has
+    programmed a device has not told them before it ended.
     """
     try:
         interrupted = [
@@ -188,20 +194,92 @@ def _recover_programming(host: host_module.Host) -> None:
             _mark_interrupted(host, found)
     except exception.JournalError as err:
         LOG.error('Not looked for interrupted programming: %s', err)
+    try:
+        announcing.recover(host.journal, functools.partial(_held, host.locks))
+    except Exception as err:
+        # A service must be able to start in spite of it.
+        LOG.exception(
+            'The hooks were not called for what happened before: %s',
+            exception.describe(err),
+        )
+
+
+@contextlib.contextmanager
+def _held(locks: locking.Locks, name: str) -> Iterator[bool]:
+    """Take a lock of a device, without waiting for it.
+
+    :returns: a context manager that yields whether it took the lock
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(locks.device(name, timeout=0))
+        except exception.Timeout:
+            yield False
+        else:
+            yield True
+
+
+def _clean_up_programming(host: host_module.Host) -> None:
+    """Clean up what an interrupted programming has left, as root.
+
+    These are cards that were removed from the bus, DFL cards without a driver,
+    and the copies of images, except that of a command that still runs.
+    """
+    if not _may_have_programmed(host):
+        return
+    from os_acc.privileged import dfl
+    from os_acc.privileged import programming
+    from os_acc.privileged import reenumeration
+
+    seconds = host.conf.os_acc.device_timeout
+    for step in (
+        reenumeration.recover,
+        functools.partial(dfl.recover, seconds),
+        programming.sweep,
+    ):
+        try:
+            step()
+        except Exception as err:
+            # A service must be able to start in spite of it.
+            LOG.error(
+                'What an interrupted programming has left was not cleaned '
+                'up: %s',
+                exception.describe(err),
+            )
+
+
+def _may_have_programmed(host: host_module.Host) -> bool:
+    """Whether an earlier process may have left what root cleans up.
+
+    A DFL card is also bound again when its VFs are made or removed, which no
+    record of programming shows.
+    """
+    with contextlib.suppress(exception.ExceptionBase):
+        if any(
+            found.state == programs.ERROR for found in host.journal.programs()
+        ):
+            return True
+    with contextlib.suppress(exception.InvalidRequest):
+        return any(
+            spec.programmer == device_spec.PROGRAMMER_DFL
+            for spec in device_spec.load(host.conf).entries
+        )
+    return False
 
 
 def _mark_interrupted(host: host_module.Host, found: programs.Program) -> None:
     name = programs.lock_name(found.device, found.region)
-    with contextlib.ExitStack() as stack:
-        try:
-            stack.enter_context(host.locks.device(name, timeout=0))
-        except exception.Timeout:
+    with _held(host.locks, name) as held:
+        if not held:
             return  # somebody is programming it now
         if found not in host.journal.programs(found.device):
             return
         host.journal.save_program(
             dataclasses.replace(
-                found, state=programs.ERROR, error='it was interrupted'
+                found,
+                state=programs.ERROR,
+                error='it was interrupted',
+                announced=False,
             )
         )
         LOG.error('Programming of %s was interrupted', found.label)

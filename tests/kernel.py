@@ -27,6 +27,7 @@ import uuid
 import nvme_model
 
 from os_acc.devices import device_file
+from os_acc.devices import fpga_manager
 from os_acc.devices import libvirt_domains
 from os_acc.devices import modules
 from os_acc.devices import root_folder
@@ -34,6 +35,7 @@ from os_acc.devices import sysfs
 from os_acc.devices import waiting
 from os_acc.privileged import context
 from os_acc.privileged import held
+from os_acc.privileged import root_copy
 from os_acc.privileged import rtnetlink
 from os_acc.privileged.nvme import function as nvme_function
 
@@ -95,6 +97,9 @@ class Kernel:
         self.resets: list[str] = []
         self.handlers: dict[str, Callable[[pathlib.Path, str], None]] = {}
         self._native: dict[str, str | None] = {}
+        self._made: dict[str, dict[str, Any]] = {}
+        self._off: dict[str, dict[str, Any]] = {}
+        self._gone = 0
         self._groups: dict[str, int] = {}
         self._vfs: dict[str, dict[str, Any]] = {}
         self._failures: list[tuple[str, Any]] = []
@@ -150,6 +155,12 @@ class Kernel:
             libvirt_domains, 'STATE_FOLDER', str(self.root / 'libvirt')
         )
         patch.setattr(held, 'FOLDER', str(self.root / 'held'))
+        patch.setattr(root_copy, 'FOLDER', str(self.root / 'images'))
+        patch.setattr(
+            fpga_manager, 'FIRMWARE_FOLDER', str(self.root / 'firmware')
+        )
+        patch.setattr(sysfs, 'make_folder', self.make_folder)
+        patch.setattr(sysfs, 'remove_folder', self.remove_folder)
         patch.setattr(root_folder, 'PATH', str(self.root / 'run/os-acc'))
         patch.setattr(nvme_function, 'opened', self._opened)
         # No events come from files.
@@ -207,6 +218,9 @@ class Kernel:
         :param files: further files of its folder
         :param net: its network interface; block: its disk
         """
+        made = dict(locals())
+        del made['self']
+        self._made[address] = made
         vendor, product = ids.split(':')
         path = self.sys / 'devices/pci0000:00' / address
         folder = str(path)
@@ -224,7 +238,9 @@ class Kernel:
             'modalias': f'{modalias}\n',
             'numa_node': f'{numa}\n',
             'driver_override': '(null)\n',
+            'remove': '',
         }
+        self._add_bus(address)
         if totalvfs:
             common |= {
                 'sriov_totalvfs': f'{totalvfs}\n',
@@ -257,6 +273,12 @@ class Kernel:
                 self.add_driver(driver)
             self._bind(address, driver)
         return path
+
+    def _add_bus(self, address: str) -> None:
+        bus = self.sys / 'class/pci_bus' / address.rsplit(':', 1)[0]
+        if not bus.exists():
+            os.makedirs(bus)
+            _write(f'{bus}/rescan', '')
 
     def _into_group(self, path: pathlib.Path, group: int | None) -> None:
         if group is None:
@@ -485,9 +507,31 @@ class Kernel:
                 fail(errno.ENOENT)
             self._act(pathlib.Path(path), text)
 
-        self._step(str(pathlib.Path(path).relative_to(self.root)), text, act)
+        self.step(str(pathlib.Path(path).relative_to(self.root)), text, act)
 
-    def _step(self, name: str, text: str, act: Callable[[], None]) -> None:
+    def make_folder(self, path: str) -> None:
+        """In the place of sysfs.make_folder."""
+        self.step(
+            str(pathlib.Path(path).relative_to(self.root)),
+            'mkdir',
+            lambda: self._make_overlay(pathlib.Path(path)),
+        )
+
+    @staticmethod
+    def _make_overlay(path: pathlib.Path) -> None:
+        path.mkdir()
+        _put(path / 'path', '')
+        _put(path / 'status', 'unapplied')
+
+    def remove_folder(self, path: str) -> None:
+        """In the place of sysfs.remove_folder."""
+        self.step(
+            str(pathlib.Path(path).relative_to(self.root)),
+            'rmdir',
+            lambda: shutil.rmtree(path),
+        )
+
+    def step(self, name: str, text: str, act: Callable[[], None]) -> None:
         """Change something, unless a failure or a crash is due."""
         if self.dead:
             raise KernelCrash
@@ -526,7 +570,7 @@ class Kernel:
     ) -> None:
         """In the place of rtnetlink.write_vf."""
         pf, values = self._port(interface, number)
-        self._step(
+        self.step(
             f'{pf}/vf/{number}/{name}',
             str(value),
             lambda: values.update({name: value}),
@@ -548,7 +592,11 @@ class Kernel:
     def _act(self, path: pathlib.Path, text: str) -> None:
         if path.name in self.handlers:
             self.handlers[path.name](path, text)
-            return
+        else:
+            self.built_in(path, text)
+
+    def built_in(self, path: pathlib.Path, text: str) -> None:
+        """Do what a write to a file does without handlers."""
         acts: dict[str, Callable[[], None]] = {
             'driver_override': lambda: self._set_override(path, text),
             'drivers_probe': lambda: self._probe(text),
@@ -560,7 +608,8 @@ class Kernel:
             'sriov_drivers_autoprobe': lambda: _put(path, text),
             'reset': lambda: self.resets.append(path.parent.name),
             'create': lambda: self._create_mdev(path.parent, text),
-            'remove': lambda: self._remove_mdev(path.parent.name),
+            'remove': lambda: self._remove(path.parent.name),
+            'rescan': self.come_back,
             'current_vgpu_type': lambda: _set_vgpu_type(path, text),
         }
         acts.get(path.name, lambda: fail(errno.EACCES))()
@@ -691,9 +740,32 @@ class Kernel:
         (group / 'devices' / address).unlink()
         if not list((group / 'devices').iterdir()):
             shutil.rmtree(group)
-        shutil.rmtree(path)
+        # Kept, so that no later folder gets its inode number: the numbers of
+        # sysfs are not used again either.
+        self._gone += 1
+        os.makedirs(f'{self.root}/gone', exist_ok=True)
+        os.rename(path, f'{self.root}/gone/{self._gone}')
         (self.pci / 'devices' / address).unlink()
         del self._native[address]
+
+    def _remove(self, name: str) -> None:
+        if name in self._native:
+            self.take_off(name)
+        else:
+            self._remove_mdev(name)
+
+    def take_off(self, address: str) -> None:
+        """A function, which is no VF, leaves the bus, with its VFs."""
+        if address in self._vfs:
+            self._set_numvfs(address, 0)
+        self._off[address] = self._made.pop(address)
+        self._remove_function(address)
+
+    def come_back(self) -> None:
+        """The kernel finds the functions that have left the bus."""
+        for values in self._off.values():
+            self.add_function(**values)
+        self._off.clear()
 
     def _create_mdev(self, kind: pathlib.Path, text: str) -> None:
         if (self.mdev / text).is_symlink():

@@ -19,11 +19,15 @@ import dataclasses
 from typing import Any
 
 from os_acc import exception
+from os_acc.privileged import amd
 from os_acc.privileged import device_users
+from os_acc.privileged import dfl
+from os_acc.privileged import fpga_manager
 from os_acc.privileged import mdev
 from os_acc.privileged import network
 from os_acc.privileged import pci
 from os_acc.privileged import programming
+from os_acc.privileged import reenumeration
 from os_acc.privileged import storage_calls
 from os_acc.privileged import vfs
 
@@ -273,6 +277,38 @@ MISUSES: dict[str, tuple[Callable[[Place], Any], Any]] = {
         lambda p: programming.check(p.disk, '', '/etc/shadow'),
         Invalid,
     ),
+    'ask how far the programming of what has no command is': (
+        lambda p: programming.percent(p.disk, ''),
+        Invalid,
+    ),
+    'look for a user image for what is no AMD card': (
+        lambda p: amd.check(p.disk, '/etc/shadow'),
+        Invalid,
+    ),
+    'load a user image into what is no AMD card': (
+        lambda p: amd.program(p.disk, '/etc/shadow', '0' * 64, 5.0),
+        Invalid,
+    ),
+    'load a user image into what device_spec does not name': (
+        lambda p: amd.program(p.unnamed, '/etc/shadow', '0' * 64, 5.0),
+        Missing,
+    ),
+    'look for an image for what has no FPGA manager': (
+        lambda p: fpga_manager.check(p.disk, '/etc/shadow'),
+        Invalid,
+    ),
+    'program what has no FPGA manager': (
+        lambda p: fpga_manager.program(p.disk, '/etc/shadow', '0' * 64, 5.0),
+        Invalid,
+    ),
+    'clear what has no FPGA manager': (
+        lambda p: fpga_manager.clear(p.disk, 5.0),
+        Invalid,
+    ),
+    'clear by a path': (
+        lambda p: fpga_manager.clear('../fpga0', 5.0),
+        Invalid,
+    ),
     'clear what has no command': (
         lambda p: programming.clear(p.disk, '', 5.0),
         Invalid,
@@ -283,12 +319,54 @@ MISUSES: dict[str, tuple[Callable[[Place], Any], Any]] = {
         ),
         Invalid,
     ),
+    'remove a device that is not programmed from the bus': (
+        lambda p: reenumeration.reenumerate(p.disk, 5.0),
+        Invalid,
+    ),
+    'remove a path from the bus': (
+        lambda p: reenumeration.reenumerate(f'../devices/{p.disk}', 5.0),
+        Invalid,
+    ),
+    'remove from the bus what device_spec does not name': (
+        lambda p: reenumeration.reenumerate(p.unnamed, 5.0),
+        Missing,
+    ),
+    'look for an image of what is no DFL card': (
+        lambda p: dfl.check(p.disk, '', '/etc/shadow', 5.0),
+        Invalid,
+    ),
+    'look for an image of a DFL card that device_spec does not name': (
+        lambda p: dfl.check(p.unnamed, '', '/etc/shadow', 5.0),
+        Missing,
+    ),
+    'program as a DFL card what is none': (
+        lambda p: dfl.program(p.pf, '0', '/etc/shadow', '0' * 64, None, 5.0),
+        Invalid,
+    ),
+    'program a DFL card that device_spec does not name': (
+        lambda p: dfl.program(
+            p.unnamed, '0', '/etc/shadow', '0' * 64, None, 5.0
+        ),
+        Missing,
+    ),
+    'bind a disk again as if it were a DFL card': (
+        lambda p: dfl.heal(p.disk, '', 5.0),
+        Invalid,
+    ),
+    'bind a DFL card again by a path': (
+        lambda p: dfl.heal(f'../devices/{p.pf}', '', 5.0),
+        Invalid,
+    ),
+    'bind DFL cards again with a deadline in the past': (
+        lambda p: dfl.recover(-1),
+        Invalid,
+    ),
     'ask for an instance that is no UUID': (
         lambda p: device_users.of_function(p.bound, '../x', False),
         Invalid,
     ),
     'ask for guests of what is no address': (
-        lambda p: device_users.of_guests(['../x']),
+        lambda p: device_users.of_functions(['../x']),
         Invalid,
     ),
     'ask who has a path': (

@@ -25,7 +25,7 @@ FPGA = '0000:0a:00.0'
 VFS = [f'0000:0a:00.{n}' for n in range(1, 4)]
 
 _PROGRAM = """#!/bin/sh
-# {folder}/program FILE REGION ...
+# {folder}/program FILE REGION ADDRESS
 cd {folder}
 echo "$@" >> programmed
 case $(cat mode) in
@@ -46,14 +46,16 @@ cp "$1" "state.$2"
 """
 
 _CHECK = """#!/bin/sh
-echo "function: $(cat {folder}/state.$1)"
+# {folder}/check ADDRESS REGION
+echo "function: $(cat {folder}/state.$2)"
 """
 
 _CLEAR = """#!/bin/sh
+# {folder}/clear ADDRESS REGION
 cd {folder}
-echo "$1" >> cleared
+echo "$2" >> cleared
 [ "$(cat mode)" = fail ] && exit 4
-rm -f "state.$1"
+rm -f "state.$2"
 """
 
 
@@ -93,6 +95,10 @@ class Vendor:
             return []
         return [line.split() for line in path.read_text().splitlines()]
 
+    def copy(self) -> str:
+        """Return the path of the image that it was given last."""
+        return self.calls()[-1][0]
+
     def function(self, region: str = '') -> str | None:
         """Return the function that a region holds."""
         path = self.folder / f'state.{region}'
@@ -107,15 +113,19 @@ class Vendor:
             'address': FPGA,
             'resource_class': 'FPGA',
             'num_vfs': len(VFS),
-            'program': f'{self.folder}/program {{file}} "{{region}}"',
-            'check': f'{self.folder}/check "{{region}}"',
-            'clear': f'{self.folder}/clear "{{region}}"',
+            'program': f'{self.folder}/program {{file}} "{{region}}" '
+            '{address}',
+            'check': f'{self.folder}/check {{address}} "{{region}}"',
+            'clear': f'{self.folder}/clear {{address}} "{{region}}"',
             **values,
         }
 
     def configure(self, programming: str, **values: Any) -> None:
         """Set device_spec, and the folders that bitstreams may be in."""
         spec = self.spec(programming=programming, **values)
+        if 'activation' in values:
+            # The function cannot be checked right after the programming.
+            del spec['check']
         os_acc.CONF.set_override('device_spec', [json.dumps(spec)], 'os_acc')
         os_acc.CONF.set_override(
             'allowed_folders', [str(self.bitstreams)], 'os_acc_bitstreams'

@@ -24,12 +24,16 @@ from typing import Any
 from typing import TypeVar
 import urllib.parse
 
+#: The project that owns the images unless a test says otherwise.
+ADMIN = '8f2b1c7de05a4c1f9a3be1d8c6f70412'
+
 
 class Server(http.server.ThreadingHTTPServer):
     """Serves what is in ``files``, and Glance's API v2 from ``images``.
 
     :ivar drops: how many more downloads end after half of what was asked
     :ivar trickles: paths that are sent byte by byte
+    :ivar filters: whether lists of images are filtered by the query
     :ivar hook: called with each path before it is answered
     :ivar asked: (path, Range header or None) of each request
     """
@@ -47,6 +51,7 @@ class Server(http.server.ThreadingHTTPServer):
         self.ranges = True
         self.declared: dict[str, int] = {}
         self.page_size = 100
+        self.filters = True
         self.hook: Callable[[str], None] = lambda path: None
         self.asked: list[tuple[str, str | None]] = []
         self.headers: list[dict[str, str]] = []
@@ -77,6 +82,8 @@ class Server(http.server.ThreadingHTTPServer):
             'id': image_id,
             'name': f'bitstream {number}',
             'status': 'active',
+            'visibility': 'public',
+            'owner': ADMIN,
             'size': len(content),
             'os_hash_algo': 'sha512',
             'os_hash_value': hashlib.sha512(content).hexdigest(),
@@ -125,13 +132,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 300,
             )
         elif path == '/image/v2/images':
-            marker = query.pop('marker', '')
-            found = [
-                image
-                for image_id, image in sorted(self.server.images.items())
-                if image_id > marker
-                and all(image.get(k) == v for k, v in query.items())
-            ]
+            found = self._images(query.copy())
+            query.pop('marker', None)
             page = found[: self.server.page_size]
             body: dict[str, Any] = {'images': page}
             if len(found) > len(page):
@@ -144,6 +146,27 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 self._send(b'no such image', status=404)
             else:
                 self._json(image)
+
+    def _images(self, query: dict[str, str]) -> list[dict[str, Any]]:
+        marker = query.pop('marker', '')
+        # As Glance does: only these two values list community images.
+        seen = {'public', 'private', 'shared'}
+        if query.get('visibility') in ('all', 'community'):
+            seen.add('community')
+        if query.get('visibility') == 'all':
+            del query['visibility']
+        return [
+            image
+            for image_id, image in sorted(self.server.images.items())
+            if image_id > marker
+            and (
+                not self.server.filters
+                or (
+                    image['visibility'] in seen
+                    and query.items() <= image.items()
+                )
+            )
+        ]
 
     def _json(self, body: Any, status: int = 200) -> None:
         self._send(json.dumps(body).encode(), status, 'application/json')

@@ -17,6 +17,7 @@ from typing import Any
 from typing import NoReturn
 import uuid as uuid_module
 
+from os_acc import bitstream_reference
 from os_acc import driver as driver_base
 from os_acc import exception
 from os_acc import host as host_module
@@ -25,7 +26,7 @@ from os_acc import objects
 from os_acc import opts
 from os_acc import plugin as plugin_base
 from os_acc.objects import base
-from os_acc.programming import bitstreams
+from os_acc.objects import function_id as function_ids
 
 
 @dataclasses.dataclass(frozen=True)
@@ -198,6 +199,8 @@ def _check_programs(
                 'request, does not program devices',
                 f'request {request.uuid}',
             )
+    if request.bitstream is not None:
+        bitstream_reference.parse(request.bitstream, f'request {request.uuid}')
 
 
 def _check_port(
@@ -321,23 +324,28 @@ def check_same(
     :raises InvalidRequest: if a field of AcceleratorRequest.SELECTORS differs
     """
     for name in request.SELECTORS:
-        new, old = (_comparable(getattr(r, name)) for r in (request, before))
+        new, old = (
+            _comparable(name, getattr(r, name)) for r in (request, before)
+        )
         if new != old:
             _refuse(
                 name,
-                _shown(name, new),
-                f'{_shown(name, old)!r}, the value with which it was plugged '
-                '(unplug it first)',
+                new,
+                f'{old!r}, the value with which it was plugged (unplug it '
+                'first)',
                 f'request {request.uuid}',
             )
 
 
-def _shown(name: str, value: Any) -> Any:
-    """Return a value for an error text, without the password of a URL."""
-    return bitstreams.label(value) if name == 'bitstream' else value
-
-
-def _comparable(value: Any) -> Any:
+def _comparable(name: str, value: Any) -> Any:
+    """Give the form in which the field of a request is compared."""
     if isinstance(value, objects.AttachHandle):
         return value.identity
-    return sorted(value) if isinstance(value, list) else value
+    if isinstance(value, list):
+        return sorted(value)
+    if value is not None and name == 'bitstream':
+        # The journal does not have the secrets of a URL.
+        return bitstream_reference.masked(value)
+    if value is not None and name == 'function_id':
+        return function_ids.canonical(value)
+    return value

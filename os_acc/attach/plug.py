@@ -104,9 +104,10 @@ def _take_up(
     plugged = {e.van.uuid: e for e in asked if e.van.state == states.PLUGGED}
     for plan in plans:
         if plan.request.uuid in plugged:
-            plan_module.check_same(
-                plan.request, plugged[plan.request.uuid].request
-            )
+            before = plugged[plan.request.uuid].request
+            plan_module.check_same(plan.request, before)
+            # The journal does not have the password and query of a URL.
+            before.bitstream = plan.request.bitstream
     half_done = [e for e in asked if e.van.state != states.PLUGGED]
     if half_done and (errors := release.release(host, half_done, step).errors):
         failures.fail(exception.PlugException, uuid, errors)

@@ -22,6 +22,7 @@ from os_acc import objects
 from os_acc import progress
 from os_acc.attach import plan
 from os_acc.journal import programs
+from os_acc.programming import records
 
 LOG = logging.getLogger(__name__)
 
@@ -100,17 +101,14 @@ class Steps:
         if van.device is None:
             return
         region = van.driver_data.get(programs.REGION)
-        for found in self._journal.programs(van.device):
-            if found.state != programs.PROGRAMMED and region in (
-                None,
-                found.region,
-            ):
-                raise exception.DeviceError(
-                    device=found.label,
-                    reason='its programming failed or has not ended'
-                    + (f': {found.error}' if found.error else '')
-                    + '. Program it again',
-                )
+        found = records.unusable(self._journal, van.device, region)
+        if found is not None:
+            raise exception.DeviceError(
+                device=found.label,
+                reason='its programming failed or has not ended'
+                + (f': {found.error}' if found.error else '')
+                + '. Program it again',
+            )
 
     def is_intact(self, entry: journal.Entry) -> bool:
         """Ask the driver whether the device is as prepareVAN has left it.

@@ -40,6 +40,7 @@ _DEVICE_COLUMNS = (
     'handles_free',
     'programming',
     'function_id',
+    'health',
 )
 
 
@@ -94,7 +95,8 @@ class DeviceList(base.Command, lister.Lister):
 
     Handles free counts what can be given out now. Not free says why the others
     cannot: used, used by the host, absent or reserved. device show has the
-    reason of each.
+    reason of each. A device whose Health is not ok is given to nobody: see
+    os-acc device free.
     """
 
     def take_action(
@@ -253,6 +255,9 @@ def _told(device: objects.Device, before: dict[str, Any]) -> dict[str, Any]:
             told[name] += before[name]
         for name in ('resource class', 'traits'):
             told[name] = _joined(before[name], told[name])
+    if device.health != device_objects.OK:
+        told['health reason'] = device.health_reason
+        told['health since'] = device.health_since
     told['handles'] = _Handles(handles)
     if kinds:
         told['mdev types'] = _MdevTypes(kinds)

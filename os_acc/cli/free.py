@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""os-acc device free: make a reserved device available again."""
+"""os-acc device free: give out a reserved or unhealthy device again."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import logging
 
 import os_acc
 from os_acc import exception
+from os_acc import health
 from os_acc import host
 from os_acc.cli import base
 
@@ -22,7 +23,11 @@ LOG = logging.getLogger(__name__)
 
 
 class DeviceFree(base.Command):
-    """Make a device available that is reserved after its one-time use.
+    """Give out a device again that is reserved or unhealthy.
+
+    A device is reserved after its one-time use, and unhealthy after it has
+    failed. Check an unhealthy device first: os-acc does not test it. A device
+    that waits for a cold reboot of the host is not given out by this command.
 
     A function that stays bound to VFIO between two instances
     (between_tenants = vfio) is given back to the driver of the host that it
@@ -36,8 +41,8 @@ class DeviceFree(base.Command):
         parser.add_argument(
             'address',
             metavar='ADDRESS',
-            help='the PCI address of the function, as device list shows it '
-            'under Not free',
+            help='the address of the device or PCI function, as device list '
+            'and doctor show it',
         )
         return parser
 
@@ -50,7 +55,7 @@ class DeviceFree(base.Command):
                 done += driver.free_device(address)
             if opened.journal.free(address):
                 done.append('it is not reserved any more')
-                LOG.info('Device %s is not reserved any more', address)
+            done += health.free(opened.journal, address)
         finally:
             opened.close()
         if not done:
@@ -58,8 +63,10 @@ class DeviceFree(base.Command):
                 subject='device free',
                 field='ADDRESS',
                 value=parsed_args.address,
-                expected='a device that is reserved, that os-acc keeps '
-                'bound to VFIO, or that may hold the data of an instance',
+                expected='a device that is reserved or unhealthy, that '
+                'os-acc keeps bound to VFIO, or that may hold the data of an '
+                'instance',
             )
         for each in done:
+            LOG.info('Device %s: %s', address, each)
             self.app.stdout.write(f'{address}: {each}\n')

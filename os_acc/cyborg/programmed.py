@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING
 
 from oslo_config import cfg
 
+from os_acc.programming import hooks
+
 if TYPE_CHECKING:
     from os_acc.placement import client as placement_client
 
@@ -37,17 +39,17 @@ _LONGEST_WAIT = 0.5
 _RANDOM = random.SystemRandom()
 
 
-def update_traits(device: str, function_id: str | None) -> None:
+def update_traits(event: hooks.ProgrammedEvent) -> None:
     """Give the resource provider of a device the traits of its functions.
 
     Function traits of other functions are removed, and other traits are kept.
     Does nothing if [os_acc_placement] update_traits is not set, or if the
     Cyborg agent does not report the device by os-acc's driver.
 
-    :param device: the address of the device
-    :param function_id: the function that was programmed; None: it was cleared
+    :param event: which device was programmed or cleared
     :raises RemoteServiceError: if Placement could not be changed
     """
+    device, function_id = event.device, event.function_id
     if not CONF.os_acc_placement.update_traits:
         return
     # If the hook is off, it must not cost the import of these.

@@ -19,6 +19,27 @@ from collections.abc import Sequence
 import dataclasses
 from typing import Protocol
 
+from os_acc.devices import pci
+from os_acc.devices import reasons
+
+
+class Unhealthy(Protocol):
+    """Which devices have failed, and are given to nobody."""
+
+    def of_function(self, function: pci.Function) -> reasons.Reason | None:
+        """Why nobody may have a PCI function; also if its PF has failed."""
+
+    def of_device(self, address: str) -> reasons.Reason | None:
+        """Why nobody may have a device, which may be no PCI function."""
+
+
+class _AllHealthy:
+    def of_function(self, function: pci.Function) -> None:
+        return None
+
+    def of_device(self, address: str) -> None:
+        return None
+
 
 class Holder(Protocol):
     """A VAN as the journal knows it."""
@@ -42,14 +63,20 @@ class Holders:
     """The VANs that have or request handles, by handle and by device.
 
     :param reserved: why a device is reserved, by the address of its handle
+    :param unhealthy: which devices have failed
+    :param programmed: the addresses of devices that have been programmed
     """
 
     def __init__(
         self,
         holders: Iterable[Holder] = (),
         reserved: Mapping[str, str] | None = None,
+        unhealthy: Unhealthy | None = None,
+        programmed: Iterable[str] = (),
     ) -> None:
+        self.unhealthy: Unhealthy = unhealthy or _AllHealthy()
         self._reserved = reserved or {}
+        self._programmed = frozenset(map(_slot, programmed))
         self._by_handle: dict[str, Holder] = {}
         self._by_device: dict[str, list[Holder]] = {}
         for each in holders:
@@ -70,6 +97,15 @@ class Holders:
         """The VAN that has a PCI function as a whole."""
         return self._by_handle.get(f'pci/{address}')
 
+    def has(self, van_uuid: str | None, address: str) -> bool:
+        """Whether a VAN has a PCI function, and not only requests it."""
+        whole = self.of_function(address)
+        return (
+            whole is not None
+            and whole.device is not None
+            and whole.van_uuid == van_uuid
+        )
+
     def of_mdev(self, uuid: str) -> Holder | None:
         """The VAN that has a mediated device."""
         return self._by_handle.get(f'mdev/{uuid}')
@@ -78,9 +114,18 @@ class Holders:
         """Why nobody may have a handle until an operator frees it."""
         return self._reserved.get(address)
 
+    def is_programmed(self, address: str) -> bool:
+        """Whether a device with the same PCI slot has been programmed."""
+        return _slot(address) in self._programmed
+
     def on(self, device: str) -> Sequence[Holder]:
         """The VANs that have a device or a part of it."""
         return self._by_device.get(device, ())
+
+
+def _slot(address: str) -> str:
+    """A PCI address without the number of the function."""
+    return address.rpartition('.')[0]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -28,8 +28,10 @@ import itertools
 
 from os_acc import exception
 from os_acc.devices import allocated
+from os_acc.devices import chip_use
 from os_acc.devices import companions
 from os_acc.devices import device_spec
+from os_acc.devices import group_use
 from os_acc.devices import host_use
 from os_acc.devices import open_files
 from os_acc.devices import pci
@@ -76,6 +78,10 @@ class Obstacle:
             return exception.DeviceInUseByHost(
                 device=self.device, by=self.text
             )
+        if self.kind is Kind.UNHEALTHY:
+            return exception.DeviceUnhealthy(
+                device=self.device, reason=self.text
+            )
         return exception.DeviceBusy(device=self.device, reason=self.text)
 
 
@@ -90,6 +96,7 @@ def obstacles(
     alone: bool = False,
     refused: Iterable[Reason] | None = None,
     held: bool = False,
+    beside: Sequence[allocated.Holder] | None = None,
     users: Callable[[], Sequence[str]] | None = None,
 ) -> Iterator[Obstacle]:
     """Say why a PCI function cannot be taken as a whole.
@@ -104,14 +111,15 @@ def obstacles(
     :param refused: what vfio_refusals() says of it, or of a VF of the same PF,
         and vfio_rules.of_host(); None: they are called here
     :param held: the caller knows that a VAN has had it since before, so that
-        device_spec does not matter
+        device_spec and the device's health do not matter
+    :param beside: what chip_use.beside() says of it, or of a VF of the same
+        PF; None: it is called here
     :param users: finds who has the function open: a clause for each user.
         Called last. None: do not check this
     :returns: all obstacles, the most important one first
     """
     if holders is None:
         holders = allocated.Holders()
-    whole = holders.of_function(function.address)
     if refused is None:
         refused = _refusals(function, spec)
     along = companions.of(function, spec, bind)
@@ -120,12 +128,8 @@ def obstacles(
         addresses = taker.functions | {each.address for each in along}
         with_them = dataclasses.replace(taker, functions=addresses)
     # The VAN has had the function since before a reboot. It keeps it, even if
-    # device_spec no longer offers it.
-    held = held or (
-        whole is not None
-        and whole.device is not None
-        and whole.van_uuid == taker.van_uuid
-    )
+    # device_spec no longer offers it, or if it has failed since.
+    held = held or holders.has(taker.van_uuid, function.address)
     for reason in itertools.chain(
         () if held else _not_offered(function, spec, as_root),
         _unsuitable(function),
@@ -133,9 +137,13 @@ def obstacles(
         _reserved(function.address, holders),
         refused,
         taken_by_others(function, taker, holders) if holders else (),
+        chip_use.obstacles(function, spec, taker, holders, beside),
+        () if held else _unhealthy(function, holders),
         _host_uses(function, snapshot, as_root),
         _companions(along, taker, holders, snapshot, as_root),
-        () if alone else _group(function, with_them, holders, snapshot),
+        ()
+        if alone
+        else group_use.obstacles(function, with_them, holders, snapshot),
         _not_bound(function) if bind == device_spec.BIND_NONE else (),
         () if users is None else _open(users),
     ):
@@ -239,11 +247,36 @@ def reserved_obstacles(
     """Say why a function, which need not exist, is kept back."""
     for reason in _reserved(address, holders):
         yield Obstacle.of(f'PCI function {address}', reason)
+    if (why := holders.unhealthy.of_device(address)) is not None:
+        yield Obstacle.of(f'PCI function {address}', why)
 
 
 def _reserved(address: str, holders: allocated.Holders) -> Iterator[Reason]:
     if (reason := holders.reserved(address)) is not None:
         yield refusals.RESERVED.say(reason=reason, address=address)
+
+
+def unhealthy_obstacles(
+    function: pci.Function, holders: allocated.Holders
+) -> Iterator[Obstacle]:
+    """Say whether a function, or its device, has failed."""
+    for reason in _unhealthy(function, holders):
+        yield Obstacle.of(f'PCI function {function.address}', reason)
+
+
+def _unhealthy(
+    function: pci.Function, holders: allocated.Holders
+) -> Iterator[Reason]:
+    if (reason := holders.unhealthy.of_function(function)) is not None:
+        yield reason
+
+
+def answer_obstacles(function: pci.Function) -> Iterator[Obstacle]:
+    """Say whether a function does not answer any more."""
+    if not pci.answers(function.address):
+        yield Obstacle.of(
+            f'PCI function {function.address}', refusals.NO_ANSWER.say()
+        )
 
 
 def taken_by_others(
@@ -349,53 +382,3 @@ def _companions(
             yield refusals.COMPANION_USED.say(
                 address=each.address, use=use.text
             )
-
-
-def _group(
-    function: pci.Function,
-    taker: allocated.Taker,
-    holders: allocated.Holders,
-    snapshot: host_use.Snapshot | None,
-) -> Iterator[Reason]:
-    """Check the IOMMU group, which VFIO gives to one guest as a whole."""
-    group = function.iommu_group
-    if group is None:
-        yield refusals.NO_IOMMU_GROUP.say()
-        return
-    for member, use in host_use.in_group(function, snapshot):
-        if isinstance(member, str) or member.address not in taker.functions:
-            yield use
-    for other in _group_holders(function, holders):
-        if other.instance_uuid != taker.instance_uuid:
-            yield refusals.GROUP_TAKEN.say(
-                instance=other.instance_uuid,
-                member=other.handle,
-                group=group,
-                van=other.van_uuid,
-            )
-
-
-def _group_holders(
-    function: pci.Function, holders: allocated.Holders
-) -> Iterator[allocated.Holder]:
-    """The VANs that have claimed the other functions of an IOMMU group."""
-    for name in pci.group_members(function.iommu_group or ''):
-        other = holders.of_function(name)
-        if name != function.address and other and other.device is not None:
-            yield other
-
-
-def shares_group(
-    function: pci.Function, instance_uuid: str, holders: allocated.Holders
-) -> bool:
-    """Whether an instance has another function of an IOMMU group."""
-    return any(
-        other.instance_uuid == instance_uuid
-        for other in _group_holders(function, holders)
-    )
-
-
-def is_alone(function: pci.Function) -> bool:
-    """Whether a function is in an IOMMU group that has no other member."""
-    group = function.iommu_group
-    return group is not None and pci.group_members(group) == [function.address]

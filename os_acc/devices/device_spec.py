@@ -33,21 +33,37 @@ from os_acc.devices import spec_address
 from os_acc.devices import spec_entry
 from os_acc.devices import spec_files
 from os_acc.devices import spec_values
+from os_acc.devices.spec_entry import ACTIVATIONS
 from os_acc.devices.spec_entry import BETWEEN_HOST
 from os_acc.devices.spec_entry import BETWEEN_VFIO
 from os_acc.devices.spec_entry import BIND_LIBVIRT
 from os_acc.devices.spec_entry import BIND_NONE
 from os_acc.devices.spec_entry import BIND_OS_ACC
 from os_acc.devices.spec_entry import BINDS
+from os_acc.devices.spec_entry import COLD_REBOOT
+from os_acc.devices.spec_entry import PARTIAL
+from os_acc.devices.spec_entry import PROGRAMMER_AMD
+from os_acc.devices.spec_entry import PROGRAMMER_COMMAND
+from os_acc.devices.spec_entry import PROGRAMMER_DFL
+from os_acc.devices.spec_entry import PROGRAMMER_FPGA_MANAGER
+from os_acc.devices.spec_entry import REENUMERATE
 from os_acc.devices.spec_entry import Spec
 
 __all__ = (
+    'ACTIVATIONS',
     'BETWEEN_HOST',
     'BETWEEN_VFIO',
     'BINDS',
     'BIND_LIBVIRT',
     'BIND_NONE',
     'BIND_OS_ACC',
+    'COLD_REBOOT',
+    'PARTIAL',
+    'PROGRAMMER_AMD',
+    'PROGRAMMER_COMMAND',
+    'PROGRAMMER_DFL',
+    'PROGRAMMER_FPGA_MANAGER',
+    'REENUMERATE',
     'Spec',
     'Specs',
     'line',

@@ -249,6 +249,36 @@ def _function(address: str, text: str, entries: frozenset[str]) -> Function:
     )
 
 
+def inode(address: str) -> int | None:
+    """The inode number of a function's folder in sysfs; None if it is gone.
+
+    The kernel makes a new folder, with another number, for a function that
+    has left the bus and has come back.
+    """
+    try:
+        return os.stat(folder(address)).st_ino
+    except FileNotFoundError:
+        return None
+
+
+def answers(address: str) -> bool:
+    """Whether a function is there and answers.
+
+    The config space of one that does not answer reads as ones. Any user may
+    read the first 64 bytes: pci_read_config() in drivers/pci/pci-sysfs.c. The
+    ids of a VF always read as ones (SR-IOV specification, 3.4.1), so all 64
+    bytes count.
+    """
+    try:
+        with open(f'{folder(address)}/config', 'rb') as file:
+            header = file.read(64)
+    except FileNotFoundError:
+        return inode(address) is not None
+    except OSError:
+        return False
+    return not header or header.strip(b'\xff') != b''
+
+
 def driver_of(address: str) -> str | None:
     """The driver that a function is bound to now; None if to none."""
     return sysfs.link(f'{folder(address)}/driver')

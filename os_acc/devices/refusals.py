@@ -193,6 +193,28 @@ RESERVED = Refusal(
     'one_time_use is set, and it was used.',
     'check the device, then run os-acc device free {address}',
 )
+UNHEALTHY = Refusal(
+    Kind.UNHEALTHY,
+    'it is unhealthy since {since}: {reason}. If it works again, {remedy}',
+    'Its programming, its reset or its cleaning has failed, it has left the '
+    'bus, or the kernel has counted a fatal PCIe error of it.',
+    'check the device, then run os-acc device free {device}',
+)
+REBOOT_PENDING = Refusal(
+    Kind.UNHEALTHY,
+    'a cold reboot is pending since {since}: {reason}. To get the new '
+    'function, {remedy}',
+    'It was programmed with something that it has only after the host was '
+    'switched off and on.',
+    'switch the host off and on',
+)
+NO_ANSWER = Refusal(
+    Kind.UNHEALTHY,
+    'it does not answer: its configuration space reads as ones. {remedy}',
+    'It was reset, or has failed, and has not come back. This is checked only '
+    'when a VAN takes it.',
+    'Reset it, or switch the host off and on',
+)
 TAKEN = Refusal(
     Kind.ALLOCATED,
     'instance {instance} has {what} (VAN {van})',
@@ -205,6 +227,17 @@ PF_TAKEN = Refusal(
     'its PF is taken: {holder}',
     'An instance has the whole PF of the VF.',
     'request another device, or release the PF',
+)
+CHIP_TAKEN = Refusal(
+    Kind.ALLOCATED,
+    'instance {instance} has {what} of the same FPGA (VAN {van}), and a guest '
+    'that has a PF of an FPGA could program it',
+    'The request is for a PF of an FPGA with several PFs, such as the '
+    'management function of a card, and another instance has one of its other '
+    'functions; or the request is for a VF, and another instance has another '
+    'PF. Functions of different FPGAs, and VFs, can have different owners.',
+    'request another card, request the functions for one instance, or release '
+    'that one: os-acc unplug {instance}',
 )
 GROUP_TAKEN = Refusal(
     Kind.GROUP_ALLOCATED,

@@ -18,6 +18,7 @@ from os_acc.devices import host_parts
 from os_acc.devices import pci
 from os_acc.devices import reset
 from os_acc.devices import spec_address
+from os_acc.devices import spec_commands
 from os_acc.devices import spec_values
 from os_acc.devices import sysfs
 
@@ -27,6 +28,25 @@ BINDS = (BIND_OS_ACC, BIND_LIBVIRT, BIND_NONE)
 #: What a function is bound to between two guests: a VFIO driver, or the
 #: driver that it had before os-acc took it.
 BETWEEN_VFIO, BETWEEN_HOST = 'vfio', 'host'
+
+#: The ways to program a device: a vendor's command, the kernel's interface for
+#: DFL cards, its FPGA managers, and AMD's tools with user images.
+PROGRAMMER_COMMAND = 'command'
+PROGRAMMER_DFL = 'dfl'
+PROGRAMMER_FPGA_MANAGER = 'fpga_manager'
+PROGRAMMER_AMD = 'amd'
+PROGRAMMERS = (
+    PROGRAMMER_COMMAND,
+    PROGRAMMER_DFL,
+    PROGRAMMER_FPGA_MANAGER,
+    PROGRAMMER_AMD,
+)
+
+#: What must happen after programming before the function can be used:
+#: nothing; the PCI device leaves the bus and comes back; the host is switched
+#: off and on, and until then the device has its old function.
+PARTIAL, REENUMERATE, COLD_REBOOT = 'partial', 'reenumerate', 'cold_reboot'
+ACTIVATIONS = (PARTIAL, REENUMERATE, COLD_REBOOT)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,10 +82,16 @@ class Spec:
     :ivar max_instances: how many vGPUs of the type one card can have; None: as
         the vendor's software says
     :ivar programming: single or dynamic, as in objects.Device
+    :ivar programmer: how it is programmed: one of PROGRAMMERS; None: it is
+        not programmed
+    :ivar activation: what must happen after programming before the function
+        can be used, one of ACTIVATIONS; None: as the programmer says
     :ivar program: the command that programs a device, see
         privileged.programming
     :ivar check: the command that checks which function a device contains
     :ivar clear: the command that removes the function from a device
+    :ivar progress: a regular expression whose group is the percentage in the
+        output of a command, see spec_commands.progress()
     :ivar function_file: a glob below the device's folder in sysfs, for the
         file that contains the id of the device's function
     :ivar persistent: whether a device keeps its function over a reboot of the
@@ -97,9 +123,12 @@ class Spec:
     vgpu_type: str | None = None
     max_instances: int | None = None
     programming: str = 'single'
+    programmer: str | None = None
+    activation: str | None = None
     program: tuple[str, ...] = ()
     check: tuple[str, ...] = ()
     clear: tuple[str, ...] = ()
+    progress: str | None = None
     function_file: str | None = None
     persistent: bool = False
     region_type: str | None = None
@@ -118,7 +147,9 @@ class Spec:
         """
         if self._names(function):
             return True
-        if not (self.num_vfs or self.vgpu_type or self.program or self.deny):
+        if not (
+            self.num_vfs or self.vgpu_type or self.programmer or self.deny
+        ):
             return False
         parent = function.physfn
         pf = pci.find(parent) if parent is not None else None
@@ -223,9 +254,12 @@ _KEYS: dict[str, Reader] = _NOVA | {
     'vgpu_type': spec_values.text,
     'max_instances': spec_values.count,
     'programming': spec_values.one_of('single', 'dynamic'),
-    'program': spec_values.command,
-    'check': spec_values.command,
-    'clear': spec_values.command,
+    'programmer': spec_values.one_of(*PROGRAMMERS),
+    'activation': spec_values.one_of(*ACTIVATIONS),
+    'program': spec_commands.program,
+    'check': spec_commands.check,
+    'clear': spec_commands.clear,
+    'progress': spec_commands.progress,
     'function_file': spec_values.glob_below,
     'persistent': spec_values.flag,
     'region_type': spec_values.text,
@@ -248,17 +282,27 @@ _ALWAYS = frozenset(
         'remote_managed',
     }
 )
-# The keys that apply only to entries with a program command.
+# The keys that apply only to entries whose devices are programmed.
 _PROGRAMMING = frozenset(
     {
         'programming',
+        'activation',
         'check',
         'clear',
+        'progress',
         'function_file',
         'persistent',
         'region_type',
     }
 )
+# The keys that have no effect with a programmer.
+_OF_COMMANDS = frozenset({'program', 'check', 'clear', 'progress'})
+_NOT_WITH = {
+    PROGRAMMER_COMMAND: frozenset[str](),
+    PROGRAMMER_DFL: _OF_COMMANDS,
+    PROGRAMMER_FPGA_MANAGER: _OF_COMMANDS | {'function_file'},
+    PROGRAMMER_AMD: _OF_COMMANDS | {'function_file', 'activation'},
+}
 # The keys that apply, by what an entry is for.
 _FOR_PARTS = _ALWAYS | frozenset(_PARTS)
 _FOR_PROGRAMMING = frozenset(_KEYS) - frozenset(_PARTS)
@@ -273,7 +317,7 @@ def _check_applies(item: dict[str, Any], spec: Spec) -> None:
     parts = [key for key in _PARTS if getattr(spec, key)]
     if parts:
         applying = _FOR_PARTS
-    elif spec.program:
+    elif spec.programmer is not None:
         applying = _FOR_PROGRAMMING
     else:
         applying = _FOR_OTHERS
@@ -283,7 +327,7 @@ def _check_applies(item: dict[str, Any], spec: Spec) -> None:
         if key in applying or not now or now == getattr(Spec, field):
             continue
         if not parts:
-            why = f'no {key} in an entry without program'
+            why = f'no {key} in an entry without program or programmer'
         elif key == 'one_time_use':
             why = (
                 f'no one_time_use in an entry with {parts[0]}: only whole '
@@ -321,6 +365,45 @@ def read(item: dict[str, Any]) -> Spec:
     values.pop('remote_managed', None)
     bind = values.pop('managed', None)
     values.setdefault('bind', bind)
+    if 'program' in values:
+        values.setdefault('programmer', PROGRAMMER_COMMAND)
     spec = Spec(**values)
+    _check_programmer(item, spec)
     _check_applies(item, spec)
     return spec
+
+
+def _check_programmer(item: dict[str, Any], spec: Spec) -> None:
+    """Check that the keys fit to how the devices are programmed.
+
+    :raises InvalidRequest: if one does not
+    """
+    if spec.programmer is None:
+        return
+    if spec.programmer == PROGRAMMER_COMMAND and not spec.program:
+        spec_values.refuse(
+            'program', None, 'a command, because the programmer is command'
+        )
+    if spec.check and spec.activation not in (None, PARTIAL):
+        spec_values.refuse(
+            'check',
+            item['check'],
+            f'no check if the activation is {spec.activation}: it would run '
+            'before the function can be used',
+        )
+    for key in sorted(_NOT_WITH[spec.programmer] & item.keys()):
+        spec_values.refuse(
+            key,
+            item[key],
+            f'no {key} in an entry with the programmer {spec.programmer}',
+        )
+    if spec.programming != 'single' and spec.programmer in (
+        PROGRAMMER_AMD,
+        PROGRAMMER_FPGA_MANAGER,
+    ):
+        spec_values.refuse(
+            'programming',
+            spec.programming,
+            f'single if the programmer is {spec.programmer}: it programs the '
+            'card as a whole',
+        )

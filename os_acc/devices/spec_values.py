@@ -18,25 +18,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Collection
 import re
-import shlex
 from typing import Any
 from typing import NoReturn
 
 from os_acc import exception
 from os_acc.devices import modules
-
-#: Placeholders in commands, written in braces. The first five name the device.
-PLACEHOLDERS = (
-    'address',
-    'domain',
-    'bus',
-    'device',
-    'function',
-    'region',
-    'file',
-    'function_id',
-)
-_LISTED = ', '.join(f'{{{name}}}' for name in PLACEHOLDERS)
 
 _HEX = re.compile('(?:0x)?([0-9a-f]+)', re.I)
 _LARGEST_ID = 0xFFFF
@@ -214,24 +200,6 @@ def _placement_name(
             'CUSTOM_, for Placement',
         )
     return str(custom)
-
-
-def command(key: str, value: Any) -> tuple[str, ...]:
-    """A list of arguments, or a text that is split as a shell would."""
-    words = value if isinstance(value, list) else []
-    if isinstance(value, str):
-        try:
-            words = shlex.split(value)
-        except ValueError:  # a quotation mark without its partner
-            words = []
-    if not words or not all(isinstance(word, str) for word in words):
-        refuse(key, value, 'a command, or a list of its arguments')
-    if not words[0].startswith('/'):
-        refuse(key, value, 'a command by its absolute path')
-    for name in re.findall(r'\{(.*?)\}', ' '.join(words)):
-        if name not in PLACEHOLDERS:
-            refuse(key, value, f'only the placeholders {_LISTED}')
-    return tuple(words)
 
 
 def glob_below(key: str, value: Any) -> str:

@@ -6,9 +6,9 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""Reading and writing the files of sysfs and procfs.
+"""Reading and writing the files of sysfs, procfs and configfs.
 
-All writes to sysfs go through write().
+All writes go through write(), make_folder() and remove_folder().
 """
 
 from __future__ import annotations
@@ -118,6 +118,19 @@ def folders(path: str) -> list[str]:
         if err.errno in _GONE:
             return []
         raise
+
+
+def make_folder(path: str) -> None:
+    """Make a folder in configfs.
+
+    :raises OSError: what the kernel answered
+    """
+    os.mkdir(path)
+
+
+def remove_folder(path: str) -> None:
+    """Remove a folder from configfs. See make_folder()."""
+    os.rmdir(path)
 
 
 def write(path: str, text: str) -> None:

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 
 from os_acc.devices import allocated
 from os_acc.devices import availability
+from os_acc.devices import chip_use
 from os_acc.devices import device_spec
 from os_acc.devices import host_use
 from os_acc.devices import modules
@@ -40,9 +41,13 @@ def vfs_obstacles(
     :param spec: the entry of device_spec for the PF
     """
     device = f'PF {pf.address}'
-    yield from availability.whole_obstacles(
-        pf.address, device, taker, holders or allocated.Holders()
-    )
+    holders = holders or allocated.Holders()
+    yield from availability.unhealthy_obstacles(pf, holders)
+    yield from availability.whole_obstacles(pf.address, device, taker, holders)
+    # Who has VFs of another PF is not in the way of VFs of this one.
+    others = filter(chip_use.has_pf, chip_use.beside(pf, spec, holders))
+    for taken in chip_use.obstacles(pf, spec, taker, holders, [*others]):
+        yield Obstacle.of(device, taken)
     if vfio.is_bound(pf):
         yield Obstacle.of(device, refusals.PF_ON_VFIO.say(driver=pf.driver))
     if pf.driver is None:

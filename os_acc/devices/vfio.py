@@ -314,3 +314,9 @@ def _error(address: str, what: str, err: OSError) -> exception.DeviceError:
     return exception.DeviceError(
         device=f'PCI function {address}', reason=f'{what}: {err.strerror}'
     )
+
+
+def is_alone(function: pci.Function) -> bool:
+    """Whether a function is in an IOMMU group that has no other member."""
+    group = function.iommu_group
+    return group is not None and pci.group_members(group) == [function.address]

@@ -54,9 +54,10 @@ def vgpu_obstacles(
     if now is None:
         yield Obstacle.of(device, vgpu_refusals.NO_VGPU_FILE.say())
         return
-    for reason in availability.taken_by_others(
-        vf, taker, holders or allocated.Holders()
-    ):
+    holders = holders or allocated.Holders()
+    if not holders.has(taker.van_uuid, address):
+        yield from availability.unhealthy_obstacles(vf, holders)
+    for reason in availability.taken_by_others(vf, taker, holders):
         yield Obstacle.of(device, reason)
     wanted = spec.vgpu_type
     if now != vgpu.NONE:

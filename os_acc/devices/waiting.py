@@ -105,7 +105,8 @@ def at_most(act: Callable[[], _T], seconds: float, what: str) -> _T:
 
     The act runs in a thread of its own, which cannot be stopped. After a
     timeout it goes on, and keeps its locks until it ends. If the act raises an
-    error, this raises the same one.
+    error, this raises the same one. If another act must wait for the end of
+    this one, see outliving.Turns.
 
     :param seconds: how long to wait for it
     :param what: what is waited for, for the error

@@ -15,10 +15,12 @@ import os
 
 from os_acc import exception
 from os_acc import finding
+from os_acc import health
 from os_acc import host as host_module
 from os_acc import journal
 from os_acc import objects
 from os_acc.devices import boot
+from os_acc.journal import health as rows
 from os_acc.objects import van as states
 
 
@@ -80,6 +82,20 @@ def _vans(
     booted = boot.boot_id()
     for van in vans:
         yield from _van(host, van, booted)
+    for found in host.journal.unhealthy():
+        if health.counts(found):
+            yield unhealthy(found)
+
+
+def unhealthy(found: rows.Health) -> finding.Finding:
+    """Report a device that is given to nobody."""
+    reason = health.reason_of(found)
+    return finding.Finding(
+        f'device {found.device}',
+        finding.WARNING if found.cause == rows.REBOOT else finding.ERROR,
+        reason.text,
+        reason.remedy,
+    )
 
 
 def _van(

@@ -15,15 +15,21 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 import contextlib
 import dataclasses
+import itertools
 
 from os_acc import driver
 from os_acc import exception
+from os_acc import health
 from os_acc import objects
 from os_acc.devices import allocated
 from os_acc.devices import availability
+from os_acc.devices import chip
+from os_acc.devices import chip_use
 from os_acc.devices import device_spec
+from os_acc.devices import group_use
 from os_acc.devices import pci
 from os_acc.devices import refusals
+from os_acc.objects import van as van_states
 
 
 def holders(by: driver.DriverBase) -> allocated.Holders:
@@ -37,6 +43,8 @@ def holders(by: driver.DriverBase) -> allocated.Holders:
             each.address: f'{each.reason} (since {each.since[:19]})'
             for each in by.journal.reservations()
         },
+        health.View(by.journal),
+        [each.device for each in by.journal.programs()],
     )
 
 
@@ -62,6 +70,28 @@ def group_lock(
         yield
 
 
+@contextlib.contextmanager
+def shared_locks(
+    by: driver.DriverBase,
+    function: pci.Function,
+    spec: device_spec.Spec | None,
+) -> Iterator[None]:
+    """Lock what a function shares with others: its FPGA, its IOMMU group.
+
+    The caller holds the function's lock. The lock of the FPGA is not held
+    while it is programmed.
+
+    :param spec: the entry of device_spec for it
+    """
+    with contextlib.ExitStack() as stack:
+        if chip_use.is_shared(function, spec, holders(by)):
+            parents = chip.parents(function)
+            if len(parents) > 1:
+                stack.enter_context(by.lock(f'{parents[0]}/chip'))
+        stack.enter_context(group_lock(by, function))
+        yield
+
+
 def check_function(
     by: driver.DriverBase,
     van: objects.VAN,
@@ -73,7 +103,7 @@ def check_function(
 ) -> None:
     """Check that a VAN can take a PCI function.
 
-    The caller holds the function's lock and its group's.
+    The caller holds the function's lock and shared_locks().
 
     :param spec: the entry of device_spec for it
     :param bind: who is to bind it, one of device_spec.BINDS
@@ -82,9 +112,12 @@ def check_function(
     :param along: the addresses of functions that are bound to VFIO along with
         it
     :raises DeviceBusy: if another instance or a process has it, or another
-        instance has a part of it or a member of its IOMMU group
+        instance has a part of it, a member of its IOMMU group, or a function
+        of its FPGA
     :raises DeviceInUseByHost: if the host uses it or a member of its group
-    :raises DeviceError: if no guest can use it, or not as it is set up
+    :raises DeviceError: if no guest can use it, or not as it is set up, or if
+        it does not answer
+    :raises DeviceUnhealthy: if it has failed, and the VAN did not have it
     :raises DeviceNotFound: if device_spec does not offer it
     """
     known = holders(by)
@@ -95,13 +128,16 @@ def check_function(
         return _users(function, van.instance_uuid, known)
 
     check(
-        availability.obstacles(
-            function,
-            spec,
-            bind,
-            taker,
-            known,
-            users=None if new else users,
+        itertools.chain(
+            availability.obstacles(
+                function,
+                spec,
+                bind,
+                taker,
+                known,
+                users=None if new else users,
+            ),
+            availability.answer_obstacles(function),
         )
     )
 
@@ -128,19 +164,36 @@ def _users(
 ) -> Sequence[str]:
     from os_acc.privileged import device_users
 
-    shares = availability.shares_group(function, instance_uuid, known)
+    shares = group_use.shares_group(function, instance_uuid, known)
     return device_users.of_function(function.address, instance_uuid, shares)
+
+
+def check_healthy(
+    by: driver.DriverBase, van: objects.VAN, address: str
+) -> None:
+    """Check that a device may be given to a VAN, unless the VAN has it.
+
+    A VAN that is plugged and is prepared again keeps its device, even if the
+    device has failed since.
+
+    :param address: of the device, which need not be a PCI function
+    :raises DeviceUnhealthy: if the device has failed
+    """
+    if van.state != van_states.PLUGGED:
+        health.check(by.journal, address)
 
 
 def check_not_whole(
     by: driver.DriverBase, van: objects.VAN, address: str, device: str
 ) -> None:
-    """Check that no other VAN has the whole of a device that is shared.
+    """Check that a device that is shared is healthy, and no VAN has all of it.
 
     :param address: of the device
     :param device: the device, for the error
-    :raises DeviceBusy: if one has it
+    :raises DeviceBusy: if a VAN has it
+    :raises DeviceUnhealthy: as check_healthy()
     """
+    check_healthy(by, van, address)
     taker = allocated.Taker(van.uuid, van.instance_uuid)
     check(availability.whole_obstacles(address, device, taker, holders(by)))
 

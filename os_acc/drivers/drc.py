@@ -10,14 +10,13 @@
 
 PowerVM moves whole slots between partitions, so there is nothing to bind on
 the host. The driver finds the slot in the inventory of the managed system and
-checks that no other partition has it.
+checks that no other partition has it, and that no other instance has a slot of
+its bus group.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-import dataclasses
-import re
+from collections.abc import Mapping
 from typing import Any
 
 from oslo_config import cfg
@@ -30,6 +29,7 @@ from os_acc.devices import allocated
 from os_acc.devices import availability
 from os_acc.drivers import allocation
 from os_acc.drivers import inventory as device_inventory
+from os_acc.powervm import inventory
 
 OPTS = (
     cfg.BoolOpt(
@@ -44,55 +44,6 @@ OPTS = (
         'this resource class.',
     ),
 )
-
-_PARENT = 'ParentSlotDynamicReconfigurationConnectorIndex'
-
-
-@dataclasses.dataclass(frozen=True)
-class Slot:
-    """A slot in the inventory of the managed system.
-
-    :ivar vendor_id: 4 hex digits; empty if unknown
-    :ivar product_id: as vendor_id
-    :ivar class_code: as vendor_id
-    :ivar owner: UUID of the partition that has the slot, in upper case; None
-        if the slot is free
-    :ivar owner_name: the name of that partition
-    :ivar bus: DRC index of the slot's parent bus; None if it has none
-    """
-
-    handle: objects.DRCHandle
-    vendor_id: str
-    product_id: str
-    class_code: str
-    owner: str | None
-    owner_name: str | None
-    bus: str | None
-
-    @property
-    def address(self) -> str:
-        address: str = self.handle.drc_index
-        return address
-
-    @property
-    def traits(self) -> list[str]:
-        """The traits of the device in the slot and of its location."""
-        traits = [
-            f'CUSTOM_PCI_VENDOR_{self.vendor_id.upper()}',
-            f'CUSTOM_PCI_PRODUCT_{self.product_id.upper()}',
-            f'CUSTOM_PCI_CLASS_{self.class_code.upper()}',
-        ]
-        if self.handle.drc_name is not None:
-            traits.append(location_trait(self.handle.drc_name))
-        return traits
-
-
-def location_trait(drc_name: str) -> str:
-    """Return the trait of a location code.
-
-    For example, CUSTOM_LOCATION_U78CB_001_WZS0JZB_P1_C7.
-    """
-    return 'CUSTOM_LOCATION_' + re.sub('[^A-Z0-9_]', '_', drc_name.upper())
 
 
 class DRCDriver(driver.DriverBase):
@@ -114,15 +65,19 @@ class DRCDriver(driver.DriverBase):
     def get_devices(self) -> list[objects.Device]:
         if not self.config.discover:
             return []
-        slots, holders = inventory(), allocation.holders(self)
-        return [self._device(slot, slots, holders) for slot in slots]
+        slots, holders = inventory.read(), allocation.holders(self)
+        return [self._device(slot, slots, holders) for slot in slots.values()]
 
     def _device(
-        self, slot: Slot, slots: list[Slot], holders: allocated.Holders
+        self,
+        slot: inventory.Slot,
+        slots: Mapping[str, inventory.Slot],
+        holders: allocated.Holders,
     ) -> objects.Device:
         obstacles = []
         try:
-            check(slot, slots, None)
+            inventory.check(slot, slots.values(), None)
+            _check_group(slot, slots, holders, None)
         except exception.DeviceBusy as err:
             kind = availability.Kind.OPEN
             obstacles.append(
@@ -151,8 +106,8 @@ class DRCDriver(driver.DriverBase):
         request: objects.AcceleratorRequest,
         instance_info: objects.InstanceInfo,
     ) -> None:
-        slots = {slot.address: slot for slot in inventory()}
         lpar = powervm.lpar_uuid(instance_info)
+        slots = inventory.read(lpar)
         wanted = van.handle or request.handle
         if wanted is None:
             self._choose(van, request, slots)
@@ -163,22 +118,27 @@ class DRCDriver(driver.DriverBase):
                 handle=wanted.obj_name(),
                 takes='DRCHandle',
             )
-        slot = _find(wanted, slots)
-        check(slot, slots.values(), lpar)
-        van.handle, van.device = slot.handle, slot.address
-        van.save()
+        slot = inventory.find(wanted, slots)
+        inventory.check(slot, slots.values(), lpar)
+        allocation.check_healthy(self, van, slot.address)
+        with self.lock(_lock_name(slot)):
+            holders = allocation.holders(self)
+            _check_group(slot, slots, holders, van.instance_uuid)
+            van.handle, van.device = slot.handle, slot.address
+            van.save()
 
     def is_intact(self, van: objects.VAN) -> bool:
         """Whether the slot is there, and no other partition has it."""
         if not isinstance(van.handle, objects.DRCHandle):
             return True
-        slots = {slot.address: slot for slot in inventory()}
         for entry in self.journal.entries(van.instance_uuid):
             if entry.van.uuid != van.uuid:
                 continue
             lpar = powervm.lpar_uuid(entry.instance_info)
+            slots = inventory.read(lpar)
             try:
-                check(_find(van.handle, slots), slots.values(), lpar)
+                slot = inventory.find(van.handle, slots)
+                inventory.check(slot, slots.values(), lpar)
             except (
                 exception.DeviceBusy,
                 exception.DeviceNotFound,
@@ -198,30 +158,33 @@ class DRCDriver(driver.DriverBase):
         """
         if not isinstance(van.handle, objects.DRCHandle):
             return
+        index = van.handle.drc_index
         lpar = powervm.lpar_uuid(instance_info)
-        for slot in inventory():
-            if slot.address == van.handle.drc_index and slot.owner == lpar:
-                raise exception.DeviceBusy(
-                    device=f'slot {slot.address}',
-                    holder=f'LPAR {slot.owner_name}',
-                )
+        name = inventory.lpar_with(lpar, index)
+        if name is not None:
+            raise exception.DeviceBusy(
+                device=f'slot {index}', holder=f'LPAR {name}'
+            )
 
     def _choose(
         self,
         van: objects.VAN,
         request: objects.AcceleratorRequest,
-        slots: dict[str, Slot],
+        slots: dict[str, inventory.Slot],
     ) -> None:
         """Choose the first free slot with all of the request's traits."""
         for slot in slots.values():
             if slot.owner or not set(request.traits) <= set(slot.traits):
                 continue
-            with self.lock(slot.address):
+            with self.lock(_lock_name(slot)):
                 if self.vans_on(slot.address):
                     continue
                 try:
-                    check(slot, slots.values(), None)
-                except exception.DeviceBusy:
+                    allocation.check_healthy(self, van, slot.address)
+                    inventory.check(slot, slots.values(), None)
+                    holders = allocation.holders(self)
+                    _check_group(slot, slots, holders, van.instance_uuid)
+                except (exception.DeviceBusy, exception.DeviceUnhealthy):
                     continue
                 van.handle, van.device = slot.handle, slot.address
                 # Save while the lock is held, so that the next request sees
@@ -235,82 +198,32 @@ class DRCDriver(driver.DriverBase):
         )
 
 
-def inventory() -> list[Slot]:
-    """Read the I/O slots of this managed system.
+def _lock_name(slot: inventory.Slot) -> str:
+    """The lock under which a slot is given out: that of its whole bus."""
+    return slot.address if slot.bus is None else f'bus-group-{slot.bus}'
 
-    :raises HypervisorError: if the server refuses or fails
-    :raises Timeout: if the server does not answer in time
+
+def _check_group(
+    slot: inventory.Slot,
+    slots: Mapping[str, inventory.Slot],
+    holders: allocated.Holders,
+    instance_uuid: str | None,
+) -> None:
+    """Check that no other instance has a slot of the same bus group.
+
+    No LPAR shows a slot that was plugged cold until the caller has built the
+    LPAR, so the inventory alone is not enough.
+
+    :param holders: the VANs of this host
+    :param instance_uuid: the instance that may have such slots; None: none
+        may
+    :raises DeviceBusy: if another one has such a slot
     """
-    adapter = powervm.adapter()
-    with powervm.errors('inventory of I/O slots'):
-        from pypowervm.wrappers import managed_system
-
-        (system,) = managed_system.System.get(adapter)
-        return [_slot(slot) for slot in system.asio_config.io_slots]
-
-
-def _slot(slot: Any) -> Slot:
-    def hex4(value: int | None) -> str:
-        return '' if value is None else f'{value & 0xFFFF:04x}'
-
-    bus = slot.element.findtext(_PARENT)
-    return Slot(
-        handle=objects.DRCHandle(
-            drc_index=slot.drc_index,
-            drc_name=slot.drc_name or None,
-            bus_grp_required=bool(slot.bus_grp_required),
-        ),
-        vendor_id=hex4(slot.pci_vendor_id),
-        product_id=hex4(slot.pci_dev_id),
-        class_code=hex4(slot.pci_class),
-        owner=slot.part_uuid.upper() if slot.part_uuid else None,
-        owner_name=slot.part_name,
-        bus=f'{int(bus):08X}' if bus else None,
-    )
-
-
-def _find(handle: objects.DRCHandle, slots: dict[str, Slot]) -> Slot:
-    """Find a handle's slot, and check that its location code matches.
-
-    :raises DeviceNotFound: if the managed system has no such slot
-    :raises InvalidRequest: if the slot has another location code
-    """
-    slot = slots.get(handle.drc_index)
-    if slot is None:
-        raise exception.DeviceNotFound(
-            wanted=f'slot {handle.drc_index}',
-            reason='this managed system has no such DRC index',
-        )
-    if handle.drc_name not in (None, slot.handle.drc_name):
-        raise exception.InvalidRequest(
-            subject=f'slot {handle.drc_index}',
-            field='drc_name',
-            value=handle.drc_name,
-            expected=f'{slot.handle.drc_name!r}, the location code of that '
-            'slot',
-        )
-    return slot
-
-
-def check(slot: Slot, slots: Iterable[Slot], lpar: str | None) -> None:
-    """Check that a slot can be assigned to an LPAR.
-
-    :param slots: the whole inventory
-    :param lpar: UUID of the LPAR that may already have the slot; None: the
-        slot must be free
-    :raises DeviceBusy: if another partition has the slot; or if all slots of
-        its bus must move together, and another partition has one of them
-    """
-    if slot.owner not in (None, lpar):
-        raise exception.DeviceBusy(
-            device=f'slot {slot.address}',
-            holder=f'partition {slot.owner_name} ({slot.owner})',
-        )
-    if not slot.handle.bus_grp_required or slot.bus is None:
-        return
-    for other in slots:
-        if other.bus == slot.bus and other.owner not in (None, lpar):
-            raise exception.DeviceBusy(
-                device=f'bus group {slot.bus} of slot {slot.address}',
-                holder=f'partition {other.owner_name} (slot {other.address})',
-            )
+    for other in inventory.group(slot, slots.values()):
+        for holder in holders.on(other.address):
+            if holder.instance_uuid != instance_uuid:
+                raise exception.DeviceBusy(
+                    device=f'bus group {slot.bus} of slot {slot.address}',
+                    holder=f'instance {holder.instance_uuid} (slot '
+                    f'{other.address})',
+                )

@@ -33,6 +33,7 @@ _STATES = {
     Kind.HOST_USE: device_objects.HOST,
     Kind.GROUP_HOST_USE: device_objects.HOST,
     Kind.RESERVED: device_objects.RESERVED,
+    Kind.UNHEALTHY: device_objects.RESERVED,
 }
 
 

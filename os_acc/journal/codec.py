@@ -28,6 +28,7 @@ from typing import TypeVar
 
 from oslo_utils import timeutils
 
+from os_acc import bitstream_reference
 from os_acc import exception
 from os_acc import log
 from os_acc import objects
@@ -117,12 +118,18 @@ def van_columns(van: objects.VAN) -> dict[str, Any]:
 def entry_columns(entry: Entry) -> dict[str, Any]:
     """Return the columns of a new row, by the name of the column."""
     claim = entry.request.handle
+    request = entry.request.obj_to_primitive()
+    if request[_DATA].get('bitstream') is not None:
+        # A URL may contain a password, or a token in its query.
+        request[_DATA]['bitstream'] = bitstream_reference.masked(
+            request[_DATA]['bitstream']
+        )
     return {
         'handle': claim.identity if claim is not None else None,
         **van_columns(entry.van),
         'attached': entry.attached,
         'live': entry.live,
-        'request': _text(entry.request.obj_to_primitive()),
+        'request': _text(request),
         'instance': _text(entry.instance_info.obj_to_primitive()),
     }
 

@@ -33,6 +33,7 @@ from os_acc.journal import codec
 from os_acc.journal import commits
 from os_acc.journal import connections
 from os_acc.journal import database
+from os_acc.journal import health as health_rows
 from os_acc.journal import programs as records
 from os_acc.journal import reservations
 from os_acc.journal import rows
@@ -295,6 +296,58 @@ class Journal:
             lambda db: all(
                 found.address != address for found in reservations.read(db)
             ),
+        )
+
+    def unhealthy(self) -> list[health_rows.Health]:
+        """List the devices that are given to nobody, and why."""
+        return self._select(health_rows.read)
+
+    def save_unhealthy(self, found: health_rows.Health) -> None:
+        """Give a device to nobody from now on. The same cause stays as it is.
+
+        :param found: of cause REBOOT, it replaces an earlier one
+        """
+        self._commit(
+            lambda db: health_rows.write(db, found),
+            lambda db: any(
+                each == found
+                or (
+                    (each.device, each.cause) == (found.device, found.cause)
+                    and found.cause != health_rows.REBOOT
+                )
+                for each in health_rows.read(db)
+            ),
+        )
+
+    def announce_unhealthy(self, found: health_rows.Health) -> None:
+        """Note that the hooks were called for an unhealthy device."""
+        self._commit(
+            lambda db: health_rows.announce(db, found),
+            lambda db: found not in health_rows.read(db),
+        )
+
+    def forget_unhealthy(self, device: str, cause: str) -> bool:
+        """End a cause for which a device is given to nobody.
+
+        :returns: whether the device had it
+        """
+        return self._commit(
+            lambda db: health_rows.delete(db, device, cause),
+            lambda db: all(
+                (each.device, each.cause) != (device, cause)
+                for each in health_rows.read(db)
+            ),
+        )
+
+    def acknowledged(self) -> list[health_rows.FatalErrors]:
+        """List the fatal PCIe errors that an operator has acknowledged."""
+        return self._select(health_rows.acknowledged)
+
+    def acknowledge(self, errors: health_rows.FatalErrors) -> None:
+        """Write that an operator has acknowledged fatal PCIe errors."""
+        self._commit(
+            lambda db: health_rows.acknowledge(db, errors),
+            lambda db: errors in health_rows.acknowledged(db),
         )
 
     def programs(self, device: str | None = None) -> list[records.Program]:

@@ -11,7 +11,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import sqlite3
+from typing import Any
 
 from os_acc.journal import database
 
@@ -21,6 +23,8 @@ REGION = 'region'
 PROGRAMMING = 'programming'
 PROGRAMMED = 'programmed'
 ERROR = 'error'
+CLEARED = 'cleared'
+REBOOT = 'reboot'
 
 #: The region of a device that is programmed as a whole.
 WHOLE = ''
@@ -34,6 +38,12 @@ _COLUMNS = (
     'boot_id',
     'error',
     'updated_at',
+    'driver',
+    'chip',
+    'address',
+    'serial',
+    'handles',
+    'announced',
 )
 
 
@@ -41,16 +51,26 @@ _COLUMNS = (
 class Program:
     """What was programmed into a device, or into a region of it.
 
-    :ivar device: address of the device
+    :ivar device: address of the device; for one with a chip, the chip's
     :ivar region: WHOLE for a device that takes one function at a time
     :ivar function_id: the function; None: unknown
     :ivar digest: SHA-256 of the bitstream, hex; None: there was no file
     :ivar state: PROGRAMMING is written before the device is touched,
         PROGRAMMED after the function was verified, ERROR if programming
-        failed or was interrupted
+        failed or was interrupted. REBOOT: as PROGRAMMED, but the device has
+        its old function until the host was switched off and on. CLEARED: the
+        device has no function, and a hook was not told yet
     :ivar boot_id: the boot of the host in which it was programmed
     :ivar error: the reason for state ERROR
     :ivar updated_at: time of the last change, ISO 8601
+    :ivar driver: the name of the device's driver
+    :ivar chip: devices.chip.Chip.identity of the chip that was programmed, by
+        which a card is recognised that was replaced; None: unknown
+    :ivar address: address of the device as get_devices() gives it; empty: as
+        device
+    :ivar serial: the serial number of the chip; None: unknown
+    :ivar handles: the identities of the handles that have the function
+    :ivar announced: whether the hooks were called for this record
     """
 
     device: str
@@ -61,11 +81,26 @@ class Program:
     boot_id: str
     error: str | None = None
     updated_at: str = ''
+    driver: str = ''
+    chip: str | None = None
+    address: str = ''
+    serial: str | None = None
+    handles: tuple[str, ...] = ()
+    announced: bool = True
 
     @property
     def label(self) -> str:
         """The device and region, as a person reads it."""
         return label(self.device, self.region)
+
+    def is_done(self, boot_id: str) -> bool:
+        """Whether the device has what was programmed.
+
+        :param boot_id: the present boot of the host
+        """
+        return self.state == PROGRAMMED or (
+            self.state == REBOOT and self.boot_id != boot_id
+        )
 
 
 def label(device: str, region: str) -> str:
@@ -90,7 +125,16 @@ def read(db: sqlite3.Connection, device: str | None) -> list[Program]:
         ' WHERE device = ? OR ? IS NULL ORDER BY device, region',
         (device, device),
     )
-    return [Program(*row) for row in rows]
+    return [_read(row) for row in rows]
+
+
+def _read(row: sqlite3.Row | tuple[Any, ...]) -> Program:
+    found = Program(*row)
+    return dataclasses.replace(
+        found,
+        handles=tuple(json.loads(row[-2])),
+        announced=bool(found.announced),
+    )
 
 
 def write(db: sqlite3.Connection, program: Program) -> None:
@@ -100,7 +144,11 @@ def write(db: sqlite3.Connection, program: Program) -> None:
         db,
         f'INSERT OR REPLACE INTO program ({", ".join(_COLUMNS)})'
         f' VALUES ({marks})',
-        dataclasses.astuple(program),
+        (
+            *dataclasses.astuple(program)[:-2],
+            json.dumps(program.handles),
+            program.announced,
+        ),
     )
 
 

@@ -108,9 +108,32 @@ MIGRATIONS = [
         reason TEXT NOT NULL
     );
     """,
+    """
+    ALTER TABLE program ADD COLUMN driver TEXT NOT NULL DEFAULT '';
+    ALTER TABLE program ADD COLUMN chip TEXT;
+    ALTER TABLE program ADD COLUMN address TEXT NOT NULL DEFAULT '';
+    ALTER TABLE program ADD COLUMN serial TEXT;
+    ALTER TABLE program ADD COLUMN handles TEXT NOT NULL DEFAULT '[]';
+    ALTER TABLE program ADD COLUMN announced INTEGER NOT NULL DEFAULT 1;
+    CREATE TABLE health (
+        device TEXT NOT NULL,
+        cause TEXT NOT NULL,
+        reason TEXT NOT NULL,
+        boot_id TEXT NOT NULL,
+        since TEXT NOT NULL,
+        driver TEXT NOT NULL,
+        announced INTEGER NOT NULL,
+        PRIMARY KEY (device, cause)
+    );
+    CREATE TABLE fatal_errors (
+        device TEXT PRIMARY KEY,
+        generation TEXT NOT NULL,
+        count INTEGER NOT NULL
+    );
+    """,
 ]
 
-TABLES = ('van', 'program', 'reserved')
+TABLES = ('van', 'program', 'reserved', 'health', 'fatal_errors')
 
 
 def migrate(path: str, timeout: float, change: bool = True) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 
 if TYPE_CHECKING:
     from os_acc.objects.device import Device
+    from os_acc.objects.device import DeviceChipInfo
     from os_acc.objects.device import DeviceHandleInfo
     from os_acc.objects.device import DeviceMdevTypeInfo
     from os_acc.objects.handle import AttachHandle
@@ -43,6 +44,7 @@ _MODULES = {
     'AttachHandle': 'handle',
     'DRCHandle': 'handle',
     'Device': 'device',
+    'DeviceChipInfo': 'device',
     'DeviceHandleInfo': 'device',
     'DeviceMdevTypeInfo': 'device',
     'HostDriverInfo': 'host_info',
@@ -65,6 +67,7 @@ __all__ = [
     'AttachHandle',
     'DRCHandle',
     'Device',
+    'DeviceChipInfo',
     'DeviceHandleInfo',
     'DeviceMdevTypeInfo',
     'HostDriverInfo',

@@ -35,6 +35,15 @@ ABSENT = 'absent'
 RESERVED = 'reserved'
 
 
+OK = 'ok'
+UNHEALTHY = 'unhealthy'
+REBOOT = 'reboot'
+
+
+class HealthField(ovo_fields.AutoTypedField[str]):
+    AUTO_TYPE = ovo_fields.Enum(valid_values=(OK, UNHEALTHY, REBOOT))
+
+
 class HandleStateField(ovo_fields.AutoTypedField[str]):
     AUTO_TYPE = ovo_fields.Enum(
         valid_values=(FREE, USED, HOST, ABSENT, RESERVED)
@@ -95,6 +104,29 @@ class DeviceMdevTypeInfo(base.VersionedObject):
 
 
 @base.VersionedObjectRegistry.register
+class DeviceChipInfo(base.VersionedObject):
+    """The chip of a device: an FPGA, with all PCI functions that it has.
+
+    Several devices can have one chip, such as its management function and its
+    user function. Programming one of them changes all of them.
+    """
+
+    # Version 1.0: Initial version
+    VERSION = '1.0'
+
+    fields = {
+        # The lowest address of its PFs.
+        'address': fields.DeviceAddressField(),
+        # The addresses of all its PCI functions, VFs included.
+        'functions': ovo_fields.ListOfStringsField(default=[]),
+        'serial': ovo_fields.StringField(nullable=True),
+        'board': ovo_fields.StringField(nullable=True),
+        # The ids of its shell's interfaces; an image is made for one of them.
+        'interface_ids': ovo_fields.ListOfStringsField(default=[]),
+    }
+
+
+@base.VersionedObjectRegistry.register
 class Device(base.VersionedObject):
     """An accelerator of this host, and the attach handles that it has.
 
@@ -106,9 +138,18 @@ class Device(base.VersionedObject):
 
     # Version 1.0: Initial version
     # Version 1.1: Added handles, mdev_types, functions
-    VERSION = '1.1'
+    # Version 1.2: Added health, health_reason, health_since, chip
+    VERSION = '1.2'
 
-    ADDED_IN = {'handles': '1.1', 'mdev_types': '1.1', 'functions': '1.1'}
+    ADDED_IN = {
+        'handles': '1.1',
+        'mdev_types': '1.1',
+        'functions': '1.1',
+        'health': '1.2',
+        'health_reason': '1.2',
+        'health_since': '1.2',
+        'chip': '1.2',
+    }
 
     fields = {
         'address': fields.DeviceAddressField(),
@@ -133,6 +174,16 @@ class Device(base.VersionedObject):
         # The function of each region. The key is empty for a device that is
         # programmed as a whole. None: unknown, or none.
         'functions': ovo_fields.DictOfNullableStringsField(default={}),
+        # 'unhealthy': it has failed, and is given to nobody until an operator
+        # frees it. 'reboot': it is given to nobody until the host was switched
+        # off and on, because it has been programmed with something new.
+        'health': HealthField(default=OK),
+        # Why the health is not 'ok': a clause.
+        'health_reason': ovo_fields.StringField(nullable=True),
+        # Since when, ISO 8601.
+        'health_since': ovo_fields.StringField(nullable=True),
+        # None: it is no FPGA, or its chip is unknown.
+        'chip': ovo_fields.ObjectField('DeviceChipInfo', nullable=True),
     }
 
     def counted(self) -> tuple[int, int]:

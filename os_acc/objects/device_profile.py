@@ -54,7 +54,10 @@ def fill(request: Any, profiles: Profiles) -> None:
             _refuse(
                 request,
                 f'{key} of device profile {request.device_profile_name!r}',
-                group.get(key),
+                # The text of a bitstream may contain a password.
+                type(group.get(key)).__name__
+                if key == BITSTREAM
+                else group.get(key),
                 getattr(err, 'kwargs', {}).get('expected', str(err)),
             )
 
@@ -76,7 +79,8 @@ def _group(request: Any, profiles: Profiles) -> Mapping[str, Any]:
         _refuse(
             request,
             f'the groups of device profile {name!r}',
-            groups,
+            # Not the groups: the name of a bitstream may have a password.
+            type(groups).__name__,
             "a list of dicts ('groups' in Cyborg's answer)",
         )
     if number is None or number >= len(groups):

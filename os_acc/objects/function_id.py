@@ -13,14 +13,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from os_acc import uuid_forms
+
 
 def canonical(function_id: str | None) -> str:
     """Give the one form in which ids are compared.
 
-    :param function_id: such as a UUID, with or without hyphens
+    :param function_id: a UUID in any form that uuid_forms knows, or a name
     :returns: it in lower case and without hyphens; '' for None
     """
-    return (function_id or '').lower().replace('-', '')
+    text = function_id or ''
+    return (uuid_forms.canonical(text) or text.lower()).replace('-', '')
 
 
 def same(one: str | None, other: str | None) -> bool:

@@ -17,6 +17,7 @@ from typing import ClassVar
 
 from oslo_versionedobjects import fields as ovo_fields
 
+from os_acc import bitstream_reference
 from os_acc import exception
 from os_acc.objects import arq as arq_format
 from os_acc.objects import base
@@ -79,6 +80,13 @@ class AcceleratorRequest(base.VersionedObject):
         'function_id',
         'port',
     )
+
+    def __repr__(self) -> str:
+        """Show the fields, and the bitstream without its URL's secrets."""
+        shown = self.obj_clone()
+        if shown.bitstream is not None:
+            shown.bitstream = bitstream_reference.masked(shown.bitstream)
+        return str(super(AcceleratorRequest, shown).__repr__())
 
     @property
     def physical_network(self) -> str | None:

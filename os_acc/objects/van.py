@@ -99,7 +99,8 @@ class VAN(base.VersionedObject):
         'function_id': fields.NameField(nullable=True),
         # For the guest's definition, in the plugin's own format.
         'guest_config': ovo_fields.StringField(nullable=True),
-        # What the driver needs for the undo, and hints for the plugin.
+        # What the driver needs for the undo, and hints for the plugin. What
+        # the plugin needs for the undo has keys that begin with its name.
         'driver_data': ovo_fields.DictOfStringsField(default={}),
         # The boot of the host in which the device was prepared.
         'boot_id': ovo_fields.StringField(),
@@ -126,7 +127,8 @@ class VAN(base.VersionedObject):
         """Write the VAN to the journal. It is on the disk at the return.
 
         A driver calls it after it has set what the undo will need, and
-        before it touches the device.
+        before it touches the device. A plugin does so in plug() and unplug(),
+        before it asks the hypervisor for what may outlive the call.
 
         :raises DeviceBusy: if another VAN has the same handle; this VAN is
             then set back to what was saved of it last

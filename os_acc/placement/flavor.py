@@ -92,7 +92,8 @@ def groups(
                 raise exception.InvalidRequest(
                     subject='flavor',
                     field=key,
-                    value=value,
+                    # Not the value: it may be a URL with a password.
+                    value='(given)',
                     expected=f'os_acc{suffix}:{FUNCTION} or '
                     f'os_acc{suffix}:{BITSTREAM}',
                 )

@@ -10,11 +10,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import shlex
-import signal
-import subprocess
 
 from os_acc import exception
 from os_acc.devices import operation_lock
@@ -23,11 +19,9 @@ from os_acc.devices import reset
 from os_acc.devices import vfio
 from os_acc.devices import waiting
 from os_acc.privileged import arguments
+from os_acc.privileged import command
 from os_acc.privileged import offers
 from os_acc.privileged import storage
-
-_TAIL = 300  # characters of a command's output that an error quotes
-_DEATH = 5.0  # seconds that a killed command may take to end
 
 
 def clean(
@@ -58,7 +52,7 @@ def clean(
 
 
 def run_command(address: str) -> None:
-    """Run ``[os_acc] cleaning_command`` for a device.
+    """Run ``[os_acc] cleaning_command`` for a device. See command.run().
 
     The option comes from files that only root can write: see offers.
 
@@ -70,42 +64,12 @@ def run_command(address: str) -> None:
     template = conf.os_acc.cleaning_command
     if not template:
         return
-    command = [
+    words = [
         word.replace('{address}', address) for word in shlex.split(template)
     ]
-    limit = conf.os_acc.cleaning_timeout
-
-    def failed(reason: str) -> exception.CleaningFailed:
-        return exception.CleaningFailed(
-            device=address, reason=f'cleaning_command {command[0]}: {reason}'
-        )
-
     try:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    except OSError as err:
-        raise failed(err.strerror or str(err)) from err
-    try:
-        output, _ = process.communicate(timeout=limit)
-    except subprocess.TimeoutExpired as err:
-        # Also kill the processes that the command has started.
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        try:
-            process.communicate(timeout=_DEATH)
-        except subprocess.TimeoutExpired:
-            # It is blocked in the kernel, or a child left the process group.
-            assert process.stdout is not None
-            process.stdout.close()
-            raise failed(
-                f'not done after {limit:g} s; it was killed, but does not end'
-            ) from err
-        raise failed(f'not done after {limit:g} s, killed') from err
-    if process.returncode:
-        text = output.decode(errors='replace').strip()[-_TAIL:]
-        raise failed(f'exit code {process.returncode}: {text}')
+        command.run(address, words, conf.os_acc.cleaning_timeout, [])
+    except exception.DeviceError as err:
+        raise exception.CleaningFailed(
+            device=address, reason=f'cleaning_command {err.kwargs["reason"]}'
+        ) from err

@@ -48,26 +48,56 @@ def of_function(address: str, instance_uuid: str, shares: bool) -> list[str]:
 
 
 @context.entry
-def of_guests(addresses: list[str]) -> list[str]:
-    """Find the processes that have PCI functions open through VFIO.
+def of_functions(addresses: list[str]) -> list[str]:
+    """Find who uses PCI functions: guests, programs, and the host itself.
 
     :param addresses: of the functions; those that do not exist are left out
     :returns: a clause for each user, as of_function()
     """
     functions = [pci.find(each) for each in arguments.addresses(addresses)]
-    return guests_of([each for each in functions if each is not None])
+    return open_by([each for each in functions if each is not None])
 
 
-def guests_of(functions: Iterable[pci.Function]) -> list[str]:
-    """Do what of_guests() does."""
-    files = [node for each in functions for node in vfio.nodes(each.path)]
-    return open_files.users_of(files) if files else []
+def open_by(functions: Iterable[pci.Function]) -> list[str]:
+    """Do what of_functions() does."""
+    nodes: list[device_file.DeviceFile] = []
+    other: list[str] = []
+    snapshot = host_use.Snapshot.read()
+    for function in functions:
+        files, exclusive = _files(function, snapshot)
+        nodes += [*files, *vfio.nodes(function.path)]
+        other += exclusive
+        # A guest that is starting may not have opened it yet.
+        other += libvirt_domains.users_of(function.address, None, '')
+        if (use := host_use.by_host(function, snapshot)) is not None:
+            other.append(use.text)
+    return list(dict.fromkeys([*open_files.users_of(nodes), *other]))
 
 
 def find(
     function: pci.Function, instance_uuid: str, shares: bool
 ) -> list[str]:
     """Find who has a PCI function open. See of_function()."""
+    files, exclusive = _files(function)
+    files += vfio.device_nodes(function.path)
+    if not shares:
+        files += vfio.group_nodes(function.path)
+    return (
+        open_files.users_of(files)
+        + exclusive
+        + libvirt_domains.users_of(function.address, None, instance_uuid)
+    )
+
+
+def _files(
+    function: pci.Function, snapshot: host_use.Snapshot | None = None
+) -> tuple[list[device_file.DeviceFile], list[str]]:
+    """The device files of a function's drivers, without those of VFIO.
+
+    :param snapshot: pass one when asking about many functions
+    :returns: the files, and a clause for each block device that somebody has
+        open exclusively
+    """
     names: list[str] = []
     files = open_files.nvidia_files(function.address)
     # Check this even if no driver is bound: the kernel removes the link to the
@@ -76,25 +106,18 @@ def find(
     # below its own has neither block devices nor device files, because
     # device_add() makes the folder first (drivers/base/core.c).
     if function.parts:
-        blocks = host_use.Snapshot.read()
+        blocks = snapshot or host_use.Snapshot.read()
         names = blocks.below(function.path)
         for name in names:
             path = f'{sysfs.DEV}/{name}'
             if file := device_file.read(path, blocks.paths[name], 'b'):
                 files.append(file)
         files += open_files.device_files(function.path)
-    files += vfio.device_nodes(function.path)
-    if not shares:
-        files += vfio.group_nodes(function.path)
     exclusive = [
         refusals.OPEN_EXCLUSIVELY.say(name=name).text
         for name in open_files.exclusively_used(names)
     ]
-    return (
-        open_files.users_of(files)
-        + exclusive
-        + libvirt_domains.users_of(function.address, None, instance_uuid)
-    )
+    return files, exclusive
 
 
 @context.entry

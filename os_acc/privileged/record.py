@@ -109,6 +109,38 @@ class Port(Record):
     before: dict[str, Any]
 
 
+@dataclasses.dataclass(frozen=True)
+class DflCard(Record):
+    """A card whose ports or driver os-acc is changing. See dfl_ports.
+
+    :ivar released: the numbers of the ports that were to be released
+    :ivar unbound: whether it was to be unbound from its driver and bound again
+    """
+
+    released: list[int]
+    unbound: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Removal(Record):
+    """A chip whose functions are being removed from the bus.
+
+    :ivar buses: the buses to scan, so that its functions are found again
+    """
+
+    buses: list[str]
+
+
+@dataclasses.dataclass(frozen=True)
+class DflPort(Record):
+    """A port of a card whose programming has begun and has not succeeded.
+
+    :ivar failed: True: it has failed; False: it may still be under way
+    """
+
+    failed: bool
+
+
 _T = TypeVar('_T', bound=Record)
 
 
@@ -129,6 +161,10 @@ class Records(Generic[_T]):
             lambda: root_folder.open_folder(folder),
             durable=False,
         )
+
+    def names(self) -> list[str]:
+        """The names of the devices that have a record, of any boot."""
+        return self._files.names()
 
     def read(self, name: str) -> _T | None:
         """Read the record of a device; None if there is none of this boot.
@@ -176,3 +212,6 @@ mdevs = Records('mdevs', Mdev)
 vgpus = Records('vgpus', Vgpu)
 storage = Records('storage', Storage)
 ports = Records('ports', Port)
+dfl_cards = Records('dfl-cards', DflCard)
+removals = Records('removals', Removal)
+dfl_ports = Records('dfl-ports', DflPort)

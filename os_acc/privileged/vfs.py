@@ -18,6 +18,7 @@ from os_acc.devices import vf_availability
 from os_acc.devices import waiting
 from os_acc.privileged import arguments
 from os_acc.privileged import context
+from os_acc.privileged import dfl_ports
 from os_acc.privileged import held
 from os_acc.privileged import offers
 from os_acc.privileged import record
@@ -58,6 +59,7 @@ def create_vfs(pf: str, number: int, seconds: float) -> None:
             before = known.autoprobe if known else sriov.autoprobe(pf)
             held.note_vfs(function, number)
             record.vfs.write(pf, record.Vfs(number, before))
+            dfl_ports.release(pci.get(pf), number, deadline.left(0.5))
             sriov.create(pf, number, deadline.left())
 
     waiting.at_most(act, seconds, f'{number} VFs of PF {pf} to be made')
@@ -94,12 +96,12 @@ def remove_vfs(pf: str, seconds: float) -> list[str]:
 
     def act() -> list[str]:
         with operation_lock.held(function.path, deadline.left(0.5)):
-            return _remove_vfs(pci.get(pf))
+            return _remove_vfs(pci.get(pf), deadline)
 
     return waiting.at_most(act, seconds, f'the VFs of PF {pf} to be removed')
 
 
-def _remove_vfs(pf: pci.Function) -> list[str]:
+def _remove_vfs(pf: pci.Function, deadline: waiting.Deadline) -> list[str]:
     known, there = record.vfs.read(pf.address), sriov.count(pf.address)
     if known is None:
         held.forget(held.VFS, pf.address)
@@ -119,6 +121,7 @@ def _remove_vfs(pf: pci.Function) -> list[str]:
         return users
     addresses = pf.vf_addresses
     sriov.remove(pf.address, known.autoprobe)
+    dfl_ports.give_back(pf, deadline.left())
     for address in addresses:
         record.functions.delete(address)
         record.ports.delete(address)

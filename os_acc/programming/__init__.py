@@ -9,9 +9,11 @@
 """Programming of devices: what a device contains, and who may change it.
 
 This package exports what a driver needs. Its modules are: contents and slots
-(the state of a device or region, and the rule for changing it), uses (what a
-VAN's driver_data says about its use of a device), hooks (entry points that
-are called after programming) and bitstreams (files to program).
+(the state of a device or region, and the rule for changing it), gate (who
+uses a device besides the VANs), programmer (the contract of the ways to
+program), uses (what a VAN's driver_data says about its use of a device), hooks
+(entry points that are called after programming) and bitstreams (files to
+program).
 """
 
 from os_acc.journal.programs import REGION
@@ -20,14 +22,20 @@ from os_acc.programming.contents import Wanted
 from os_acc.programming.contents import common_function
 from os_acc.programming.contents import functions
 from os_acc.programming.contents import show
+from os_acc.programming.programmer import Programmer
 from os_acc.programming.slots import Slot
+from os_acc.programming.uses import CHIP
+from os_acc.programming.uses import chip_replaced
 from os_acc.programming.uses import undecide
 
 __all__ = [
+    'CHIP',
     'REGION',
     'WHOLE',
+    'Programmer',
     'Slot',
     'Wanted',
+    'chip_replaced',
     'common_function',
     'functions',
     'show',

@@ -10,17 +10,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from collections.abc import Sequence
 import dataclasses
 from typing import Any
 
 from os_acc import driver as driver_module
+from os_acc import exception
 from os_acc import objects
 from os_acc.devices import boot
+from os_acc.devices import chip as chips
 from os_acc.journal import programs
 from os_acc.objects import device as device_objects
 from os_acc.objects import function_id as function_ids
+from os_acc.programming import bitstreams
+from os_acc.programming import programmer as programmers
+from os_acc.programming import records
 from os_acc.programming import uses
 
 
@@ -57,16 +61,23 @@ class Contents:
     :ivar driver: the driver of the device; it has the journal and the locks
     :ivar device: the device's address
     :ivar region: WHOLE if the device is programmed as a whole
+    :ivar programmer: programs it and looks at it; None: it is only shown
     :ivar persistent: the device keeps its function when the host is rebooted
-    :ivar look: reads the function from the hardware: '' for none, None if the
-        hardware cannot tell. Without it, the journal's record counts
+    :ivar chip: the chip that the device belongs to; None: it is no FPGA with
+        PCI functions
+    :ivar functions: the addresses of the PCI functions that give access to
+        what the slot contains: of a region its VF, else those of the chip
+    :ivar handles: the identities of its attach handles, for the hooks
     """
 
     driver: driver_module.DriverBase
     device: str
     region: str = programs.WHOLE
+    programmer: programmers.Programmer | None = None
     persistent: bool = False
-    look: Callable[[], str | None] | None = None
+    chip: chips.Chip | None = None
+    functions: tuple[str, ...] = ()
+    handles: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:
@@ -74,19 +85,33 @@ class Contents:
         return programs.label(self.device, self.region)
 
     @property
+    def key(self) -> str:
+        """The address that records and locks have: of the chip if any."""
+        return self.chip.address if self.chip is not None else self.device
+
+    @property
     def lock_name(self) -> str:
         """The name of the lock that is held while the slot changes."""
-        return programs.lock_name(self.device, self.region)
+        return programs.lock_name(self.key, self.region)
 
     def record(self) -> programs.Program | None:
-        """Read the journal's record; None if there is none.
+        """Read the journal's record of the card that is there now.
 
+        :returns: None if there is none
         :raises LibraryNotInitialized: if the driver is not connected
         """
-        for record in self.driver.journal.programs(self.device):
-            if record.region == self.region:
-                return record
+        for record in self.records():
+            if (
+                record.region == self.region
+                and record.state != programs.CLEARED
+                and not records.is_replaced(record, self.chip)
+            ):
+                return dataclasses.replace(record, device=self.key)
         return None
+
+    def records(self) -> list[programs.Program]:
+        """Read the journal's records of all regions of the chip."""
+        return records.of(self.driver.journal, self.chip, self.device)
 
     def users(self, excluding: str | None = None) -> list[objects.VAN]:
         """List the VANs that use what the slot contains.
@@ -96,65 +121,147 @@ class Contents:
         """
         return [
             van
-            for van in self.driver.vans_on(self.device)
+            for van in self._vans()
             if van.uuid != excluding
             and uses.UNDECIDED not in van.driver_data
-            # A VAN of another driver names no region: it may use any region.
-            and van.driver_data.get(programs.REGION, self.region)
-            == self.region
+            and records.overlaps(
+                self.region, van.driver_data.get(programs.REGION)
+            )
         ]
+
+    def _vans(self) -> list[objects.VAN]:
+        """List the VANs on all devices of the chip."""
+        devices = self.chip.parents if self.chip else (self.device,)
+        return [van for each in devices for van in self.driver.vans_on(each)]
+
+    def function_of(self, file: bitstreams.Bitstream) -> str | None:
+        """Read from a bitstream which function it has. See Programmer."""
+        if self.programmer is None:
+            return None
+        return self.programmer.function_of(file)
+
+    def _look(self) -> str | None:
+        return self.programmer.look() if self.programmer is not None else None
 
     def inside(self) -> Wanted:
         """Say what the slot contains; empty if that is unknown or broken."""
-        record = self.record()
-        if record is not None and record.state != programs.PROGRAMMED:
+        if self.broken() is not None:
             return Wanted()
+        record = self.record()
         known = Wanted()
         if record is not None:
             known = Wanted(record.function_id, record.digest)
-        seen = self.look() if self.look is not None else None
+        seen = self._look()
         if seen is not None:
             if function_ids.same(seen, known.function_id):
                 return known if seen else Wanted()
             return Wanted(seen or None)
         if record is None or (
-            record.boot_id != boot.boot_id() and not self.persistent
+            record.boot_id != boot.boot_id()
+            and not self.persistent
+            and record.state != programs.REBOOT
         ):
             return Wanted()
         return known
 
-    def holds(self, function_id: str | None) -> bool:
+    def holds(self, van: objects.VAN) -> bool:
         """Say whether the slot has what a VAN was given.
 
-        :param function_id: the VAN's; None: whatever the slot contains
+        It does not if the card was replaced by another one.
         """
-        if self.broken() is not None:
+        if self.broken() is not None or uses.chip_replaced(van, self.chip):
             return False
-        return function_id is None or function_ids.same(
-            function_id, self.inside().function_id
+        return van.function_id is None or function_ids.same(
+            van.function_id, self.inside().function_id
         )
 
     def broken(self) -> str | None:
-        """Say why the slot must not be used as it is; None: it may be."""
-        record = self.record()
-        if record is None or record.state == programs.PROGRAMMED:
-            return None
-        if record.state == programs.PROGRAMMING:
-            return 'its programming has started and has not ended'
-        return f'its programming failed: {record.error}'
+        """Say why the slot must not be used as it is; None: it may be.
+
+        What failed for the whole device also concerns its regions, and the
+        other way round.
+        """
+        for record in self.records():
+            if (
+                record.state == programs.CLEARED
+                or not records.overlaps(self.region, record.region)
+                or records.is_replaced(record, self.chip)
+                or record.is_done(boot.boot_id())
+            ):
+                continue
+            if record.state == programs.REBOOT:
+                return (
+                    'it has its old function until the host was switched off '
+                    'and on'
+                )
+            if record.state == programs.PROGRAMMING:
+                return 'its programming has started and has not ended'
+            return f'its programming failed: {record.error}'
+        return None
+
+    def others_at_work(self) -> list[programs.Program]:
+        """List the records of programming that goes on beside this slot.
+
+        That is programming of the whole device while this slot is a region,
+        or the other way round. The slot's lock is held.
+        """
+        return [
+            record
+            for record in self.records()
+            if record.state == programs.PROGRAMMING
+            and record.region != self.region
+            and records.overlaps(self.region, record.region)
+            and self._is_locked(record.region)
+        ]
+
+    def _is_locked(self, region: str) -> bool:
+        """Whether somebody holds the lock of another region of the chip.
+
+        If not, the process that was programming it has ended.
+        """
+        name = programs.lock_name(self.key, region)
+        try:
+            with self.driver.lock(name, 0):
+                return False
+        except exception.Timeout:
+            return True
 
     def rank(self, wanted: Wanted) -> int:
         """Say how well the slot suits a request; the lowest is the best.
 
-        :returns: 0: it contains what is wanted; 1: nobody uses it; 2: others
-            use it with something else, or nothing is wanted and it is broken
+        :returns: 0: it contains what is wanted, or is about to; 1: nobody uses
+            it; 2: others use it with something else or are about to, or
+            nothing is wanted and it is broken
         """
         nothing = wanted == Wanted()
         if nothing and self.broken() is not None:
             return 2
         if nothing or wanted.matches(self.inside(), exact=False):
             return 0
-        return 2 if self.users() else 1
+        if self.users():
+            return 2
+        coming = self._requested()
+        if not coming:
+            return 1
+        same = all(function_ids.same(wanted.function_id, f) for f in coming)
+        return 0 if same and wanted.function_id is not None else 2
+
+    def _requested(self) -> list[str | None]:
+        """The functions that VANs with a handle of the slot wait for."""
+        found: list[str | None] = []
+        for van in self._vans():
+            if van.driver_data.get(uses.UNDECIDED) == uses.NEVER and (
+                records.overlaps(
+                    self.region, van.driver_data.get(programs.REGION)
+                )
+            ):
+                found += [
+                    each.function_id
+                    for each in self.driver.requests_of(van.instance_uuid)
+                    if each.uuid == van.uuid
+                    and (each.function_id or each.bitstream)
+                ]
+        return found
 
     def show(self) -> dict[str, Any]:
         """Describe the slot to an operator, see DriverBase.show_device."""
@@ -193,7 +300,7 @@ class Contents:
             return wanted
         if van.boot_id == boot.boot_id():
             return wanted
-        for other in self.driver.vans_on(self.device):
+        for other in self._vans():
             if (
                 other.uuid == van.uuid
                 or other.driver_data.get(programs.REGION) != self.region

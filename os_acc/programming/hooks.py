@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import contextvars
+import dataclasses
 import functools
 from importlib import metadata
 import logging
@@ -26,39 +27,56 @@ CONF = cfg.CONF
 #: The group of the entry points.
 GROUP = 'os_acc.programmed'
 
+#: The values of ProgrammedEvent.state.
+PROGRAMMED, CLEARED, ERROR = 'programmed', 'cleared', 'error'
 
-def call(device: str, function_id: str | None) -> None:
-    """Call every hook. A hook that fails is logged and changes nothing.
 
-    :param device: the address of the device
-    :param function_id: its new function; None: it was cleared
+@dataclasses.dataclass(frozen=True)
+class ProgrammedEvent:
+    """What a hook is told. The same event may be told more than once.
+
+    :ivar device: the address of the device
+    :ivar driver: the name of os-acc's driver for it
+    :ivar chip_serial: the serial number of its chip; None if unknown
+    :ivar region: the region that was programmed; '' for the whole device
+    :ivar function_id: the function that it has now; None: none, or unknown
+    :ivar state: PROGRAMMED, CLEARED or ERROR
+    :ivar reason: why the state is ERROR, else None
+    :ivar handles: the identities of the attach handles that give access to
+        the function, such as 'pci/0000:3b:00.1'
     """
+
+    device: str
+    driver: str
+    chip_serial: str | None
+    region: str
+    function_id: str | None
+    state: str
+    reason: str | None = None
+    handles: tuple[str, ...] = ()
+
+
+def call(event: ProgrammedEvent) -> None:
+    """Call every hook. A hook that fails is logged and changes nothing."""
     for hook in metadata.entry_points(group=GROUP):
         try:
             waiting.at_most(
                 # The hook runs in another thread, with the same context.
                 functools.partial(
-                    contextvars.copy_context().run,
-                    _call,
-                    hook,
-                    device,
-                    function_id,
+                    contextvars.copy_context().run, _call, hook, event
                 ),
                 CONF.os_acc.hook_timeout,
                 f'hook {hook.name!r} of {GROUP}',
             )
         except Exception as err:
             LOG.error(
-                'Hook %r of %s failed for device %s and function %s: %s',
+                'Hook %r of %s failed for %s: %s',
                 hook.name,
                 GROUP,
-                device,
-                function_id,
+                event,
                 exception.describe(err),
             )
 
 
-def _call(
-    hook: metadata.EntryPoint, device: str, function_id: str | None
-) -> None:
-    hook.load()(device, function_id)
+def _call(hook: metadata.EntryPoint, event: ProgrammedEvent) -> None:
+    hook.load()(event)

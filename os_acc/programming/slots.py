@@ -27,17 +27,38 @@ from oslo_config import cfg
 from oslo_utils import timeutils
 
 from os_acc import exception
+from os_acc import health
 from os_acc import log
 from os_acc import objects
+from os_acc import progress
 from os_acc.devices import boot
+from os_acc.devices import device_spec
+from os_acc.journal import health as causes
 from os_acc.journal import programs
 from os_acc.objects import function_id as function_ids
+from os_acc.objects import van as van_states
+from os_acc.programming import activation
+from os_acc.programming import announcing
+from os_acc.programming import bitstreams
 from os_acc.programming import contents
-from os_acc.programming import hooks
+from os_acc.programming import gate
+from os_acc.programming import programmer as programmers
+from os_acc.programming import records
 from os_acc.programming import uses
 
 LOG = logging.getLogger(__name__)
 CONF = cfg.CONF
+
+#: The errors of a programmer that has not touched the device.
+_UNTOUCHED = (
+    exception.BitstreamError,
+    exception.DeviceBusy,
+    exception.DeviceInUseByHost,
+)
+
+
+def ignore(fraction: float | None, message: str) -> None:
+    """Report no progress."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +67,10 @@ class Slot(contents.Contents):
 
     A driver that prepares a VAN calls take(). If that returns False, the
     driver calls program(). The journal records what a slot contains; program()
-    and clear() write the record before they change the device.
+    and clear() write the record before they change the device. Before that
+    they check that nobody uses the chip: no VAN, no other process, and not the
+    host itself. The driver must not hold the lock of the device meanwhile,
+    because programming can take long.
     """
 
     def take(self, van: objects.VAN, wanted: contents.Wanted) -> bool:
@@ -60,6 +84,8 @@ class Slot(contents.Contents):
             programmed first, and no other VAN is in the way
         :raises DeviceBusy: if others use the slot with another function
         :raises DeviceError: if nothing is wanted and the slot is broken
+        :raises DeviceUnhealthy: if the device has failed, and the VAN did not
+            have it before
         """
         with self._held():
             return self._take(van, self._completed(wanted), exact=False)
@@ -67,66 +93,108 @@ class Slot(contents.Contents):
     def program(
         self,
         wanted: contents.Wanted,
-        check: Callable[[], None],
-        act: Callable[[], None],
+        file: bitstreams.Bitstream | None = None,
+        report: progress.Report = ignore,
         van: objects.VAN | None = None,
     ) -> bool:
         """Program the slot, unless it contains what is wanted by now.
 
-        :param check: changes nothing; raises an error if act() cannot start
-        :param act: programs the device and verifies the result
+        :param file: the bitstream; None: the device needs none
+        :param report: called with a fraction or None, and a text
         :param van: the VAN that needs it. None: the administrator asks for
             this very bitstream, not only for its function
         :returns: whether the slot was programmed
-        :raises DeviceBusy: if others use the slot with another function
+        :raises DeviceBusy: if others use the chip with another function, or
+            a guest or another process has it open
+        :raises DeviceInUseByHost: if the host uses it
+        :raises DeviceUnhealthy: if a VAN needs it, and it has failed before,
+            or has the function only after a cold reboot
         """
+        programmer = self._programmer()
         with self._held():
+            self._catch_up()
             known = self._completed(wanted)
             if self._take(van, known, exact=van is None):
                 return False
-            check()
-            done = self._program(wanted, known, act, van)
-        _logger(van).info(
-            '%s is programmed with function %s, bitstream %s',
-            self.label,
-            done.function_id,
-            done.digest,
-        )
-        hooks.call(self.device, done.function_id)
+            if van is not None:
+                health.check(self.driver.journal, self.key)
+            gate.check(self.label, self.functions)
+            programmer.check(file)
+            seen = activation.see(self.chip.parents if self.chip else ())
+
+            def act() -> str:
+                kind = programmer.program(file, wanted.function_id, report)
+                if kind == device_spec.REENUMERATE:
+                    report(None, 're-enumerating')
+                    with _touched(self.label):
+                        activation.reenumerate(self.label, seen)
+                    activation.check_function(
+                        self.label, programmer, wanted.function_id
+                    )
+                return kind
+
+            kind = self._program(wanted, known, act, van)
+            if kind == device_spec.COLD_REBOOT and van is not None:
+                health.check(self.driver.journal, self.key)
         return True
 
-    def clear(self, act: Callable[[], None] | None, van: objects.VAN) -> None:
+    def _programmer(self) -> programmers.Programmer:
+        if self.programmer is None:
+            raise exception.DeviceError(
+                device=self.label, reason='nothing can program it'
+            )
+        return self.programmer
+
+    def clear(self, van: objects.VAN, remove: bool) -> None:
         """End the use of the slot by a VAN.
 
-        :param act: removes the function when its last user has left; None:
-            the function stays
+        :param remove: whether to remove the function when its last user has
+            left. If the device cannot do this, it keeps the function
         """
         with self._held():
-            if act is None or van.driver_data.get(uses.UNDECIDED) == (
+            if remove and not self._programmer().can_clear:
+                _logger(van).warning(
+                    '%s keeps its function: nothing can remove it', self.label
+                )
+                return
+            if not remove or van.driver_data.get(uses.UNDECIDED) == (
                 uses.NEVER
             ):
                 return
+            self._catch_up()
             # Saved first: of two VANs that leave at the same time, neither
             # counts the other as a user.
             uses.leave(van)
             record = self.record()
-            if record is None or self.users(excluding=van.uuid):
+            if (
+                record is None
+                or self.users(excluding=van.uuid)
+                or self.others_at_work()
+            ):
                 return
             before = contents.Wanted(record.function_id, record.digest)
             self._save(before, programs.PROGRAMMING)
             try:
                 # See _program(): a VAN saved concurrently is found here.
-                if self.users(excluding=van.uuid):
-                    self._restore(record)
-                    return
-                act()
-            except BaseException as err:
-                text = f'it was not cleared: {exception.describe(err)}'
-                self._save(before, programs.ERROR, text)
+                users = self.users(excluding=van.uuid)
+                if not users:
+                    gate.check(self.label, self.functions)
+            except BaseException:
+                self._restore(record)
                 raise
-            self.driver.journal.forget_program(self.device, self.region)
+            if users:
+                self._restore(record)
+                return
+            try:
+                self._programmer().clear()
+            except _UNTOUCHED:
+                self._restore(record)
+                raise
+            except BaseException as err:
+                self._failed(before, err, 'it was not cleared')
+                raise
+            self._done(contents.Wanted(), programs.CLEARED)
         _logger(van).info('%s is cleared', self.label)
-        hooks.call(self.device, None)
 
     def _take(
         self, van: objects.VAN | None, wanted: contents.Wanted, exact: bool
@@ -135,6 +203,8 @@ class Slot(contents.Contents):
 
         :param wanted: as _completed() returns it
         """
+        if van is not None and van.state != van_states.PLUGGED:
+            health.check(self.driver.journal, self.key)
         nothing = wanted == contents.Wanted()
         why = self.broken()
         if nothing and why is not None:
@@ -154,13 +224,14 @@ class Slot(contents.Contents):
         self,
         wanted: contents.Wanted,
         known: contents.Wanted,
-        act: Callable[[], None],
+        act: Callable[[], str],
         van: objects.VAN | None,
-    ) -> contents.Wanted:
-        """Program the slot. The lock is held, and check() has passed.
+    ) -> str:
+        """Program the slot. The lock is held, and the checks have passed.
 
         :param known: wanted, as _completed() returns it
-        :returns: what the slot contains now
+        :param act: programs it, and gives one of device_spec.ACTIVATIONS
+        :returns: as act
         """
         by_file = wanted.function_id is None
         if self.broken() is None:
@@ -172,27 +243,110 @@ class Slot(contents.Contents):
         try:
             # A VAN saved concurrently either sees this PROGRAMMING row or is
             # found by _in_the_way().
-            users = self._in_the_way(known, van)
-            if users:
-                self._restore(before)
-            else:
-                act()
-                if by_file and self.look is not None:
-                    # The bitstream decided the function: record which one.
-                    seen = self.look() or wanted.function_id
-                    wanted = contents.Wanted(seen, wanted.digest)
-                    if van is not None:
-                        uses.decide(van, seen)
-        except BaseException as err:
-            text = exception.describe(err)
-            self._save(wanted, programs.ERROR, text)
+            if users := self._in_the_way(known, van):
+                raise self._busy(users)
+            gate.check(self.label, self.functions)
+        except BaseException:
+            self._restore(before)
             _undecide(van)
             raise
-        if users:
+        try:
+            kind = act()
+            pending = kind == device_spec.COLD_REBOOT
+            if by_file and not pending and (found := self._look()) is not None:
+                # The bitstream decided the function: record which one.
+                wanted = contents.Wanted(
+                    found or wanted.function_id, wanted.digest
+                )
+                if van is not None:
+                    uses.decide(van, wanted.function_id)
+        except _UNTOUCHED:
+            self._restore(before)
             _undecide(van)
-            raise self._busy(users)
-        self._save(wanted, programs.PROGRAMMED)
-        return wanted
+            raise
+        except BaseException as err:
+            self._failed(wanted, err, 'its programming failed')
+            _undecide(van)
+            raise
+        _logger(van).info(
+            '%s is programmed with function %s, bitstream %s%s',
+            self.label,
+            wanted.function_id,
+            wanted.digest,
+            ', which it has after a cold reboot of the host' * pending,
+        )
+        if pending:
+            _undecide(van)
+            reason = f'it was programmed with {wanted.function_id or "a file"}'
+            health.mark(self.driver.journal, self.key, causes.REBOOT, reason)
+            self._done(
+                wanted,
+                programs.REBOOT,
+                f'{reason}, which it has only '
+                'after the host was switched off and on',
+            )
+        else:
+            self._done(wanted, programs.PROGRAMMED)
+        return kind
+
+    def _catch_up(self) -> None:
+        """Tell the hooks what an earlier process has not told them."""
+        for record in self.driver.journal.programs(self.key):
+            if (
+                record.region == self.region
+                and not record.announced
+                and record.state != programs.PROGRAMMING
+            ):
+                announcing.program(self.driver.journal, record)
+
+    def _done(
+        self, content: contents.Wanted, state: str, error: str | None = None
+    ) -> None:
+        """Record what the slot has now, and call the hooks."""
+        record = self._save(content, state, error)
+        # It works again, if an earlier programming has failed.
+        self.driver.journal.forget_unhealthy(
+            self.key, causes.programming_of(self.region)
+        )
+        announcing.program(self.driver.journal, record)
+
+    def _failed(
+        self, content: contents.Wanted, err: BaseException, what: str
+    ) -> None:
+        """Record that programming or clearing failed, and call the hooks.
+
+        The device is given to nobody from now on, unless its programmer makes
+        it usable again. An interruption of this thread is no failure of the
+        device: the next request programs it again.
+
+        :param what: what failed, a clause
+        """
+        text = exception.describe(err)
+        journal, cause = (
+            self.driver.journal,
+            causes.programming_of(self.region),
+        )
+        if isinstance(err, Exception):
+            if self._heal():
+                journal.forget_unhealthy(self.key, cause)
+                text += '. The device was made usable again'
+            else:
+                reason = f'{what}: {text}'
+                health.mark(journal, self.key, cause, reason, self.driver.name)
+                LOG.error('Device %s is unhealthy: %s', self.key, reason)
+        record = self._save(content, programs.ERROR, text)
+        announcing.program(journal, record)
+
+    def _heal(self) -> bool:
+        try:
+            return self._programmer().heal()
+        except Exception as err:
+            LOG.error(
+                '%s cannot be made usable again: %s',
+                self.label,
+                exception.describe(err),
+            )
+            return False
 
     def _in_the_way(
         self, wanted: contents.Wanted, van: objects.VAN | None
@@ -201,17 +355,27 @@ class Slot(contents.Contents):
 
         A user from before a reboot of the host that wants the same function
         is not in the way: the reboot took the function from all of its users,
-        and one programming gives it back to all of them.
+        and one programming gives it back to all of them. The same is true
+        after the card was replaced.
 
         :param wanted: as _completed() returns it
+        :raises DeviceBusy: if a region is programmed while the whole device is
+            asked about, or the other way round
         """
+        for other in self.others_at_work():
+            raise exception.DeviceBusy(
+                device=self.label,
+                reason=f'{other.label} is being programmed now',
+            )
         now = boot.boot_id()
         return [
             user
             for user in self.users(
                 excluding=van.uuid if van is not None else None
             )
-            if user.boot_id == now
+            if (
+                user.boot_id == now and not uses.chip_replaced(user, self.chip)
+            )
             or not function_ids.same(user.function_id, wanted.function_id)
         ]
 
@@ -240,32 +404,77 @@ class Slot(contents.Contents):
     def _held(self) -> Iterator[None]:
         # Another caller may be programming the function that this one wants:
         # wait for as long as that may take.
-        timeout = max(CONF.os_acc.lock_timeout, CONF.os_acc.program_timeout)
+        limit = CONF.os_acc.program_timeout
+        if self.programmer is not None:
+            limit = self.programmer.time_limit
+        timeout = max(CONF.os_acc.lock_timeout, limit)
         with self.driver.lock(self.lock_name, timeout):
             yield
 
     def _save(
         self, content: contents.Wanted, state: str, error: str | None = None
-    ) -> None:
-        self.driver.journal.save_program(
-            programs.Program(
-                device=self.device,
-                region=self.region,
-                function_id=content.function_id,
-                digest=content.digest,
-                state=state,
-                boot_id=boot.boot_id(),
-                error=error,
-                updated_at=timeutils.utcnow().isoformat(),
-            )
+    ) -> programs.Program:
+        """Write the record of the slot.
+
+        The hooks are to be called for it, unless it is PROGRAMMING.
+        """
+        self._forget_others(state)
+        record = programs.Program(
+            device=self.key,
+            region=self.region,
+            function_id=content.function_id,
+            digest=content.digest,
+            state=state,
+            boot_id=boot.boot_id(),
+            error=error,
+            updated_at=timeutils.utcnow().isoformat(),
+            driver=self.driver.name,
+            chip=self.chip.identity if self.chip else None,
+            address=self.device,
+            serial=self.chip.serial if self.chip else None,
+            handles=self.handles,
+            announced=state == programs.PROGRAMMING,
         )
+        self.driver.journal.save_program(record)
+        return record
+
+    def _forget_others(self, state: str) -> None:
+        """Forget records that are wrong once the slot's has a new state.
+
+        These are the record that an older version of os-acc had of this slot,
+        and, once the whole device is programmed, those of its regions, or the
+        other way round.
+        """
+        for other in self.records():
+            older = other.region == self.region and other.device != self.key
+            if older or (
+                state == programs.PROGRAMMED
+                and other.region != self.region
+                and records.overlaps(self.region, other.region)
+            ):
+                self.driver.journal.forget_program(other.device, other.region)
 
     def _restore(self, record: programs.Program | None) -> None:
         """Put back the record that was there before PROGRAMMING."""
         if record is not None:
             self.driver.journal.save_program(record)
         else:
-            self.driver.journal.forget_program(self.device, self.region)
+            self.driver.journal.forget_program(self.key, self.region)
+
+
+@contextlib.contextmanager
+def _touched(label: str) -> Iterator[None]:
+    """Do something after the device was programmed.
+
+    An error that otherwise says that nothing was changed becomes a
+    DeviceError, because the device no longer has what it had before.
+    """
+    try:
+        yield
+    except _UNTOUCHED as err:
+        raise exception.DeviceError(
+            device=label, reason=f'it was programmed, but then: {err}'
+        ) from err
 
 
 def _undecide(van: objects.VAN | None) -> None:

@@ -15,10 +15,14 @@ programmed, unless its driver_data has the key UNDECIDED.
 from __future__ import annotations
 
 from os_acc import objects
+from os_acc.devices import chip as chips
 from os_acc.journal import programs
 
 #: Key of VAN.driver_data: the VAN has a handle and does not use the function.
 UNDECIDED = 'function_undecided'
+
+#: Key of VAN.driver_data: the identity of the chip that the VAN was given.
+CHIP = 'chip'
 
 #: Values of UNDECIDED: the VAN has not used the function yet, or it did and
 #: has released it.
@@ -51,6 +55,15 @@ def leave(van: objects.VAN) -> None:
     """Note that a VAN has released the function, and save the VAN."""
     van.driver_data = {**van.driver_data, UNDECIDED: LEFT}
     van.save()
+
+
+def chip_replaced(van: objects.VAN, chip: chips.Chip | None) -> bool:
+    """Say whether another card is at the address than the VAN was given.
+
+    :param chip: the chip that is there now; None: the device has none
+    """
+    known = van.driver_data.get(CHIP)
+    return chip is not None and known is not None and chip.is_other(known)
 
 
 def describe(van: objects.VAN) -> str:

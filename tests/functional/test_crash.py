@@ -47,7 +47,25 @@ PINNED = pathlib.Path(__file__).with_name('crash_boundaries.json')
 INSTANCE = '7b4a1e52-5d0c-4e49-8a53-2b8f6d1c0e01'
 VANS = [str(uuid.uuid5(uuid.UUID(INSTANCE), name)) for name in 'ab']
 
-# Every public method is a boundary, so new methods are found automatically.
+# These methods of the journal change nothing. A kill before or after one is
+# the same as a kill after the change before it.
+READING = {
+    'acknowledged',
+    'close',
+    'entries',
+    'exists',
+    'handles',
+    'programs',
+    'requests_of',
+    'reservations',
+    'unhealthy',
+    'unreadable',
+    'unsettled',
+    'vans',
+    'vans_on',
+}
+
+# All other public methods are boundaries, so new ones are found automatically.
 WATCHED = (
     (
         journal.Journal,
@@ -57,7 +75,7 @@ WATCHED = (
             for name, _ in inspect.getmembers(
                 journal.Journal, inspect.isfunction
             )
-            if not name.startswith('_')
+            if not name.startswith('_') and name not in READING
         ],
     ),
     (
@@ -206,7 +224,7 @@ def killed_in_plug(host: Host) -> None:
 def killed_in_unplug(host: Host) -> None:
     plugged(host)
     # The intent is written, and one call of the plugin is done.
-    assert host.process(unplug, kill_at=6)[0] == -signal.SIGKILL
+    assert host.process(unplug, kill_at=4)[0] == -signal.SIGKILL
     assert {van.state for van in host.vans()} == {'unplugging'}
 
 

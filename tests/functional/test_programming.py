@@ -222,6 +222,9 @@ def test_kill_while_a_command_is_at_it(tmp_path, report):
     assert processes.wait(child) == -signal.SIGKILL
     assert host.record() == ('programming', 'aes')
     host.tool.mode('ok')
+    # The command still reads root's copy of the image.
+    copy = pathlib.Path(host.tool.copy())
+    assert copy.name == 'aes.gbs'
 
     def busy() -> None:
         os_acc.CONF.set_override('device_timeout', 0.2, 'os_acc')
@@ -231,7 +234,11 @@ def test_kill_while_a_command_is_at_it(tmp_path, report):
     assert host.run(busy) == 0
     assert host.record() == ('error', 'aes')
     assert host.times() == 1
+    assert copy.read_text() == 'aes'
     os.killpg(int((host.tool.folder / 'pid').read_text()), signal.SIGKILL)
+    # The next recover() removes it.
+    until(lambda: host.run(lambda: None) == 0 and not copy.exists())
+    assert list(copy.parent.parent.iterdir()) == []
     host.check(cut_short=True)
     report('killed while a command programmed: in error, then right again')
 

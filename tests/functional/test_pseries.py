@@ -21,7 +21,6 @@ import json
 import os
 import pathlib
 import pwd
-import re
 import shlex
 import subprocess
 import tempfile
@@ -32,7 +31,6 @@ import pytest
 
 import acc_plug_libvirt
 from acc_plug_libvirt import drc
-from os_acc import exception
 from os_acc import objects
 
 QEMU = 'qemu-system-ppc64'
@@ -58,150 +56,50 @@ def run(*command, **options):
 # --- QEMU's device tree ---
 
 
-def device_tree(folder, devices, machine='pseries'):
-    """Read every PCI function under the PHBs from QEMU's device tree.
+def device_tree(folder, devices):
+    """Read the functions on the machine's own PHB from QEMU's device tree.
 
     :param devices: the arguments of the options -device
-    :returns: ibm,my-drc-index or None, by (PHB index, (slot, function) of each
-        bridge on the way, (slot, function) of the function itself)
+    :returns: ibm,my-drc-index by (slot, function)
     """
     dtb = folder / 'guest.dtb'
     command = [QEMU, '-nodefaults', '-display', 'none', '-accel', 'tcg']
-    command += ['-m', '256', '-machine', f'{machine},dumpdtb={dtb}']
+    command += ['-m', '256', '-machine', f'pseries,dumpdtb={dtb}']
     for device in devices:
         command += ['-device', device]
     run(*command)
+    phb = f'/pci@{BUID:x}'
     found = {}
-    for phb in nodes(dtb, '/'):
-        if phb.startswith('pci@'):
-            index = int(phb.removeprefix('pci@'), 16) - BUID
-            walk(dtb, f'/{phb}', (index,), found)
-    pairs = [
-        word for path in found.values() for word in (path, 'ibm,my-drc-index')
-    ]
-    shown = run('fdtget', '-t', 'x', '-d', 'none', str(dtb), *pairs)
-    values = [
-        None if line == 'none' else f'{int(line, 16):08X}'
-        for line in shown.split()
-    ]
-    return dict(zip(found, values, strict=True))
-
-
-def nodes(dtb, path):
-    return run('fdtget', '-l', str(dtb), path).split()
-
-
-def walk(dtb, path, place, found):
-    for name in nodes(dtb, path):
+    for name in run('fdtget', '-l', str(dtb), phb).split():
         # IEEE 1275, PCI binding: the unit address is slot[,function].
         numbers = [int(n, 16) for n in name.partition('@')[2].split(',')]
-        here = (*place, (numbers[0], *numbers[1:], 0)[:2])
-        found[here] = f'{path}/{name}'
-        if name.startswith('pci@'):
-            walk(dtb, f'{path}/{name}', here, found)
+        index = run(
+            'fdtget', '-t', 'x', str(dtb), f'{phb}/{name}', 'ibm,my-drc-index'
+        )
+        found[(*numbers, 0)[:2]] = f'{int(index, 16):08X}'
+    return found
 
 
-def phb(index):
-    return f'spapr-pci-host-bridge,index={index},id=phb{index}'
+def computed(slot, function):
+    text = (
+        f"<hostdev><address type='pci' bus='0x00' slot='{slot:#04x}' "
+        f"function='{function:#x}'/></hostdev>"
+    )
+    return drc.drc_index(text)
 
 
-def bridge(name, bus, slot, chassis):
-    return f'pci-bridge,id={name},bus={bus},addr={slot:x},chassis_nr={chassis}'
-
-
-def device(bus, slot, function=0):
-    multi = '' if function else ',multifunction=on'
-    return f'{DEVICE},bus={bus},addr={slot:x}.{function}{multi}'
-
-
-def test_every_place_of_phbs(tmp_path, report):
-    """Slot 0 too, because QEMU accepts it."""
-    buses = {0: 'pci.0', 1: 'phb1.0', 17: 'phb17.0', 30: 'phb30.0'}
-    places = [
-        (index, slot, function)
-        for index in buses
-        for slot in range(32)
-        for function in range(8)
-    ]
+def test_every_place_of_the_machines_own_phb(tmp_path, report):
+    places = list(itertools.product(range(1, 32), range(8)))
     tree = device_tree(
         tmp_path,
-        [phb(index) for index in buses if index]
-        + [device(buses[index], *place) for index, *place in places],
+        [
+            f'{DEVICE},bus=pci.0,addr={slot:x}.{function}'
+            + ('' if function else ',multifunction=on')
+            for slot, function in places
+        ],
     )
-    assert tree == {
-        (index, (slot, function)): drc.drc_index(index, slot, function)
-        for index, slot, function in places
-    }
-    report(f'pseries: {len(tree)} DRC indexes of PHBs, as QEMU has them')
-
-
-def test_every_phb(tmp_path):
-    tree = device_tree(
-        tmp_path,
-        [phb(index) for index in range(1, 31)]
-        + [device(f'phb{index}.0', 9) for index in range(1, 31)],
-    )
-    assert tree == {
-        (index, (9, 0)): drc.drc_index(index, 9) for index in range(1, 31)
-    }
-
-
-def test_bridges(tmp_path, report):
-    """The innermost bridge gives the chassis. Bridges have indexes too."""
-    # name: bus, slot, chassis, PHB, slots of the bridges above
-    bridges = {
-        'a': ('phb7.0', 3, 5, 7, ()),
-        'b': ('a', 2, 9, 7, (3,)),
-        'c': ('b', 31, 255, 7, (3, 2)),
-        'd': ('phb7.0', 4, 1, 7, ()),
-        'e': ('pci.0', 1, 200, 0, ()),
-    }
-    chassis_of = {name: row[2] for name, row in bridges.items()}
-    devices = [phb(7)]
-    expected = {}
-    for name, (bus, slot, chassis, index, above) in bridges.items():
-        devices.append(bridge(name, bus, slot, chassis))
-        way = (index, *((n, 0) for n in above), (slot, 0))
-        expected[way] = drc.drc_index(index, slot, 0, chassis_of.get(bus, 0))
-        for place in ((0, 0), (6, 0), (6, 5), (30, 7)):
-            devices.append(device(name, *place))
-            expected[*way, place] = drc.drc_index(index, *place, chassis)
-        devices.append(device(name, 30))
-        expected[*way, (30, 0)] = drc.drc_index(index, 30, 0, chassis)
-    assert device_tree(tmp_path, devices) == expected
-    report(f'pseries: {len(expected)} DRC indexes of bridges')
-
-
-@pytest.mark.parametrize('version', ['2.1', '2.2', '2.3', '2.4', '4.0'])
-def test_old_machines(tmp_path, version):
-    """drc.py knows which machine types have connectors."""
-    machine = f'pseries-{version}'
-    tree = device_tree(tmp_path, [device('pci.0', 5)], machine)
-    text = f"""
-    <domain><os><type arch='ppc64' machine='{machine}'>hvm</type></os>
-    <devices><hostdev><alias name='ua-acc-1'/>
-    <address type='pci' slot='5'/></hostdev></devices></domain>"""
-    assert tree == {(0, (5, 0)): drc.drc_index_of(text, 'ua-acc-1')}
-
-
-@pytest.mark.parametrize(
-    ('devices', 'values'),
-    [
-        ([phb(31)], {'phb_index': 31, 'slot': 1}),
-        ([device('pci.0', 32)], {'phb_index': 0, 'slot': 32}),
-        ([f'{DEVICE},addr=1.8'], {'phb_index': 0, 'slot': 1, 'function': 8}),
-        (
-            [bridge('a', 'pci.0', 1, 256)],
-            {'phb_index': 0, 'slot': 1, 'chassis': 256},
-        ),
-    ],
-    ids=lambda value: str(value),
-)
-def test_refused_by_both(tmp_path, devices, values):
-    with pytest.raises(AssertionError, match=QEMU):
-        device_tree(tmp_path, devices)
-    with pytest.raises(exception.InvalidRequest):
-        drc.drc_index(**values)
+    assert tree == {place: computed(*place) for place in places}
+    report(f'pseries: {len(tree)} DRC indexes, as QEMU has them')
 
 
 # --- libvirt's translation ---
@@ -288,59 +186,9 @@ def libvirt():
         yield Libvirt(pathlib.Path(name))
 
 
-def root(index, target=None):
-    inner = '' if target is None else f"<target index='{target}'/>"
-    return (
-        f"<controller type='pci' index='{index}' model='pci-root'>{inner}"
-        '</controller>'
-    )
-
-
-def pci_bridge(index, bus, slot, chassis=None):
-    inner = '' if chassis is None else f"<target chassisNr='{chassis}'/>"
-    return (
-        f"<controller type='pci' index='{index}' model='pci-bridge'>{inner}"
-        f"<address type='pci' bus='{bus}' slot='{slot}'/></controller>"
-    )
-
-
-BRIDGES = (
-    root(0)
-    + root(1, 7)
-    + root(2)
-    + pci_bridge(3, 1, 3, 5)
-    + pci_bridge(4, 3, 2)
-    + pci_bridge(5, 4, 30, 255)
-    + pci_bridge(6, 2, 1)
-)
-
-# controllers, and the hint guest_address of each VAN
-DOMAINS = {
-    'one root': ('', ['00:05.0', '00:1f.0', '0000:00:06.0']),
-    'several': (
-        root(0) + root(1, 7) + root(2, 30) + root(3),
-        ['00:05.0', '01:03.0', '02:1f.0', '03:01.0', '01:04.0'],
-    ),
-    'functions': (
-        root(0) + root(1, 7),
-        [f'{bus:02x}:0a.{n}' for bus in (0, 1) for n in range(8)],
-    ),
-    'not in order': (
-        root(2, 3) + root(1, 9) + root(0),
-        ['01:01.0', '02:02.0'],
-    ),
-    'roots that libvirt adds': (root(0) + root(1, 2), ['04:01.0', '03:01.0']),
-    'addresses that libvirt chooses': (root(0) + root(1, 7), [None] * 3),
-    'bridges': (
-        BRIDGES,
-        ['03:01.0', '04:1f.0', '05:02.0', '06:02.0', '01:04.0', '06:1f.7'],
-    ),
-    'some of each': (BRIDGES, [None, '05:1f.3', None, '02:09.0', '05:1f.0']),
-}
-
-
-def plug(hints):
-    """VANs, of PCI functions and mdevs by turns, with their guest_config."""
+def plug(hints, monkeypatch):
+    """VANs, of PCI functions and mdevs by turns, on a Power host."""
+    monkeypatch.setattr('platform.machine', lambda: 'ppc64le')
     plugin = acc_plug_libvirt.LibvirtPlugin.load('libvirt')
     instance = objects.InstanceInfo(
         uuid=uuid.uuid4(), name='n', project_id='p'
@@ -355,14 +203,14 @@ def plug(hints):
         van = objects.VAN(
             uuid=uuid.uuid4(),
             handle=handle,
-            driver_data={} if hint is None else {'guest_address': hint},
+            driver_data={'guest_address': hint},
         )
         plugin.plug(van, instance, live=False)
         vans.append(van)
     return vans
 
 
-def domain(controllers, vans):
+def domain(vans):
     made = []
     for van in vans:
         element = etree.fromstring(van.guest_config)
@@ -370,109 +218,40 @@ def domain(controllers, vans):
             # libvirt adds this itself if the host has VFIO.
             element.insert(0, etree.Element('driver', name='vfio'))
         made.append(etree.tostring(element, encoding='unicode'))
-    return HEAD.format(uuid=uuid.uuid4(), devices=controllers + ''.join(made))
-
-
-def way(options, name):
-    """The PHB index of a -device, its chassis, and the slots down to it."""
-    option = options[name]
-    slot, _, function = option['addr'].partition('.')
-    place = (int(slot, 16), int(function or '0', 16))
-    bus = option['bus']
-    # pci.N.0 is the bus of PHB pci.N, pci.0 that of the machine's own PHB. The
-    # bus of a bridge has the bridge's name.
-    if match := re.fullmatch(r'(pci\.\d+)\.0', bus):
-        host = options[match[1]]
-        assert host['driver'] == 'spapr-pci-host-bridge'
-        return host['index'], 0, (place,)
-    if bus == 'pci.0':
-        return 0, 0, (place,)
-    assert options[bus]['driver'] == 'pci-bridge'
-    index, _, above = way(options, bus)
-    return index, options[bus]['chassis_nr'], (*above, place)
-
-
-@pytest.mark.parametrize('name', DOMAINS)
-def test_libvirt(libvirt, tmp_path, report, name):
-    controllers, hints = DOMAINS[name]
-    vans = plug(hints)
-    given = libvirt.define(domain(controllers, vans))
-    said = {f'ua-acc-{v.uuid}': drc.drc_index_of(given, v.uuid) for v in vans}
-
-    options = libvirt.devices(given)
-    ways = {alias: way(options, alias) for alias in said}
-    for alias, (index, chassis, places) in ways.items():
-        assert options[alias]['driver'] == 'vfio-pci'
-        assert said[alias] == drc.drc_index(index, *places[-1], chassis)
-    for van, hint in zip(vans, hints, strict=True):
-        if hint is not None:
-            slot, function = ways[f'ua-acc-{van.uuid}'][2][-1]
-            assert hint.endswith(f':{slot:02x}.{function}')
-
-    # QEMU with these options agrees. The devices are replaced by one that
-    # needs no hardware.
-    keep = ('driver', 'id', 'bus', 'addr', 'multifunction')
-    tree = device_tree(
-        tmp_path,
-        [
-            json.dumps(
-                {key: option[key] for key in keep if key in option}
-                | {'driver': DEVICE}
-                if option['driver'] == 'vfio-pci'
-                else option
-            )
-            for option in options.values()
-            if 'addr' in option or option['driver'] == 'spapr-pci-host-bridge'
-        ],
-    )
-    assert said == {
-        alias: tree[index, *places]
-        for alias, (index, _, places) in ways.items()
-    }
-    assert len(set(said.values())) == len(vans)
-    report(f'pseries, {name}: {", ".join(sorted(said.values())[:6])}')
-
-
-def test_libvirt_without_hints(libvirt):
-    """Before the domain is defined, addresses and PHB indexes are missing."""
-    (van,) = plug([None])
-    assert drc.drc_index_of(domain(root(0), [van]), van.uuid) is None
-    (van,) = plug(['01:01.0'])
-    text = domain(root(0) + root(1), [van])
-    with pytest.raises(exception.InvalidRequest):
-        drc.drc_index_of(text, van.uuid)
-    given = libvirt.define(text)
-    assert drc.drc_index_of(given, van.uuid) == drc.drc_index(1, 1)
+    return HEAD.format(uuid=uuid.uuid4(), devices=''.join(made))
 
 
 @pytest.mark.parametrize(
-    ('controllers', 'hint'),
+    'hints',
     [
-        (root(0) + root(1, 7), '01:00.0'),
-        (root(0) + root(1, 7) + pci_bridge(2, 1, 1, 5), '02:00.0'),
-        (root(0) + root(1, 7), '0001:01:01.0'),
-        (root(0) + root(1, 31), '01:01.0'),
-        (root(0) + root(1, 0), '01:01.0'),
-        (root(0, 1), '00:01.0'),
-        (root(0) + pci_bridge(1, 0, 1, 0), '01:01.0'),
-        (root(0) + pci_bridge(1, 0, 1, 256), '01:01.0'),
-        (root(0) + root('0x1', 7), '01:01.0'),
+        ['00:05.0', '00:1f.0', '0000:00:06.0'],
+        [f'00:0a.{function}' for function in range(8)],
     ],
 )
-def test_refused_by_libvirt_too(libvirt, controllers, hint):
-    (van,) = plug([hint])
-    text = domain(controllers, [van])
-    with pytest.raises(exception.InvalidRequest):
-        drc.drc_index_of(text, van.uuid)
-    with pytest.raises(AssertionError, match='error: '):
-        libvirt.devices(text)
+def test_libvirt(libvirt, tmp_path, monkeypatch, report, hints):
+    """The device is where the plugin says, in libvirt's and QEMU's eyes."""
+    vans = plug(hints, monkeypatch)
+    options = libvirt.devices(libvirt.define(domain(vans)))
+    devices, said = [], {}
+    for van in vans:
+        option = options[f'ua-acc-{van.uuid}']
+        assert option['driver'] == 'vfio-pci'
+        assert option['bus'] == 'pci.0'
+        slot, _, function = option['addr'].partition('.')
+        place = (int(slot, 16), int(function or '0', 16))
+        said[place] = van.driver_data['drc_index']
+        # QEMU gets a device that needs no hardware.
+        keep = ('id', 'bus', 'addr', 'multifunction')
+        given = {key: option[key] for key in keep if key in option}
+        devices.append(json.dumps({'driver': DEVICE, **given}))
+    assert device_tree(tmp_path, devices) == said
+    assert len(set(said.values())) == len(vans)
+    report(f'pseries: {", ".join(sorted(said.values())[:6])}')
 
 
-def test_numbers(libvirt):
-    """libvirt and drc read the number of a target as C does."""
-    (van,) = plug(['01:01.0'])
-    for number, index in (('0x10', 16), ('010', 8), ('10', 10)):
-        text = domain(root(0) + root(1, number), [van])
-        options = libvirt.devices(text)
-        assert way(options, f'ua-acc-{van.uuid}')[0] == index
-        assert drc.drc_index_of(text, van.uuid) == drc.drc_index(index, 1)
+def test_another_bus_is_left_out(libvirt, monkeypatch):
+    """The domain's controllers decide which PHB bus 1 belongs to."""
+    (van,) = plug(['01:01.0'], monkeypatch)
+    assert 'drc_index' not in van.driver_data
+    option = libvirt.devices(libvirt.define(domain([van])))
+    assert option[f'ua-acc-{van.uuid}']['bus'] != 'pci.0'

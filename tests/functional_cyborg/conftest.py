@@ -48,7 +48,7 @@ exec unshare --mount sh -euc '
     mount --bind "$0/host/sys" /sys
     mount -t overlay overlay -o "lowerdir=$0/usr-bin:/usr/bin" /usr/bin
     mount -t overlay overlay -o "lowerdir=$0/opt:/opt" /opt
-    exec "$@"
+    exec "$@" {redirect}
 ' {root} {python} {options} "$@"
 """
 
@@ -60,6 +60,7 @@ cat {root}/arguments.new >> {root}/arguments
 image=$(printf '%s\\n' "$@" | tail -n 1)
 case $(cat {root}/behaviour) in
 fail) echo 'the tool says no' >&2; exit 3 ;;
+flood) yes again | head -c 2G ;;
 hang)
     sleep 600 &
     echo "$PPID $$ $!" > {root}/pids.new
@@ -112,6 +113,14 @@ class Host:
         for each in path.glob('virtfn*'):
             (each / 'device').write_text(f'{vfs}\n')
 
+    def reboot(self) -> None:
+        """Reboot the host; its services make the VFs again."""
+        self.kernel.reboot()
+        for pf in (INTEL, QAT, NIC):
+            path = self.kernel.pci / 'devices' / pf / 'sriov_numvfs'
+            self.kernel.write(str(path), '2')
+        os_acc.initialize(reset=True)
+
     def make_readable(self, address: str) -> None:
         """For lspci, too."""
         path = self.kernel.pci / 'devices' / address
@@ -146,14 +155,15 @@ class Host:
         path.chmod(0o755)
         return path
 
-    def options(self, *options: str) -> None:
-        """Options for the helper's Python."""
+    def options(self, *options: str, redirect: str = '') -> None:
+        """Options for the helper's Python, and where its output goes."""
         self.python = self.executable(
             'python',
             _PYTHON,
             root=self.root,
             python=sys.executable,
             options=' '.join(options),
+            redirect=redirect,
         )
 
     def behave(self, how: str) -> None:

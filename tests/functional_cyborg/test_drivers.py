@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import subprocess
@@ -35,6 +34,7 @@ import pytest
 
 import os_acc
 from os_acc import exception
+from os_acc import health
 from os_acc import objects
 
 HEAVY = {'cyborg', 'eventlet', 'sqlalchemy'}
@@ -95,15 +95,25 @@ def test_fake(host):
     assert 'sqlalchemy' not in sys.modules
 
 
-def test_the_helper_needs_nothing_of_os_acc(host, caplog):
-    caplog.set_level(logging.INFO)
-    host.options('-X', 'importtime')
+def test_the_helper_needs_nothing_of_os_acc(host):
+    # There are more lines than os-acc logs.
+    output = host.root / 'imports'
+    host.options('-X', 'importtime', redirect=f'2> {output}')
     host.enable('fake_driver')
     host.devices()
-    lines = [line for line in caplog.text.splitlines() if '|' in line]
+    lines = [line for line in output.read_text().splitlines() if '|' in line]
     imported = {line.rpartition('|')[2].strip() for line in lines}
     assert {'cyborg', 'eventlet', 'sqlalchemy'} <= imported
     assert not {name for name in imported if name.startswith('os_acc')}
+
+
+def test_output_of_a_tool(host):
+    """Cyborg's drivers keep it in memory, so there is a limit."""
+    host.enable('xilinx_fpga_driver')
+    host.behave('flood')
+    with pytest.raises(exception.DeviceError, match='bytes of memory') as err:
+        os_acc.program_device(XILINX, host.image('base'), 'base')
+    assert len(str(err.value)) < 1000
 
 
 def test_intel(host):
@@ -131,6 +141,14 @@ def test_intel(host):
     assert host.arguments()[7:] == [*address, host.image(AFU2)]
 
 
+def plug_when_freed(host, request):
+    """Nobody gets the card until an operator has freed it."""
+    assert isinstance(cause(host, request), exception.DeviceUnhealthy)
+    # What os-acc device free does.
+    assert health.free(os_acc._get().journal, INTEL)
+    host.plug(request)
+
+
 def test_intel_programming_fails(host):
     host.enable('intel_fpga_driver')
     host.behave('fail')
@@ -139,7 +157,7 @@ def test_intel_programming_fails(host):
     assert 'intel_fpga_driver' in str(err)
     assert 'returned False' in str(err)
     host.behave('work')
-    host.plug(vf(host, 0, AFU))
+    plug_when_freed(host, vf(host, 0, AFU))
 
 
 def test_intel_programming_lies(host):
@@ -163,7 +181,7 @@ def test_intel_programming_hangs(host):
     assert all(cyborg_host.gone(pid) for pid in pids)
     host.enable('intel_fpga_driver', program_timeout=60.0)
     host.behave('work')
-    host.plug(vf(host, 0, AFU))
+    plug_when_freed(host, vf(host, 0, AFU))
 
 
 def test_the_helper_is_killed_in_the_middle(host):
@@ -183,7 +201,7 @@ def test_the_helper_is_killed_in_the_middle(host):
     # The tool that it had started was killed too.
     assert all(cyborg_host.gone(pid) for pid in pids)
     host.behave('work')
-    host.plug(wanted)
+    plug_when_freed(host, wanted)
 
 
 PLUG = """
@@ -191,13 +209,14 @@ import json, sys
 import os_acc
 from os_acc import objects
 from os_acc.devices import libvirt_domains, root_folder, sysfs
-from os_acc.privileged import context, held
+from os_acc.privileged import context, held, root_copy
 root, config, instance, uuid, address, image, afu = sys.argv[1:]
 for name in ('sys', 'proc', 'dev'):
     setattr(sysfs, name.upper(), f'{root}/host/{name}')
 libvirt_domains.STATE_FOLDER = f'{root}/host/libvirt'
 root_folder.PATH = f'{root}/host/run/os-acc'
 held.FOLDER = f'{root}/host/held'
+root_copy.FOLDER = f'{root}/host/images'
 context.pctxt.set_client_mode(False)
 os_acc.CONF([], project='os-acc', default_config_files=[config])
 os_acc.initialize()
@@ -309,12 +328,10 @@ def test_xilinx(host):
         objects.PCIHandle(address=each) for each in (XILINX, XILINX_USER)
     ]
     image = host.image('base')
-    _, vans = host.plug(
-        *(
-            request(each, bitstream=image, function_id='base')
-            for each in handles
-        )
-    )
+    assert os_acc.program_device(XILINX, image, 'base') is True
+    # The card has the image after a cold reboot.
+    host.reboot()
+    _, vans = host.plug(*map(request, handles))
     assert [van.device for van in vans] == [XILINX, XILINX]
     (device,) = host.devices().values()
     assert (device.handles_total, device.handles_free) == (1, 0)

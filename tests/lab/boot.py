@@ -65,6 +65,9 @@ HUNG = 125
 # alive, even an idle one, uses more CPU time than this.
 HANG_SECONDS = 120.0
 HANG_CPU_SECONDS = 0.1
+# It also sometimes uses CPU time without end before the tests begin, which
+# takes half a minute else.
+BOOT_SECONDS = 300.0
 # How often a machine is booted again because QEMU hung.
 HANGS = 3
 
@@ -237,8 +240,9 @@ class Lab:
             return ended, f'still running at the deadline, after {took}'
         if ended == HUNG:
             return ended, (
-                f'QEMU hangs after {took}: it has used no CPU time for '
-                f'{HANG_SECONDS:.0f} s'
+                f'QEMU hangs after {took}: the machine has used no CPU time '
+                f'for {HANG_SECONDS:.0f} s, or has not started the tests in '
+                f'{BOOT_SECONDS:.0f} s'
             )
         try:
             code = int((self.out / 'code').read_text())
@@ -255,14 +259,17 @@ class Lab:
             down, TIMED_OUT if the deadline has passed, or HUNG
         """
         assert process.stdout is not None
-        last, rest = '', b''
+        last, rest, started = '', b'', False
         alive = Alive(process.pid)
+        boot_end = time.monotonic() + BOOT_SECONDS
         with selectors.DefaultSelector() as selector:
             selector.register(process.stdout, selectors.EVENT_READ)
             while True:
                 left = self.deadline - time.monotonic()
                 if left <= 0:
                     return last, TIMED_OUT
+                if not started and time.monotonic() > boot_end:
+                    return last, HUNG
                 if not selector.select(min(left, 10)):
                     if not alive.check():
                         return last, HUNG
@@ -274,6 +281,8 @@ class Lab:
                 sys.stdout.buffer.flush()
                 *lines, rest = (rest + data).split(b'\n')
                 for line in lines:
+                    # The first line of guest.sh.
+                    started = started or b'lab: boot ' in line
                     if line.lstrip(b'\x1b[0123456789;m').startswith(b'==='):
                         last = line.decode(errors='replace').strip()
 

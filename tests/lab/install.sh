@@ -7,16 +7,18 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-# Installs what boot.py needs: QEMU, a Debian kernel with its modules, the
-# kernel's sample mediated-device driver (with a parameter more, see
-# mtty_parent.c), and its simulated NIC (netdevsim), which Debian does not
-# build. For Debian 12, as root.
+# Installs what boot.py needs: QEMU, a Debian kernel with its modules, and
+# modules that Debian does not build: the kernel's sample mediated-device
+# driver (with a parameter more, see mtty_parent.c), its simulated NIC
+# (netdevsim), its drivers for FPGAs with a device feature list (DFL), and a
+# simulated card for those drivers (see dfl/dfl_card.c). For Debian 12, as
+# root.
 #
 #     tests/lab/install.sh            both parts
 #     tests/lab/install.sh packages   only the part that calls apt: installs
 #                                     packages, downloads kernel and source
 #     tests/lab/install.sh build      only the rest: unpacks the kernel,
-#                                     compiles the two modules
+#                                     compiles the modules
 #
 # Do not call apt while "packages" runs; "build" takes no lock of apt. Parts
 # that are installed already are not installed again. The script does not touch
@@ -42,17 +44,32 @@ tools_are_installed() {
         libvirtd qemu-img sudo useradd virsh virtlogd >/dev/null
 }
 
-# Says whether the module mtty is the one with the parameter "parent".
-has_parameter() { [[ $(modinfo -F parm "$1" 2>/dev/null) == parent:* ]]; }
+kernel_is_unpacked() {
+    [[ -s $cache/release && -s $cache/vmlinuz ]] &&
+        [[ -s /lib/modules/$(<"$cache/release")/modules.dep ]]
+}
 
-kernel_is_built() {
-    [[ -s $cache/release && -s $cache/vmlinuz ]] || return 1
+# The kernel's options for the DFL drivers, all of which are modules.
+dfl_options() {
+    printf 'CONFIG_%s=m\n' FPGA FPGA_BRIDGE FPGA_REGION FPGA_DFL FPGA_DFL_FME \
+        FPGA_DFL_FME_MGR FPGA_DFL_FME_BRIDGE FPGA_DFL_FME_REGION \
+        FPGA_DFL_AFU FPGA_DFL_PCI
+}
+
+# Says what the modules are built from: the kernel's release, and a checksum
+# of the sources beside this script.
+modules_wanted() {
     local release
     release=$(<"$cache/release")
-    [[ -s /lib/modules/$release/modules.dep ]] &&
-        [[ -s /lib/modules/$release/extra/netdevsim.ko ]] &&
-        has_parameter "/lib/modules/$release/extra/mtty.ko"
+    (cd "$here" && cat mtty_parent.c dfl/*) | sha256sum |
+        sed "s/^/$release /"
 }
+
+modules_are_built() {
+    [[ -s $cache/modules && $(<"$cache/modules") == "$(modules_wanted)" ]]
+}
+
+is_built() { kernel_is_unpacked && modules_are_built; }
 
 # Says whether the archive has version $2 of package $1. grep -q would end
 # before apt-cache, which would then fail with SIGPIPE.
@@ -85,7 +102,7 @@ packages() {
         busybox-static e2fsprogs gcc iproute2 kmod libvirt-clients \
         libvirt-daemon libvirt-daemon-driver-qemu make passwd \
         qemu-system-x86 qemu-utils sudo tar udev xz-utils
-    if kernel_is_built; then
+    if is_built; then
         return
     fi
     read -r release version < <(choose)
@@ -104,39 +121,54 @@ packages() {
     echo "$release" >"$downloads/release"
 }
 
+# Compiles the module in the folder $1 of the build folder.
+module() { # FOLDER OPTION...
+    make -s -j2 -C "/usr/src/linux-headers-$release" "M=$work/$1" \
+        "${@:2}" modules
+    cp "$1"/*.ko "/lib/modules/$release/extra/"
+}
+
 build() {
-    local release
+    local release options
     release=$(<"$downloads/release")
     work=$(mktemp -d "$cache/work.XXXXXX")
     trap 'rm -rf "$work"' EXIT
     cd "$work"
 
-    say 'kernel and modules'
-    dpkg -x "$downloads"/linux-image-*.deb image
-    mkdir -p "/lib/modules/$release/extra"
-    cp -a "image/lib/modules/$release/." "/lib/modules/$release/"
+    # Another machine that is booted now may be reading these files, so they
+    # are not replaced without need.
+    if ! kernel_is_unpacked || [[ $(<"$cache/release") != "$release" ]]; then
+        say 'kernel and modules'
+        dpkg -x "$downloads"/linux-image-*.deb image
+        mkdir -p "/lib/modules/$release"
+        cp -a "image/lib/modules/$release/." "/lib/modules/$release/"
+        depmod "$release"
+        cp "image/boot/vmlinuz-$release" "$cache/vmlinuz"
+        # Written last, because this file means that the kernel is complete.
+        echo "$release" >"$cache/release"
+    fi
 
-    say 'mtty and netdevsim'
+    say 'mtty, netdevsim, and the drivers of the FPGA card'
     dpkg --fsys-tarfile "$downloads"/linux-source-*.deb |
         tar -xO ./usr/src/linux-source-6.1.tar.xz |
-        tar -xJ --strip-components=3 \
+        tar -xJ --strip-components=1 \
             linux-source-6.1/samples/vfio-mdev/mtty.c \
-            linux-source-6.1/drivers/net/netdevsim
-    mkdir mtty
-    mv mtty.c mtty/mtty_sample.c
+            linux-source-6.1/drivers/net/netdevsim \
+            linux-source-6.1/drivers/fpga
+    mkdir -p mtty "/lib/modules/$release/extra"
+    mv samples/vfio-mdev/mtty.c mtty/mtty_sample.c
     cp "$here/mtty_parent.c" mtty/mtty.c
     echo 'obj-m := mtty.o' >mtty/Makefile
-    for each in mtty netdevsim; do
-        make -C "/usr/src/linux-headers-$release" "M=$work/$each" \
-            CONFIG_NETDEVSIM=m modules
-        cp "$each/$each.ko" "/lib/modules/$release/extra/"
-    done
+    cp -r "$here/dfl" dfl
+    module mtty
+    module drivers/net/netdevsim CONFIG_NETDEVSIM=m
+    mapfile -t options < <(dfl_options)
+    module drivers/fpga "${options[@]}"
+    module dfl
     depmod "$release"
-
-    cp "image/boot/vmlinuz-$release" "$cache/vmlinuz"
     rm -rf "$downloads"
-    # Written last, because this file means that everything above is complete.
-    echo "$release" >"$cache/release"
+    # Written last, because this file means that the modules are complete.
+    modules_wanted >"$cache/modules"
 }
 
 part=${1:-all}
@@ -149,14 +181,14 @@ all | packages | build) ;;
 esac
 if [[ $part != build ]]; then
     if ! tools_are_installed || {
-        ! kernel_is_built && [[ ! -s $downloads/release ]]
+        ! is_built && [[ ! -s $downloads/release ]]
     }; then
         packages
     fi
 fi
-if [[ $part != packages ]] && ! kernel_is_built; then
+if [[ $part != packages ]] && ! is_built; then
     build
 fi
-if kernel_is_built; then
+if is_built; then
     say "kernel $(<"$cache/release") is installed"
 fi

@@ -31,10 +31,16 @@ SHARED_NIC = '0000:05:02.0'  # driver e1000
 # Two functions of one device without ACS share a group: nvme and e1000e.
 MULTI_NVME = '0000:06:00.0'
 MULTI_NIC = '0000:06:00.1'
+# SR-IOV, 2 VFs of it. It becomes a simulated FPGA card while the module
+# dfl_card is loaded, see dfl/dfl_card.c; until then it has the driver nvme.
+DFL_PF = '0000:07:00.0'
+DFL_PF_VFS = 2
 # The boot display (boot_vga is 1), without a driver.
 DISPLAY = '0000:00:16.0'
 # A function that has no driver in Linux. A group of its own.
 PLAIN = '0000:00:17.0'
+# The memory of the simulated FPGA card, without a driver.
+MEMORY = '0000:00:19.0'
 
 # vendor:device, and the driver that it is bound to when a test starts.
 EXPECTED = {
@@ -48,6 +54,8 @@ EXPECTED = {
     MULTI_NIC: ('8086:10d3', 'e1000e'),
     DISPLAY: ('1234:1111', None),
     PLAIN: ('1234:11e8', None),
+    DFL_PF: ('1b36:0010', 'nvme'),
+    MEMORY: ('1af4:1110', None),
 }
 
 # The disk that is kept over a reboot: /lab/state.
@@ -73,7 +81,7 @@ def qemu_options(namespace: pathlib.Path, state: pathlib.Path) -> list[str]:
     """
     # An SR-IOV function of QEMU's takes its queues and vectors from a pool.
     pf = (
-        'nvme,serial=acc0,bus=rp1,subsys=s0,sriov_max_vfs=%d,'
+        'nvme,serial=acc%d,bus=rp%d,subsys=s%d,sriov_max_vfs=%d,'
         'sriov_vq_flexible=8,sriov_vi_flexible=4,max_ioqpairs=16,msix_qsize=16'
     )
     options = [
@@ -84,9 +92,9 @@ def qemu_options(namespace: pathlib.Path, state: pathlib.Path) -> list[str]:
         ('-cpu', 'qemu64,+ssse3,+sse4.1,+sse4.2,+popcnt,+svm,+npt'),
         ('-drive', _drive('state', state)),
         ('-device', f'virtio-blk,drive=state,serial={STATE_SERIAL},addr=0x10'),
-        *(('-device', _root_port(number)) for number in range(1, 6)),
+        *(('-device', _root_port(number)) for number in (1, 2, 3, 4, 5, 8)),
         ('-device', 'nvme-subsys,id=s0'),
-        ('-device', pf % NVME_PF_VFS),
+        ('-device', pf % (0, 1, 0, NVME_PF_VFS)),
         ('-drive', _drive('namespace', namespace)),
         ('-device', 'nvme,serial=disk0,bus=rp2,drive=namespace'),
         # All three interfaces are on one isolated hub.
@@ -99,5 +107,9 @@ def qemu_options(namespace: pathlib.Path, state: pathlib.Path) -> list[str]:
         ('-device', 'e1000e,bus=rp5,addr=0.1,netdev=net2'),
         ('-device', 'VGA,addr=0x16'),
         ('-device', 'edu,addr=0x17'),
+        ('-device', 'nvme-subsys,id=s1'),
+        ('-device', pf % (1, 8, 1, DFL_PF_VFS)),
+        ('-object', 'memory-backend-ram,id=dfl,size=1M'),
+        ('-device', 'ivshmem-plain,memdev=dfl,addr=0x19'),
     ]
     return [part for option in options for part in option]

@@ -25,6 +25,7 @@ import uuid
 
 import hypothesis
 import kernel as kernel_module
+import pages
 import pytest
 
 import os_acc
@@ -63,6 +64,27 @@ def _has_room(folder: str) -> bool:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        'markers',
+        'shown(page, language, marker): the test runs the code block of the '
+        'page that contains the marker. See test_programming_page.py.',
+    )
+    _keep_in_memory(config)
+
+
+@pytest.fixture(autouse=True)
+def _reads_what_is_shown(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Check that a test with the marker shown reads the block of the page."""
+    pages.READ.clear()
+    yield
+    read = set(pages.READ)
+    for mark in request.node.iter_markers('shown'):
+        page, language, _ = mark.args
+        (text,) = pages.blocks(*mark.args)
+        assert (page, language, text) in read, mark
+
+
+def _keep_in_memory(config: pytest.Config) -> None:
     """Keep the temporary files of the unit tests in memory if possible.
 
     The tests create about 200,000 small files and commit to hundreds of

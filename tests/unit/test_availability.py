@@ -28,6 +28,7 @@ from os_acc import exception
 from os_acc.devices import allocated
 from os_acc.devices import availability
 from os_acc.devices import device_spec
+from os_acc.devices import group_use
 from os_acc.devices import pci
 from os_acc.devices import sriov
 
@@ -262,10 +263,8 @@ def test_a_request_alone_does_not_share_a_group(kernel):
     handle = f'pci/{devices.SHARED_NIC}'
     for device, shares in ((None, False), (devices.SHARED_NIC, True)):
         holders = allocated.Holders([Holder(handle, device)])
-        assert (
-            availability.shares_group(function, 'instance', holders) is shares
-        )
-    assert not availability.shares_group(function, 'other', holders)
+        assert group_use.shares_group(function, 'instance', holders) is shares
+    assert not group_use.shares_group(function, 'other', holders)
 
 
 def test_a_van_is_no_obstacle_to_itself(kernel):

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import logging
 import os
@@ -19,28 +20,24 @@ import stat
 import threading
 import time
 
+import downloads
+from downloads import fetch
+from downloads import option
+from downloads import refused
 import pytest
 import web
 
-import os_acc
 from os_acc import bitstream_file
 from os_acc import exception
 from os_acc.programming import bitstreams
 
 CONTENT = os.urandom(300_000)
 DIGEST = hashlib.sha256(CONTENT).hexdigest()
-GROUP = 'os_acc_bitstreams'
-
-
-def option(name, value):
-    os_acc.CONF.set_override(name, value, GROUP)
 
 
 @pytest.fixture
 def server(clean):
-    option('allow_http', True)
-    option('retry_interval', 0)
-    with web.serving() as made:
+    with downloads.server() as made:
         yield made
 
 
@@ -55,24 +52,6 @@ def folder(clean, tmp_path):
 @pytest.fixture
 def cache(clean, tmp_path):
     return tmp_path / 'state/bitstreams'
-
-
-def fetch(reference, *args, **kwargs):
-    """Fetch a bitstream.
-
-    :returns: its content
-    """
-    with bitstreams.fetched(reference, *args, **kwargs) as found:
-        content = pathlib.Path(found.path).read_bytes()
-        assert found.sha256 == hashlib.sha256(content).hexdigest()
-        return content
-
-
-def refused(reference, *args, cause=exception.BitstreamError):
-    """:returns: the error that fetching fails with"""
-    with pytest.raises(cause) as caught:
-        fetch(reference, *args)
-    return str(caught.value)
 
 
 # --- files
@@ -217,7 +196,8 @@ def test_a_checksum_in_the_url(server, algorithm):
 )
 def test_a_checksum_that_is_none(server, fragment):
     url = server.put('/a', CONTENT)
-    assert 'checksum' in refused(f'{url}#{fragment}')
+    reason = refused(f'{url}#{fragment}', cause=exception.InvalidRequest)
+    assert 'checksum' in reason
     assert server.downloads('/a') == []
 
 
@@ -327,7 +307,7 @@ def test_a_server_that_is_not_well(server):
     option('download_attempts', 2)
     url = server.put('/a', CONTENT)
     server.status['/a'] = 503
-    assert 'HTTP 503; tried 2 times' in refused(url)
+    assert 'HTTP 503 Service Unavailable; tried 2 times' in refused(url)
 
 
 def test_a_server_that_is_not_there(server):
@@ -367,7 +347,8 @@ def test_redirects(server):
     server.redirects['/b.sha256'] = '/a.sha256'
     assert fetch(f'{server.url}/b') == CONTENT
     server.redirects['/c'] = 'file:///etc/passwd'
-    assert 'passwd' in refused(f'{server.url}/c#sha256=' + '0' * 64)
+    reason = refused(f'{server.url}/c#sha256=' + '0' * 64)
+    assert 'HTTP 302 Found: this redirect is not followed' in reason
 
 
 def test_a_password_stays_here(server, caplog):
@@ -384,8 +365,14 @@ def test_a_password_stays_here(server, caplog):
     server.status['/x'] = 403
     reasons = [
         refused(f'http://user:se%40cret@{address}/x?token=hidden'),
-        refused('http://user:se%40cret@host:port/x?token=hidden'),
-        refused('http://user:se%40cret@/x?token=hidden'),
+        refused(
+            'http://user:se%40cret@host:port/x?token=hidden',
+            cause=exception.InvalidRequest,
+        ),
+        refused(
+            'http://user:se%40cret@/x?token=hidden',
+            cause=exception.InvalidRequest,
+        ),
     ]
     for text in (*reasons, caplog.text):
         for secret in ('se%40cret', 'se@cret', 'hidden', 'dXNlcjpzZUBjcmV0'):
@@ -433,6 +420,34 @@ def test_what_is_in_use_is_not_evicted(server, cache):
     assert len(list(cache.iterdir())) == 1
 
 
+def test_a_newer_file_is_not_evicted(server, cache, monkeypatch):
+    """A cached file is replaced between open() and flock() of an eviction."""
+    option('cache_size', 1)
+    first = server.put('/a', CONTENT)
+    second = server.put('/b', b'b' * 500_000)
+    fetch(first)
+    kept = cache / f'sha256-{DIGEST}'
+    # So it is downloaded again, and leaves no room for the second one.
+    kept.write_bytes(b'damaged' * 120_000)
+    flock = fcntl.flock
+    with contextlib.ExitStack() as stack:
+        newer = []
+
+        def replace_first(file, how):
+            name = os.readlink(f'/proc/self/fd/{file.fileno()}')
+            if not newer and name == str(kept) and how & fcntl.LOCK_NB:
+                newer.append(None)
+                newer[0] = stack.enter_context(bitstreams.fetched(first))
+            flock(file, how)
+
+        monkeypatch.setattr(fcntl, 'flock', replace_first)
+        assert fetch(second) == b'b' * 500_000
+        assert newer[0].path == str(kept)
+        assert kept.read_bytes() == CONTENT
+    assert fetch(first) == CONTENT
+    assert len(server.downloads('/a')) == 2
+
+
 def test_one_download_for_many(server):
     url = server.put('/a', CONTENT)
     server.hook = lambda path: time.sleep(0.05)
@@ -457,104 +472,3 @@ def test_a_cache_that_others_can_write(server, cache):
     cache.rmdir()
     cache.symlink_to('/tmp')
     assert 'mode 0700' in refused(url)
-
-
-# --- Glance
-
-
-@pytest.fixture
-def glance(server, tmp_path, monkeypatch):
-    clouds = tmp_path / 'clouds.yaml'
-    clouds.write_text(
-        'clouds:\n'
-        '  here:\n'
-        '    auth_type: none\n'
-        f'    image_endpoint_override: {server.url}/image\n'
-    )
-    monkeypatch.setenv('OS_CLIENT_CONFIG_FILE', str(clouds))
-    option('cloud', 'here')
-    return server
-
-
-def test_an_image(glance, cache):
-    image = glance.put_image(CONTENT, **{'accel:function_id': 'aes'})
-    with bitstreams.fetched(image.upper()) as found:
-        assert found.function_id == 'aes'
-        assert found.sha256 == DIGEST
-    assert [path.name[:7] for path in cache.iterdir()] == ['sha512-']
-    assert fetch(image, 'aes') == CONTENT
-    assert 'its function is aes, expected sha' in refused(image, 'sha')
-    path = f'/image/v2/images/{image}/file'
-    assert glance.downloads(path) == [None]
-
-
-def test_an_image_with_an_empty_function(glance):
-    image = glance.put_image(CONTENT, **{'accel:function_id': ''})
-    with bitstreams.fetched(image) as found:
-        assert found.function_id is None
-
-
-def test_an_image_that_is_resumed(glance):
-    image = glance.put_image(CONTENT)
-    glance.drops = 2
-    assert fetch(image) == CONTENT
-    path = f'/image/v2/images/{image}/file'
-    asked = glance.downloads(path)
-    assert len(asked) == 3
-    assert asked[0] is None
-
-
-def test_images_that_are_no_good(glance, cache):
-    unknown = '0a0a0a0a-0000-4000-8000-00000000ffff'
-    assert 'HTTP 404' in refused(unknown)
-    queued = glance.put_image(CONTENT, status='queued')
-    assert "'queued'" in refused(queued)
-    md5 = glance.put_image(CONTENT, os_hash_algo='md5')
-    assert "'md5'" in refused(md5)
-    bare = glance.put_image(CONTENT, os_hash_algo=None, os_hash_value=None)
-    assert "'None'" in refused(bare)
-    wrong = glance.put_image(CONTENT, os_hash_value='0' * 128)
-    assert 'expected ' + '0' * 128 in refused(wrong)
-    assert list(cache.iterdir()) == []
-
-
-def test_by_function(glance):
-    glance.page_size = 1
-    for function in ('aes', 'sha', 'fft'):
-        glance.put_image(
-            function.encode(),
-            **{'accel:function_id': function, 'accel:region_type_id': 'r1'},
-        )
-    glance.put_image(b'old', status='queued', **{'accel:function_id': 'sha'})
-    assert fetch(None, 'sha') == b'sha'
-    assert fetch(None, 'fft', 'r1') == b'fft'
-    assert '0 images match' in refused(None, 'sha', 'r2')
-    assert '0 images match' in refused(None, 'none')
-
-
-def test_two_images_with_one_function(glance):
-    ids = [
-        glance.put_image(
-            kind.encode(),
-            **{'accel:function_id': 'aes', 'accel:region_type_id': kind},
-        )
-        for kind in ('r1', 'r2')
-    ]
-    glance.page_size = 1
-    reason = refused(None, 'aes')
-    assert '2 images match' in reason
-    assert all(image in reason for image in ids)
-    assert fetch(None, 'aes', 'r2') == b'r2'
-
-
-def test_glance_is_not_well(glance):
-    image = glance.put_image(CONTENT)
-    glance.status[f'/image/v2/images/{image}'] = 500
-    assert '500' in refused(image)
-    option('cloud', 'elsewhere')
-    assert 'elsewhere' in refused(image)
-
-
-def test_without_openstacksdk(clean, monkeypatch):
-    monkeypatch.setitem(__import__('sys').modules, 'openstack', None)
-    assert 'os-acc[glance]' in refused(None, 'aes')

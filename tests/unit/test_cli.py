@@ -410,6 +410,7 @@ def test_device_list(run, config):
         'Handles free': 4,
         'Programming': 'none',
         'Function id': None,
+        'Health': 'ok',
         'Not free': {},
     }
     assert (fpga['Address'], fpga['Programming']) == ('fpga0', 'single')

@@ -148,7 +148,7 @@ def test_a_given_fpga_is_refused(here):
     request.driver = 'fpga'
     err = cause(request)
     assert isinstance(err, exception.DeviceNotFound)
-    assert 'program command' in str(err)
+    assert 'says how it is programmed' in str(err)
 
 
 def test_a_given_mdev_is_refused_with_the_line_to_add(here):

@@ -39,8 +39,10 @@ import pytest
 
 import os_acc
 from os_acc import exception
+from os_acc import health
 from os_acc import objects
 from os_acc.drivers.cyborg import listing as cyborg_listing
+from os_acc.journal import health as health_rows
 
 
 def test_not_enabled(here):
@@ -342,6 +344,20 @@ def test_an_accelerator_is_not_shared_with_another_driver(card, first, second):
     assert van.uuid in str(err)
 
 
+@pytest.mark.parametrize('reported', [OTHER, BESIDE])
+def test_a_function_of_the_chip_that_cyborg_does_not_report(here, reported):
+    """It could program the card too. The driver pci has it."""
+    here.find(device('fpga', reported, ['PCI', slot(reported)]))
+    unknown = devices.pci(BESIDE if reported == OTHER else OTHER)
+    instance, (van,) = plug(unknown)
+    assert van.driver == 'pci'
+    assert found()[reported].handles_free == 0
+    for wanted in (devices.pci(reported), devices.wanted('FPGA')):
+        assert van.uuid in str(cause(wanted))
+    # The same instance gets the rest.
+    os_acc.plug(instance, [devices.pci(reported)])
+
+
 def test_a_selector_gets_the_user_function(card):
     _, (van,) = plug(devices.wanted('FPGA'))
     assert van.handle.address == BESIDE
@@ -376,3 +392,13 @@ def test_handles_are_listed_once(here):
     assert listed == [('cyborg', VFS[0], [VFS[0]]), ('pci', FPGA, [VFS[1]])]
     (pf,) = [each for each in os_acc.get_devices() if each.address == FPGA]
     assert (pf.handles_total, pf.handles_free) == (1, 1)
+
+
+def test_an_unhealthy_device(here):
+    journal = os_acc._get().journal
+    health.mark(journal, FPGA, health_rows.CLEANING, 'it was not cleaned')
+    err = cause(vf(0))
+    assert isinstance(err, exception.DeviceUnhealthy)
+    assert 'it was not cleaned' in str(err)
+    assert found()[FPGA].health == 'unhealthy'
+    assert found()[FPGA].handles_free == 0

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import os
 import pathlib
+import resource
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ import time
 import cyborg_host
 from cyborg_stand_in import F1
 from cyborg_stand_in import FPGA
+from cyborg_stand_in import cause
 from cyborg_stand_in import driver
 from cyborg_stand_in import found
 from cyborg_stand_in import option
@@ -62,6 +64,136 @@ def test_what_is_printed_is_logged(here, caplog):
         time.sleep(0.02)
     assert 'from the tool' in caplog.text
     assert 'this is no answer' in caplog.text
+
+
+def logged(caplog, text):
+    """Wait until a text is logged; return all lines of Cyborg's process."""
+    deadline = time.monotonic() + 60
+    while text not in caplog.text and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert text in caplog.text
+    return [
+        each.getMessage()
+        for each in caplog.records
+        if each.getMessage().startswith('cyborg[')
+    ]
+
+
+def test_endless_output(here, caplog):
+    """2 GiB of it take room neither in the log nor in the memory."""
+    caplog.set_level(logging.INFO)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    here.tell('program', 'flood')
+    _, (van,) = plug(vf(0, bitstream=here.image(), function_id=F1))
+    assert van.function_id == F1
+    lines = logged(caplog, 'the end')
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert grown < 50 * 1024  # KiB
+    (place,) = (n for n, each in enumerate(lines) if 'left out' in each)
+    assert all(each.endswith(': no end') for each in lines[:place])
+    left_out = int(lines[place].partition('(')[2].split()[0])
+    assert 2**31 - 10_000 < left_out < 2**31
+    assert lines[-1].endswith(': the end')
+    assert 200 <= len(lines) <= 260
+
+
+def test_a_line_that_does_not_end(here, caplog):
+    caplog.set_level(logging.INFO)
+    here.tell('program', 'long line')
+    plug(vf(0, bitstream=here.image(), function_id=F1))
+    lines = logged(caplog, 'left out')
+    assert len(lines) <= 260
+    assert max(map(len, lines)) < 1100
+
+
+def test_output_that_a_driver_keeps(here):
+    """Cyborg's drivers keep the whole output of a tool in memory."""
+    here.tell('program', 'keep output')
+    err = cause(vf(0, bitstream=here.image(), function_id=F1))
+    assert isinstance(err, exception.DeviceError)
+    assert 'bytes of memory, and may have 536870912' in str(err)
+    assert pids(here) == set()
+
+
+def test_a_long_error(here, caplog):
+    caplog.set_level(logging.INFO)
+    here.tell('program', 'long error')
+    err = cause(vf(0, bitstream=here.image(), function_id=F1))
+    assert 'RuntimeError: firstxxx' in str(err)
+    assert 'xxxlast' in str(err)
+    assert len(str(err)) < 5000
+
+
+@pytest.mark.parametrize(
+    ('told', 'status'),
+    [('fork', 0), ('fork and raise', 1), ('fork and exit', 7)],
+)
+def test_a_forked_child_does_not_answer(here, told, status):
+    here.tell('program', told)
+    err = cause(vf(0, bitstream=here.image(), function_id=F1))
+    assert 'the parent fails' in str(err)
+    assert here.calls()[1:] == [
+        ['sockets of the child', 0],
+        ['the child ended', status],
+    ]
+    # The same process serves the next call.
+    (pid,) = pids(here)
+    assert FPGA in found()
+    assert pids(here) == {pid}
+
+
+GOOD = '{"id": 1, "result": "17"}'
+
+
+@pytest.mark.parametrize(
+    ('answer', 'text'),
+    [
+        ('{"id": 0, "result": "17"}', 'expected the id 1'),
+        ('{"result": "17"}', 'expected the id 1'),
+        ('["id", 1]', 'expected the id 1'),
+        ('{"id": 1}', 'neither a result nor an error'),
+        ('{"id": 1, "error": "text"}', 'neither a result nor an error'),
+        ('{"id": 1, "result": 1, "error": {}}', 'neither a result nor an'),
+        ('INFO the tool begins', 'no JSON'),
+        ('[' * 100_000, 'no JSON'),
+        ('\\377\\376', 'no JSON'),
+        (f'{GOOD}\\n{GOOD}', 'more than one line'),
+    ],
+)
+def test_an_answer_to_another_request(here, tmp_path, answer, text):
+    script = tmp_path / 'answer'
+    script.write_text(f"read -r request <&0; printf '{answer}\\n' >&0\n")
+    python = tmp_path / 'python'
+    python.write_text(f'#!/bin/sh\n. {script}\nexec sleep 600\n')
+    python.chmod(0o755)
+    option('python', str(python))
+    with pytest.raises(exception.DiscoveryFailed) as caught:
+        os_acc.get_devices()
+    assert 'did not answer in its protocol' in str(caught.value)
+    assert text in str(caught.value)
+    assert pids(here) == set()
+
+
+def test_an_answer_that_does_not_end(here, tmp_path):
+    python = tmp_path / 'python'
+    python.write_text('#!/bin/sh\nexec cat /dev/zero >&0\n')
+    python.chmod(0o755)
+    option('python', str(python))
+    with pytest.raises(exception.DiscoveryFailed, match='without an end'):
+        os_acc.get_devices()
+    assert pids(here) == set()
+
+
+def test_a_late_answer_does_not_fail_the_next_call(here, tmp_path):
+    """A process that sent something while it was idle is replaced."""
+    found()
+    (pid,) = pids(here)
+    here.tell('discover-plain', 'answer later')
+    found()
+    here.tell('discover-plain', '')
+    cyborg_host.wait_for(here.folder / 'answered')
+    assert FPGA in found()
+    assert cyborg_host.gone(pid)
 
 
 def test_cyborg_is_not_installed(here, tmp_path, monkeypatch):

@@ -15,12 +15,14 @@ import signal
 import threading
 
 import cyborg_host
+from cyborg_stand_in import BESIDE
 from cyborg_stand_in import F1
 from cyborg_stand_in import F2
 from cyborg_stand_in import FPGA
 from cyborg_stand_in import OTHER
 from cyborg_stand_in import VFS
 from cyborg_stand_in import cause
+from cyborg_stand_in import device
 from cyborg_stand_in import found
 from cyborg_stand_in import option
 from cyborg_stand_in import pids
@@ -34,6 +36,7 @@ import pytest
 
 import os_acc
 from os_acc import exception
+from os_acc import health
 from os_acc import objects
 from os_acc.privileged import device_users
 
@@ -86,11 +89,18 @@ def test_a_function_that_is_not_in_takes_a_bitstream(here):
     assert F1 in str(err)
 
 
-@pytest.mark.parametrize('path', ['image.gbs', '/nowhere/image.gbs', '/tmp'])
+@pytest.mark.parametrize('path', ['/nowhere/image.gbs', '/tmp'])
 def test_no_file(here, path):
     err = cause(vf(0, bitstream=path))
-    assert isinstance(err, exception.InvalidRequest | exception.BitstreamError)
+    assert isinstance(err, exception.BitstreamError)
     assert path in str(err)
+    assert here.calls() == []
+
+
+def test_a_name_that_is_no_reference(here):
+    """It is refused before anything is touched."""
+    with pytest.raises(exception.InvalidRequest, match=r'image\.gbs'):
+        os_acc.plug(devices.instance(), [vf(0, bitstream='image.gbs')])
     assert here.calls() == []
 
 
@@ -108,15 +118,25 @@ def test_no_secret_in_an_error(here):
     assert 't0ken' not in str(err)
 
 
+def free():
+    """What os-acc device free does, after the operator's check."""
+    assert health.free(os_acc._get().journal, FPGA)
+
+
 @pytest.mark.parametrize('told', ['false', 'die'])
 @pytest.mark.parametrize('by', ['cyborg', 'pci'])
 def test_what_failed_to_program_is_kept(here, told, by):
-    """No driver gives it out until it is programmed again."""
+    """No driver gives it out until an operator has freed it."""
     here.tell('program', told)
     cause(vf(0, bitstream=here.image(), function_id=F1))
     here.tell('program', '')
     nothing = vf(0)
     nothing.driver = by
+    for wanted in (nothing, vf(0, bitstream=here.image(), function_id=F1)):
+        err = cause(wanted)
+        assert isinstance(err, exception.DeviceUnhealthy)
+        assert 'its programming failed' in str(err)
+    free()
     assert 'programming failed' in str(cause(nothing))
     _, (van,) = plug(vf(0, bitstream=here.image(), function_id=F1))
     assert van.function_id == F1
@@ -147,6 +167,9 @@ def test_programming_fails(here, told, text):
     assert text in str(err)
     assert FPGA in str(err)
     here.tell('program', '')
+    assert isinstance(cause(wanted), exception.DeviceUnhealthy)
+    assert len(here.calls()) == 1
+    free()
     _, (van,) = plug(wanted)
     assert van.function_id == F1
     assert len(here.calls()) == 2
@@ -175,6 +198,7 @@ def test_programming_that_hangs(here):
     assert all(cyborg_host.gone(pid) for pid in here.hanging())
     here.tell('program', '')
     option('program_timeout', 60.0)
+    free()
     plug(wanted)
 
 
@@ -208,6 +232,23 @@ def test_programmed_again_after_a_reboot(here):
     os_acc.initialize(reset=True)
     vans = os_acc.get_vans()
     assert [(van.state, van.error) for van in vans] == [('plugged', None)] * 2
+    assert len(here.calls()) == 2
+
+
+def test_a_sharer_has_the_function_again_after_a_reboot(here):
+    """It did not request one, and must not keep the device without it."""
+    program(here.image(), F1)
+    _, (van,) = plug(vf(0))
+    assert van.function_id == F1
+    plug(vf(1, bitstream=here.image(), function_id=F1))
+    assert len(here.calls()) == 1
+    here.kernel.reboot()
+    path = here.kernel.pci / 'devices' / FPGA / 'sriov_numvfs'
+    here.kernel.write(str(path), '2')
+    os_acc.initialize(reset=True)
+    assert [
+        (van.state, van.error, van.function_id) for van in os_acc.get_vans()
+    ] == [('plugged', None, F1)] * 2
     assert len(here.calls()) == 2
 
 
@@ -272,16 +313,24 @@ def test_the_administrator_does_not_program_what_is_in_use(here):
     assert program(image, F2) is True
 
 
-@pytest.mark.parametrize('by', ['administrator', 'request'])
-def test_a_guest_that_os_acc_does_not_know_has_it_open(here, monkeypatch, by):
-    """Such as one of Nova without os-acc."""
+@pytest.fixture
+def guests(monkeypatch):
+    """A guest that os-acc does not know, such as one of Nova alone.
+
+    Yields the functions that were asked about.
+    """
     asked = []
 
-    def guests(functions):
-        asked.extend(each.address for each in functions)
+    def users(functions):
+        asked.append(functions)
         return ['process 4711 (qemu) has /dev/vfio/12 open']
 
-    monkeypatch.setattr(device_users, 'guests_of', guests)
+    monkeypatch.setattr(device_users, 'of_functions', users)
+    return asked
+
+
+@pytest.mark.parametrize('by', ['administrator', 'request'])
+def test_a_guest_that_os_acc_does_not_know_has_it_open(here, guests, by):
     if by == 'request':
         err = cause(vf(0, bitstream=here.image(), function_id=F1))
     else:
@@ -290,7 +339,26 @@ def test_a_guest_that_os_acc_does_not_know_has_it_open(here, monkeypatch, by):
         err = caught.value
     assert isinstance(err, exception.DeviceBusy)
     assert 'process 4711 (qemu)' in str(err)
-    assert asked == [FPGA, *VFS]
+    assert guests == [[FPGA, *VFS]]
+    assert here.calls() == []
+
+
+def test_a_guest_has_the_other_function_of_the_card_open(here, guests):
+    """A card of Xilinx: the journal knows nothing of the user function."""
+    handles = [['PCI', slot(each)] for each in (OTHER, BESIDE)]
+    here.find(device('fpga', OTHER, *handles, accelerators=1))
+    with pytest.raises(exception.DeviceBusy, match='4711'):
+        os_acc.program_device(OTHER, here.image(), F1)
+    assert guests == [[OTHER, BESIDE]]
+    assert here.calls() == []
+
+
+def test_the_host_uses_the_card(here):
+    flags = here.kernel.sys / 'class/net/eth0/flags'
+    flags.write_text('0x1003\n')
+    here.find(device('fpga', devices.NIC, ['PCI', slot(devices.NIC)]))
+    with pytest.raises(exception.DeviceInUseByHost, match='eth0'):
+        os_acc.program_device(devices.NIC, here.image(), F1)
     assert here.calls() == []
 
 
@@ -321,3 +389,17 @@ def test_the_administrator_programs_outside_of_device_spec(here):
         program(here.image(), F1)
     assert here.calls() == []
     devices.spec({'address': '*'})
+
+
+def test_two_drivers_of_cyborg_find_a_device(here):
+    """One can program it, and counts; the other comes first."""
+    handles = [['PCI', slot(each)] for each in VFS]
+    here.find(device('plain', FPGA, *handles), device('fpga', FPGA, *handles))
+    listed = [each for each in os_acc.get_devices() if each.address == FPGA]
+    assert [(d.driver, d.programming) for d in listed] == [
+        ('cyborg', 'single')
+    ]
+    assert (listed[0].handles_total, listed[0].handles_free) == (2, 2)
+    assert program(here.image(), F1) is True
+    _, (van,) = plug(vf(0, bitstream=here.image(), function_id=F1))
+    assert (van.driver, van.function_id) == ('cyborg', F1)

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -153,6 +154,22 @@ def test_a_handle_in_use_is_reported_for_an_arq_only():
     (part,) = by_name(offered(one, arq_vans={van})).values()
     assert list(part.handles) == [f'pci/{each}' for each in vfs[:2]]
     assert part.count == 2
+
+
+def test_of_an_unhealthy_device_only_what_an_arq_has_is_reported():
+    """Nothing of it is scheduled, and nothing that is bound is deleted."""
+    van = str(uuid.uuid4())
+    failed = device(
+        '0000:3b:00.0',
+        handle('0000:3b:00.1', states.USED, van),
+        handle('0000:3b:00.2', states.RESERVED),
+        health=states.UNHEALTHY,
+    )
+    (made,) = offered(failed, arq_vans=[van]).values()
+    (part,) = made.deployables.values()
+    assert part.count == 1
+    assert '0000:3b:00.2' not in str(part.handles)
+    assert offered(failed) == {}
 
 
 def test_what_is_not_reported(caplog):

@@ -17,6 +17,7 @@ import threading
 import time
 
 import devices
+import memory
 import pytest
 
 import os_acc
@@ -173,16 +174,34 @@ def test_an_old_daemon_that_still_cleans_has_its_turn(here, monkeypatch):
     assert os_acc.unplug(instance) == 1
 
 
-def test_a_cleaning_command_that_does_not_die(here, monkeypatch):
-    monkeypatch.setattr(cleaning, '_DEATH', 0.2)
-    os_acc.CONF.set_override('cleaning_timeout', 0.2, 'os_acc')
-    os_acc.CONF.set_override(
-        'cleaning_command', 'sh -c "setsid sleep 20 & sleep 60"', 'os_acc'
-    )
+def cleaning_fails(text):
+    """Run a cleaning command for at most 0.5 s; returns its error."""
+    os_acc.CONF.set_override('cleaning_timeout', 0.5, 'os_acc')
+    os_acc.CONF.set_override('cleaning_command', text, 'os_acc')
     before = time.monotonic()
-    with pytest.raises(exception.CleaningFailed, match='does not end'):
+    with pytest.raises(exception.CleaningFailed) as caught:
         cleaning.run_command('0000:00:01.0')
     assert time.monotonic() - before < 15
+    return str(caught.value)
+
+
+def test_a_child_of_a_cleaning_command_that_does_not_die(here):
+    """It has left the process group, and keeps the output open."""
+    text = cleaning_fails('sh -c "setsid sleep 20 & sleep 60"')
+    assert 'cleaning_command sh: not done after 0.5 s, killed' in text
+
+
+def test_a_cleaning_command_that_asks(here):
+    """The end of the input could mean yes."""
+    text = cleaning_fails('sh -c "printf \'Erase it? [Y/n]\'; read x; true"')
+    assert 'probably waited for an answer' in text
+    assert text.endswith('Erase it? [Y/n]')
+
+
+def test_a_cleaning_command_that_writes_without_end(here):
+    with memory.grows_by_at_most(64 << 20):  # it writes gigabytes
+        text = cleaning_fails('yes {address}')
+    assert 'not done after 0.5 s, killed' in text
 
 
 def test_a_nic_that_is_the_hosts_again_is_let_go(here, cleaned):

@@ -294,8 +294,8 @@ def test_malformed_is_a_clear_error(clean, text, field):
         ('companions', True, 'whole functions and VFs only'),
         ('num_vfs', 2, 'whole functions and VFs only'),
         ('reset', 'required', 'whole functions and VFs only'),
-        ('program', '/bin/true', 'whole functions and VFs only'),
-        ('check', '/bin/true', 'whole functions and VFs only'),
+        ('program', '/x {address} {file}', 'whole functions and VFs only'),
+        ('check', '/x {address}', 'whole functions and VFs only'),
     ],
 )
 def test_a_key_that_does_not_apply_to_parts(clean, part, key, value, why):
@@ -312,8 +312,10 @@ def test_a_key_that_does_not_apply_to_parts(clean, part, key, value, why):
     ('key', 'value'),
     [
         ('programming', 'dynamic'),
-        ('check', '/bin/true'),
-        ('clear', '/bin/true'),
+        ('check', '/bin/true {address}'),
+        ('clear', '/bin/true {address}'),
+        ('progress', r'(\d+)%'),
+        ('activation', 'reenumerate'),
         ('function_file', 'x'),
         ('persistent', True),
         ('region_type', 'x'),
@@ -324,7 +326,8 @@ def test_a_key_that_needs_a_program(clean, key, value):
     with pytest.raises(exception.InvalidRequest, match='without program') as e:
         device_spec.load(os_acc.CONF)
     assert e.value.kwargs['field'] == key
-    devices.spec({'address': '*', key: value, 'program': '/bin/true'})
+    program = '/bin/true {address} {file}'
+    devices.spec({'address': '*', key: value, 'program': program})
     (spec,) = device_spec.load(os_acc.CONF).entries
     assert getattr(spec, key)
 
@@ -399,7 +402,7 @@ def test_keys_about_vfs_name_the_vfs_of_a_pf(here):
     assert named(ids) == {devices.PF}
     assert named({**ids, 'num_vfs': 2}) == {devices.PF, *vfs}
     assert named({**ids, 'vgpu_type': '558'}) == {devices.PF, *vfs}
-    program = {'program': '/bin/true'}
+    program = {'program': '/bin/true {address} {file}'}
     assert named({**ids, **program}) == {devices.PF, *vfs}
     assert named({'vendor_id': '10de', **program}) == {devices.GPU}
 

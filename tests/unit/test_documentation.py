@@ -13,34 +13,23 @@ import pathlib
 import re
 import subprocess
 import sys
-import textwrap
 import tomllib
 
 import devices
+from pages import SOURCE
+from pages import blocks
 import pytest
 
 import os_acc
 from os_acc import exception
 from os_acc import loader
+from os_acc import opts
 from os_acc.devices import device_spec
 from os_acc.devices import pci
 from os_acc.devices import pci_names
 from os_acc.devices import proposals
 
 ROOT = pathlib.Path(__file__).parents[2]
-SOURCE = ROOT / 'doc' / 'source'
-_BLOCK = re.compile(
-    r'^\.\. code-block:: (\w+)\n\n((?:   .*\n|\n)+)', re.MULTILINE
-)
-
-
-def blocks(page, language, marker):
-    """Return the code blocks of a page that contain a text."""
-    return [
-        textwrap.dedent(text)
-        for found, text in _BLOCK.findall((SOURCE / page).read_text())
-        if found == language and marker in text
-    ]
 
 
 def run(folder, *arguments):
@@ -163,3 +152,18 @@ def test_the_proposal_is_as_the_command_prints_it(kernel, monkeypatch):
     (told,) = blocks('linux.rst', 'console', 'os-acc device spec')
     told = re.sub(r'(: )[^(\n]*\((\w{4}:\w{4}, [^)]*)\)', r'\1\2', told)
     assert told.rstrip().endswith(said.rstrip())
+
+
+@pytest.mark.shown('programming.rst', 'ini', 'image_owners')
+def test_the_options_of_images(clean, tmp_path):
+    """The example of programming.rst is read as it is shown."""
+    (text,) = blocks('programming.rst', 'ini', 'image_owners')
+    path = tmp_path / 'os-acc.conf'
+    path.write_text(text)
+    os_acc.CONF([], project='os-acc', default_config_files=[str(path)])
+    assert opts.faults(os_acc.CONF) == []
+    group = os_acc.CONF.os_acc_bitstreams
+    assert group.cloud == 'images'
+    assert group.image_owners == ['8f2b1c7de05a4c1f9a3be1d8c6f70412']
+    assert group.verify_signatures == 'required'
+    assert len(group.trusted_certificates) == 1

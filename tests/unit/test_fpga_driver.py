@@ -28,10 +28,13 @@ import web
 import os_acc
 from os_acc import bitstream_file
 from os_acc import exception
+from os_acc import health
 from os_acc import objects
 from os_acc.devices import operation_lock
 from os_acc.devices import root_folder
+from os_acc.privileged import command
 from os_acc.privileged import programming as privileged
+from os_acc.privileged import root_copy
 
 FPGA, VFS = vendor_module.FPGA, vendor_module.VFS
 
@@ -180,14 +183,14 @@ def test_a_whole_device_is_programmed_before_it_is_bound(kernel, tool):
     ('template', 'arguments'),
     [
         (
-            '{folder}/program --bus 0x{{bus}} --device 0x{{device}} '
-            '--function 0x{{function}} {{file}}',
-            ['--bus', '0x0a', '--device', '0x00', '--function', '0x0'],
+            '{folder}/program --segment 0x{{domain}} --bus 0x{{bus}} '
+            '--device 0x{{device}} --function 0x{{function}} {{file}}',
+            '--segment 0x0000 --bus 0x0a --device 0x00 --function 0x0',
         ),
         (
             '{folder}/program program --device {{address}} --base --image '
             '{{file}}',
-            ['program', '--device', FPGA, '--base', '--image'],
+            f'program --device {FPGA} --base --image',
         ),
     ],
     ids=['OPAE', 'Xilinx'],
@@ -198,7 +201,7 @@ def test_the_arguments_of_vendors(tool, template, arguments):
     with pytest.raises(exception.DeviceError):
         program(tool)
     (call,) = tool.calls()
-    assert call[:-1] == arguments
+    assert call[:-1] == arguments.split()
     file = pathlib.Path(call[-1])
     assert file.name == 'aes.gbs'
     assert not file.exists()  # the copy of root was removed
@@ -248,7 +251,7 @@ def test_a_command_that_got_away_keeps_the_next_one_off(tool):
         'wait\n'
     )
     away.chmod(0o755)
-    tool.configure('single', program=[str(away), '{file}'])
+    tool.configure('single', program=[str(away), '{address}', '{file}'])
     assert 'killed' in failure(tool)
     tool.configure('single')
     reason = failure(tool, exception.DeviceBusy)
@@ -265,8 +268,8 @@ def test_a_command_that_got_away_keeps_the_next_one_off(tool):
 
 
 def test_a_command_that_cannot_be_killed_does_not_block(tool, monkeypatch):
-    monkeypatch.setattr(privileged, '_GRACE', 0.1)
-    monkeypatch.setattr(privileged.os, 'killpg', lambda *args: None)
+    monkeypatch.setattr(command, 'GRACE', 0.1)
+    monkeypatch.setattr(command.os, 'killpg', lambda *args: None)
     os_acc.CONF.set_override('program_timeout', 0.2, 'os_acc')
     tool.mode('hang')
     assert 'cannot be killed' in failure(tool)
@@ -275,7 +278,7 @@ def test_a_command_that_cannot_be_killed_does_not_block(tool, monkeypatch):
 
 
 def test_a_command_that_is_not_there(tool):
-    tool.configure('single', program='/nowhere/program {file}')
+    tool.configure('single', program='/nowhere/program {address} {file}')
     reason = failure(tool)
     assert reason.endswith('/nowhere/program: there is no such command')
     # The device was not touched, and is not in error.
@@ -283,7 +286,8 @@ def test_a_command_that_is_not_there(tool):
 
 
 def test_a_check_by_exit_code(tool):
-    check = f'/usr/bin/grep -q {{function_id}} {tool.folder}/state.'
+    (tool.folder / FPGA).symlink_to('state.')
+    check = f'/usr/bin/grep -q {{function_id}} {tool.folder}/{{address}}'
     tool.configure('single', check=check)
     assert program(tool) is True
     tool.mode('lie')
@@ -524,6 +528,9 @@ def test_a_bitstream_whose_function_the_kernel_tells(kernel, tool, port):
     tool.mode('fail')
     assert len(os_acc.recover().failed) == 2
     tool.mode('ok')
+    # It is programmed again only after an operator has freed it.
+    assert len(os_acc.recover().failed) == 2
+    assert health.free(os_acc._get().journal, FPGA)
     before = len(tool.calls())
     original = privileged.run
 
@@ -619,7 +626,7 @@ def test_root_takes_only_what_was_verified(tool, tmp_path):
         with pytest.raises(exception.InvalidRequest):
             privileged.program(address, region, path, '0' * 64, function, 5.0)
     devices.spec({'address': FPGA})
-    with pytest.raises(exception.InvalidRequest, match='program command'):
+    with pytest.raises(exception.InvalidRequest, match='programmer command'):
         privileged.program(FPGA, '', path, '0' * 64, 'aes', 5.0)
     assert tool.calls() == []
 
@@ -763,7 +770,7 @@ def test_diagnosis(tool):
     assert [f.verdict for f in driver.diagnose()] == ['ok']
     tool.mode('fail')
     failure(tool)
-    tool.configure('single', check='/nowhere/check')
+    tool.configure('single', check='/nowhere/check {address}')
     found = [(f.verdict, f.text) for f in driver.diagnose()]
     assert found[0] == ('error', 'check: there is no command /nowhere/check')
     assert found[1][0] == 'warning'
@@ -857,5 +864,24 @@ def test_another_bitstream_for_a_plugged_van(tool):
     with pytest.raises(exception.PlugException) as caught:
         os_acc.plug(instance, [wanted])
     assert isinstance(caught.value.__cause__, exception.InvalidRequest)
-    assert 'https://host/aes.gbs' in str(caught.value)
+    assert "'https://...@host/aes.gbs?...'" in str(caught.value)
     assert 'secret' not in str(caught.value)
+
+
+def test_recovery_removes_copies_of_images(tool, caplog):
+    """They are left if the daemon is killed while it programs."""
+    tool.mode('fail')
+    failure(tool)
+    folder = pathlib.Path(root_copy.FOLDER)
+    left = folder / ('0' * 32)
+    left.mkdir()
+    (left / 'aes.gbs').write_text('aes')
+    os_acc.recover()
+    assert list(folder.iterdir()) == []
+    folder.chmod(0o777)
+    os_acc.recover()
+    assert (
+        'What an interrupted programming has left was not cleaned up'
+        in caplog.text
+    )
+    folder.chmod(0o700)

@@ -23,6 +23,7 @@ import vgpu_card
 import os_acc
 from os_acc import driver
 from os_acc import exception
+from os_acc import health
 from os_acc import objects
 from os_acc.devices import vgpu_config
 
@@ -250,6 +251,9 @@ def test_an_fpga_that_was_programmed_by_hand(kernel, tmp_path):
         os_acc.plug(instance, [request])
     assert len(tool.calls()) == 1
     path.write_text('aes')
+    with pytest.raises(exception.PlugException, match='unhealthy'):
+        os_acc.plug(instance, [request])
+    assert health.free(os_acc._get().journal, vendor_module.FPGA)
     os_acc.plug(instance, [request])
     assert len(tool.calls()) == 2
     assert os_acc.get_vans(instance)[0].error is None

@@ -38,6 +38,7 @@ from os_acc import journal
 from os_acc import objects
 from os_acc.journal import database
 from os_acc.journal import file as journal_file
+from os_acc.journal import health
 from os_acc.journal import programs
 from os_acc.journal import schema
 
@@ -248,6 +249,12 @@ def test_looking_only_writes_nothing(state_path):
             functools.partial(made.forget, entries[0].van.uuid),
             functools.partial(made.save_program, make_program()),
             functools.partial(made.forget_program, 'f1', 'a'),
+            functools.partial(made.save_unhealthy, make_health()),
+            functools.partial(made.announce_unhealthy, make_health()),
+            functools.partial(made.forget_unhealthy, 'f1', 'gone'),
+            functools.partial(
+                made.acknowledge, health.FatalErrors('f1', 'boot', 1)
+            ),
         ):
             with pytest.raises(exception.JournalError, match='reading only'):
                 call()
@@ -868,6 +875,80 @@ def test_a_journal_from_before_programming(state_path, monkeypatch):
         assert made.programs() == [make_program()]
 
 
+def test_a_journal_from_before_health(state_path, monkeypatch):
+    """What was programmed then was told to the hooks."""
+    with monkeypatch.context() as patch:
+        patch.setattr(schema, 'MIGRATIONS', schema.MIGRATIONS[:4])
+        fill(state_path)
+        assert schema_version(state_path) == 4
+    with raw(os.path.join(state_path, 'journal.db')) as db:
+        db.execute(
+            'INSERT INTO program VALUES'
+            " ('dev0', '', 'aes', 'd', 'programmed', 'first', NULL, 'now')"
+        )
+    with opening(state_path) as made:
+        (program,) = made.programs()
+        assert made.unhealthy() == made.acknowledged() == []
+    assert (program.driver, program.chip, program.handles) == ('', None, ())
+    assert (program.address, program.serial) == ('', None)
+    assert program.announced is True
+
+
+# --- health
+
+
+def make_health(**values):
+    return health.Health(
+        **{
+            'device': 'f1',
+            'cause': health.CLEANING,
+            'reason': 'it was not cleaned',
+            'boot_id': 'first',
+            'since': '2026-01-02T00:00:00',
+            'driver': 'pci',
+            'announced': False,
+            **values,
+        }
+    )
+
+
+def test_unhealthy_devices(state_path):
+    first = make_health()
+    older = make_health(cause=health.AER, since='2026-01-01T00:00:00')
+    other = make_health(device='f0', announced=True)
+    with opening(state_path) as made:
+        assert made.unhealthy() == []
+        for each in (first, older, other):
+            made.save_unhealthy(each)
+        # The time and reason of the first failure stay.
+        made.save_unhealthy(make_health(reason='again', since='2027'))
+    with opening(state_path) as made:
+        assert made.unhealthy() == [other, older, first]
+        made.announce_unhealthy(first)
+        assert made.unhealthy()[2].announced is True
+        assert made.forget_unhealthy('f1', health.CLEANING) is True
+        assert made.forget_unhealthy('f1', health.CLEANING) is False
+        assert made.unhealthy() == [other, older]
+
+
+def test_a_pending_reboot_replaces_that_of_an_earlier_boot(state_path):
+    old = make_health(cause=health.REBOOT)
+    new = make_health(cause=health.REBOOT, boot_id='second', since='2027')
+    with opening(state_path) as made:
+        made.save_unhealthy(old)
+        made.save_unhealthy(new)
+        assert made.unhealthy() == [new]
+
+
+def test_acknowledged_fatal_errors(state_path):
+    first = health.FatalErrors('f1', 'boot 7', 2)
+    with opening(state_path) as made:
+        assert made.acknowledged() == []
+        made.acknowledge(health.FatalErrors('f1', 'boot 7', 1))
+        made.acknowledge(first)
+        assert made.acknowledged() == [first]
+
+
 ONCE = ('uuid', 'state', 'boot_id', 'device', 'error', 'updated_at')
 
 
@@ -901,7 +982,9 @@ def test_a_journal_of_the_second_schema(state_path):
             )
         db.execute("UPDATE van SET state = 'plugged', error = 'new'")
         db.execute("UPDATE van SET van = 'no JSON' WHERE seq = 3")
-        db.execute('DROP TABLE reserved')
+        for table in ('reserved', 'program', 'health', 'fatal_errors'):
+            db.execute(f'DROP TABLE {table}')
+        db.execute(schema.MIGRATIONS[1])
         db.execute('PRAGMA user_version = 2')
     for entry in entries:
         entry.van.state, entry.van.error = 'plugged', 'new'

@@ -628,7 +628,7 @@ def test_a_late_attach_is_taken_out_again(plugin, daemon, van):
         plugin.plug(van, INSTANCE, True)
     os_acc.CONF.set_override('detach_timeout', 0.3, 'os_acc_libvirt')
     with pytest.raises(
-        exception.Timeout, match=r'Waited 0\.3 s for an earlier call'
+        exception.Timeout, match=r'Waited 0\.3 s for an earlier operation'
     ):
         plugin.unplug(van, INSTANCE, True)
     os_acc.CONF.set_override('detach_timeout', 20.0, 'os_acc_libvirt')

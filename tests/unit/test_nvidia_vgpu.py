@@ -18,7 +18,9 @@ import vgpu_card
 
 import os_acc
 from os_acc import exception
+from os_acc import health
 from os_acc.devices import vgpu_config
+from os_acc.journal import health as health_rows
 
 PF = '0000:41:00.0'
 VF, OTHER = '0000:41:00.4', '0000:41:00.5'
@@ -75,6 +77,19 @@ def test_set_and_taken_away(card, here):
     assert here.driver_of(VF) == 'nvidia'
     assert os_acc.unplug(instance) == 1
     assert here.snapshot() == before
+
+
+def test_an_unhealthy_card(card, here):
+    instance = devices.instance()
+    os_acc.plug(instance, [devices.pci(VF)])
+    journal = os_acc._get().journal
+    health.mark(journal, PF, health_rows.GONE, 'it does not answer')
+    for wanted in (devices.pci(OTHER), devices.wanted('VGPU')):
+        assert 'it does not answer' in str(cause(wanted))
+    (device,) = os_acc.get_devices()
+    assert (device.health, device.handles_free) == ('unhealthy', 0)
+    assert set(states(device).values()) == {'used', 'reserved'}
+    assert os_acc.unplug(instance) == 1
 
 
 def test_selected(card, here):

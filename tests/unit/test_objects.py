@@ -40,7 +40,8 @@ HASHES = {
     'AcceleratorRequest': '1.1-008a0603260589a41b8a4475f46767e8',
     'AttachHandle': '1.0-77509ea1ea0dd750d5864b9bd87d3f9d',
     'DRCHandle': '1.0-092324c3a52c85ac402d7a733cc6f491',
-    'Device': '1.1-a519a267ac7451bfd16b154eb1fec370',
+    'Device': '1.2-b61d8951618d8ef35ffc4520729158e8',
+    'DeviceChipInfo': '1.0-ab8bdac0ff348d9729a79c980474b544',
     'DeviceHandleInfo': '1.0-74327ccb946771caa5bea18d204ac9f8',
     'DeviceMdevTypeInfo': '1.0-a380928827220397eaa90c3471eaebd0',
     'HostDriverInfo': '1.0-ed828bd30f147bbec31150633dcaf645',
@@ -65,10 +66,11 @@ FIELDS = {
     'AttachHandle': '',
     'DRCHandle': 'bus_grp_required drc_index drc_name',
     'Device': (
-        'address driver function_id functions handles handles_free '
-        'handles_total mdev_types numa_node product_id programming '
-        'resource_class traits vendor_id'
+        'address chip driver function_id functions handles handles_free '
+        'handles_total health health_reason health_since mdev_types '
+        'numa_node product_id programming resource_class traits vendor_id'
     ),
+    'DeviceChipInfo': 'address board functions interface_ids serial',
     'DeviceHandleInfo': 'handle holder reason region state',
     'DeviceMdevTypeInfo': 'available capacity label name',
     'HostDriverInfo': 'driver_name handle_info',

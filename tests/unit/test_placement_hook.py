@@ -29,6 +29,7 @@ from os_acc.cyborg import programmed
 from os_acc.drivers.fake import driver as fake_driver
 from os_acc.placement import client as placement_client
 from os_acc.placement import inventory
+from os_acc.programming import hooks
 
 NAME = 'compute1_fpga'
 UUID = names.provider_uuid(NAME)
@@ -82,6 +83,17 @@ def make(tmp_path, kernel, placement, connected):
         placement.add(UUID, NAME, OTHER, FPGA=3)
 
     return made
+
+
+def event(function):
+    return hooks.ProgrammedEvent(
+        device='fpga',
+        driver='fake',
+        chip_serial=None,
+        region='',
+        function_id=function,
+        state=hooks.PROGRAMMED if function else hooks.CLEARED,
+    )
 
 
 def program(function, region=None):
@@ -232,7 +244,17 @@ def test_traits_that_are_there_are_not_written(make, placement):
 def test_clearing_removes_the_trait(make, placement):
     make('single')
     placement.change(UUID, OTHER, AES)
-    programmed.update_traits('fpga', None)
+    programmed.update_traits(event(None))
+    assert traits(placement) == {OTHER}
+
+
+def test_a_failure_removes_the_trait(make, placement):
+    make('single')
+    program('aes')
+    assert traits(placement) == {OTHER, AES}
+    set_option('fail', ['program'], 'os_acc_fake')
+    with pytest.raises(RuntimeError, match='told to fail'):
+        program('sha')
     assert traits(placement) == {OTHER}
 
 
@@ -248,9 +270,9 @@ def test_a_dynamic_device_has_the_traits_of_all_regions(make, placement):
 def test_a_device_that_no_driver_reports(make, placement):
     make('single')
     set_option('discover', False, 'os_acc_fake')
-    programmed.update_traits('fpga', 'aes')
+    programmed.update_traits(event('aes'))
     assert traits(placement) == {OTHER, AES}
-    programmed.update_traits('fpga', None)
+    programmed.update_traits(event(None))
     assert traits(placement) == {OTHER}
 
 
@@ -264,7 +286,7 @@ def test_discovery_fails_for_another_driver(make, placement, monkeypatch):
     monkeypatch.setattr(os_acc, 'get_devices', fail)
     devices[0].functions = {'': 'sha'}
     devices[0].function_id = 'sha'
-    programmed.update_traits('fpga', 'aes')
+    programmed.update_traits(event('aes'))
     assert traits(placement) == {OTHER, SHA}
 
 
@@ -392,7 +414,10 @@ def test_it_costs_nothing_while_it_is_off():
         'opts.register(os_acc.CONF)\n'
         'from importlib import metadata\n'
         'found = metadata.entry_points(group="os_acc.programmed")\n'
-        'found["placement"].load()("fpga", "aes")\n'
+        'from os_acc.programming import hooks\n'
+        'event = hooks.ProgrammedEvent('
+        '"fpga", "fake", None, "", "aes", "programmed")\n'
+        'found["placement"].load()(event)\n'
         'assert not {"keystoneauth1", "requests"} & set(sys.modules)\n'
         'assert "os_acc.placement.client" not in sys.modules\n'
     )

@@ -14,7 +14,6 @@ The hardware counts how often a device was really programmed.
 from __future__ import annotations
 
 from concurrent import futures
-import contextlib
 import contextvars
 from importlib import metadata
 import logging
@@ -26,6 +25,7 @@ import vendor as vendor_module
 
 import os_acc
 from os_acc import exception
+from os_acc import health
 from os_acc import objects
 from os_acc import programming
 from os_acc.devices import boot
@@ -93,6 +93,10 @@ class Rig:
         return os_acc.program_device(
             self.address, self.bitstream(function), function, **kwargs
         )
+
+    def free(self):
+        """What os-acc device free does, after the operator's check."""
+        assert health.free(os_acc._get().journal, self.address)
 
     def records(self):
         journal = os_acc._get().journal
@@ -377,11 +381,18 @@ def test_a_device_whose_programming_failed(single):
     assert 'busy' not in str(single.fails('aes'))
     ((state, function),) = single.records().values()
     assert (state, function) == ('error', 'aes')
+    # Nobody gets it, whatever is wanted, until an operator has freed it.
+    single.broken(False)
+    before = single.count()
+    for wanted in ('aes', 'sha', None):
+        reason = single.fails(wanted)
+        assert 'its programming failed' in str(reason)
+    assert single.count() == before
+    single.free()
     # A request without a function fails.
     reason = single.fails(None)
     assert isinstance(reason, exception.DeviceError)
     assert 'Program it again' in str(reason)
-    single.broken(False)
     single.plug('aes')
     assert single.inside() == 'aes'
     single.plug(None)
@@ -396,6 +407,9 @@ def test_a_failure_leaves_the_other_regions_alone(dynamic):
         '0': ('programmed', 'aes'),
         '1': ('error', 'sha'),
     }
+    # No region is given out, until an operator has freed the device.
+    assert 'its programming failed' in str(dynamic.fails('aes'))
+    dynamic.free()
     # A region that is not in error is preferred.
     instance = dynamic.plug(None)
     (van,) = os_acc.get_vans(instance)
@@ -523,11 +537,21 @@ def hooks(monkeypatch):
 
 def test_a_hook_is_called(single, hooks):
     told = []
-    hooks.append(Hook(lambda *args: told.append(args)))
+    hooks.append(Hook(told.append))
     single.program('aes')
     single.program('aes')
     single.plug('aes')
-    assert told == [(single.address, 'aes')]
+    (event,) = told
+    assert len(event.handles) > 2
+    assert event == hooks_module.ProgrammedEvent(
+        device=single.address,
+        driver=single.driver,
+        chip_serial=None,
+        region='',
+        function_id='aes',
+        state='programmed',
+        handles=event.handles,
+    )
 
 
 def test_a_hook_runs_in_the_context_of_its_caller(single, hooks):
@@ -544,25 +568,32 @@ def test_a_hook_that_fails_changes_nothing(single, hooks, caplog):
     os_acc.CONF.set_override('hook_timeout', 0.2, 'os_acc')
     told = []
 
-    def fail(device, function):
+    def fail(event):
         raise RuntimeError('no conductor')
 
     hooks += [
         Hook(fail),
         Hook(lambda *args: time.sleep(2)),
-        Hook(lambda *args: told.append(args)),
+        Hook(told.append),
     ]
     assert single.program('aes') is True
-    assert told == [(single.address, 'aes')]
+    assert [event.function_id for event in told] == ['aes']
     assert 'no conductor' in caplog.text
     assert "Waited 0.2 s for hook 'hook'" in caplog.text
     assert single.records() == {'': ('programmed', 'aes')}
 
 
-def test_no_hook_after_a_failure(single, hooks):
+def test_a_hook_is_called_after_a_failure(rig, kind, hooks):
     told = []
-    hooks.append(Hook(lambda *args: told.append(args)))
-    single.broken(True)
-    with contextlib.suppress(Exception):
-        single.program('aes')
-    assert told == []
+    hooks.append(Hook(told.append))
+    region = '1' if kind == DYNAMIC else None
+    rig.broken(True)
+    with pytest.raises((exception.DeviceError, RuntimeError)) as caught:
+        rig.program('aes', region=region)
+    (event,) = told
+    assert (event.device, event.state) == (rig.address, 'error')
+    assert (event.region, event.function_id) == (region or '', None)
+    assert event.reason == exception.describe(caught.value)
+    rig.broken(False)
+    rig.program('aes', region=region)
+    assert [each.state for each in told] == ['error', 'programmed']

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import uuid
 
 import pytest
@@ -20,6 +21,7 @@ from os_acc import journal
 from os_acc import locking
 from os_acc import objects
 from os_acc import programming
+from os_acc.devices import device_spec
 from os_acc.drivers.fake.driver import FakeDriver
 from os_acc.programming import contents
 
@@ -68,8 +70,45 @@ def plug(function):
     return van
 
 
+class Board(programming.Programmer):
+    """Programs nothing, and fails as it is told."""
+
+    def __init__(self, seen=None, check=None, fail=None):
+        super().__init__('fpga')
+        self.seen, self.checks, self.fails = seen, check, fail
+        self.done = 0
+
+    def check(self, file):
+        if self.checks is not None:
+            raise self.checks
+
+    def program(self, file, function_id, report):
+        self.done += 1
+        if self.fails is not None:
+            self.fails()
+        return device_spec.PARTIAL
+
+    def look(self):
+        return self.seen
+
+    def clear(self):
+        self.done += 1
+
+
+def fail(text):
+    def do():
+        raise RuntimeError(text)
+
+    return do
+
+
+def on(slot, **values):
+    """The same slot, with a programmer."""
+    return dataclasses.replace(slot, programmer=Board(**values))
+
+
 def fill(slot, wanted=AES):
-    return slot.program(wanted, lambda: None, lambda: None)
+    return on(slot).program(wanted)
 
 
 def test_before_initialize_it_cannot_be_used(device):
@@ -82,7 +121,7 @@ def test_before_initialize_it_cannot_be_used(device):
         lambda: device.rank(AES),
         lambda: device.take(objects.VAN(), AES),
         lambda: fill(device),
-        lambda: device.clear(None, objects.VAN()),
+        lambda: device.clear(objects.VAN(), remove=True),
     ):
         with pytest.raises(exception.LibraryNotInitialized):
             ask()
@@ -95,10 +134,10 @@ def test_without_a_journal_it_only_shows(looking):
     shown = looking.show()
     assert (shown['function'], shown['users']) == (None, [])
     assert (shown['state'], shown['can be programmed now']) == ('ok', 'yes')
-    acts = []
+    slot = on(looking)
     with pytest.raises(exception.JournalError, match='for reading only'):
-        looking.program(AES, lambda: None, lambda: acts.append(1))
-    assert acts == []
+        slot.program(AES)
+    assert slot.programmer.done == 0
 
 
 def test_labels(fpga):
@@ -134,11 +173,8 @@ def test_rank(fpga):
     sha = programming.Wanted('sha')
     assert [slot.rank(sha) for slot in (first, second, third)] == [2, 1, 1]
 
-    def fail():
-        raise RuntimeError('no board')
-
     with pytest.raises(RuntimeError):
-        second.program(AES, lambda: None, fail)
+        on(second, fail=fail('no board')).program(AES)
     assert second.broken() == 'its programming failed: RuntimeError: no board'
     assert [
         slot.rank(programming.Wanted()) for slot in (first, second, third)
@@ -148,11 +184,10 @@ def test_rank(fpga):
 
 
 def test_a_check_that_fails_leaves_no_record(fpga):
-    def fail():
-        raise RuntimeError('no command')
-
+    slot = on(fpga('0'), check=RuntimeError('no command'))
     with pytest.raises(RuntimeError, match='no command'):
-        fpga('0').program(AES, fail, lambda: None)
+        slot.program(AES)
+    assert slot.programmer.done == 0
     assert fpga('0').record() is None
 
 
@@ -178,23 +213,20 @@ def test_the_function_of_several_slots(fpga):
 def test_what_the_hardware_shows_counts_more(fpga, seen, expected):
     slot = fpga('0')
     fill(slot)
-    looked = programming.Slot(
-        slot.driver, slot.device, slot.region, look=lambda: seen
-    )
-    assert looked.inside() == expected
+    assert on(slot, seen=seen).inside() == expected
 
 
 def test_a_slot_that_is_not_programmed_says_why(fpga):
     slot = fpga('0')
     seen = []
 
-    def fail():
+    def look_and_fail():
         # A copy, as another process reads it.
         seen.append(fpga('0').broken())
         raise RuntimeError('no bitstream')
 
     with pytest.raises(RuntimeError, match='no bitstream'):
-        slot.program(AES, lambda: None, fail)
+        on(slot, fail=look_and_fail).program(AES)
     assert seen == ['its programming has started and has not ended']
     assert 'its programming failed: ' in slot.broken()
     assert 'no bitstream' in slot.broken()

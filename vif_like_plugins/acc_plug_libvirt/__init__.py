@@ -98,7 +98,7 @@ class LibvirtPlugin(plugin.PluginBase):
         if self._is_power:
             from acc_plug_libvirt import drc
 
-            index = drc.drc_index_before(text)
+            index = drc.drc_index(text)
             if index is not None:
                 van.driver_data['drc_index'] = index
         if live:

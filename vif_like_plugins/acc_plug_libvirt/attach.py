@@ -22,7 +22,6 @@ from acc_plug_libvirt import report
 from os_acc import exception
 from os_acc import log
 from os_acc import objects
-from os_acc.devices import waiting
 
 LOG = logging.getLogger(__name__)
 
@@ -56,28 +55,15 @@ def attach(
     :raises HypervisorError: if libvirt refuses
     :raises Timeout: if libvirt does not answer in time
     """
-    abandoned = threading.Event()
-    try:
-        waiting.at_most(
-            lambda: _attach(conn, van, abandoned),
-            seconds,
-            f'libvirt to attach VAN {van.uuid} to domain {van.instance_uuid}',
-        )
-    except BaseException:
-        # The caller will undo the attach, so no further attempt may begin.
-        abandoned.set()
-        raise
-
-
-def _attach(
-    conn: connection.Connection, van: objects.VAN, abandoned: threading.Event
-) -> None:
-    # The lock makes the undo wait until this call to libvirt has ended, even
-    # if the caller has given up.
-    with conn.turn(van.instance_uuid):
-        conn.run(
+    conn.turns.run(
+        f'domain {van.instance_uuid}',
+        lambda abandoned: conn.run(
             _what(van), lambda opened: _attach_missing(opened, van, abandoned)
-        )
+        ),
+        seconds,
+        f'libvirt to attach VAN {van.uuid} to domain {van.instance_uuid}',
+        logger=log.about(LOG, van.instance_uuid, van.uuid),
+    )
 
 
 def _check_iommufd(opened: Any, van: objects.VAN) -> None:
@@ -112,6 +98,9 @@ def _attach_missing(
     libvirt refuses a source or an alias that the domain already has, and
     changes the definition last (qemuDomainAttachDeviceLiveAndConfig in
     src/qemu/qemu_driver.c).
+
+    :param abandoned: set when the caller has given up. It will undo the
+        attach, so no further attempt may begin
     """
     libvirt = connection.module()
     logger = log.about(LOG, van.instance_uuid, van.uuid)

@@ -24,6 +24,7 @@ from typing import TypeVar
 import weakref
 
 from os_acc import exception
+from os_acc.devices import outliving
 from os_acc.devices import waiting
 
 LOG = logging.getLogger(__name__)
@@ -93,6 +94,7 @@ class Connection:
 
     :param uri: such as qemu:///system
     :param seconds: how long to wait for libvirtd while it restarts
+    :ivar turns: runs one act at a time on a domain
     """
 
     def __init__(self, uri: str, seconds: float) -> None:
@@ -100,7 +102,7 @@ class Connection:
         self.seconds = seconds
         self._lock = threading.Lock()
         self._open: Any = None
-        self._turns: dict[str, threading.Lock] = {}
+        self.turns = outliving.Turns()
         _all.add(self)
 
     def get(self) -> Any:
@@ -160,15 +162,6 @@ class Connection:
                 self._open.close()
         self._open = None
 
-    def turn(self, instance_uuid: str) -> threading.Lock:
-        """Return the lock that allows one call at a time on a domain.
-
-        A call that outlives its caller's deadline keeps the lock until the
-        call ends.
-        """
-        with self._lock:
-            return self._turns.setdefault(instance_uuid, threading.Lock())
-
     def after_fork(self) -> None:
         """Forget the connection in a forked child; the parent keeps it."""
         if self._open is not None:
@@ -177,7 +170,6 @@ class Connection:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._open))
         self._open = None
         self._lock = threading.Lock()
-        self._turns = {}
 
     def run(self, what: str, act: Callable[[Any], _T]) -> _T:
         """Call a function; call it again if libvirtd went away meanwhile.

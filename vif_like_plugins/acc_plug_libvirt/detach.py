@@ -42,7 +42,6 @@ from acc_plug_libvirt import domain_xml
 from os_acc import exception
 from os_acc import log
 from os_acc import objects
-from os_acc.devices import waiting
 
 LOG = logging.getLogger(__name__)
 
@@ -101,11 +100,14 @@ def detach(
     what = f'guest {van.instance_uuid} to release VAN {van.uuid}'
     deadline = time.monotonic() + seconds
     work = Detach(conn, van, xml, deadline, what)
-    waiting.at_most(
-        lambda: work.run(attempts, attempt_seconds),
-        # run() ends earlier by itself, unless a call to libvirt hangs.
+    conn.turns.run(
+        f'domain {van.instance_uuid}',
+        # It ends by itself at the deadline, unless a call to libvirt hangs.
+        lambda _: work.run(attempts, attempt_seconds),
         seconds + attempt_seconds,
         what,
+        turn_seconds=seconds,
+        logger=work.logger,
     )
 
 
@@ -135,24 +137,6 @@ class Detach:
 
     def run(self, attempts: int, attempt_seconds: float) -> None:
         """See detach()."""
-        turn = self.conn.turn(self.van.instance_uuid)
-        # An attach that outlived its caller's deadline must end first.
-        left = max(0.0, self._left())
-        if not turn.acquire(timeout=left):
-            raise exception.Timeout(
-                what=f'an earlier call to libvirt for domain '
-                f'{self.van.instance_uuid} to end',
-                seconds=round(left, 1),
-            )
-        try:
-            self._run(attempts, attempt_seconds)
-        finally:
-            turn.release()
-
-    def _left(self) -> float:
-        return self.deadline - time.monotonic()
-
-    def _run(self, attempts: int, attempt_seconds: float) -> None:
         begun = time.monotonic()
         libvirt, conn, van = self.libvirt, self.conn, self.van
         conn.run(
@@ -167,6 +151,9 @@ class Detach:
             f'attempts: {self._explanation()}',
             seconds=round(time.monotonic() - begun, 1),
         )
+
+    def _left(self) -> float:
+        return self.deadline - time.monotonic()
 
     def _ask_until_released(
         self, attempts: int, attempt_seconds: float

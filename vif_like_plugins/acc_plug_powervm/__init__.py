@@ -16,6 +16,7 @@ from typing import Any
 
 from oslo_config import cfg
 
+from acc_plug_powervm import operation
 from os_acc import exception
 from os_acc import objects
 from os_acc import plugin
@@ -28,7 +29,7 @@ OPTS = (
         default=10,
         min=1,
         help='How many times to try an update of an LPAR that another '
-        'client changes at the same time.',
+        'client changes at the same time, or whose server is busy.',
     ),
     cfg.FloatOpt(
         'update_timeout',
@@ -36,6 +37,31 @@ OPTS = (
         min=0,
         help='Seconds after which a failed update of an LPAR is not tried '
         'again.',
+    ),
+    cfg.FloatOpt(
+        'operation_timeout',
+        default=300.0,
+        min=1,
+        help='Seconds that a live plug or unplug waits for the server to add '
+        'a slot to an LPAR or to remove it. This takes longer than other '
+        'requests, because the server asks the operating system of the LPAR. '
+        'The undo of a plug that has waited in vain waits as long again.',
+    ),
+    cfg.FloatOpt(
+        'operation_limit',
+        default=3600.0,
+        min=0,
+        help='Seconds for which the server may go on with such an operation '
+        'after operation_timeout. If its answer is lost, os-acc keeps the '
+        'slot until the LPAR has it or this time has passed. pypowervm gives '
+        'the server the same hour.',
+    ),
+    cfg.FloatOpt(
+        'rmc_timeout',
+        default=120.0,
+        min=0,
+        help='Seconds to wait for the RMC connection of an LPAR that is '
+        'running or starting, before a live plug or unplug fails.',
     ),
 )
 
@@ -45,7 +71,8 @@ class PowerVMPlugin(plugin.PluginBase):
 
     With live=False the caller builds the LPAR with the slots from
     to_io_slots(). With live=True the plugin adds the slot to the LPAR (DLPAR);
-    a running LPAR needs RMC for that.
+    a running LPAR needs RMC for that. While the server has not ended a change
+    of the LPAR, driver_data has a note of it: see the module operation.
     """
 
     CONFIG_OPTS = OPTS
@@ -73,7 +100,7 @@ class PowerVMPlugin(plugin.PluginBase):
             # The import is here because it loads pypowervm.
             from acc_plug_powervm import dlpar
 
-            dlpar.attach(lpar, handle, self.config)
+            dlpar.attach(van, handle, lpar, self.config)
         van.guest_config = json.dumps(
             {
                 'lpar_uuid': lpar,
@@ -91,13 +118,16 @@ class PowerVMPlugin(plugin.PluginBase):
     ) -> None:
         """Remove the slot from the LPAR.
 
-        live=False does nothing: the caller deletes or rebuilds the LPAR.
+        live=False does nothing: the caller deletes or rebuilds the LPAR. But
+        what a live call has begun is undone as by a live call.
         """
-        if live and isinstance(van.handle, objects.DRCHandle):
+        if not isinstance(van.handle, objects.DRCHandle):
+            return
+        if live or operation.noted(van) is not None:
             from acc_plug_powervm import dlpar
 
             lpar = powervm.lpar_uuid(instance_info)
-            dlpar.detach(lpar, van.handle, self.config)
+            dlpar.detach(van, van.handle, lpar, self.config)
 
 
 def to_io_slots(vans: Iterable[objects.VAN], adapter: Any = None) -> list[Any]:

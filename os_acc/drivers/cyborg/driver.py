@@ -13,9 +13,9 @@ Cyborg's drivers run in a separate process, see os_acc.drivers.cyborg.helper.
 
 from __future__ import annotations
 
-import collections
 from collections.abc import Iterator
 import contextlib
+import itertools
 from typing import Any
 
 from oslo_config import cfg
@@ -26,78 +26,36 @@ from os_acc import finding
 from os_acc import objects
 from os_acc import programming
 from os_acc import progress
+from os_acc.devices import chip as chips
 from os_acc.devices import device_spec
 from os_acc.devices import pci
-from os_acc.devices import reset
 from os_acc.drivers import allocation
 from os_acc.drivers import mdev_handles
+from os_acc.drivers.cyborg import choice as cyborg_choice
 from os_acc.drivers.cyborg import listing as cyborg_listing
 from os_acc.drivers.cyborg import mdev as cyborg_mdev
+from os_acc.drivers.cyborg import options as cyborg_options
 from os_acc.drivers.cyborg import program as cyborg_program
 from os_acc.drivers.cyborg import report as cyborg_report
 from os_acc.drivers.cyborg import source as cyborg_source
+from os_acc.drivers.pci import failures
 from os_acc.drivers.pci import release as pci_release
+from os_acc.programming import regions
 
 CONF = cfg.CONF
 
-OPTS = (
-    cfg.ListOpt(
-        'enabled_drivers',
-        default=[],
-        help="Names of Cyborg's drivers to use: entry points of the group "
-        'cyborg.accelerator.driver, such as intel_fpga_driver. If the list '
-        'is empty, os-acc uses none of them and starts no process.',
-    ),
-    cfg.StrOpt(
-        'python',
-        default='',
-        sample_default='<the one that os-acc runs in>',
-        help='Path of the Python interpreter of the environment in which '
-        'Cyborg is installed.',
-    ),
-    cfg.ListOpt(
-        'config_files',
-        default=[],
-        help="Cyborg's configuration files, such as "
-        '/etc/cyborg/cyborg.conf. Some of its drivers have options there.',
-    ),
-    cfg.FloatOpt(
-        'timeout',
-        default=60.0,
-        min=0.1,
-        help="Time limit in seconds for Cyborg's drivers to discover their "
-        'devices or to create a mediated device. At the limit they are '
-        'killed, with all processes that they have started.',
-    ),
-    cfg.FloatOpt(
-        'program_timeout',
-        default=1800.0,
-        min=0.1,
-        help="Time limit in seconds for Cyborg's drivers to program a device. "
-        'At the limit they are killed, as for timeout.',
-    ),
-    cfg.FloatOpt(
-        'discovery_interval',
-        default=60.0,
-        min=0,
-        help="Seconds for which the devices that Cyborg's drivers discovered "
-        'are remembered, to decide whether a request is for one of them.',
-    ),
-    cfg.StrOpt(
-        'reset',
-        default=reset.AUTO,
-        choices=reset.MODES,
-        help='Reset of a PCI function between two instances: auto resets it '
-        'if that is possible, required fails if it is not, none does not '
-        'reset.',
-    ),
+#: The errors after which another device may serve a request.
+_TRY_NEXT = (
+    exception.DeviceBusy,
+    exception.DeviceInUseByHost,
+    exception.DeviceUnhealthy,
 )
 
 
 class CyborgDriver(driver.DriverBase):
     """Gives out devices of Cyborg's drivers, with the checks of os-acc."""
 
-    CONFIG_OPTS = OPTS
+    CONFIG_OPTS = cyborg_options.OPTS
     programs = True
     handle_types = ('PCIHandle', 'MdevHandle', 'TestHandle')
 
@@ -182,7 +140,8 @@ class CyborgDriver(driver.DriverBase):
             lambda found: found.has(wanted), wanted.identity
         )
         with self.lock(found.parent):
-            self._take(van, request, found, wanted)
+            self._claim(van, request, found, wanted)
+        self._put_function(van, request, found)
 
     def is_intact(self, van: objects.VAN) -> bool:
         """Whether the handle is there. This starts no driver of Cyborg's.
@@ -192,7 +151,11 @@ class CyborgDriver(driver.DriverBase):
         if isinstance(van.handle, objects.PCIHandle):
             function = pci.find(van.handle.address)
             ids = van.driver_data.get(pci_release.IDS)
-            return function is not None and ids in (None, function.ids)
+            if function is None or ids not in (None, function.ids):
+                return False
+            return programming.CHIP not in van.driver_data or (
+                not programming.chip_replaced(van, chips.of(function))
+            )
         return mdev_handles.is_there(van.handle)
 
     def unprepareVAN(
@@ -208,7 +171,8 @@ class CyborgDriver(driver.DriverBase):
             and (function := pci.find(van.handle.address)) is not None
         ):
             if not pci_release.is_clean(van, function.address):
-                pci_release.clean(van, function)
+                with failures.noticed(self, function.address):
+                    pci_release.clean(van, function)
             pci_release.finish(van, function)
 
     def program_device(
@@ -219,35 +183,32 @@ class CyborgDriver(driver.DriverBase):
         region: str | None,
         report: progress.Report,
     ) -> bool:
-        if region:
-            raise exception.InvalidRequest(
-                subject=f'PCI function {address}',
-                field='region',
-                value=region,
-                expected='no region: the device is programmed as a whole',
-            )
+        regions.check(f'PCI function {address}', region, [programming.WHOLE])
         found = self._source.at(address)
         cyborg_program.check_programmable(found)
         return cyborg_program.program(
-            cyborg_program.slot_of(self, self._source, address),
-            self._source,
+            cyborg_program.slot_of(self, self._source, found),
             bitstream,
             function_id,
             report,
         )
 
-    def _take(
+    def _claim(
         self,
         van: objects.VAN,
         request: objects.AcceleratorRequest,
         found: cyborg_listing.Found,
         handle: objects.AttachHandle,
     ) -> None:
-        """Claim and prepare a handle for a VAN. The device's lock is held."""
-        wants_function = request.function_id or request.bitstream
-        if wants_function:
+        """Claim a handle for a VAN, and save the VAN with it.
+
+        The device's lock is held. _put_function() follows without the lock.
+        """
+        if request.function_id or request.bitstream:
             cyborg_program.check_programmable(found)
-        self._check_siblings(van, found, handle)
+        for each in dict.fromkeys((found.parent, found.address)):
+            allocation.check_healthy(self, van, each)
+        cyborg_choice.check_siblings(self, van, found, handle)
         if found.programmable:
             programming.undecide(van, programming.WHOLE)
         with contextlib.ExitStack() as stack:
@@ -263,37 +224,31 @@ class CyborgDriver(driver.DriverBase):
                 cyborg_mdev.check(van, handle)
             van.handle, van.device = handle, found.parent
             van.save()
-        if found.programmable:
-            cyborg_program.put_function(
-                self, self._source, van, request, found.address
-            )
-        if isinstance(handle, objects.MdevHandle):
-            cyborg_mdev.make(van, handle, self._source.create_mdev)
+        if not found.programmable:
+            # The kernel counts it before another VAN can claim one.
+            self._make_mdev(van)
 
-    def _check_siblings(
+    def _put_function(
         self,
         van: objects.VAN,
+        request: objects.AcceleratorRequest,
         found: cyborg_listing.Found,
-        handle: objects.AttachHandle,
     ) -> None:
-        """Check that no other instance has a part of the same accelerator.
+        """Give a VAN its function, if the device can be programmed.
 
-        :raises DeviceBusy: if one has. It could program the accelerator, or
-            read its data
+        The device's lock is not held: VANs that share the device, or take
+        another one, do not have to wait for the lock.
         """
-        siblings = {each.identity for each in found.siblings(handle)}
-        # A VAN of another driver has them on another device.
-        for each in self.handles():
-            if (
-                each.handle in siblings
-                and each.instance_uuid != van.instance_uuid
-            ):
-                raise exception.DeviceBusy(
-                    device=handle.identity,
-                    reason=f'instance {each.instance_uuid} (VAN '
-                    f'{each.van_uuid}) has {each.handle}, which belongs to '
-                    'the same accelerator',
-                )
+        if found.programmable:
+            cyborg_program.put_function(
+                self, self._source, van, request, found
+            )
+            with self.lock(found.parent):
+                self._make_mdev(van)
+
+    def _make_mdev(self, van: objects.VAN) -> None:
+        if isinstance(van.handle, objects.MdevHandle):
+            cyborg_mdev.make(van, van.handle, self._source.create_mdev)
 
     @contextlib.contextmanager
     def _admitted(
@@ -304,7 +259,7 @@ class CyborgDriver(driver.DriverBase):
         specs = device_spec.load(CONF)
         again = van.device is not None
         spec = specs.held(function) if again else specs.check(function)
-        with allocation.group_lock(self, function):
+        with allocation.shared_locks(self, function, spec):
             allocation.check_function(
                 self, van, function, spec, device_spec.BIND_LIBVIRT, new=False
             )
@@ -321,28 +276,34 @@ class CyborgDriver(driver.DriverBase):
     def _choose(
         self, van: objects.VAN, request: objects.AcceleratorRequest
     ) -> None:
-        """Take the first free handle of a device that fits a request.
+        """Take a free handle of the device that fits a request best.
 
-        Devices that already have the function come first.
+        Devices that others are having programmed come last, because the VAN
+        would have to wait for them.
         """
-        wanted, reasons = request.function_id, []
-        fits = self._source.find(lambda found: found.serves(request))
-        fits.sort(key=lambda each: not (wanted and each.has_function(wanted)))
-        for found in fits:
+        reasons: list[str] = []
+        fits = cyborg_choice.ranked(
+            self,
+            self._source.find(lambda found: found.serves(request)),
+            request,
+        )
+        later: list[cyborg_listing.Found] = []
+        for found in itertools.chain(fits, later):
             with self.lock(found.parent):
-                for handle in self._free(found, van):
-                    try:
-                        self._take(van, request, found, handle)
-                        return
-                    except (
-                        exception.DeviceBusy,
-                        exception.DeviceInUseByHost,
-                    ) as err:
-                        reasons.append(str(err))
-                        # Undo the claim, then try the next handle.
-                        van.handle = van.device = van.function_id = None
-                        van.driver_data = {}
-                        van.save()
+                if found not in later and cyborg_choice.changes(
+                    self, found, van, request
+                ):
+                    later.append(found)
+                    continue
+                claimed = self._claim_one(van, request, found, reasons)
+            if not claimed:
+                continue
+            try:
+                self._put_function(van, request, found)
+                return
+            except _TRY_NEXT as err:
+                reasons.append(str(err))
+                _forget_claim(van)
         raise exception.DeviceNotFound(
             wanted=f'request {request.uuid}',
             reason='; '.join(dict.fromkeys(reasons))
@@ -353,32 +314,32 @@ class CyborgDriver(driver.DriverBase):
             ),
         )
 
-    def _free(
-        self, found: cyborg_listing.Found, van: objects.VAN
-    ) -> list[objects.AttachHandle]:
-        taken, mdevs = self._taken()
-        free = [
-            # Of a card of Xilinx, the user function.
-            handles[-1]
-            for handles in found.accelerators
-            if not any(each.identity in taken for each in handles)
-        ]
-        if sum(found.mdevs.values()) > mdevs[found.parent]:
-            free += [
-                objects.MdevHandle(
-                    uuid=van.uuid, parent=found.parent, type=kind
-                )
-                for kind in found.mdevs
-            ]
-        return free
+    def _claim_one(
+        self,
+        van: objects.VAN,
+        request: objects.AcceleratorRequest,
+        found: cyborg_listing.Found,
+        reasons: list[str],
+    ) -> bool:
+        """Claim the first free handle of a device. The lock is held.
 
-    def _taken(self) -> tuple[frozenset[str], collections.Counter[str]]:
-        """List the handles that VANs have, and count the mdevs by parent."""
-        taken, mdevs = set(), collections.Counter[str]()
-        for each in self.handles():
-            if each.handle is None:
-                continue
-            taken.add(each.handle)
-            if each.device is not None and each.handle.startswith('mdev/'):
-                mdevs[each.device] += 1
-        return frozenset(taken), mdevs
+        :param reasons: gets a text for each handle that cannot be claimed
+        """
+        for handle in cyborg_choice.free_handles(self, found, van):
+            try:
+                self._claim(van, request, found, handle)
+                return True
+            except _TRY_NEXT as err:
+                reasons.append(str(err))
+                _forget_claim(van)
+        return False
+
+
+def _forget_claim(van: objects.VAN) -> None:
+    """Undo the claim of a handle, so that the VAN can claim another one."""
+    ids = van.driver_data.get(pci_release.IDS)
+    if isinstance(van.handle, objects.PCIHandle) and ids is not None:
+        pci_release.let_go(van.handle.address, ids)
+    van.handle = van.device = van.function_id = None
+    van.driver_data = {}
+    van.save()

@@ -120,7 +120,8 @@ def read(answer: Mapping[str, Any]) -> tuple[list[Found], dict[str, str]]:
     """Read the answer of the helper's discover().
 
     :returns: the devices, and errors by the name of Cyborg's driver. Devices
-        of a driver with an error may be missing
+        of a driver with an error may be missing. If several drivers found one
+        device, it has the one that can program it, else the first one
     """
     found, errors = [], dict(answer['errors'])
     for each in answer['devices']:
@@ -128,7 +129,27 @@ def read(answer: Mapping[str, Any]) -> tuple[list[Found], dict[str, str]]:
             found += _read(each)
         except exception.InvalidRequest as err:
             errors[each['driver']] = str(err)
-    return found, errors
+    return list(_once(found)), errors
+
+
+def _once(devices: list[Found]) -> Iterator[Found]:
+    """Leave out the handles and devices that another driver reports too."""
+    handles: set[str] = set()
+    addresses: set[str] = set()
+    for found in sorted(devices, key=lambda each: not each.programmable):
+        known = found.address in addresses
+        accelerators = tuple(
+            each
+            for each in found.accelerators
+            if handles.isdisjoint(handle.identity for handle in each)
+        )
+        if accelerators or not known:
+            mdevs = {} if known else found.mdevs
+            yield dataclasses.replace(
+                found, accelerators=accelerators, mdevs=mdevs
+            )
+        handles.update(each.identity for each in found.handles)
+        addresses.add(found.address)
 
 
 def _read(device: dict[str, Any]) -> list[Found]:

@@ -28,12 +28,15 @@ import weakref
 
 from os_acc import exception
 from os_acc.drivers.cyborg import helper as cyborg_helper
+from os_acc.drivers.cyborg import output as cyborg_output
 
 LOG = logging.getLogger(__name__)
 
 # Bytes of one answer. Real answers are far shorter; the limit keeps an endless
 # one from filling the memory.
 _LONGEST = 16 * 2**20
+# Characters of an error message in an answer; the helper sends fewer.
+_LONGEST_MESSAGE = 4000
 # Seconds for a killed process to end, and for an idle one to answer a ping.
 _END_SECONDS = 5.0
 
@@ -47,6 +50,10 @@ class CallFailed(exception.HelperError):
     def __init__(self, errno: int | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.errno = errno
+
+
+class _BadAnswer(Exception):
+    """What the helper process sent is not the answer to the request."""
 
 
 class Deadline(NamedTuple):
@@ -93,13 +100,9 @@ class Process:
         finally:
             theirs.close()
             os.close(writer)
-        threading.Thread(
-            target=_log_lines,
-            args=(reader, self._process.pid),
-            name='os-acc cyborg log',
-            daemon=True,
-        ).start()
-        self._received = bytearray()
+        self._output = cyborg_output.Output(reader, self._process.pid)
+        # The id of the last request. An answer must have the same id.
+        self._last_id = 0
         self._owner = os.getpid()
         #: Kills the process. Python also calls it when it frees this object.
         self.end = weakref.finalize(
@@ -142,57 +145,71 @@ class Process:
             processes that it has started
         """
         try:
-            text = json.dumps({'method': method, 'params': params})
+            self._last_id += 1
+            request = {'id': self._last_id, 'method': method, 'params': params}
             self._socket.settimeout(deadline.left)
-            self._socket.sendall(text.encode() + b'\n')
-            answer = json.loads(self._line(deadline))
+            self._socket.sendall(json.dumps(request).encode() + b'\n')
+            answer = _read_answer(self._line(deadline), self._last_id)
         except BaseException as err:
-            # Kill it: its late answer would be read as that of the next call.
-            died = self._end_and_say()
+            # Kill it: nobody waits for its answer any more.
+            how = self._end_and_say()
             if isinstance(err, TimeoutError):
                 raise exception.Timeout(
                     what=f"Cyborg's drivers to {what}; their process was "
                     'killed',
                     seconds=deadline.seconds,
                 ) from err
-            if isinstance(err, OSError | EOFError | ValueError):
+            if isinstance(err, OSError | EOFError | _BadAnswer):
+                how = how or f'did not answer in its protocol ({err})'
                 raise self._error(
-                    f'their process {died} when it was called to {what}'
+                    f'their process {how} when it was called to {what}'
                 ) from err
             raise
-        if error := answer.get('error'):
-            if error['kind'] == 'missing':
-                self.end()
-                raise self._error(error['message'])
-            raise CallFailed(
-                errno=error['errno'],
-                python=self._python,
-                reason=f'could not {what}: {error["message"]}',
-            )
-        return answer['result']
+        finally:
+            self._output.call_ended()
+        if (error := answer.get('error')) is None:
+            return answer.get('result')
+        message = str(error.get('message'))[:_LONGEST_MESSAGE]
+        if error.get('kind') == 'fatal':
+            self.end()
+            raise self._error(f'could not {what}: {message}')
+        number = error.get('errno')
+        raise CallFailed(
+            errno=number if isinstance(number, int) else None,
+            python=self._python,
+            reason=f'could not {what}: {message}',
+        )
 
     def _line(self, deadline: Deadline) -> bytes:
-        while b'\n' not in self._received:
+        """Receive one line.
+
+        :raises _BadAnswer: if it does not end, or more than it was received
+        """
+        received = bytearray()
+        while True:
             self._socket.settimeout(deadline.left)
             part = self._socket.recv(65536)
             if not part:
-                raise EOFError
-            self._received += part
-            if len(self._received) > _LONGEST:
-                raise ValueError('the answer does not end')
-        line, _, rest = bytes(self._received).partition(b'\n')
-        self._received = bytearray(rest)
+                raise EOFError('it closed its socket')
+            received += part
+            if b'\n' in part:
+                break
+            if len(received) > _LONGEST:
+                raise _BadAnswer(f'more than {_LONGEST} bytes without an end')
+        line, _, rest = bytes(received).partition(b'\n')
+        if rest:
+            raise _BadAnswer('it sent more than one line')
         return line
 
-    def _end_and_say(self) -> str:
-        """Kill the process; say how it had failed before that."""
+    def _end_and_say(self) -> str | None:
+        """Kill the process; say how it had ended before that, if it had."""
         # The socket of a dying process closes a moment before it ends.
         for _ in range(10):
             if (how := _exit_of(self._process)) is not None:
                 break
             time.sleep(0.01)
         self.end()
-        return how or 'did not answer in its protocol'
+        return how
 
     def _error(self, reason: str) -> exception.HelperError:
         return exception.HelperError(python=self._python, reason=reason)
@@ -259,10 +276,24 @@ class Helpers:
         return helper
 
 
-def _log_lines(reader: int, pid: int) -> None:
-    with open(reader, errors='replace') as lines:
-        for line in lines:
-            LOG.info('cyborg[%d]: %s', pid, line.rstrip())
+def _read_answer(line: bytes, number: int) -> dict[str, Any]:
+    """Read an answer, as helper.__main__ describes it.
+
+    :param number: the id of the request
+    :raises _BadAnswer: if the line is no answer to this request
+    """
+    try:
+        answer = json.loads(line)
+    except (ValueError, RecursionError) as err:
+        raise _BadAnswer(f'no JSON: {line[:100]!r}') from err
+    if not isinstance(answer, dict) or answer.get('id') != number:
+        raise _BadAnswer(f'expected the id {number}: {line[:100]!r}')
+    error = answer.get('error', {})
+    if ('result' in answer) == ('error' in answer) or (
+        not isinstance(error, dict)
+    ):
+        raise _BadAnswer(f'neither a result nor an error: {line[:100]!r}')
+    return answer
 
 
 def _exit_of(process: subprocess.Popen[bytes]) -> str | None:

@@ -19,6 +19,7 @@ from os_acc import exception
 from os_acc import objects
 from os_acc import programming
 from os_acc import progress
+from os_acc.devices import chip as chips
 from os_acc.devices import device_spec
 from os_acc.devices import pci
 from os_acc.drivers.cyborg import listing as cyborg_listing
@@ -30,11 +31,14 @@ CONF = cfg.CONF
 
 # This driver of Cyborg does not pass the PCI domain to its tool, fpgaconf.
 _NO_DOMAIN = 'intel_fpga_driver'
+# This driver of Cyborg runs "xbmgmt program --base", which writes the card's
+# flash memory: the card has its old image until the host was switched off and
+# on.
+_COLD_REBOOT = 'xilinx_fpga_driver'
 
 
 def program(
     slot: programming.Slot,
-    source: cyborg_source.Source,
     bitstream: str | None,
     function_id: str | None,
     report: progress.Report,
@@ -48,7 +52,8 @@ def program(
     :param van: the VAN that needs it; None: the administrator
     :returns: False if the device already held the bitstream
     :raises DeviceBusy: if others use the device with another function, or a
-        guest has it open
+        guest or another process has it open
+    :raises DeviceInUseByHost: if the host uses it
     :raises DeviceNotFound: if none of Cyborg's drivers has the device, or
         device_spec does not offer it
     :raises BitstreamError: if the bitstream is unavailable
@@ -60,36 +65,49 @@ def program(
         wanted = programming.Wanted(
             function_id or file.function_id, file.sha256
         )
-
-        def act() -> None:
-            report(None, f'programming {slot.device}')
-            _program(source, slot.device, file.path, wanted.function_id)
-
-        return slot.program(
-            wanted, lambda: _check(source, slot.device), act, van
-        )
+        return slot.program(wanted, file, report, van)
 
 
-def _check(source: cyborg_source.Source, address: str) -> None:
-    """Check that a device can be programmed now. Nothing is changed."""
-    from os_acc.privileged import device_users
+class CyborgProgrammer(programming.Programmer):
+    """Has Cyborg's driver program a device.
 
-    found = source.at(address)
-    check_programmable(found)
-    function = pci.get(address)
-    device_spec.load(CONF).check(function)
-    functions = {
-        address,
-        *function.vf_addresses,
-        *(
-            each.address
-            for each in found.handles
-            if isinstance(each, objects.PCIHandle)
-        ),
-    }
-    users = device_users.of_guests(sorted(functions))
-    if users:
-        raise exception.DeviceBusy(device=address, reason='; '.join(users))
+    :param source: calls Cyborg's drivers
+    """
+
+    def __init__(self, device: str, source: cyborg_source.Source) -> None:
+        super().__init__(device)
+        self._source = source
+
+    @property
+    def time_limit(self) -> float:
+        # The driver discovers its devices before and after program().
+        config = self._source.config
+        limit: float = config.program_timeout + 2 * config.timeout
+        return limit
+
+    def check(self, file: bitstreams.Bitstream | None) -> None:
+        found = self._source.at(self.device)
+        check_programmable(found)
+        device_spec.load(CONF).check(pci.get(self.device))
+
+    def program(
+        self,
+        file: bitstreams.Bitstream | None,
+        function_id: str | None,
+        report: progress.Report,
+    ) -> str:
+        assert file is not None
+        report(None, f'programming {self.device}')
+        by = _program(self._source, self.device, file.path, function_id)
+        if by == _COLD_REBOOT:
+            return device_spec.COLD_REBOOT
+        return device_spec.PARTIAL
+
+    def look(self) -> str | None:
+        # The device may have changed while the caller waited for the lock.
+        self._source.forget()
+        functions = self._source.at(self.device).functions
+        return functions[0] if functions else None
 
 
 def _program(
@@ -97,7 +115,11 @@ def _program(
     address: str,
     image_path: str,
     function_id: str | None,
-) -> None:
+) -> str:
+    """Program a device, and check the result as far as it can be seen.
+
+    :returns: the name of Cyborg's driver
+    """
     found = source.at(address)
     try:
         done = source.call(
@@ -119,6 +141,7 @@ def _program(
             'returned False, which means that it failed',
         )
     _verify(source, found, function_id)
+    return found.by
 
 
 def _verify(
@@ -158,18 +181,55 @@ def _verify(
     )
 
 
+class _AsFound(programming.Programmer):
+    """Says what Cyborg's driver found earlier, and discovers nothing."""
+
+    def __init__(self, found: cyborg_listing.Found) -> None:
+        super().__init__(found.address)
+        self._found = found
+
+    def look(self) -> str | None:
+        return next(iter(self._found.functions), None)
+
+
 def slot_of(
-    by: driver.DriverBase, source: cyborg_source.Source, address: str
+    by: driver.DriverBase,
+    source: cyborg_source.Source,
+    found: cyborg_listing.Found,
 ) -> programming.Slot:
     """Make the slot of a device; it is always programmed as a whole."""
+    return _slot(by, found, CyborgProgrammer(found.address, source))
 
-    def look() -> str | None:
-        # The device may have changed while the caller waited for the lock.
-        source.forget()
-        functions = source.at(address).functions
-        return functions[0] if functions else None
 
-    return programming.Slot(by, address, look=look)
+def slot_as_found(
+    by: driver.DriverBase, found: cyborg_listing.Found
+) -> programming.Slot:
+    """Make a slot that only shows a device, as it was when it was found."""
+    return _slot(by, found, _AsFound(found))
+
+
+def _slot(
+    by: driver.DriverBase,
+    found: cyborg_listing.Found,
+    programmer: programming.Programmer,
+) -> programming.Slot:
+    function = pci.find(found.address)
+    chip = chips.of(function) if function is not None else None
+    functions = {
+        each.address
+        for each in found.handles
+        if isinstance(each, objects.PCIHandle)
+    }
+    if chip is not None:
+        functions.update(chip.functions)
+    return programming.Slot(
+        by,
+        found.address,
+        programmer=programmer,
+        chip=chip,
+        functions=tuple(sorted(functions)),
+        handles=tuple(each.identity for each in found.handles),
+    )
 
 
 def put_function(
@@ -177,19 +237,30 @@ def put_function(
     source: cyborg_source.Source,
     van: objects.VAN,
     request: objects.AcceleratorRequest,
-    address: str,
+    found: cyborg_listing.Found,
 ) -> None:
-    """Program a device for a request. The caller holds the device's lock.
+    """Program a device for a request, unless it has the function.
+
+    The VAN is saved with its handle. The caller does not hold the device's
+    lock, because this can take as long as Cyborg's driver programs.
 
     :raises DeviceBusy: if others use the device with another function
+    :raises DeviceInUseByHost: if the host uses it
     :raises DeviceError: if the programming failed
+    :raises Timeout: if others programmed the device longer than they may
     """
-    slot = slot_of(by, source, address)
-    function_id, bitstream = request.function_id, request.bitstream
+    slot = slot_of(by, source, found)
+    if slot.chip is not None:
+        van.driver_data = {
+            **van.driver_data,
+            programming.CHIP: slot.chip.identity,
+        }
+        van.save()
+    function_id, bitstream = slot.asked(van, request)
     by_file = bitstream is not None and function_id is None
     if not by_file and slot.take(van, programming.Wanted(function_id)):
         return
-    program(slot, source, bitstream, function_id, van.report_progress, van)
+    program(slot, bitstream, function_id, van.report_progress, van)
 
 
 def check_programmable(found: cyborg_listing.Found) -> None:

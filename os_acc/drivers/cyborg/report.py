@@ -19,13 +19,16 @@ from oslo_config import cfg
 from os_acc import objects
 from os_acc.devices import allocated
 from os_acc.devices import availability
+from os_acc.devices import chip as chips
 from os_acc.devices import device_spec
 from os_acc.devices import host_use
 from os_acc.devices import mdev
 from os_acc.devices import pci
 from os_acc.devices import refusals
 from os_acc.drivers import inventory
+from os_acc.drivers.cyborg import choice as cyborg_choice
 from os_acc.drivers.cyborg import listing as cyborg_listing
+from os_acc.drivers.pci import report as pci_report
 from os_acc.objects import device as device_objects
 
 CONF = cfg.CONF
@@ -61,7 +64,7 @@ def _device(
         if (each.handle or '').startswith('mdev/')
     ]
     handles = [
-        _accelerator(each, holders, snapshot, region)
+        _accelerator(found, each, holders, snapshot, region)
         for each in found.accelerators
     ] + [_mdev(found, each, region) for each in mdevs]
     functions: dict[str, str | None] = {}
@@ -82,10 +85,14 @@ def _device(
         else device_objects.PROGRAMMING_NONE,
         function_id=next(iter(found.functions), None),
         functions=functions,
+        chip=pci_report.chip_info(chips.of(function))
+        if found.programmable and function is not None
+        else None,
     )
 
 
 def _accelerator(
+    found: cyborg_listing.Found,
     handles: Sequence[objects.AttachHandle],
     holders: allocated.Holders,
     snapshot: host_use.Snapshot,
@@ -94,9 +101,11 @@ def _accelerator(
     """Report an accelerator by one handle, because Placement counts one.
 
     It is the last one: of a card of Xilinx, the user function. It is free if
-    all handles of the accelerator are.
+    all handles of the accelerator and their siblings are.
     """
-    held = (holders.of_handle(each.identity) for each in handles)
+    parts = [each.identity for each in handles]
+    parts += cyborg_choice.siblings(found, handles[-1])
+    held = map(holders.of_handle, parts)
     return inventory.handle(
         handles[-1],
         itertools.chain.from_iterable(

@@ -16,6 +16,7 @@ driver chooses a handle of one of its devices.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Iterator
 import contextlib
 import time
@@ -25,11 +26,13 @@ from oslo_config import cfg
 
 from os_acc import driver
 from os_acc import exception
+from os_acc import health
 from os_acc import objects
 from os_acc import programming
 from os_acc import progress
 from os_acc.devices import allocated
 from os_acc.devices import availability
+from os_acc.devices import device_spec
 from os_acc.drivers import allocation
 from os_acc.drivers import inventory
 from os_acc.drivers.fake import hardware as fake_hardware
@@ -143,10 +146,13 @@ class FakeDriver(driver.DriverBase):
         self._hardware().take(van.handle.identity, van.uuid, van.instance_uuid)
         if programming.REGION not in van.driver_data:
             return
-        slot = self._slot(van.device, van.driver_data[programming.REGION])
+        region = van.driver_data[programming.REGION]
+        slot = self._slot(van.device, region, van)
         function_id, bitstream = slot.asked(van, request)
         if not slot.take(van, programming.Wanted(function_id)):
-            self._program(slot, bitstream, function_id, van, None)
+            self._program(
+                slot, bitstream, function_id, van, van.report_progress
+            )
 
     def program_device(
         self,
@@ -190,9 +196,7 @@ class FakeDriver(driver.DriverBase):
         if user.get('van') != van.uuid:
             return False
         region = van.driver_data.get(programming.REGION)
-        return region is None or self._slot(van.device, region).holds(
-            van.function_id
-        )
+        return region is None or self._slot(van.device, region).holds(van)
 
     def unprepareVAN(
         self, van: objects.VAN, instance_info: objects.InstanceInfo
@@ -202,7 +206,7 @@ class FakeDriver(driver.DriverBase):
             self._hardware().give_back(van.handle.identity, van.uuid)
         if programming.REGION in van.driver_data and van.device is not None:
             slot = self._slot(van.device, van.driver_data[programming.REGION])
-            slot.clear(None, van)
+            slot.clear(van, remove=False)
 
     def _choose(
         self, van: objects.VAN, request: objects.AcceleratorRequest
@@ -211,6 +215,7 @@ class FakeDriver(driver.DriverBase):
         if request.handle is not None:
             choice = self._choice_of(request.handle)
             if choice is not None:
+                allocation.check_healthy(self, van, choice.device)
                 self._claim(van, *choice)
                 return
             # No device of ours has this handle: invent one for it.
@@ -234,7 +239,12 @@ class FakeDriver(driver.DriverBase):
 
         choices = [choice for each in fits for choice in each.choices]
         places = dict.fromkeys((c.device, c.region) for c in choices)
+        unhealthy = health.View(self.journal)
+        reasons = []
         for device, region in sorted(places, key=rank):
+            if (why := unhealthy.of_device(device)) is not None:
+                reasons.append(f'{device}: {why.text}')
+                continue
             with self.lock(device):
                 taken = self._taken(device)
                 for choice in choices:
@@ -248,7 +258,7 @@ class FakeDriver(driver.DriverBase):
                         return
         raise exception.DeviceNotFound(
             wanted=f'request {request.uuid}',
-            reason='no fake device has a free handle'
+            reason='; '.join(['no fake device has a free handle', *reasons])
             if fits
             else f'no fake device is of {request.resource_class}',
         )
@@ -281,35 +291,45 @@ class FakeDriver(driver.DriverBase):
         bitstream: str | None,
         function_id: str | None,
         van: objects.VAN | None,
-        report: progress.Report | None,
+        report: progress.Report,
     ) -> bool:
-        tell = van.report_progress if van is not None else report
         with contextlib.ExitStack() as stack:
-            digest = None
+            file = None
             if bitstream is not None:
                 file = stack.enter_context(
-                    bitstreams.fetched(bitstream, function_id, report=tell)
+                    bitstreams.fetched(bitstream, function_id, report=report)
                 )
-                digest = file.sha256
                 function_id = function_id or file.function_id
-            wanted = programming.Wanted(function_id, digest)
+            wanted = programming.Wanted(
+                function_id, file.sha256 if file is not None else None
+            )
+            return slot.program(wanted, file, report, van)
 
-            def act() -> None:
-                self._step('program', van, tell)
-                self._hardware().program(
-                    _hardware_name(slot.device, slot.region),
-                    function_id or f'sha256-{digest}',
-                )
+    def _slot(
+        self, device: str, region: str, van: objects.VAN | None = None
+    ) -> programming.Slot:
+        """Make the slot of a fake device.
 
-            return slot.program(wanted, lambda: None, act, van)
-
-    def _slot(self, device: str, region: str) -> programming.Slot:
-        name = _hardware_name(device, region)
-
-        def look() -> str:
-            return self._hardware().function_of(name) or ''
-
-        return programming.Slot(self, device, region, look=look)
+        :param van: the VAN that it may be programmed for
+        """
+        return programming.Slot(
+            self,
+            device,
+            region,
+            _Programmer(
+                device,
+                _hardware_name(device, region),
+                self._hardware(),
+                lambda report: self._step('program', van, report),
+            ),
+            handles=tuple(
+                choice.handle.identity
+                for each in self._devices()
+                if each.name == device
+                for choice in each.choices
+                if choice.region == region
+            ),
+        )
 
     def _step(
         self,
@@ -340,6 +360,34 @@ class FakeDriver(driver.DriverBase):
 
     def _hardware(self) -> fake_hardware.Hardware:
         return fake_hardware.Hardware(self.config.hardware_path)
+
+
+class _Programmer(programming.Programmer):
+    """Writes the function into the file that stands for the hardware."""
+
+    def __init__(
+        self,
+        device: str,
+        name: str,
+        hardware: fake_hardware.Hardware,
+        step: Callable[[progress.Report], None],
+    ) -> None:
+        super().__init__(device)
+        self._name, self._hardware, self._step = name, hardware, step
+
+    def program(
+        self,
+        file: bitstreams.Bitstream | None,
+        function_id: str | None,
+        report: progress.Report,
+    ) -> str:
+        self._step(report)
+        digest = file.sha256 if file is not None else None
+        self._hardware.program(self._name, function_id or f'sha256-{digest}')
+        return device_spec.PARTIAL
+
+    def look(self) -> str:
+        return self._hardware.function_of(self._name) or ''
 
 
 def _used_by_others(

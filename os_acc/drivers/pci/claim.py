@@ -112,7 +112,7 @@ class Claims:
         self,
         van: objects.VAN,
         request: objects.AcceleratorRequest,
-        order: Callable[[str], int] | None = None,
+        order: Callable[[str], int | None] | None = None,
     ) -> None:
         """Take the function that a request names, or choose one.
 
@@ -121,7 +121,8 @@ class Claims:
         has what the undo needs. This makes the VFs of a PF if needed, but
         changes nothing else: bind() does that.
 
-        :param order: sort key of the addresses to choose from, lowest first
+        :param order: sort key of the addresses to choose from, lowest first;
+            None: leave this one out
         :raises UnsupportedHandle: if the request's handle is no PCIHandle
         :raises DeviceNotFound: if there is no such function, or none left
         :raises DeviceBusy, DeviceInUseByHost, DeviceError: if the function
@@ -197,6 +198,15 @@ class Claims:
             )
         pci_vfs.remove(self._by, van)
 
+    def undo(self, van: objects.VAN, before: dict[str, str]) -> None:
+        """Undo claim() for a VAN that is to get another function.
+
+        :param before: the VAN's driver_data before claim()
+        :raises: as give_back()
+        """
+        self.give_back(van)
+        _forget(van, before)
+
     def free(self, address: str) -> list[str]:
         """Free a function that no VAN has: see DriverBase.free_device()."""
         return between.free(self._by, self._specs(), address)
@@ -233,7 +243,7 @@ class Claims:
                 )
             spec = self._specs().check(function)
             port.check(address, spec, request)
-            with allocation.group_lock(self._by, function):
+            with allocation.shared_locks(self._by, function, spec):
                 bind = taking.bind_mode(self._by, wanted, spec)
                 allocation.check_function(
                     self._by, van, function, spec, bind, new
@@ -291,7 +301,7 @@ class Claims:
             spec = self._specs().held(
                 function, van.driver_data.get(release.VFIO_DRIVER)
             )
-            with allocation.group_lock(self._by, function):
+            with allocation.shared_locks(self._by, function, spec):
                 allocation.check_function(
                     self._by,
                     van,
@@ -324,12 +334,12 @@ class Claims:
         self,
         van: objects.VAN,
         request: objects.AcceleratorRequest,
-        order: Callable[[str], int] | None,
+        order: Callable[[str], int | None] | None,
     ) -> None:
         """Take the first function that serves a request and can be taken."""
         addresses: Iterator[str] | list[str] = self._candidates(request)
         if order is not None:
-            addresses = sorted(addresses, key=order)
+            addresses = pci_listing.ordered(addresses, order)
         reasons = []
         before = dict(van.driver_data)
         failed: set[str | None] = set()  # PFs whose VFs cannot be made
@@ -348,9 +358,7 @@ class Claims:
                 if pci_vfs.MADE in van.driver_data:
                     failed.add(van.device)
                 pci_vfs.remove(self._by, van)
-                van.handle, van.device, van.driver_data = None, None, before
-                van.live_migratable = None
-                van.save()
+                _forget(van, before)
         raise allocation.none_left(
             request,
             reasons,
@@ -382,3 +390,10 @@ class Claims:
                 and holders.of_function(address) is None
             ):
                 yield address
+
+
+def _forget(van: objects.VAN, before: dict[str, str]) -> None:
+    """Save that a VAN has no function any more."""
+    van.handle, van.device, van.driver_data = None, None, before
+    van.live_migratable = None
+    van.save()

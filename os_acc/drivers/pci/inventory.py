@@ -23,6 +23,7 @@ import dataclasses
 from os_acc import objects
 from os_acc.devices import allocated
 from os_acc.devices import availability
+from os_acc.devices import chip_use
 from os_acc.devices import device_spec
 from os_acc.devices import guest_use
 from os_acc.devices import host_use
@@ -31,6 +32,7 @@ from os_acc.devices import pci_scan
 from os_acc.devices import reasons
 from os_acc.devices import refusals
 from os_acc.devices import vf_availability
+from os_acc.devices import vfio
 from os_acc.devices import vfio_rules
 from os_acc.drivers import inventory
 from os_acc.drivers.pci import listing as pci_listing
@@ -71,7 +73,8 @@ class _View:
             self.kinds[key] = pci_listing.kind_of(function, spec)
         alone = function.address in self.alone
         refused = self._refused(function, spec)
-        handles = [self._handle(function, spec, alone, refused)]
+        beside = chip_use.beside(function, spec, self.holders)
+        handles = [self._handle(function, spec, alone, refused, beside)]
         return self._device(function, self.kinds[key], handles)
 
     def vfs(
@@ -85,9 +88,12 @@ class _View:
         # Either all VFs of a PF are alone in their IOMMU groups or none is,
         # since grouping depends on the bridges above: pci_device_group() in
         # drivers/iommu/iommu.c.
-        alone = availability.is_alone(vfs[0])
+        alone = vfio.is_alone(vfs[0])
         refused = self._refused(vfs[0], spec)
-        handles = [self._handle(vf, spec, alone, refused) for vf in vfs]
+        beside = chip_use.beside(vfs[0], spec, self.holders)
+        handles = [
+            self._handle(vf, spec, alone, refused, beside) for vf in vfs
+        ]
         return self._device(pf, kind, handles)
 
     def _refused(
@@ -102,10 +108,11 @@ class _View:
         spec: device_spec.Spec,
         alone: bool,
         refused: Sequence[reasons.Reason],
+        beside: Sequence[allocated.Holder],
     ) -> objects.DeviceHandleInfo:
         return inventory.handle(
             objects.PCIHandle.of_canonical(address=function.address),
-            self._obstacles(function, spec, alone, refused),
+            self._obstacles(function, spec, alone, refused, beside),
             self.holders.of_function(function.address),
         )
 
@@ -115,6 +122,7 @@ class _View:
         spec: device_spec.Spec,
         alone: bool,
         refused: Sequence[reasons.Reason],
+        beside: Sequence[allocated.Holder],
     ) -> Iterator[availability.Obstacle]:
         bind = spec.bind or self.bind
         yield from availability.obstacles(
@@ -125,6 +133,7 @@ class _View:
             snapshot=self.snapshot,
             alone=alone,
             refused=refused,
+            beside=beside,
         )
         if function.driver is not None and guest_use.seems_open(function):
             yield availability.Obstacle.of(
@@ -243,7 +252,7 @@ def _alone(functions: Iterable[pci.Function]) -> frozenset[str]:
             if pf in seen:
                 continue
             seen.add(pf)
-            if availability.is_alone(function):
+            if vfio.is_alone(function):
                 continue
         group = function.iommu_group
         if group is not None:

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
 import dataclasses
@@ -18,15 +19,13 @@ import re
 import os_resource_classes as resource_classes
 
 from os_acc import objects
+from os_acc.devices import chip
 from os_acc.devices import companions
 from os_acc.devices import device_spec
 from os_acc.devices import pci
 from os_acc.devices import pci_scan
 from os_acc.devices import sriov
 from os_acc.devices import vgpu
-
-# Vendors and products of FPGAs: no PCI class says that a function is one.
-_FPGA = re.compile('10ee:.*|1172:.*|8086:(09c4|09c5|0b2b|0b2c|0b30|0b31|bcce)')
 
 PREFIX = 'CUSTOM_PCI_'
 
@@ -71,7 +70,8 @@ def kind_of(
         name = resource_classes.SRIOV_NET_VF
     elif function.base_class == pci.CLASS_DISPLAY:
         name = resource_classes.PGPU
-    elif _FPGA.fullmatch(ids):
+    elif chip.FPGA_IDS.fullmatch(ids):
+        # No PCI class says that a function is an FPGA.
         name = resource_classes.FPGA
     else:
         # The name that Nova gives to a device of [pci] device_spec.
@@ -123,6 +123,18 @@ def future(
         if function.is_pf:
             for address in could_make(function, spec):
                 yield address, function, spec
+
+
+def ordered(
+    addresses: Iterable[str], order: Callable[[str], int | None]
+) -> list[str]:
+    """Sort addresses.
+
+    :param order: the sort key, lowest first; None: leave this one out
+    """
+    ranked = [(order(address), address) for address in addresses]
+    found = [(rank, each) for rank, each in ranked if rank is not None]
+    return [each for _, each in sorted(found, key=lambda pair: pair[0])]
 
 
 def custom(text: str) -> str:

@@ -30,6 +30,7 @@ from os_acc.devices import sysfs
 from os_acc.devices import vfio
 from os_acc.drivers import allocation
 from os_acc.drivers.pci import companions
+from os_acc.drivers.pci import failures
 from os_acc.drivers.pci import port
 
 LOG = logging.getLogger(__name__)
@@ -102,7 +103,8 @@ def _give_back(
     if is_clean(van, address):
         before = data.get(DRIVER_BEFORE)
     else:
-        before = _cleaned(van, function, data, shares)
+        with failures.noticed(by, address):
+            before = _cleaned(van, function, data, shares)
     if address == allocation.address_of(van):
         # Before the host's own driver of the VF reads them.
         port.restore(van)
@@ -142,6 +144,7 @@ def _give_back(
             function.driver or 'none',
             data.get(DRIVER_BEFORE, 'none'),
         )
+    failures.check_answers(by, address)
 
 
 def _check_given_back(function: pci.Function, before: str | None) -> None:

@@ -18,9 +18,12 @@ from typing import Any
 from os_acc import driver
 from os_acc import exception
 from os_acc import finding
+from os_acc import objects
 from os_acc.devices import allocated
 from os_acc.devices import availability
+from os_acc.devices import chip as chips
 from os_acc.devices import device_spec
+from os_acc.devices import fpga_manager
 from os_acc.devices import mdev
 from os_acc.devices import modules
 from os_acc.devices import network
@@ -49,6 +52,29 @@ _NORMAL = (
 
 # What to say first of a function that is not offered.
 _ORDER = {Kind.ALLOCATED: 0, Kind.HOST_USE: 1}
+
+
+def chip_info(chip: chips.Chip) -> objects.DeviceChipInfo:
+    """Describe a chip for Device.chip."""
+    return objects.DeviceChipInfo(
+        address=chip.address,
+        functions=list(chip.functions),
+        serial=chip.serial,
+        board=chip.board,
+        interface_ids=list(chip.interface_ids),
+    )
+
+
+def show_chip(chip: chips.Chip) -> dict[str, Any]:
+    """Describe a chip for DriverBase.show_device()."""
+    return {
+        'chip': chip.address,
+        'functions of the chip': list(chip.functions),
+        'serial number': chip.serial,
+        'board': chip.board,
+        'shell ids': list(chip.shell_ids),
+        'interface ids': list(chip.interface_ids),
+    }
 
 
 def show(
@@ -93,6 +119,9 @@ def show(
         'reset methods': (
             sysfs.read(f'{function.path}/reset_method') or ''
         ).split(),
+        'fpga managers': [
+            each.line for each in fpga_manager.managers(function)
+        ],
         'vans': [
             f'{each.van_uuid} of instance {each.instance_uuid}: {each.state}'
             for each in by.handles()

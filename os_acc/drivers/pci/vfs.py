@@ -18,6 +18,7 @@ from os_acc import driver
 from os_acc import exception
 from os_acc import log
 from os_acc import objects
+from os_acc.devices import availability
 from os_acc.devices import device_spec
 from os_acc.devices import pci
 from os_acc.devices import sriov
@@ -51,13 +52,13 @@ def create(
     """
     function = pci.get(pf)
     spec = specs.check(function)
+    holders = allocation.holders(by)
+    taker = allocation.taker_of(by, van)
     allocation.check(
-        vf_availability.vfs_obstacles(
-            function,
-            allocation.taker_of(by, van),
-            allocation.holders(by),
-            spec,
-        )
+        [
+            *vf_availability.vfs_obstacles(function, taker, holders, spec),
+            *availability.reserved_obstacles(address, holders),
+        ]
     )
     number = sriov.count(pf)
     if spec.num_vfs is None or number:

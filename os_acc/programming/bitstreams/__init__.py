@@ -14,16 +14,22 @@ from collections.abc import Iterator
 import contextlib
 import dataclasses
 import os
-import re
+from typing import TYPE_CHECKING
 from typing import Any
-import urllib.parse
 
 from oslo_config import cfg
 
+from os_acc import bitstream_file
 from os_acc import bitstream_opts as options
+from os_acc import bitstream_reference
 from os_acc import exception
+from os_acc.objects import function_id as function_ids
 
-_UUID = re.compile(r'[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}', re.I)
+# The other modules of this package import urllib and ssl, which takes time:
+# they are imported only when a bitstream is downloaded.
+if TYPE_CHECKING:
+    from os_acc.programming.bitstreams import image
+    from os_acc.programming.bitstreams import web
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,33 +66,45 @@ def fetched(
         used if reference is None
     :param report: called with the progress of the download: a fraction or
         None, and a text
-    :raises InvalidRequest: if the reference has none of these forms
+    :raises InvalidRequest: if the reference has none of these forms. No error
+        contains the secrets of a URL
     :raises BitstreamError: if the bitstream is unavailable, or fails its
         verification
     :raises Timeout: if the download took longer than download_timeout
     """
     if reference is None and function_id is None:
-        _refuse('nothing')
-    path = _local_path(reference)
-    if path is not None:
-        with _local(path) as found:
+        raise exception.InvalidRequest(
+            subject='os_acc',
+            field='bitstream',
+            value=None,
+            expected='a bitstream or a function_id',
+        )
+    parsed = None
+    if reference is not None:
+        parsed = bitstream_reference.parse(reference)
+    if isinstance(parsed, bitstream_reference.Path):
+        with _local(parsed.path) as found:
             yield found
         return
+    from os_acc.programming.bitstreams import cache
+    from os_acc.programming.bitstreams import download
+
     try:
-        source = _remote(reference, function_id, region_type)
+        source = _source(parsed, function_id, region_type)
     except OSError as err:
         raise exception.BitstreamError(
-            bitstream=label(reference), reason=exception.describe(err)
+            bitstream=bitstream_reference.masked(reference),
+            reason=download.describe(err),
         ) from err
-    there = getattr(source, 'function_id', None)
-    if function_id is not None and there not in (None, function_id):
+    there = source.function_id
+    if function_id is not None and (
+        there is not None and not function_ids.same(there, function_id)
+    ):
         raise exception.BitstreamError(
             bitstream=source.label,
             reason=f'its function is {there}, expected {function_id}',
         )
-    from os_acc.programming.bitstreams import cache
-    from os_acc.programming.bitstreams import download
-
+    signature = source.signature()
     with cache.held(
         source.checksum(),
         source.suffix,
@@ -95,40 +113,21 @@ def fetched(
             source.open_at, file, source.label, report
         ),
     ) as (path, digest):
+        if signature is not None:
+            signature.check(path)
         yield Bitstream(path, digest, there)
-
-
-def label(reference: str | None) -> str:
-    """Name a bitstream in messages, without anything that may be secret."""
-    from os_acc.programming.bitstreams import web
-
-    return '(by function)' if reference is None else web.mask(reference)
-
-
-def _local_path(reference: str | None) -> str | None:
-    if reference is None:
-        return None
-    if reference.startswith('/'):
-        return reference
-    if reference.lower().startswith('file:'):
-        parts = urllib.parse.urlsplit(reference)
-        if parts.netloc not in ('', 'localhost') or not parts.path:
-            _refuse(label(reference))
-        return urllib.parse.unquote(parts.path)
-    return None
 
 
 @contextlib.contextmanager
 def _local(path: str) -> Iterator[Bitstream]:
-    from os_acc import bitstream_file
-    from os_acc.programming.bitstreams import web
-
     conf = cfg.CONF
     folders = conf[options.GROUP].allowed_folders
     most = options.max_bytes(conf)
     with bitstream_file.opened(path, folders, most) as (real, file):
-        if os.path.lexists(path + web.SIDECAR):
-            beside = bitstream_file.opened(path + web.SIDECAR, folders, 4096)
+        if os.path.lexists(path + options.SIDECAR):
+            beside = bitstream_file.opened(
+                path + options.SIDECAR, folders, 4096
+            )
             with beside as (_, text):
                 words = text.read(4096).decode(errors='replace').split()
             wanted = bitstream_file.Checksum.parse(
@@ -141,30 +140,17 @@ def _local(path: str) -> Iterator[Bitstream]:
         yield Bitstream(real, digest)
 
 
-def _remote(
-    reference: str | None, function_id: str | None, region_type: str | None
-) -> Any:
+def _source(
+    reference: bitstream_reference.Web | bitstream_reference.Image | None,
+    function_id: str | None,
+    region_type: str | None,
+) -> web.Source | image.Source:
     from os_acc.programming.bitstreams import image
     from os_acc.programming.bitstreams import web
 
     if reference is None:
         assert function_id is not None
         return image.by_function(function_id, region_type)
-    if _UUID.fullmatch(reference):
-        return image.by_id(reference.lower())
-    scheme = reference.partition(':')[0].lower()
-    if scheme == 'https' or (
-        scheme == 'http' and cfg.CONF[options.GROUP].allow_http
-    ):
-        return web.Source(reference)
-    return _refuse(label(reference))
-
-
-def _refuse(value: str) -> Any:
-    raise exception.InvalidRequest(
-        subject='os_acc',
-        field='bitstream',
-        value=value,
-        expected='an absolute path, a file or https URL, or the UUID of an '
-        'image (http only where [os_acc_bitstreams] allow_http is set)',
-    )
+    if isinstance(reference, bitstream_reference.Image):
+        return image.by_id(reference.uuid)
+    return web.Source(reference)

@@ -180,16 +180,19 @@ def _make_room(folder: str, new: BinaryIO, bitstream: str) -> None:
     most = options.cache_bytes(cfg.CONF)
     others = []
     for entry in os.scandir(folder):
-        found = entry.stat(follow_symlinks=False)
-        if not os.path.samestat(found, mine):
-            others.append((found.st_mtime_ns, found.st_size, entry.path))
+        # Another process may have removed it.
+        with contextlib.suppress(FileNotFoundError):
+            found = entry.stat(follow_symlinks=False)
+            if not os.path.samestat(found, mine):
+                others.append((found.st_mtime_ns, found.st_size, entry.path))
     size = mine.st_size + sum(each for _, each, _ in others)
-    for _, freed, path in sorted(others):
+    for _, before, path in sorted(others):
         if size <= most:
             return
-        if _remove(path):
+        left = _remove(path)
+        size += left - before
+        if not left:
             LOG.info('Bitstream cache: removed %s to make room', path)
-            size -= freed
     if size > most:
         raise exception.BitstreamError(
             bitstream=bitstream,
@@ -198,18 +201,21 @@ def _make_room(folder: str, new: BinaryIO, bitstream: str) -> None:
         )
 
 
-def _remove(path: str) -> bool:
-    """Remove a cached file; returns False if it is in use."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        return True
-    with open(fd, 'rb') as file:
-        if not _lock(file, fcntl.LOCK_EX):
-            return False
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
-        return True
+def _remove(path: str) -> int:
+    """Remove a cached file, unless it is in use.
+
+    :returns: the size in bytes of the file that is at the path afterwards; 0
+        if there is none
+    """
+    with contextlib.suppress(FileNotFoundError):
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), 'rb') as file:
+            # Another process may have replaced the file before this one had
+            # the lock. Whoever wants to replace it now waits for the lock.
+            if _lock(file, fcntl.LOCK_EX) and _is_there(file, path):
+                os.unlink(path)
+                return 0
+        return os.lstat(path).st_size
+    return 0
 
 
 def _lock(file: BinaryIO, how: int) -> bool:

@@ -30,6 +30,10 @@ _CHUNK = 1 << 16
 DROPPED = (OSError, http.client.HTTPException)
 
 
+class TemporaryFailure(OSError):
+    """A server failed and may work later. The text contains no secret."""
+
+
 class Answer(NamedTuple):
     """The body that a server sends.
 
@@ -113,11 +117,23 @@ def _attempt(
                 _write(file, chunk, bitstream)
                 report(have / total if total else None, 'downloading')
     except DROPPED as err:
-        text = f'{type(err).__name__}: {err}' if str(err) else repr(err)
-        return f'the connection failed at byte {have}: {text}'
+        return f'the connection failed at byte {have}: {describe(err)}'
     if total is not None and have < total:
         return f'the connection ended at byte {have} of {total}'
     return None
+
+
+def describe(err: BaseException) -> str:
+    """Describe why a connection failed, without what the server has sent.
+
+    The texts of http.client's errors may contain the URL with its password.
+    """
+    if isinstance(err, TemporaryFailure):
+        return str(err)
+    if isinstance(err, OSError) and err.strerror:
+        # A file name is that of a configuration file, such as clouds.yaml.
+        return err.strerror + (f': {err.filename}' if err.filename else '')
+    return type(err).__name__
 
 
 def _write(file: BinaryIO, chunk: bytes, bitstream: str) -> None:

@@ -6,12 +6,21 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""Bitstreams that are Glance images, through openstacksdk."""
+"""Bitstreams that are Glance images, through openstacksdk.
+
+Any tenant can upload an image and set the properties by which os-acc looks
+for a bitstream. So only public images, and images of the projects in
+image_owners, are used. By default, Glance lets only administrators make an
+image public (policy publicize_image), while any tenant may share an image or
+make it a community image.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from collections.abc import Mapping
 import contextlib
+import time
 from typing import Any
 
 from oslo_config import cfg
@@ -19,25 +28,29 @@ from oslo_config import cfg
 from os_acc import bitstream_file
 from os_acc import bitstream_opts as options
 from os_acc import exception
+from os_acc import uuid_forms
+from os_acc.objects import function_id as function_ids
 from os_acc.programming.bitstreams import download
+from os_acc.programming.bitstreams import signature
 from os_acc.programming.bitstreams import web
 
 # HTTP status codes of temporary failures.
 _PASSING = frozenset({408, 429, 500, 502, 503, 504})
 
+_Image = Mapping[str, Any]
+
 
 class Source:
     """A Glance image.
 
-    :param glance: openstacksdk's client
+    :param connection: openstacksdk's connection to the cloud
     :param found: the image, as Glance's API v2 shows it
-    :raises BitstreamError: if the image is not active
+    :raises BitstreamError: if the image is not active, or its owner is not
+        trusted
     """
 
-    suffix = ''
-
-    def __init__(self, glance: Any, found: dict[str, Any]) -> None:
-        self._glance = glance
+    def __init__(self, connection: Any, found: _Image) -> None:
+        self._connection = connection
         self._image = found
         self.label = f'image {found.get("id")}'
         if found.get('status') != 'active':
@@ -46,6 +59,19 @@ class Source:
                 reason=f'its status is {found.get("status")!r}, expected '
                 "'active'",
             )
+        if not _is_trusted(found):
+            raise exception.BitstreamError(
+                bitstream=self.label,
+                reason=f'its visibility is {found.get("visibility")!r} and '
+                f'its owner is project {found.get("owner")}. Only public '
+                'images and images of the projects in [os_acc_bitstreams] '
+                'image_owners are used',
+            )
+
+    @property
+    def suffix(self) -> str:
+        """The extension of the image's name; some vendors' tools need it."""
+        return web.suffix_of(str(self._image.get('name') or ''))
 
     @property
     def function_id(self) -> str | None:
@@ -63,6 +89,11 @@ class Source:
             self.label,
         )
 
+    def signature(self) -> signature.Signature | None:
+        """Read the image's signature; see signature.of_image()."""
+        auth = self._connection.session.auth
+        return signature.of_image(self._image, auth, self.label)
+
     @contextlib.contextmanager
     def open_at(self, place: int) -> Iterator[download.Answer]:
         """See download.Open."""
@@ -70,7 +101,7 @@ class Source:
         if place:
             headers['Range'] = f'bytes={place}-'
         response = _get(
-            self._glance,
+            self._connection.image,
             f'/images/{self._image["id"]}/file',
             self.label,
             headers=headers,
@@ -89,20 +120,26 @@ def by_id(image_id: str) -> Source:
     """Find an image.
 
     :param image_id: a UUID
-    :raises BitstreamError: if there is none, or Glance refuses
+    :raises BitstreamError: if there is none, its owner is not trusted, or
+        Glance refuses
     :raises OSError: if Glance is unavailable
     """
-    glance = _connect(f'image {image_id}')
-    with _talking(f'image {image_id}'):
-        found = _get(glance, f'/images/{image_id}', f'image {image_id}')
-    return Source(glance, found.json())
+    label = f'image {image_id}'
+    connection = _connect(label)
+    found = _get(_glance(connection, label), f'/images/{image_id}', label)
+    return Source(connection, found.json())
 
 
 def by_function(function_id: str, region_type: str | None) -> Source:
     """Find the one active image whose properties name a function.
 
+    Other tenants' images are not counted, see _is_trusted().
+
+    :param function_id: if it is a UUID, the image may have it in another of
+        the usual spellings
     :param region_type: the type of region that it must be for; None: any
     :raises BitstreamError: if no image matches, or more than one
+    :raises Timeout: if it takes longer than download_timeout
     :raises OSError: if Glance is unavailable
     """
     conf = cfg.CONF[options.GROUP]
@@ -110,29 +147,61 @@ def by_function(function_id: str, region_type: str | None) -> Source:
     if region_type is not None:
         wanted[conf.region_type_property] = region_type
     label = 'for ' + ', '.join(f'{k}={v}' for k, v in wanted.items())
-    glance = _connect(label)
-    query: dict[str, str] | None = {**wanted, 'status': 'active'}
-    page: str | None = '/images'
-    found: list[dict[str, Any]] = []
-    with _talking(label):
-        while page is not None:
-            body = _get(glance, page, label, params=query).json()
-            found += [
-                each
-                for each in body['images']
+    deadline = time.monotonic() + conf.download_timeout
+    connection = _connect(label)
+    found: dict[str, _Image] = {}
+    # Glance compares texts, and lists the images of one owner at a time.
+    for spelling in uuid_forms.spellings(function_id):
+        for whose in (
+            {'visibility': 'public'},
+            # Without visibility, the list has no community images.
+            *(
+                {'visibility': 'all', 'owner': owner}
+                for owner in conf.image_owners
+            ),
+        ):
+            query = {
+                conf.function_property: spelling,
+                'status': 'active',
+                **whose,
+            }
+            for image in _listed(connection, query, label, deadline):
                 # A server may ignore a filter that it does not know.
-                if all(each.get(k) == v for k, v in wanted.items())
-            ]
-            page, query = body.get('next'), None
-            page = page.removeprefix('/v2') if page else None
+                if _is_trusted(image) and all(
+                    function_ids.same(image.get(name), value)
+                    for name, value in wanted.items()
+                ):
+                    found[str(image.get('id'))] = image
     if len(found) != 1:
-        ids = ', '.join(str(each.get('id')) for each in found)
+        ids = ', '.join(found)
         raise exception.BitstreamError(
             bitstream=label,
             reason=f'{len(found)} images match, expected one'
-            + (f': {ids}' if ids else ''),
+            + (f': {ids}' if ids else '')
+            + '. Only active images count that are public or belong to a '
+            'project in [os_acc_bitstreams] image_owners',
         )
-    return Source(glance, found[0])
+    (image,) = found.values()
+    return Source(connection, image)
+
+
+def _is_trusted(image: _Image) -> bool:
+    return image.get('visibility') == 'public' or (
+        image.get('owner') in cfg.CONF[options.GROUP].image_owners
+    )
+
+
+def _listed(
+    connection: Any, query: dict[str, str], label: str, deadline: float
+) -> Iterator[_Image]:
+    """List images, page by page."""
+    glance = _glance(connection, label)
+    answer = _get(glance, '/images', label, params=query).json()
+    yield from answer['images']
+    while page := answer.get('next'):
+        download.check_deadline(deadline, label)
+        answer = _get(glance, page.removeprefix('/v2'), label).json()
+        yield from answer['images']
 
 
 def _connect(label: str) -> Any:
@@ -141,22 +210,28 @@ def _connect(label: str) -> Any:
     except ImportError as err:
         raise exception.BitstreamError(
             bitstream=label,
-            reason='Glance images need openstacksdk: install os-acc[glance]',
+            reason='Glance images need openstacksdk: install '
+            'os-acc[openstack]',
         ) from err
     conf = cfg.CONF[options.GROUP]
     with _talking(label):
-        connection = openstack.connect(
+        return openstack.connect(
             cloud=conf.cloud or None,
             api_timeout=conf.stall_timeout,
             app_name='os-acc',
         )
+
+
+def _glance(connection: Any, label: str) -> Any:
+    # Reading the attribute asks Keystone and Glance for the endpoint.
+    with _talking(label):
         return connection.image
 
 
 def _get(glance: Any, path: str, label: str, **kwargs: Any) -> Any:
     """Send a GET request to Glance.
 
-    :raises ConnectionError: on a temporary failure
+    :raises TemporaryFailure: on a temporary failure
     :raises BitstreamError: on any other failure
     """
     with _talking(label):
@@ -166,7 +241,7 @@ def _get(glance: Any, path: str, label: str, **kwargs: Any) -> Any:
     with contextlib.closing(response):
         reason = f'Glance answered HTTP {response.status_code}'
         if response.status_code in _PASSING:
-            raise ConnectionError(reason)
+            raise download.TemporaryFailure(reason)
         raise exception.BitstreamError(bitstream=label, reason=reason)
 
 
@@ -179,7 +254,7 @@ def _talking(label: str) -> Iterator[None]:
     try:
         yield
     except keystone.ConnectFailure as err:
-        raise ConnectionError(str(err)) from err
+        raise download.TemporaryFailure(str(err)) from err
     except (keystone.ClientException, sdk.SDKException) as err:
         raise exception.BitstreamError(
             bitstream=label, reason=f'Glance: {exception.describe(err)}'

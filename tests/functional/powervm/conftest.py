@@ -7,6 +7,7 @@ import gc
 import novalink
 import pytest
 
+from acc_plug_powervm import OPTS
 from acc_plug_powervm import PowerVMPlugin
 import os_acc
 from os_acc import powervm
@@ -31,6 +32,7 @@ def host(link, tmp_path, monkeypatch):
         ('os_acc', 'plugin'): 'powervm',
         ('os_acc_powervm', 'port'): link.port,
         ('os_acc_powervm', 'request_timeout'): 5,
+        ('os_acc_powervm', 'rmc_timeout'): 1.0,
     }
     for (group, name), value in overrides.items():
         conf.set_override(name, value, group)
@@ -42,9 +44,6 @@ def host(link, tmp_path, monkeypatch):
     gc.collect()
     for group, name in overrides:
         conf.clear_override(name, group)
-    for group, name in (
-        ('os_acc_powervm', 'update_tries'),
-        ('os_acc_powervm', 'update_timeout'),
-        ('os_acc_drc', 'discover'),
-    ):
-        conf.clear_override(name, group)
+    for option in OPTS:
+        conf.clear_override(option.dest, 'os_acc_powervm')
+    conf.clear_override('discover', 'os_acc_drc')

@@ -10,6 +10,7 @@
 
 It serves the samples of pypowervm, one managed system with 20 slots and 21
 LPARs, and keeps changes in memory. As on a real NovaLink a slot has one owner.
+As an HMC it can have several managed systems, and a log-on with a password.
 How NovaLink refuses a slot that does not exist or has another owner is a guess
 (500 and a message).
 """
@@ -17,6 +18,7 @@ How NovaLink refuses a slot that does not exist or has another owner is a guess
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Sequence
 import copy
 import dataclasses
 import itertools
@@ -38,6 +40,12 @@ from pypowervm.utils import uuid as pvm_uuid
 from pypowervm.wrappers import base_partition
 
 SYSTEM = 'caae9209-25e5-35cd-a71a-ed55c03f294d'
+# Another managed system of the sample, for a second one.
+OTHER_SYSTEM = 'a168a3ec-bb3e-3ead-86c1-7d98b9d50239'
+# An LPAR of the sample that is in OTHER_SYSTEM, and a slot that only that
+# system has.
+OTHER_LPAR = '089FFB20-5D19-4A8C-BB80-13650627D985'
+OTHER_SLOT = 0x21010201
 
 # Three LPARs are running with RMC, one without, 17 are not activated.
 RUNNING = (
@@ -67,6 +75,10 @@ _LOGON_RESPONSE = (
     f'<LogonResponse xmlns="{const.WEB_NS}" schemaVersion="V1_1_0">'
     '<X-API-SessionFile>%s</X-API-SessionFile></LogonResponse>'
 )
+_LOGON_RESPONSE_HMC = (
+    f'<LogonResponse xmlns="{const.WEB_NS}" schemaVersion="V1_1_0">'
+    '<X-API-Session>%s</X-API-Session></LogonResponse>'
+)
 WRITES = ('POST', 'PUT', 'DELETE')
 
 
@@ -86,9 +98,16 @@ class _RefusedError(Exception):
 
 
 class NovaLink:
-    """A NovaLink that answers from its creation until stop()."""
+    """A NovaLink that answers from its creation until stop().
 
-    def __init__(self) -> None:
+    :param systems: the UUIDs of its managed systems
+    :param hmc: behave as an HMC: the log-on needs a password
+    """
+
+    def __init__(
+        self, systems: Sequence[str] = (SYSTEM,), hmc: bool = False
+    ) -> None:
+        self.mc_type = 'HMC' if hmc else 'PVM'
         self.delay = 0.0
         """Seconds from an update to its response (not for a log-off)."""
         self.before_post: Callable[[], object] | None = None
@@ -100,15 +119,23 @@ class NovaLink:
         self._interleaving = threading.Lock()
         self._stopped = threading.Event()
         self._failures: list[_Failure] = []
+        self._lost: list[float | None] = []
+        self._garbled = False
         self._tokens: set[str] = set()
         self._folder = tempfile.TemporaryDirectory(prefix='novalink-')
         self._server = novalink_http.Server(self)
         self.port: int = self._server.server_address[1]
         self._revisions = itertools.count(959374938)
-        self._system_feed, systems = xml.load('managedsystem.txt', self.port)
+        self._system_feed, known = xml.load('managedsystem.txt', self.port)
         # A NovaLink has one system; the sample from an HMC has three.
-        self._system = systems[SYSTEM.upper()]
+        self._systems = {name: known[name.upper()] for name in systems}
         self._lpar_feed, self._lpars = xml.load('lpar.txt', self.port)
+        self._capabilities = {
+            name: xml.capabilities(self._lpar(name))
+            for name in (RUNNING[0], NO_RMC)
+        }
+        for name in self._lpars:
+            xml.move(self._lpar(name), systems)
         self._revision = next(self._revisions)
         self._etags = {
             name: str(next(self._revisions)) for name in self._lpars
@@ -167,6 +194,44 @@ class NovaLink:
                 _Failure(status, message, times, method, applied)
             )
 
+    def lose_next(self, applied_after: float | None) -> None:
+        """Drop the connection instead of the response to the next POST.
+
+        :param applied_after: apply the change so many seconds later; 0: before
+            the connection is dropped; None: never
+        """
+        with self._lock:
+            self._lost.append(applied_after)
+
+    def garble_next(self) -> None:
+        """Respond to the next POST with something that is not XML."""
+        self._garbled = True
+
+    def group(self, bus: int, *drc_indexes: int) -> None:
+        """Put slots on one bus, all of which must move together."""
+        with self._lock:
+            for drc_index in drc_indexes:
+                xml.on_bus(self._slots()[drc_index], bus)
+            self._revision = next(self._revisions)
+
+    def ungroup(self, drc_index: int) -> None:
+        """Say of a slot itself that it may move alone."""
+        with self._lock:
+            xml.require_group(self._slots()[drc_index], False)
+            self._revision = next(self._revisions)
+
+    def set_rmc(self, lpar_uuid: str, rmc_state: str) -> None:
+        """Set the state of an LPAR's RMC connection: active or inactive.
+
+        The DLPAR capabilities come and go with it, as in the samples.
+        """
+        like = RUNNING[0] if rmc_state == 'active' else NO_RMC
+        with self._lock:
+            xml.set_rmc(
+                self._lpar(lpar_uuid), rmc_state, self._capabilities[like]
+            )
+            self.touch(lpar_uuid)
+
     def touch(self, lpar_uuid: str) -> None:
         """Change the etag, as an update by another client does."""
         with self._lock:
@@ -177,7 +242,7 @@ class NovaLink:
     def give(self, lpar_uuid: str, drc_index: int) -> None:
         """Add a slot to an LPAR, as an update by another client does."""
         with self._lock:
-            assert drc_index in xml.inventory(self._system), drc_index
+            assert drc_index in self._slots(), drc_index
             slot = base_partition.IOSlot.bld(None, False, drc_index)
             xml.wrap(self._lpar(lpar_uuid)).io_config.io_slots.append(slot)
             self.touch(lpar_uuid)
@@ -207,8 +272,15 @@ class NovaLink:
             for lpar_uuid in self._lpars:
                 if drc_index in self.slots_of(lpar_uuid):
                     return lpar_uuid
-            slot = xml.inventory(self._system).get(drc_index)
+            slot = self._slots().get(drc_index)
             return None if slot is None else slot.findtext(xml.PARTITION_UUID)
+
+    def _slots(self) -> dict[int, etree._Element]:
+        """Return the slots of all systems."""
+        found = {}
+        for system in self._systems.values():
+            found.update(xml.inventory(system))
+        return found
 
     def _lpar(self, lpar_uuid: str) -> etree._Element:
         return xml.content(self._lpars[lpar_uuid.upper()])
@@ -233,11 +305,28 @@ class NovaLink:
                 hook()
             finally:
                 self._interleaving.release()
+        if kind == 'POST' and self._lost:
+            later = self._lost.pop(0)
+            if later is not None:
+                apply = threading.Timer(
+                    later, self._apply, (kind, path, headers, body)
+                )
+                apply.daemon = True
+                apply.start()
+                if not later:
+                    apply.join()
+            return None
         with self._lock:
             answer = self._handle(kind, path, headers, body)
+            if kind == 'POST' and self._garbled:
+                self._garbled, answer.body = False, b'<html><br>'
         if self.delay and kind != 'LOGOFF':
             self._stopped.wait(self.delay)
         return None if self._stopped.is_set() else answer
+
+    def _apply(self, kind, path, headers, body) -> None:
+        with self._lock:
+            assert self._handle(kind, path, headers, body).status == 200
 
     def _handle(self, kind, path, headers, body) -> novalink_http.Answer:
         failure = self._failure(kind)
@@ -271,9 +360,13 @@ class NovaLink:
         if (match := _LPARS.match(path)) is not None:
             return self._route_lpar(kind, match[1], headers, body)
         match = _SYSTEMS.match(path)
-        if kind != 'GET' or not match or match[1] not in (None, SYSTEM):
+        if (
+            kind != 'GET'
+            or not match
+            or match[1] not in (None, *self._systems)
+        ):
             raise _RefusedError(404, f'No {kind} of {path} here.')
-        return self._managed_system(not match[1], headers['If-None-Match'])
+        return self._managed_system(match[1], headers['If-None-Match'])
 
     def _route_lpar(self, kind, name, headers, body) -> novalink_http.Answer:
         if name is None:
@@ -292,24 +385,33 @@ class NovaLink:
     def _logon(self) -> novalink_http.Answer:
         token = uuid.uuid4().hex
         self._tokens.add(token)
+        if self.mc_type == 'HMC':
+            body = _LOGON_RESPONSE_HMC % token
+            return novalink_http.Answer(200, body.encode())
         file = pathlib.Path(self._folder.name, f'token-{token[:8]}')
         file.write_text(token)
         return novalink_http.Answer(200, (_LOGON_RESPONSE % file).encode())
 
     def _managed_system(
-        self, feed: bool, seen: str | None
+        self, name: str | None, seen: str | None
     ) -> novalink_http.Answer:
-        system = copy.deepcopy(self._system)
-        slots = xml.inventory(system)
-        for name in self._lpars:
-            for drc_index in set(self.slots_of(name)):
-                xml.own(slots[drc_index], self._lpar(name))
+        """Answer with one managed system, or with the feed of all."""
         etag = str(self._revision)
-        if not feed:
-            return _answer(system, etag, seen)
+        if name is not None:
+            return _answer(self._owned(name), etag, seen)
         whole = copy.deepcopy(self._system_feed)
-        whole.append(xml.with_etag(system, etag))
+        for each in self._systems:
+            whole.append(xml.with_etag(self._owned(each), etag))
         return _answer(whole, etag, seen)
+
+    def _owned(self, name: str) -> etree._Element:
+        """A copy of a managed system in which the slots have owners."""
+        system = copy.deepcopy(self._systems[name])
+        slots = xml.inventory(system)
+        for lpar in self._lpars:
+            for drc_index in set(self.slots_of(lpar)) & slots.keys():
+                xml.own(slots[drc_index], self._lpar(lpar))
+        return system
 
     def _feed(self, seen: str | None) -> novalink_http.Answer:
         feed = copy.deepcopy(self._lpar_feed)
@@ -360,7 +462,7 @@ class NovaLink:
         lpar = etree.fromstring(body)
         if lpar.tag != f'{xml.UOM}LogicalPartition':
             raise _RefusedError(400, f'{lpar.tag} is no LogicalPartition.')
-        inventory = xml.inventory(self._system)
+        inventory = self._slots()
         for index in xml.slots(lpar):
             drc_index = int(index.text)
             if drc_index not in inventory:

@@ -32,7 +32,7 @@ class Handler(server.BaseHTTPRequestHandler):
                 return
             self.send_response(answer.status)
             # Without this pypowervm expects an HMC.
-            self.send_header('X-MC-Type', 'PVM')
+            self.send_header('X-MC-Type', self.server.novalink.mc_type)
             self.send_header('Content-Type', 'application/atom+xml')
             self.send_header('Content-Length', str(len(answer.body)))
             if answer.etag:

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import copy
 import functools
 import re
@@ -25,6 +26,7 @@ ATOM = '{%s}' % const.ATOM_NS
 WEB = '{%s}' % const.WEB_NS
 DRC_INDEX = f'{UOM}SlotDynamicReconfigurationConnectorIndex'
 DRC_NAME = f'{UOM}SlotDynamicReconfigurationConnectorName'
+PARENT_INDEX = f'{UOM}ParentSlotDynamicReconfigurationConnectorIndex'
 PARTITION_UUID = f'{UOM}PartitionUUID'
 
 
@@ -108,6 +110,43 @@ def own(slot: etree._Element, lpar: etree._Element) -> None:
         place.addprevious(element)
 
 
+def on_bus(slot: etree._Element, bus: int) -> None:
+    """Put a slot of the inventory on a bus that must move as a whole."""
+    if (parent := slot.find(PARENT_INDEX)) is None:
+        parent = etree.Element(PARENT_INDEX)
+        slot.find(DRC_INDEX).addprevious(parent)
+    parent.text = str(bus)
+    require_group(slot, True)
+
+
+def require_group(slot: etree._Element, required: bool) -> None:
+    """Say whether a slot must move together with its whole bus."""
+    text = str(required).lower()
+    slot.find(f'{UOM}BusGroupingRequired').text = text
+
+
+def move(lpar: etree._Element, systems: Sequence[str]) -> None:
+    """Put an LPAR on the first of the systems, unless it is on another."""
+    link = lpar.find(f'{UOM}AssociatedManagedSystem')
+    before, _, own = link.get('href').rpartition('/')
+    if own not in systems:
+        link.set('href', f'{before}/{systems[0]}')
+
+
+def capabilities(lpar: etree._Element) -> etree._Element:
+    """Return a copy of the capabilities of an LPAR."""
+    return copy.deepcopy(lpar.find(f'.//{UOM}PartitionCapabilities'))
+
+
+def set_rmc(
+    lpar: etree._Element, rmc_state: str, able: etree._Element
+) -> None:
+    """Set the state of the RMC connection, and the capabilities."""
+    wrap(lpar).set_parm_value('ResourceMonitoringControlState', rmc_state)
+    before = lpar.find(f'.//{UOM}PartitionCapabilities')
+    before.getparent().replace(before, copy.deepcopy(able))
+
+
 def created(
     like: etree._Element, lpar: etree._Element, name: str, number: int
 ) -> etree._Element:
@@ -122,6 +161,5 @@ def created(
     wrapper.set_parm_value('PartitionID', number)
     wrapper.set_parm_value('PartitionState', 'not activated')
     wrapper.set_parm_value('ResourceMonitoringControlState', 'inactive')
-    able = copy.deepcopy(like.find(f'.//{UOM}PartitionCapabilities'))
-    wrapper.inject(entities.Element.wrapelement(able, None))
+    wrapper.inject(entities.Element.wrapelement(capabilities(like), None))
     return entry

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import threading
 import time
 import uuid
 
@@ -18,7 +19,9 @@ from acc_plug_powervm import PowerVMPlugin
 from acc_plug_powervm import to_io_slots
 import os_acc
 from os_acc import exception
+from os_acc import health
 from os_acc import objects
+from os_acc.journal import health as rows
 
 RUNNING = novalink.RUNNING[0]
 FREE = [f'{index:08X}' for index in novalink.FREE_SLOTS]
@@ -198,21 +201,11 @@ def test_a_slot_of_another_partition_is_refused_before_any_write(host):
     assert host.owner_of(index) == novalink.RUNNING[1]
 
 
-def test_a_bus_of_which_another_has_a_part_is_refused(host, monkeypatch):
-    from os_acc.drivers import drc
-
-    slots = drc.inventory()
-    free = next(s for s in slots if s.address == FREE[0])
-    theirs = next(s for s in slots if s.owner_name == 'vios1')
-    free = drc.dataclasses.replace(
-        free,
-        handle=objects.DRCHandle(drc_index=FREE[0], bus_grp_required=True),
-        bus=theirs.bus,
-    )
-    monkeypatch.setattr(drc, 'inventory', lambda: [free, theirs])
+def test_a_bus_of_which_another_has_a_part_is_refused(host):
+    host.group(0x2FF, novalink.FREE_SLOTS[0], novalink.VIOS_SLOT)
     fails(
         exception.DeviceBusy,
-        theirs.bus,
+        '000002FF',
         'vios1',
         call=lambda: os_acc.plug(instance(), [arq()], live=True),
     )
@@ -233,6 +226,26 @@ def test_a_slot_that_is_not_there(host, request_, cause, text):
         call=lambda: os_acc.plug(instance(), [request_], live=True),
     )
     assert host.writes() == []
+
+
+def test_a_slot_that_has_failed(host):
+    os_acc.CONF.set_override('discover', True, 'os_acc_drc')
+    journal = os_acc._get().journal
+    guest = instance()
+    (van,) = os_acc.plug(guest, [arq()])
+    address = van.device
+    os_acc.unplug(guest)
+    health.mark(journal, address, rows.CLEANING, 'it was not cleaned')
+    fails(
+        exception.DeviceUnhealthy,
+        'it was not cleaned',
+        f'os-acc device free {address}',
+        call=lambda: os_acc.plug(instance(), [arq()]),
+    )
+    (found,) = (
+        each for each in os_acc.get_devices() if each.address == address
+    )
+    assert (found.health, found.handles_free) == ('unhealthy', 0)
 
 
 def test_one_slot_for_two_instances(host):
@@ -373,20 +386,6 @@ def test_a_slow_server_is_a_timeout(host):
     assert os_acc.unplug(guest, live=True) == 1
 
 
-def test_a_slow_update_is_a_timeout_and_undone(host):
-    option('request_timeout', 1)
-    guest = instance()
-    host.before_post = lambda: time.sleep(2)
-    start = time.monotonic()
-    fails(
-        exception.Timeout,
-        '1',
-        call=lambda: os_acc.plug(guest, [arq()], live=True),
-    )
-    assert time.monotonic() - start < 10
-    assert len(os_acc.get_vans()) == 0
-
-
 def test_three_slots_of_which_the_third_is_refused(host):
     before = lpar_of(host)
     guest = instance()
@@ -490,3 +489,158 @@ def test_a_missing_pypowervm_is_named(host, monkeypatch):
         'os-acc[powervm]',
         call=lambda: os_acc.plug(instance(), [arq()]),
     )
+
+
+# --- bus groups
+
+
+def test_two_cold_lpars_get_no_halves_of_a_bus_group(host):
+    """No LPAR shows the first slot yet, but the journal does."""
+    os_acc.CONF.set_override('discover', True, 'os_acc_drc')
+    host.group(0x2FF, *novalink.FREE_SLOTS[:2])
+    first, second = instance(), instance(novalink.RUNNING[1])
+    os_acc.plug(first, [arq(FREE[0])])
+    failure = fails(
+        exception.DeviceBusy,
+        'bus group 000002FF',
+        first.uuid,
+        FREE[0],
+        call=lambda: os_acc.plug(second, [arq(FREE[1])]),
+    )
+    assert failure.undo_errors == []
+    device = {d.address: d for d in os_acc.get_devices()}[FREE[1]]
+    assert device.handles_free == 0
+    assert first.uuid in device.handles[0].reason
+    (chosen,) = os_acc.plug(second, [any_slot()])  # of another bus
+    assert chosen.handle.drc_index not in FREE[:2]
+    # The same instance gets the other half.
+    os_acc.plug(first, [arq(FREE[1])])
+    assert os_acc.unplug(first) == 2
+    os_acc.plug(second, [arq(FREE[1])])
+    assert host.writes() == []
+
+
+def any_slot():
+    return objects.AcceleratorRequest(
+        uuid=uuid.uuid4(), resource_class='CUSTOM_POWER_IO_SLOT'
+    )
+
+
+def test_many_lpars_at_once_get_one_bus_group(host):
+    host.group(0x2FF, *novalink.FREE_SLOTS)
+    guests = [instance(lpar) for lpar in novalink.RUNNING]
+    errors = []
+
+    def plug(guest, index):
+        try:
+            os_acc.plug(guest, [arq(index)])
+        except exception.PlugException as err:
+            errors.append(err)
+
+    threads = [
+        threading.Thread(target=plug, args=pair)
+        for pair in zip(guests, FREE, strict=True)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(errors) == 2
+    assert all(
+        isinstance(err.__cause__, exception.DeviceBusy) for err in errors
+    )
+    assert len({van.instance_uuid for van in os_acc.get_vans()}) == 1
+
+
+def test_a_group_that_one_slot_alone_requires(host):
+    """The server says of one slot only that the bus moves as a whole."""
+    host.group(0x2FF, *novalink.FREE_SLOTS[:2])
+    host.ungroup(novalink.FREE_SLOTS[1])
+    os_acc.plug(instance(), [arq(FREE[0])])
+    fails(
+        exception.DeviceBusy,
+        '000002FF',
+        call=lambda: os_acc.plug(
+            instance(novalink.RUNNING[1]), [arq(FREE[1])]
+        ),
+    )
+
+
+# --- an HMC with two managed systems
+
+OTHER_SLOT = f'{novalink.OTHER_SLOT:08X}'
+
+
+class TestHMC:
+    @pytest.fixture
+    def link(self):
+        systems = [novalink.SYSTEM, novalink.OTHER_SYSTEM]
+        with novalink.NovaLink(systems, hmc=True) as made:
+            yield made
+
+    @pytest.fixture(autouse=True)
+    def log_on(self, host):
+        option('protocol', 'http')
+        option('username', 'hscroot')
+        option('password', 'abc123')
+
+    def test_the_system_of_the_lpar(self, host):
+        theirs = instance(novalink.OTHER_LPAR)
+        os_acc.plug(theirs, [arq(OTHER_SLOT)], live=True)
+        assert host.owner_of(novalink.OTHER_SLOT) == novalink.OTHER_LPAR
+        os_acc.plug(instance(), [arq()], live=True)
+        assert host.owner_of(int(FREE[0], 16)) == RUNNING
+        fails(
+            exception.DeviceNotFound,
+            '21010202',
+            call=lambda: os_acc.plug(
+                instance(novalink.RUNNING[1]), [arq('21010202')]
+            ),
+        )
+        assert os_acc.unplug(theirs, live=True) == 1
+        assert host.owner_of(novalink.OTHER_SLOT) is None
+
+    @pytest.mark.parametrize(
+        'name',
+        [
+            'Server-8246-L1C-SN0604C6A',
+            '8246-l1c*0604C6A',
+            novalink.OTHER_SYSTEM,
+        ],
+    )
+    def test_the_option(self, host, name):
+        option('managed_system', name)
+        os_acc.CONF.set_override('discover', True, 'os_acc_drc')
+        found = [d for d in os_acc.get_devices() if d.driver == 'drc']
+        assert len(found) == 9
+        guest = instance(None)  # its LPAR does not exist yet
+        os_acc.plug(guest, [arq(OTHER_SLOT)])
+        assert os_acc.unplug(guest) == 1
+
+    def test_an_lpar_of_another_system_than_the_options(self, host):
+        option('managed_system', novalink.OTHER_SYSTEM)
+        fails(
+            exception.HypervisorError,
+            RUNNING,
+            'HV4',
+            'Server-8246-L1C-SN0604C6A',
+            call=lambda: os_acc.plug(instance(), [arq(OTHER_SLOT)], live=True),
+        )
+        assert host.writes() == []
+
+    @pytest.mark.parametrize('name', [None, 'HV5'])
+    def test_nothing_chooses(self, host, name):
+        option('managed_system', name)
+        fails(
+            exception.HypervisorError,
+            'managed_system',
+            'HV4 (MTMS 8203-E4A*ACE0001, UUID ',
+            call=lambda: os_acc.plug(instance(None), [arq()]),
+        )
+
+    def test_a_cold_lpar_that_was_deleted(self, host):
+        option('managed_system', novalink.SYSTEM)
+        guest = instance(None)
+        os_acc.plug(guest, [arq()])
+        option('managed_system', None)
+        assert os_acc.unplug(guest) == 1

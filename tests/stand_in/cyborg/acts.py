@@ -11,16 +11,31 @@
 Both are files of the folder STAND_IN.
 """
 
+from collections.abc import Callable
+import contextlib
+import functools
 import json
 import os
 import pathlib
 import signal
+import stat
 import subprocess
 import sys
 import time
 from typing import Any
 
 FOLDER = pathlib.Path(os.environ['STAND_IN'])
+
+ERRORS = {
+    'raise': RuntimeError('the device is broken'),
+    'exit': SystemExit(3),
+    'long error': RuntimeError('first' + 'x' * 10**7 + 'last'),
+}
+# What a tool prints: 2 GiB in lines, and 1 GiB in one line.
+PRINTED = {
+    'flood': f'yes no end | head -c {2**31}; echo; echo the end',
+    'long line': f'yes "" | tr "\\n" x | head -c {2**30}',
+}
 
 
 def told(step: str) -> str:
@@ -36,23 +51,90 @@ def note(what: Any) -> None:
 def act(step: str) -> None:
     """Misbehave, if told to."""
     what = told(step)
-    if what == 'raise':
-        raise RuntimeError('the device is broken')
     if what.startswith('errno '):
         number = int(what.split()[1])
         raise OSError(number, os.strerror(number))
-    if what == 'die':
-        os.kill(os.getpid(), signal.SIGKILL)
-    if what == 'exit':
-        sys.exit(3)
-    if what == 'leave':
-        os._exit(4)
-    if what == 'print':
-        sys.stdout.write('{"result": "this is no answer"}\n')
-        sys.stdout.flush()
-        subprocess.run(['echo', 'from the tool'], check=True)
-    if what == 'hang':
-        child = subprocess.Popen(['sleep', '600'])
-        (FOLDER / 'child.new').write_text(f'{os.getpid()} {child.pid}')
-        (FOLDER / 'child.new').rename(FOLDER / 'child')
-        time.sleep(600)
+    if what in ERRORS:
+        raise ERRORS[what]
+    if what in PRINTED:
+        subprocess.run(PRINTED[what], shell=True, check=True)
+    if what in ACTS:
+        ACTS[what]()
+
+
+def print_both() -> None:
+    sys.stdout.write('{"result": "this is no answer"}\n')
+    sys.stdout.flush()
+    subprocess.run(['echo', 'from the tool'], check=True)
+
+
+def keep_output() -> None:
+    subprocess.run(PRINTED['flood'], shell=True, capture_output=True)
+
+
+def hang() -> None:
+    child = subprocess.Popen(['sleep', '600'])
+    (FOLDER / 'child.new').write_text(f'{os.getpid()} {child.pid}')
+    (FOLDER / 'child.new').rename(FOLDER / 'child')
+    time.sleep(600)
+
+
+def fork(failure: BaseException | None = None) -> None:
+    """Fork a child that comes back from the driver, before its parent.
+
+    :param failure: what the child raises; None: it returns
+    """
+    child = os.fork()
+    if child == 0:
+        note(['sockets of the child', len(sockets())])
+        if failure is not None:
+            raise failure
+        return
+    _, status = os.waitpid(child, 0)
+    note(['the child ended', os.waitstatus_to_exitcode(status)])
+    # The parent fails, so that an answer of the child would be noticed.
+    raise RuntimeError('the parent fails')
+
+
+def sockets() -> list[int]:
+    """The descriptors of this process that are sockets."""
+    found = []
+    for name in os.listdir('/proc/self/fd'):
+        with contextlib.suppress(FileNotFoundError):
+            mode = os.stat(f'/proc/self/fd/{name}').st_mode
+            if stat.S_ISSOCK(mode):
+                found.append(int(name))
+    return found
+
+
+def wait() -> None:
+    """Take as long as the test wants."""
+    (FOLDER / 'waits').touch()
+    while not (FOLDER / 'go').exists():
+        time.sleep(0.02)
+
+
+def answer_later() -> None:
+    """Have an answer sent after this call, as a child that C code forks."""
+    (number,) = sockets()
+    answer = '{"id": 0, "result": null}'
+    subprocess.Popen(
+        f"sleep 0.3; echo '{answer}' >&{number}; touch answered",
+        shell=True,
+        cwd=FOLDER,
+        pass_fds=[number],
+    )
+
+
+ACTS: dict[str, Callable[[], None]] = {
+    'die': functools.partial(os.kill, os.getpid(), signal.SIGKILL),
+    'leave': functools.partial(os._exit, 4),
+    'print': print_both,
+    'keep output': keep_output,
+    'hang': hang,
+    'wait': wait,
+    'fork': fork,
+    'fork and raise': functools.partial(fork, RuntimeError('the child')),
+    'fork and exit': functools.partial(fork, SystemExit(7)),
+    'answer later': answer_later,
+}

@@ -11,12 +11,18 @@
 Standard input is a socket. Each line that the process receives is a request,
 and it sends one line as the answer. Both are JSON::
 
-    {"method": "program", "params": {...}}
-    {"result": true}
-    {"error": {"kind": "failed", "message": "OSError: ...", "errno": 17}}
+    {"id": 7, "method": "program", "params": {...}}
+    {"id": 7, "result": true}
+    {"id": 7, "error": {"kind": "failed", "message": "OSError: ...",
+                        "errno": 17}}
 
-The kind is ``missing`` if Cyborg or one of its drivers cannot be loaded, else
-``failed``. Everything that is printed or logged goes to standard error.
+The answer has the id of its request. The kind of an error is ``fatal`` if the
+process must be ended: Cyborg or one of its drivers cannot be loaded, or the
+process needs too much memory. Else it is ``failed``. Everything that is
+printed or logged goes to standard error.
+
+A child that a driver forks does not get the socket, and ends when it returns
+from the driver: only this process answers.
 
 When the other side is gone, the process ends itself and all processes that it
 has started.
@@ -34,14 +40,25 @@ import socket
 import sys
 import threading
 from typing import Any
+from typing import NoReturn
 
 LOG = logging.getLogger('os_acc.drivers.cyborg.helper')
 
 NAMESPACE = 'cyborg.accelerator.driver'
 
-# How often to look whether the parent process still lives. The socket alone
-# does not tell: a child that the parent has forked may keep it open.
-_LOOK_EVERY_MS = 1000
+# How often to look whether the parent process still lives, and how much memory
+# this one has. The socket alone does not tell that the parent is gone: a child
+# that the parent has forked may keep it open.
+_LOOK_EVERY_MS = 200
+
+# Memory that this process may have, in bytes. Cyborg with all of its drivers
+# has about 100 MiB. They keep the whole output of a tool in memory
+# (processutils.execute() of oslo.concurrency).
+MOST_MEMORY = 512 * 2**20
+
+# Characters of an error message. That of processutils.execute() has the whole
+# output of the tool.
+_LONGEST_MESSAGE = 2000
 
 
 class Missing(Exception):
@@ -195,39 +212,115 @@ def _can_program(driver: Any) -> bool:
     )
 
 
-def serve(channel: socket.socket) -> None:
-    """Answer requests until the other side closes the socket."""
-    drivers = Drivers()
-    with channel.makefile('rw', encoding='utf-8', newline='\n') as lines:
-        for line in lines:
-            request = json.loads(line)
-            try:
-                method = getattr(drivers, request['method'])
-                answer = {'result': method(**request['params'])}
-            except BaseException as err:
-                answer = {'error': _error(request['method'], err)}
-            lines.write(json.dumps(answer) + '\n')
-            lines.flush()
+class Channel:
+    """The socket to os-acc, in the process that os-acc has started.
+
+    :param number: the descriptor of the socket; this object closes it
+    """
+
+    def __init__(self, number: int) -> None:
+        self._socket = socket.socket(fileno=number)
+        self._owner = os.getpid()
+        # The id of the request that is being served.
+        self._current: int | None = None
+        self._lock = threading.Lock()
+        os.register_at_fork(after_in_child=self._hide)
+
+    def serve(self) -> None:
+        """Answer requests until the other side closes the socket."""
+        drivers = Drivers()
+        with self._socket.makefile(encoding='utf-8', newline='\n') as lines:
+            for line in lines:
+                request = json.loads(line)
+                self._current = request['id']
+                failure = None
+                try:
+                    method = getattr(drivers, request['method'])
+                    result = method(**request['params'])
+                    answer = json.dumps(
+                        {'id': self._current, 'result': result}
+                    )
+                except BaseException as err:
+                    failure = err
+                if os.getpid() != self._owner:
+                    _leave(failure)
+                if failure is None:
+                    self._send(answer)
+                else:
+                    self.refuse(_error(request['method'], failure))
+
+    def refuse(self, error: dict[str, Any]) -> None:
+        """Answer the request that is being served with an error."""
+        self._send(json.dumps({'id': self._current, 'error': error}))
+
+    def watch(self, parent: int) -> None:
+        """Wait until the other side is gone, then end this process at once.
+
+        End it too if it has more than MOST_MEMORY.
+
+        :param parent: the number of the process that has started this one
+        """
+        poll = select.poll()
+        poll.register(self._socket, select.POLLRDHUP | select.POLLHUP)
+        while not poll.poll(_LOOK_EVERY_MS) and os.getppid() == parent:
+            if (size := _memory()) > MOST_MEMORY:
+                text = f'it needs {size} bytes of memory, and may have '
+                text += f'{MOST_MEMORY}. One of its tools may print too much'
+                self.refuse({'kind': 'fatal', 'message': text})
+                break
+        end()
+
+    def _send(self, answer: str) -> None:
+        with self._lock:
+            self._socket.sendall(answer.encode() + b'\n')
+
+    def _hide(self) -> None:
+        """Replace the socket in a child that was forked."""
+        # If it were closed, another file could get its number.
+        null = os.open(os.devnull, os.O_RDWR)
+        os.dup2(null, self._socket.fileno(), inheritable=False)
+        os.close(null)
+
+
+def _leave(failure: BaseException | None) -> NoReturn:
+    """End a child that a driver has forked, as its return or error says."""
+    status = 0
+    if isinstance(failure, SystemExit):
+        # None stands for 0, and a text for 1.
+        code = failure.code
+        status = code if isinstance(code, int) else int(code is not None)
+    elif failure is not None:
+        LOG.error('A forked child failed', exc_info=failure)
+        status = 1
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+    os._exit(status & 0xFF)
 
 
 def _error(method: str, err: BaseException) -> dict[str, Any]:
     if isinstance(err, Missing):
-        return {'kind': 'missing', 'message': str(err)}
+        return {'kind': 'fatal', 'message': _shortened(str(err))}
     LOG.error('%s failed', method, exc_info=err)
     return {
         'kind': 'failed',
-        'message': f'{type(err).__name__}: {err}',
+        'message': _shortened(f'{type(err).__name__}: {err}'),
         'errno': getattr(err, 'errno', None),
     }
 
 
-def _watch(channel: socket.socket, parent: int) -> None:
-    """Wait until the other side is gone, then end this process at once."""
-    poll = select.poll()
-    poll.register(channel, select.POLLRDHUP | select.POLLHUP)
-    while not poll.poll(_LOOK_EVERY_MS) and os.getppid() == parent:
-        pass
-    end()
+def _shortened(text: str) -> str:
+    """Leave out the middle of a long text."""
+    if len(text) <= _LONGEST_MESSAGE:
+        return text
+    half = _LONGEST_MESSAGE // 2
+    left_out = len(text) - 2 * half
+    return f'{text[:half]} ({left_out} characters left out) {text[-half:]}'
+
+
+def _memory() -> int:
+    """Bytes of memory that this process has."""
+    with open('/proc/self/statm') as file:
+        return int(file.read().split()[1]) * os.sysconf('SC_PAGESIZE')
 
 
 def end() -> None:
@@ -242,7 +335,7 @@ def end() -> None:
 def main() -> None:
     parent = os.getppid()
     # Hide the socket from the drivers and their tools; they get no input.
-    channel = socket.socket(fileno=os.dup(0))
+    channel = Channel(os.dup(0))
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
@@ -251,11 +344,9 @@ def main() -> None:
         level=logging.INFO,
         format='%(levelname)s %(name)s: %(message)s',
     )
-    threading.Thread(
-        target=_watch, args=(channel, parent), daemon=True
-    ).start()
+    threading.Thread(target=channel.watch, args=(parent,), daemon=True).start()
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        serve(channel)
+        channel.serve()
     end()
 
 

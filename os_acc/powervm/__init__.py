@@ -8,8 +8,9 @@
 
 """PowerVM's REST API through pypowervm: connection, LPAR UUIDs, errors.
 
-The driver drc and the plugin powervm share this module; neither imports the
-other. pypowervm (the extra powervm) is imported only when it is used.
+The driver drc and the plugin powervm share this package; neither imports the
+other. The module inventory lists the I/O slots. pypowervm (the extra powervm)
+is imported only when it is used.
 """
 
 from __future__ import annotations
@@ -67,7 +68,14 @@ OPTS = (
         'request_timeout',
         default=60,
         min=1,
-        help='Seconds to wait for the response to one request.',
+        help='Seconds to wait for the response to one request. Changes of an '
+        'LPAR have a limit of their own: operation_timeout.',
+    ),
+    cfg.StrOpt(
+        'managed_system',
+        help='The managed system of this host, if the server (an HMC) manages '
+        'several: its name, its UUID or its MTMS, such as 8247-22L*2125D1A. '
+        'Unset: the only system, or the system that has the LPAR.',
     ),
 )
 

@@ -1,0 +1,58 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Fatal PCIe errors, as the kernel counts them.
+
+See Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats of the kernel.
+The counters start at 0 when the kernel finds the device: at boot, and when it
+was removed from the bus and found again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from os_acc.devices import boot
+from os_acc.devices import pci
+from os_acc.devices import sysfs
+
+_TOTAL = 'TOTAL_ERR_FATAL'
+
+
+@dataclasses.dataclass(frozen=True)
+class Fatal:
+    """The fatal errors of a device.
+
+    :ivar generation: counts of different generations cannot be compared
+    :ivar count: how many there were in this generation
+    """
+
+    generation: str
+    count: int
+
+
+def fatal(address: str) -> Fatal | None:
+    """Count the fatal errors of a PCI function.
+
+    Errors of a VF that are fatal are those of its PF.
+
+    :returns: None if the kernel does not count them: the function has no AER,
+        or the firmware handles the errors
+    """
+    path = pci.folder(address)
+    text = sysfs.read(f'{path}/aer_dev_fatal')
+    for line in (text or '').splitlines():
+        name, _, number = line.partition(' ')
+        if name == _TOTAL and number.strip().isdecimal():
+            return Fatal(generation(address), int(number))
+    return None
+
+
+def generation(address: str) -> str:
+    """A text that changes when the kernel finds a function again."""
+    return f'{boot.boot_id()} {pci.inode(address)}'

@@ -1,0 +1,68 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Who has the other functions of an IOMMU group.
+
+VFIO gives an IOMMU group to one guest as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from os_acc.devices import allocated
+from os_acc.devices import host_use
+from os_acc.devices import pci
+from os_acc.devices import reasons
+from os_acc.devices import refusals
+
+Reason = reasons.Reason
+
+
+def obstacles(
+    function: pci.Function,
+    taker: allocated.Taker,
+    holders: allocated.Holders,
+    snapshot: host_use.Snapshot | None,
+) -> Iterator[Reason]:
+    """Check the IOMMU group, which VFIO gives to one guest as a whole."""
+    group = function.iommu_group
+    if group is None:
+        yield refusals.NO_IOMMU_GROUP.say()
+        return
+    for member, use in host_use.in_group(function, snapshot):
+        if isinstance(member, str) or member.address not in taker.functions:
+            yield use
+    for other in _holders(function, holders):
+        if other.instance_uuid != taker.instance_uuid:
+            yield refusals.GROUP_TAKEN.say(
+                instance=other.instance_uuid,
+                member=other.handle,
+                group=group,
+                van=other.van_uuid,
+            )
+
+
+def _holders(
+    function: pci.Function, holders: allocated.Holders
+) -> Iterator[allocated.Holder]:
+    """The VANs that have claimed the other functions of an IOMMU group."""
+    for name in pci.group_members(function.iommu_group or ''):
+        other = holders.of_function(name)
+        if name != function.address and other and other.device is not None:
+            yield other
+
+
+def shares_group(
+    function: pci.Function, instance_uuid: str, holders: allocated.Holders
+) -> bool:
+    """Whether an instance has another function of an IOMMU group."""
+    return any(
+        other.instance_uuid == instance_uuid
+        for other in _holders(function, holders)
+    )

@@ -1,0 +1,107 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Logs what Cyborg's drivers and their tools print, up to a limit."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+
+LOG = logging.getLogger(__name__)
+
+#: Lines that are logged for each call, as they are printed.
+FIRST_LINES = 200
+#: Bytes of one line in the log. A longer line is logged in parts.
+LINE_BYTES = 1000
+#: After the first lines, only the end of the output is logged: at most so many
+#: lines and bytes.
+LAST_LINES, LAST_BYTES = 50, 4000
+
+_READ_BYTES = 65536
+_LINE = re.compile(rb'[^\r\n]{%d}|[^\r\n]*[\r\n]+' % LINE_BYTES)
+
+
+class Output:
+    """Reads the output of a helper process in a thread, and logs it.
+
+    The thread reads until the last writer has closed the pipe, so that no
+    tool waits for room in the pipe. What is over the limit is counted and
+    thrown away: it takes room neither in the memory nor in the log.
+
+    :param reader: the descriptor of the pipe; this object closes it
+    :param pid: the number of the helper process, for the log
+    """
+
+    def __init__(self, reader: int, pid: int) -> None:
+        self._pid = pid
+        self._lock = threading.Lock()
+        self._lines_left = FIRST_LINES
+        # What was read and is not logged: the beginning of a line, or the
+        # end of the output.
+        self._kept = b''
+        self._left_out = 0
+        threading.Thread(
+            target=self._read,
+            args=(reader,),
+            name='os-acc cyborg log',
+            daemon=True,
+        ).start()
+
+    def call_ended(self) -> None:
+        """Log the end of the call's output; the next call starts afresh."""
+        with self._lock:
+            self._log_last()
+            self._lines_left = FIRST_LINES
+
+    def _read(self, reader: int) -> None:
+        with open(reader, 'rb', buffering=0) as pipe:
+            while part := pipe.read(_READ_BYTES):
+                with self._lock:
+                    self._kept += part
+                    self._log_first()
+                    self._leave_out()
+        with self._lock:
+            self._log_last()
+
+    def _log_first(self) -> None:
+        """Log the complete lines, until the call has had its number."""
+        place = 0
+        while self._lines_left and (found := _LINE.match(self._kept, place)):
+            self._log(found[0])
+            self._lines_left -= 1
+            place = found.end()
+        self._kept = self._kept[place:]
+
+    def _leave_out(self) -> None:
+        """Throw away what is kept, except its end."""
+        over = len(self._kept) - LAST_BYTES
+        if over > 0:
+            self._kept = self._kept[over:]
+            self._left_out += over
+
+    def _log_last(self) -> None:
+        """Log what is kept, and say how much is missing before it."""
+        lines = self._kept.splitlines(keepends=True)
+        left_out = self._left_out + sum(map(len, lines[:-LAST_LINES]))
+        if left_out:
+            LOG.warning(
+                'cyborg[%d]: (%d bytes of output are left out here)',
+                self._pid,
+                left_out,
+            )
+        for line in lines[-LAST_LINES:]:
+            for start in range(0, len(line), LINE_BYTES):
+                self._log(line[start : start + LINE_BYTES])
+        self._kept, self._left_out = b'', 0
+
+    def _log(self, line: bytes) -> None:
+        text = line.decode(errors='backslashreplace').rstrip()
+        if text:
+            LOG.info('cyborg[%d]: %s', self._pid, text)

@@ -1,0 +1,136 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""The slots of FPGAs that device_spec says how to program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Iterator
+
+from os_acc import driver
+from os_acc import exception
+from os_acc import programming
+from os_acc.devices import chip as chips
+from os_acc.devices import device_spec
+from os_acc.devices import pci
+from os_acc.devices import sriov
+from os_acc.objects import device as device_objects
+from os_acc.programming import programmers
+
+
+class Programmable(device_spec.Specs):
+    """The entries of device_spec whose devices are programmed."""
+
+    def find(self, function: pci.Function) -> device_spec.Spec | None:
+        spec = super().find(function)
+        return spec if spec is not None and spec.programmer else None
+
+    def check(self, function: pci.Function) -> device_spec.Spec:
+        spec = self.find(function)
+        if spec is None:
+            raise exception.DeviceNotFound(
+                wanted=f'PCI function {function.address}',
+                reason='no entry of [os_acc] device_spec says how it is '
+                'programmed',
+            )
+        return spec
+
+    def check_held(self, function: pci.Function) -> device_spec.Spec:
+        """The entry for a device that a VAN has already. See held().
+
+        :raises DeviceNotFound: if no entry says any more how the device is
+            programmed
+        """
+        spec = self.held(function)
+        return spec if spec.programmer else self.check(function)
+
+
+class Slots:
+    """The slots of one device.
+
+    The chip of the device is looked for once.
+
+    :param by: the driver of the device
+    :param parent: the function that is programmed, which is no VF
+    :param spec: its entry of device_spec
+    :ivar chip: the chip that the function belongs to
+    """
+
+    def __init__(
+        self,
+        by: driver.DriverBase,
+        parent: pci.Function,
+        spec: device_spec.Spec,
+    ) -> None:
+        self._by, self._parent, self._spec = by, parent, spec
+        self.chip = chips.of(parent)
+
+    def all(self) -> list[programming.Slot]:
+        """The slots of all regions."""
+        return [self.of_region(each) for each in self.regions()]
+
+    def of_function(self, address: str) -> programming.Slot:
+        """The slot that a function gives access to."""
+        return self.of_region(self.region_of(address))
+
+    def of_region(self, region: str) -> programming.Slot:
+        """The slot of a region.
+
+        :param region: programming.WHOLE: the device as a whole
+        """
+        functions = self.chip.functions
+        vfs = self._parent.vf_addresses
+        if region != programming.WHOLE and int(region) < len(vfs):
+            functions = (vfs[int(region)],)
+        address = self._parent.address
+        return programming.Slot(
+            self._by,
+            address,
+            region,
+            programmers.make(address, region, self._spec),
+            self._spec.persistent,
+            self.chip,
+            functions,
+            tuple(f'pci/{each}' for each in self._handles(functions)),
+        )
+
+    def _handles(self, functions: Iterable[str]) -> Iterator[str]:
+        """Those of some functions that guests get: a PF with VFs is none."""
+        for address in functions:
+            found = pci.find(address)
+            if found is not None and not found.vf_addresses:
+                yield address
+
+    def regions(self) -> list[str]:
+        """The regions that are programmed separately."""
+        if self._spec.programming == device_objects.PROGRAMMING_SINGLE:
+            return [programming.WHOLE]
+        return [str(number) for number in range(len(self.vfs()) or 1)]
+
+    def region_of(self, address: str) -> str:
+        """The region that a function gives access to: VF n to region n."""
+        if self._spec.programming == device_objects.PROGRAMMING_SINGLE:
+            return programming.WHOLE
+        if address == self._parent.address:
+            return '0'
+        return str(self.vfs().index(address))
+
+    def vfs(self) -> list[str]:
+        """The VFs of the function, or those that it will have, by number."""
+        return vfs(self._parent, self._spec)
+
+
+def vfs(parent: pci.Function, spec: device_spec.Spec) -> list[str]:
+    """The VFs of a PF, or those that it will have, by number."""
+    found = parent.vf_addresses
+    if not parent.is_pf or spec.num_vfs is None:
+        return found
+    # Another process may be creating them now.
+    future = sriov.future_addresses(parent.address, spec.num_vfs)
+    return max(found, future, key=len)

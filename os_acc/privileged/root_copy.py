@@ -1,0 +1,209 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Root's copy of an image, so that nobody can change the image in use.
+
+Each copy is in a folder of its own with a random name. The folder is locked
+with flock(2) while the copy is in use; the command that reads the copy
+inherits the lock. If the daemon is killed, the copy stays. made() and sweep()
+remove the folders that nobody has locked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+import contextlib
+import errno
+import fcntl
+import os
+import secrets
+import stat
+from typing import BinaryIO
+from typing import NamedTuple
+
+from oslo_config import cfg
+
+from os_acc import bitstream_file
+from os_acc import bitstream_opts
+from os_acc import exception
+from os_acc.devices import root_folder
+from os_acc.privileged import arguments
+
+#: Only root can write in it. Root creates it. It is no option, because a
+#: caller must not choose it. It is not in /run, which is in memory.
+FOLDER = '/var/lib/os-acc-images'
+
+_OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Copy(NamedTuple):
+    """A copy of an image.
+
+    :ivar path: its path
+    :ivar lock: the file descriptor of its locked folder, for the command that
+        uses the copy
+    """
+
+    path: str
+    lock: int
+
+
+@contextlib.contextmanager
+def opened(path: str) -> Iterator[tuple[str, BinaryIO]]:
+    """Open an image that lies in one of the allowed folders, or in the cache.
+
+    :returns: its real path, and the open file
+    :raises BitstreamError: if it is in none of them, or cannot be opened
+    :raises InvalidRequest: if the path is no text
+    """
+    if not isinstance(path, str):
+        arguments.refuse('path', path, 'the path of a bitstream')
+    conf = cfg.CONF
+    folders = list(conf[bitstream_opts.GROUP].allowed_folders)
+    cache = bitstream_opts.cache_path(conf).rstrip('/')
+    # The unprivileged user could replace the folder by a link to any other.
+    if not os.path.islink(cache):
+        folders.append(cache)
+    with bitstream_file.opened(
+        path, folders, bitstream_opts.max_bytes(conf)
+    ) as found:
+        yield found
+
+
+@contextlib.contextmanager
+def made(
+    file: BinaryIO, name: str, digest: str, folder: str | None = None
+) -> Iterator[Copy]:
+    """Make a copy that only root can read; remove it afterwards.
+
+    :param name: the copy's name. Some tools look at its extension
+    :param digest: the image's SHA-256
+    :param folder: where the copy is made; None: in FOLDER
+    :raises BitstreamError: if the image has another checksum or is too large,
+        or the disk is full
+    :raises PrivilegeError: if others than root can write to the folder
+    """
+    folder = FOLDER if folder is None else folder
+    sweep(folder)
+    with contextlib.ExitStack() as stack:
+        top = root_folder.open_at(folder)
+        stack.callback(os.close, top)
+        own, lock = _new_folder(top)
+        stack.callback(os.close, lock)
+        stack.callback(_remove, top, own, lock)
+        _copy(file, name, digest, lock, folder)
+        yield Copy(f'{folder}/{own}/{name}', lock)
+
+
+def put(copy: Copy, name: str, content: bytes) -> str:
+    """Put another file beside a copy. It is removed together with the copy.
+
+    :returns: its path
+    """
+    fd = os.open(
+        name,
+        os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC,
+        stat.S_IRUSR,
+        dir_fd=copy.lock,
+    )
+    with open(fd, 'wb') as file:
+        file.write(content)
+    return os.path.join(os.path.dirname(copy.path), name)
+
+
+def sweep(folder: str | None = None) -> None:
+    """Remove the copies in a folder that nobody uses.
+
+    :param folder: as made()
+    :raises PrivilegeError: as made()
+    """
+    folder = FOLDER if folder is None else folder
+    if not os.path.lexists(folder):
+        return
+    top = root_folder.open_at(folder)
+    try:
+        with _locked(top):
+            for name in os.listdir(top):
+                _sweep_one(top, name)
+    finally:
+        os.close(top)
+
+
+def _sweep_one(top: int, name: str) -> None:
+    try:
+        fd = os.open(name, _OPEN, dir_fd=top)
+    except OSError:  # no folder, so no copy; or its user has removed it
+        return
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _remove(top, name, fd)
+    except BlockingIOError:
+        pass  # it is in use
+    finally:
+        os.close(fd)
+
+
+def _new_folder(top: int) -> tuple[str, int]:
+    """Make a locked folder.
+
+    :returns: its name, and its file descriptor
+    """
+    name = secrets.token_hex(16)
+    # Under the lock of sweep(): it must not remove a folder that is new.
+    with _locked(top):
+        os.mkdir(name, stat.S_IRWXU, dir_fd=top)
+        fd = os.open(name, _OPEN, dir_fd=top)
+        fcntl.flock(fd, fcntl.LOCK_EX)
+    return name, fd
+
+
+def _copy(
+    file: BinaryIO, name: str, digest: str, folder: int, place: str
+) -> None:
+    most = bitstream_opts.max_bytes(cfg.CONF)
+    try:
+        fd = os.open(
+            name,
+            os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC,
+            stat.S_IRUSR,
+            dir_fd=folder,
+        )
+        with open(fd, 'wb') as copy:
+            found = bitstream_file.of_file(file, name, most, copy=copy)
+    except OSError as err:
+        if err.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+            raise
+        raise exception.BitstreamError(
+            bitstream=name,
+            reason=f'it cannot be copied to {place}: {err.strerror}',
+        ) from err
+    if found['sha256'] != digest:
+        raise exception.BitstreamError(
+            bitstream=name,
+            # Do not tell the caller the checksum of a file that it may not be
+            # allowed to read.
+            reason=f'it was changed: its sha256 is not {digest}',
+        )
+
+
+def _remove(top: int, name: str, fd: int) -> None:
+    """Remove a folder and the files in it; what is gone is ignored."""
+    with contextlib.suppress(FileNotFoundError):
+        for each in os.listdir(fd):
+            os.unlink(each, dir_fd=fd)
+        os.rmdir(name, dir_fd=top)
+
+
+@contextlib.contextmanager
+def _locked(fd: int) -> Iterator[None]:
+    # It is held only for a moment, and only root can open the folder.
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        fcntl.flock(fd, fcntl.LOCK_UN)

@@ -1,0 +1,150 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""What every way of programming checks as root, and the lock that it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+import contextlib
+import fcntl
+import os
+import re
+import time
+
+from oslo_config import cfg
+
+from os_acc import exception
+from os_acc.devices import chip
+from os_acc.devices import device_spec
+from os_acc.devices import pci
+from os_acc.devices import root_folder
+from os_acc.devices import sriov
+from os_acc.privileged import arguments
+from os_acc.privileged import device_users
+from os_acc.privileged import offers
+
+# objects.device.PROGRAMMING_SINGLE. To import that module would load
+# oslo.versionedobjects, and with it oslo.messaging, into the daemon.
+_SINGLE = 'single'
+
+_REGION = re.compile(r'0|[1-9][0-9]{0,4}')
+
+
+def device(
+    address: str, region: str, programmer: str
+) -> tuple[pci.Function, device_spec.Spec]:
+    """Find a device that may be programmed in one of the ways.
+
+    :param region: of a dynamic device; else ''
+    :param programmer: one of device_spec.PROGRAMMERS
+    :returns: the function, and its entry of device_spec
+    :raises InvalidRequest: if device_spec does not say that the device is
+        programmed in this way, or there is no such region
+    :raises DeviceNotFound: if device_spec does not offer it
+    """
+    function = arguments.programmed(address)
+    if function.is_vf:
+        # Locks and checks work on the PF, not on its VFs.
+        arguments.refuse('address', address, 'a device that is not a VF')
+    # arguments.programmed() has checked that it is offered, or was.
+    spec = offers.specs().held(function)
+    if spec.programmer != programmer:
+        arguments.refuse(
+            'address', address, f'a device with the programmer {programmer}'
+        )
+    _check_region(function, spec, region)
+    return function, spec
+
+
+def _check_region(
+    function: pci.Function, spec: device_spec.Spec, region: str
+) -> None:
+    if spec.programming == _SINGLE:
+        if region != '':
+            arguments.refuse('region', region, "'': it has no regions")
+        return
+    future = sriov.future_addresses(function.address, spec.num_vfs or 0)
+    number = max(len(function.vf_addresses), len(future), 1)
+    if (
+        not isinstance(region, str)
+        or not _REGION.fullmatch(region)
+        or int(region) >= number
+    ):
+        arguments.refuse('region', region, f'0 to {number - 1}')
+
+
+@contextlib.contextmanager
+def taken(function: pci.Function, region: str) -> Iterator[list[int]]:
+    """Lock a device with flock(2) on files that its command inherits.
+
+    Two regions can be programmed at the same time, but not a region and the
+    whole chip. This is not the lock of devices.operation_lock: programming can
+    take long, and other operations on the device need not wait for it.
+
+    :returns: the locked files
+    :raises DeviceBusy: if an earlier command for the chip has not ended
+    """
+    vf = _vf_of(function, region)
+    whole = chip.of(function).address
+    deadline = time.monotonic() + cfg.CONF.os_acc.device_timeout
+    with contextlib.ExitStack() as stack:
+        held = []
+        for name, how in (
+            (whole, fcntl.LOCK_SH if vf else fcntl.LOCK_EX),
+            (vf.address if vf else None, fcntl.LOCK_EX),
+        ):
+            if name is not None:
+                fd = root_folder.open_file('programming', name)
+                stack.callback(os.close, fd)
+                _lock(fd, how, deadline, function.address)
+                held.append(fd)
+        yield held
+
+
+def _lock(fd: int, how: int, deadline: float, address: str) -> None:
+    while True:
+        try:
+            fcntl.flock(fd, how | fcntl.LOCK_NB)
+            return
+        except BlockingIOError as err:
+            if time.monotonic() >= deadline:
+                raise exception.DeviceBusy(
+                    device=address,
+                    reason='an earlier command for it has not ended',
+                ) from err
+            time.sleep(0.05)
+
+
+def check_unused(function: pci.Function, region: str) -> None:
+    """Check again, under the lock, that nobody has the device open.
+
+    :raises DeviceBusy: if a guest or another process has it open
+    """
+    vf = _vf_of(function, region)
+    parts = (
+        [vf]
+        if vf
+        else [
+            each
+            for each in map(pci.find, chip.of(function).functions)
+            if each is not None
+        ]
+    )
+    if found := device_users.open_by(parts):
+        raise exception.DeviceBusy(
+            device=function.address, reason='; '.join(found)
+        )
+
+
+def _vf_of(function: pci.Function, region: str) -> pci.Function | None:
+    """The VF that gives access to a region; None if there is none."""
+    vfs = function.vf_addresses
+    if region and int(region) < len(vfs):
+        return pci.get(vfs[int(region)])
+    return None

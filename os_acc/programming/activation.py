@@ -1,0 +1,167 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""What must happen after programming before the function can be used.
+
+A card that gets a new image for the whole chip loses its PCI functions for a
+moment: they leave the bus and come back in the same slot. The kernel then
+makes new folders for them in sysfs, with other inode numbers, and their VFs
+are gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Mapping
+import contextlib
+import dataclasses
+
+from oslo_config import cfg
+
+from os_acc import exception
+from os_acc.devices import pci
+from os_acc.devices import sriov
+from os_acc.devices import waiting
+from os_acc.objects import function_id as function_ids
+from os_acc.programming import programmer as programmers
+
+CONF = cfg.CONF
+
+
+@dataclasses.dataclass(frozen=True)
+class Seen:
+    """A PCI function, no VF, as it was before the programming.
+
+    :ivar inode: of its folder in sysfs; None: it was not there
+    :ivar vfs: how many VFs it had
+    """
+
+    inode: int | None
+    vfs: int
+
+
+def see(addresses: Iterable[str]) -> dict[str, Seen]:
+    """Look at the functions of a chip before it is programmed.
+
+    :param addresses: of its functions without the VFs
+    """
+    return {
+        each: Seen(pci.inode(each), sriov.count(each)) for each in addresses
+    }
+
+
+def reenumerate(label: str, before: Mapping[str, Seen]) -> None:
+    """Wait until all functions of a chip have left the bus and come back.
+
+    If the programmer has not made them leave, root removes them and has the
+    kernel find them again. Then as many VFs are made as there were.
+
+    :param label: the device, for the error
+    :param before: what see() gave
+    :raises DeviceError, Timeout: if one does not come back or does not answer,
+        or its VFs cannot be made
+    """
+    there = {each: seen for each, seen in before.items() if seen.inode}
+    if not there:
+        return
+    seconds = CONF.os_acc.device_timeout
+    if all(pci.inode(each) == seen.inode for each, seen in there.items()):
+        from os_acc.privileged import reenumeration as privileged
+
+        privileged.reenumerate(min(there), seconds)
+    for address, seen in there.items():
+        _wait(label, address, seen, seconds)
+    for address, seen in there.items():
+        if seen.vfs:
+            _make_vfs(address, seen.vfs, seconds)
+
+
+def _wait(label: str, address: str, seen: Seen, seconds: float) -> None:
+    """Wait until a function has come back."""
+
+    def is_back() -> bool:
+        return (
+            pci.inode(address) not in (None, seen.inode)
+            and pci.answers(address)
+            and (function := pci.find(address)) is not None
+            # Only its driver can make VFs.
+            and (not seen.vfs or function.driver is not None)
+        )
+
+    try:
+        waiting.until(
+            is_back,
+            seconds,
+            f'PCI function {address} to come back after programming',
+            'pci',
+        )
+    except exception.Timeout as err:
+        raise exception.DeviceError(
+            device=label, reason=_missing(address, seen, seconds)
+        ) from err
+
+
+def _missing(address: str, seen: Seen, seconds: float) -> str:
+    now = pci.inode(address)
+    if now is None:
+        what = 'has left the bus, and has not come back'
+    elif now == seen.inode:
+        what = 'has not left the bus'
+    elif not pci.answers(address):
+        what = 'has come back, but does not answer'
+    else:
+        what = 'has come back, but no driver is bound to it to make its VFs'
+    return f'PCI function {address} {what} within {seconds:g} s'
+
+
+def _make_vfs(pf: str, number: int, seconds: float) -> None:
+    """Make the VFs of a PF again, or wait for who has made them before."""
+    from os_acc.privileged import vfs as privileged_vfs
+
+    if not sriov.count(pf):
+        # If os-acc may not make so many, another service makes them.
+        with contextlib.suppress(
+            exception.DeviceBusy,
+            exception.DeviceNotFound,
+            exception.InvalidRequest,
+        ):
+            privileged_vfs.create_vfs(pf, number, seconds)
+    waiting.until(
+        lambda: sriov.count(pf) == number,
+        seconds,
+        f'the {number} VFs of PF {pf} to come back after programming',
+        'pci',
+    )
+
+
+def check_function(
+    label: str, programmer: programmers.Programmer, function_id: str | None
+) -> None:
+    """Check that a device that has come back has the function.
+
+    :param function_id: None: any
+    :raises DeviceError: if it has another one
+    :raises Timeout: if it shows none
+    """
+    if function_id is None:
+        return
+
+    def look() -> str | None:
+        found = programmer.look()
+        return function_id if found is None else found
+
+    seen = waiting.until(
+        look,
+        CONF.os_acc.device_timeout,
+        f'{label} to show function {function_id} after programming',
+    )
+    if not function_ids.same(seen, function_id):
+        raise exception.DeviceError(
+            device=label,
+            reason=f'it was programmed with {function_id}, but has {seen}',
+        )

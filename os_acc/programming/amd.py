@@ -1,0 +1,119 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""The programmer of AMD's cards: it loads user images with XRT's tools."""
+
+from __future__ import annotations
+
+import os
+
+from oslo_config import cfg
+
+from os_acc import exception
+from os_acc import progress
+from os_acc.devices import device_spec
+from os_acc.devices import fpga_manager
+from os_acc.devices import pci
+from os_acc.devices import waiting
+from os_acc.devices import xclbin
+from os_acc.devices import xrt
+from os_acc.objects import function_id as function_ids
+from os_acc.programming import bitstreams
+from os_acc.programming import programmer
+
+CONF = cfg.CONF
+
+
+class AMDProgrammer(programmer.Programmer):
+    """Loads a user image, a file with the extension .xclbin.
+
+    The image replaces the user partition of the whole card. What the card has
+    is what the journal says: the driver knows an image by its UUID only, and a
+    request may give its function another name.
+    """
+
+    def function_of(self, file: bitstreams.Bitstream) -> str | None:
+        """The image's UUID.
+
+        :raises BitstreamError: if it is no user image
+        """
+        return _image(file).uuid
+
+    def check(self, file: bitstreams.Bitstream | None) -> None:
+        from os_acc.privileged import amd
+
+        assert file is not None
+        amd.check(self.device, file.path)
+
+    def program(
+        self,
+        file: bitstreams.Bitstream | None,
+        function_id: str | None,
+        report: progress.Report,
+    ) -> str:
+        from os_acc.privileged import amd
+
+        assert file is not None
+        # Read before: its errors mean that nothing was changed.
+        wanted = _image(file).uuid
+        report(None, 'programming')
+        with fpga_manager.told(self.device):
+            amd.program(
+                self.device,
+                file.path,
+                file.sha256,
+                CONF.os_acc.program_timeout,
+            )
+        self._check_seen(wanted)
+        return device_spec.PARTIAL
+
+    def fault(self) -> str | None:
+        try:
+            card = xrt.card(pci.get(self.device))
+            xrt.tool(card, CONF.os_acc.xrt_path)
+        except exception.ExceptionBase as err:
+            return str(err)
+        return None
+
+    @property
+    def can_clear(self) -> bool:
+        return False
+
+    def clear(self) -> None:
+        raise exception.DeviceError(
+            device=self.device,
+            reason="XRT's tools cannot remove a user image. Set "
+            '[os_acc_fpga] at_unplug to keep',
+        )
+
+    def _check_seen(self, wanted: str) -> None:
+        """Check the card's image, if the user function's driver can tell."""
+        card = xrt.card(pci.get(self.device))
+        if card.management is not None:
+            return
+        seen = waiting.until(
+            card.loaded,
+            CONF.os_acc.device_timeout,
+            f'the kernel to show user image {wanted} in {self.device}',
+        )
+        if not function_ids.same(seen, wanted):
+            raise exception.DeviceError(
+                device=self.device,
+                reason=f'user image {wanted} was loaded, but it has {seen}',
+            )
+
+
+def _image(file: bitstreams.Bitstream) -> xclbin.UserImage:
+    name = os.path.basename(file.path)
+    try:
+        with open(file.path, 'rb') as opened:
+            return xclbin.read(opened, name)
+    except OSError as err:
+        raise exception.BitstreamError(
+            bitstream=name, reason=err.strerror or str(err)
+        ) from err

@@ -1,0 +1,180 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Telling the hooks what has happened to a device, at least once.
+
+The journal has what is to be told before the hooks are called, and what was
+told afterwards. If the process ends in between, recovery calls the hooks. The
+caller holds the lock of the slot or of the device's health, so that no two
+processes tell the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import contextlib
+import dataclasses
+import logging
+
+from os_acc import driver as driver_module
+from os_acc import exception
+from os_acc import health
+from os_acc import journal as journal_module
+from os_acc.devices import boot
+from os_acc.devices import pci
+from os_acc.journal import health as rows
+from os_acc.journal import programs
+from os_acc.programming import hooks
+
+LOG = logging.getLogger(__name__)
+
+
+def program(journal: journal_module.Journal, record: programs.Program) -> None:
+    """Call the hooks for a record, and note that in the journal.
+
+    The caller holds the lock of the record's slot.
+
+    :param record: as it is in the journal; its state is not PROGRAMMING
+    """
+    hooks.call(event_of(record))
+    if record.state == programs.CLEARED:
+        _note(lambda: journal.forget_program(record.device, record.region))
+        return
+    told = dataclasses.replace(record, announced=True)
+    _note(lambda: journal.save_program(told))
+
+
+def event_of(record: programs.Program) -> hooks.ProgrammedEvent:
+    """Say what a record tells the hooks."""
+    state, reason, function_id = hooks.ERROR, record.error, None
+    if record.state == programs.CLEARED:
+        state = hooks.CLEARED
+    elif record.is_done(boot.boot_id()):
+        state, function_id = hooks.PROGRAMMED, record.function_id
+    return hooks.ProgrammedEvent(
+        device=record.address or record.device,
+        driver=record.driver,
+        chip_serial=record.serial,
+        region=record.region,
+        function_id=function_id,
+        state=state,
+        reason=reason if state == hooks.ERROR else None,
+        handles=record.handles,
+    )
+
+
+def mark(
+    by: driver_module.DriverBase, device: str, cause: str, reason: str
+) -> None:
+    """Give a device that has failed to nobody, and call the hooks.
+
+    Does nothing if it was marked for the same cause before. If the journal
+    cannot be written, this is logged: the caller has another error to raise.
+
+    :param by: the device's driver
+    :param device: its address; for a VF that has failed, the VF's
+    :param cause: see journal.health
+    :param reason: a clause
+    """
+    try:
+        with by.lock(lock_name(device)):
+            if any(
+                (each.device, each.cause) == (device, cause)
+                for each in by.journal.unhealthy()
+            ):
+                return
+            found = health.mark(
+                by.journal, device, cause, reason, by.name, announced=False
+            )
+            LOG.error('Device %s is unhealthy: %s', device, reason)
+            unhealthy(by.journal, found)
+    except (exception.JournalError, exception.Timeout) as err:
+        LOG.error(
+            'Device %s is unhealthy (%s), but is not marked as such: %s',
+            device,
+            reason,
+            err,
+        )
+
+
+def unhealthy(journal: journal_module.Journal, found: rows.Health) -> None:
+    """Call the hooks for a device that has failed, and note that.
+
+    The caller holds lock_name().
+    """
+    function = pci.find(found.device) if pci.is_address(found.device) else None
+    is_pci = pci.is_address(found.device)
+    hooks.call(
+        hooks.ProgrammedEvent(
+            device=function.parent if function is not None else found.device,
+            driver=found.driver,
+            chip_serial=None,
+            region='',
+            function_id=None,
+            state=hooks.ERROR,
+            reason=found.reason,
+            handles=(f'pci/{found.device}',) if is_pci else (),
+        )
+    )
+    _note(lambda: journal.announce_unhealthy(found))
+
+
+def lock_name(device: str) -> str:
+    """The name of the lock to hold while a device's health changes."""
+    return f'{device}/health'
+
+
+def _note(write: Callable[[], None]) -> None:
+    """Write that the hooks were called; they are called again otherwise."""
+    try:
+        write()
+    except exception.JournalError as err:
+        LOG.warning(
+            'Recovery will call the hooks of %s again: %s', hooks.GROUP, err
+        )
+
+
+def recover(
+    journal: journal_module.Journal,
+    hold: Callable[[str], contextlib.AbstractContextManager[bool]],
+) -> None:
+    """Tell the hooks what an earlier process has not told them.
+
+    :param hold: takes a lock of this name if nobody else has it, and says
+        whether it did. Who has it is telling the hooks now
+    """
+    causes = journal.unhealthy()
+    for found in causes:
+        if found.announced:
+            continue
+        with hold(lock_name(found.device)) as held:
+            if held and found in journal.unhealthy():
+                unhealthy(journal, found)
+    booted = [each for each in causes if not health.counts(each)]
+    for record in journal.programs():
+        ended = [
+            each
+            for each in booted
+            if each.device == record.device and record.state == programs.REBOOT
+        ]
+        if record.state == programs.PROGRAMMING or (
+            record.announced and not ended
+        ):
+            continue
+        name = programs.lock_name(record.device, record.region)
+        with hold(name) as held:
+            if not held:
+                # Whoever has it tells the hooks of this slot.
+                continue
+            if record in journal.programs(record.device):
+                program(journal, record)
+    for found in booted:
+        journal.forget_unhealthy(found.device, found.cause)
+        LOG.info(
+            'Device %s is given out again: the host was booted', found.device
+        )

@@ -1,0 +1,155 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""The programmer that runs a command of the device's vendor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+import contextlib
+import glob
+import threading
+
+from oslo_config import cfg
+
+from os_acc import exception
+from os_acc import progress
+from os_acc.devices import device_spec
+from os_acc.devices import fpga_manager
+from os_acc.devices import pci
+from os_acc.devices import sysfs
+from os_acc.devices import waiting
+from os_acc.journal import programs
+from os_acc.objects import function_id as function_ids
+from os_acc.programming import bitstreams
+from os_acc.programming import programmer
+
+CONF = cfg.CONF
+
+# Seconds between two questions how much of a programming is done.
+_REPORT_EVERY = 1.0
+
+
+class CommandProgrammer(programmer.Programmer):
+    """Runs the commands of an entry of device_spec, as root.
+
+    :param region: a region of the device, or programs.WHOLE
+    """
+
+    def __init__(
+        self, device: str, region: str, spec: device_spec.Spec
+    ) -> None:
+        super().__init__(device)
+        self._region, self._spec = region, spec
+        self._label = programs.label(device, region)
+
+    def check(self, file: bitstreams.Bitstream | None) -> None:
+        from os_acc.privileged import programming as privileged
+
+        assert file is not None
+        privileged.check(self.device, self._region, file.path)
+
+    def program(
+        self,
+        file: bitstreams.Bitstream | None,
+        function_id: str | None,
+        report: progress.Report,
+    ) -> str:
+        from os_acc.privileged import programming as privileged
+
+        assert file is not None
+        report(None, 'programming')
+        with fpga_manager.told(self.device):
+            with self._percent_reported(report):
+                reboot = privileged.program(
+                    self.device,
+                    self._region,
+                    file.path,
+                    file.sha256,
+                    function_id,
+                    CONF.os_acc.program_timeout,
+                )
+            if reboot:
+                # The command knows better than device_spec.
+                return device_spec.COLD_REBOOT
+            activation = self._spec.activation or device_spec.PARTIAL
+            if function_id is not None and activation == device_spec.PARTIAL:
+                self._check_seen(function_id)
+        return activation
+
+    @contextlib.contextmanager
+    def _percent_reported(self, report: progress.Report) -> Iterator[None]:
+        """Report meanwhile how much the command says is done.
+
+        The call to the privileged half blocks, so another thread asks for it.
+        """
+        from os_acc.privileged import programming as privileged
+
+        done = threading.Event()
+
+        def ask() -> None:
+            last = None
+            while not done.wait(_REPORT_EVERY):
+                # program() itself reports what is wrong with the daemon.
+                with contextlib.suppress(exception.ExceptionBase):
+                    now = privileged.percent(self.device, self._region)
+                    if now is not None and now != last and not done.is_set():
+                        report(now / 100, 'programming')
+                        last = now
+
+        if self._spec.progress is None:
+            yield
+            return
+        thread = threading.Thread(
+            target=ask, name='os-acc programming', daemon=True
+        )
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
+
+    def look(self) -> str | None:
+        """Read the function's id from function_file, if there is one."""
+        pattern = self._spec.function_file
+        if pattern is None or self._region != programs.WHOLE:
+            return None
+        paths = glob.glob(f'{pci.folder(self.device)}/{pattern}')
+        if len(paths) != 1:
+            return None
+        return sysfs.read(paths[0]) or ''
+
+    @property
+    def can_clear(self) -> bool:
+        return bool(self._spec.clear)
+
+    def clear(self) -> None:
+        from os_acc.privileged import programming as privileged
+
+        with fpga_manager.told(self.device):
+            privileged.clear(
+                self.device, self._region, CONF.os_acc.program_timeout
+            )
+
+    def _check_seen(self, function_id: str) -> None:
+        """Check that the kernel sees the function that was programmed."""
+        if self._spec.function_file is None or self._region != programs.WHOLE:
+            return
+        # The file that shows the function may appear after the command's end.
+        seen = waiting.until(
+            self.look,
+            CONF.os_acc.device_timeout,
+            f'the kernel to show function {function_id} in {self._label} '
+            'after programming',
+        )
+        if not function_ids.same(seen, function_id):
+            raise exception.DeviceError(
+                device=self._label,
+                reason=f'it was programmed with {function_id}, but has {seen}',
+            )

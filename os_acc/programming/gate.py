@@ -1,0 +1,57 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Who uses a chip besides the VANs that the journal has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from os_acc import exception
+from os_acc.devices import chip
+from os_acc.devices import host_use
+from os_acc.devices import pci
+from os_acc.devices import vfio
+
+
+def check(device: str, functions: Sequence[str]) -> None:
+    """Check that nobody uses PCI functions: no process, and not the host.
+
+    If all of them are VFs, a guest that has a PF of their chip is found, too.
+    The host's own use of the PFs is not checked then, because other regions of
+    the chip may be programmed meanwhile.
+
+    :param device: the device, for the error
+    :param functions: the addresses of the functions that give access to what
+        is to be programmed; one that does not exist is left out
+    :raises DeviceBusy: if a guest or another process has one open
+    :raises DeviceInUseByHost: if the host uses one of functions
+    """
+    there = [each for each in map(pci.find, functions) if each is not None]
+    if not there:
+        return
+    snapshot = host_use.Snapshot.read()
+    for function in there:
+        use = host_use.by_host(function, snapshot)
+        if use is not None:
+            raise exception.DeviceInUseByHost(
+                device=f'PCI function {function.address}', by=use.text
+            )
+    asked = {each.address for each in there}
+    if all(each.is_vf for each in there):
+        parents = map(pci.find, chip.parents(there[0]))
+        asked.update(
+            each.address
+            for each in parents
+            if each is not None and vfio.is_bound(each)
+        )
+    from os_acc.privileged import device_users
+
+    users = device_users.of_functions(sorted(asked))
+    if users:
+        raise exception.DeviceBusy(device=device, reason='; '.join(users))

@@ -1,0 +1,115 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""The contract of programmers: the ways in which a device is programmed."""
+
+from __future__ import annotations
+
+from oslo_config import cfg
+
+from os_acc import exception
+from os_acc import progress
+from os_acc.programming import bitstreams
+
+CONF = cfg.CONF
+
+
+class Programmer:
+    """Programs, looks at and clears one slot, and does nothing else.
+
+    Whether a slot may be programmed is not a programmer's business: slots.Slot
+    decides it, and holds the slot's lock around each call.
+
+    :ivar device: the device's address, for messages
+    """
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+
+    @property
+    def can_clear(self) -> bool:
+        """Whether clear() can remove a function from a device of this kind."""
+        return True
+
+    @property
+    def time_limit(self) -> float:
+        """Seconds after which program() has ended: others wait so long."""
+        limit: float = CONF.os_acc.program_timeout
+        return limit
+
+    def function_of(self, file: bitstreams.Bitstream) -> str | None:
+        """Read from a bitstream which function it has.
+
+        :returns: None if the bitstream does not say it
+        :raises BitstreamError: if it is no bitstream for this programmer
+        """
+        return None
+
+    def check(self, file: bitstreams.Bitstream | None) -> None:
+        """Check that programming can begin. Changes nothing.
+
+        :param file: the bitstream; None: the device needs none
+        :raises BitstreamError: if the device cannot be programmed with it
+        :raises DeviceError: if the device cannot be programmed
+        """
+
+    def program(
+        self,
+        file: bitstreams.Bitstream | None,
+        function_id: str | None,
+        report: progress.Report,
+    ) -> str:
+        """Program the slot, and check the result as far as it can be seen.
+
+        :param function_id: the function that the slot must have afterwards;
+            None: unknown
+        :param report: called with a fraction or None, and a text
+        :returns: one of device_spec.ACTIVATIONS
+        :raises BitstreamError: if nothing was changed, because the bitstream
+            does not fit
+        :raises Exception: any other error means that the programming failed,
+            and that the slot may contain anything
+        """
+        raise exception.DeviceError(
+            device=self.device, reason='nothing can program it'
+        )
+
+    def look(self) -> str | None:
+        """Read the function from the hardware.
+
+        :returns: '' for none; None if the hardware cannot tell, so that the
+            journal's record counts
+        """
+        return None
+
+    def clear(self) -> None:
+        """Remove the function.
+
+        :raises DeviceError: if that failed, or is impossible
+        """
+        raise exception.DeviceError(
+            device=self.device, reason='nothing can clear it'
+        )
+
+    def fault(self) -> str | None:
+        """Say why the device could not be programmed now, for the doctor.
+
+        This needs no privilege, and does not look at who uses the device.
+
+        :returns: None if nothing is wrong
+        """
+        return None
+
+    def heal(self) -> bool:
+        """Make the device usable again after its programming has failed.
+
+        The slot's lock is held, and nobody uses the chip.
+
+        :returns: whether the device is usable, with no function in it
+        """
+        return False

@@ -1,0 +1,42 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Chooses the programmer of a device by its entry of device_spec."""
+
+from __future__ import annotations
+
+from os_acc import exception
+from os_acc.devices import device_spec
+from os_acc.programming import amd
+from os_acc.programming import command
+from os_acc.programming import dfl
+from os_acc.programming import fpga_manager
+from os_acc.programming import programmer
+
+
+def make(
+    device: str, region: str, spec: device_spec.Spec
+) -> programmer.Programmer:
+    """Make the programmer of a device, or of a region of it.
+
+    :param region: programs.WHOLE for the device as a whole
+    :param spec: its entry of device_spec
+    :raises DeviceError: if the entry names no programmer
+    """
+    if spec.programmer == device_spec.PROGRAMMER_COMMAND:
+        return command.CommandProgrammer(device, region, spec)
+    if spec.programmer == device_spec.PROGRAMMER_DFL:
+        return dfl.DflProgrammer(device, region)
+    if spec.programmer == device_spec.PROGRAMMER_AMD:
+        return amd.AMDProgrammer(device)
+    if spec.programmer == device_spec.PROGRAMMER_FPGA_MANAGER:
+        return fpga_manager.FPGAManagerProgrammer(device, spec)
+    raise exception.DeviceError(
+        device=device,
+        reason=f'os-acc has no programmer {spec.programmer!r}',
+    )

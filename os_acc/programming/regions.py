@@ -1,0 +1,39 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""The names of the regions of a device, as an operator gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from os_acc import exception
+from os_acc.journal import programs
+
+
+def check(subject: str, region: str | None, regions: Sequence[str]) -> str:
+    """Check the region that an operator has named.
+
+    :param subject: the device, for the error
+    :param region: None or programs.WHOLE for the device as a whole
+    :param regions: the regions of the device; programs.WHOLE if it is
+        programmed as a whole
+    :returns: the region
+    :raises InvalidRequest: if the device has no such region
+    """
+    named = region or programs.WHOLE
+    if named in regions:
+        return named
+    raise exception.InvalidRequest(
+        subject=subject,
+        field='region',
+        value=region,
+        expected='no region: the device is programmed as a whole'
+        if list(regions) == [programs.WHOLE]
+        else f'one of {", ".join(regions)}',
+    )

@@ -1,0 +1,48 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""The ways in which people and vendors' tools write a UUID."""
+
+from __future__ import annotations
+
+import re
+
+_FORM = re.compile(
+    r'(?:urn:uuid:)?(\{)?([0-9a-f]{8})(-?)([0-9a-f]{4})\3([0-9a-f]{4})\3'
+    r'([0-9a-f]{4})\3([0-9a-f]{12})(?(1)\})',
+    re.I | re.ASCII,
+)
+
+
+def canonical(text: str) -> str | None:
+    """Give a UUID in lower case and with hyphens.
+
+    :param text: a UUID in lower or upper case, with or without hyphens, with
+        or without braces, and with or without 'urn:uuid:' in front
+    :returns: None if the text is not a UUID
+    """
+    match = _FORM.fullmatch(text)
+    if match is None:
+        return None
+    return '-'.join(match.group(2, 4, 5, 6, 7)).lower()
+
+
+def spellings(text: str) -> list[str]:
+    """List the usual ways to write an id, for services that compare texts.
+
+    :param text: an id, which may be a UUID
+    :returns: the text itself first; for a UUID also its forms in lower and
+        upper case, with and without hyphens
+    """
+    found = [text]
+    if (uuid := canonical(text)) is not None:
+        short = uuid.replace('-', '')
+        for form in (uuid, short, uuid.upper(), short.upper()):
+            if form not in found:
+                found.append(form)
+    return found

@@ -1,0 +1,46 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""How much memory this process needs while something runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+import contextlib
+import pathlib
+import threading
+
+
+def resident() -> int:
+    """The resident memory of this process, VmRSS, in bytes."""
+    for line in pathlib.Path('/proc/self/status').read_text().splitlines():
+        if line.startswith('VmRSS:'):
+            return int(line.split()[1]) * 1024
+    raise AssertionError('no VmRSS')
+
+
+@contextlib.contextmanager
+def grows_by_at_most(most: int) -> Iterator[None]:
+    """Fail if the resident memory grows by more bytes meanwhile."""
+    before = resident()
+    seen = [before]
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(0.05):
+            seen.append(resident())
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+    assert len(seen) > 1
+    assert max(seen) - before < most
