@@ -34,6 +34,7 @@ import pytest
 
 import os_acc
 from os_acc import exception
+from os_acc.drivers.cyborg import output
 
 
 def test_one_process_serves_all_calls(here, caplog):
@@ -95,6 +96,23 @@ def test_endless_output(here, caplog):
     assert 2**31 - 10_000 < left_out < 2**31
     assert lines[-1].endswith(': the end')
     assert 200 <= len(lines) <= 260
+
+
+def test_output_belongs_to_the_call_that_printed_it(caplog):
+    """What is still in the pipe when a call ends is logged with that call."""
+    caplog.set_level(logging.INFO)
+    reader, writer = os.pipe()
+    with open(writer, 'wb', buffering=0) as tool:
+        printed = output.Output(reader, pid=1)
+        for _ in range(100):
+            caplog.clear()
+            tool.write(b'a line\n' * 1000)
+            printed.call_ended()
+            said = [each.getMessage() for each in caplog.records]
+            assert said.count('cyborg[1]: a line') == 250
+            assert said[200] == (
+                'cyborg[1]: (5250 bytes of output are left out here)'
+            )
 
 
 def test_a_line_that_does_not_end(here, caplog):

@@ -10,8 +10,11 @@
 
 from __future__ import annotations
 
+import io
 import logging
+import os
 import re
+import select
 import threading
 
 LOG = logging.getLogger(__name__)
@@ -25,6 +28,9 @@ LINE_BYTES = 1000
 LAST_LINES, LAST_BYTES = 50, 4000
 
 _READ_BYTES = 65536
+#: Bytes that are read at the end of a call: the usual room of a pipe. More
+#: than that was printed after the answer.
+_ROOM = 65536
 _LINE = re.compile(rb'[^\r\n]{%d}|[^\r\n]*[\r\n]+' % LINE_BYTES)
 
 
@@ -47,28 +53,52 @@ class Output:
         # end of the output.
         self._kept = b''
         self._left_out = 0
+        os.set_blocking(reader, False)
+        self._pipe = io.FileIO(reader)
         threading.Thread(
-            target=self._read,
-            args=(reader,),
-            name='os-acc cyborg log',
-            daemon=True,
+            target=self._read, name='os-acc cyborg log', daemon=True
         ).start()
 
     def call_ended(self) -> None:
-        """Log the end of the call's output; the next call starts afresh."""
+        """Log the end of the call's output; the next call starts afresh.
+
+        What the helper printed before it answered may still be in the pipe:
+        the thread that reads may not have had its turn. It is read here, so
+        that it counts as the output of this call.
+        """
         with self._lock:
+            read = 0
+            while read < _ROOM and (part := self._take()):
+                read += len(part)
             self._log_last()
             self._lines_left = FIRST_LINES
 
-    def _read(self, reader: int) -> None:
-        with open(reader, 'rb', buffering=0) as pipe:
-            while part := pipe.read(_READ_BYTES):
-                with self._lock:
-                    self._kept += part
-                    self._log_first()
-                    self._leave_out()
+    def _read(self) -> None:
+        poll = select.poll()
+        poll.register(self._pipe, select.POLLIN)
+        part: bytes | None = None
+        while part != b'':
+            poll.poll()
+            with self._lock:
+                part = self._take()
         with self._lock:
+            self._pipe.close()
             self._log_last()
+
+    def _take(self) -> bytes | None:
+        """Read a part of the output; log it as far as the limit permits.
+
+        :returns: the part; ``b''`` if every writer has closed the pipe; None
+            if the pipe is empty
+        """
+        if self._pipe.closed:
+            return b''
+        part = self._pipe.read(_READ_BYTES)
+        if part:
+            self._kept += part
+            self._log_first()
+            self._leave_out()
+        return part
 
     def _log_first(self) -> None:
         """Log the complete lines, until the call has had its number."""
