@@ -82,6 +82,34 @@ class PluginBase(extension.ExtensionBase, abc.ABC):
             unplug()
         """
 
+    def restore(
+        self, van: objects.VAN, instance_info: objects.InstanceInfo
+    ) -> None:
+        """Do the instance half again, for a guest that does not run.
+
+        os-acc calls it after a reboot of the host, and when is_intact() has
+        said False, after prepareVAN has prepared the same handle again. The
+        numbers of the device may have changed, such as that of its IOMMU
+        group. The default does nothing: that is right for a plugin whose
+        ``guest_config`` remains valid and that keeps nothing on the host.
+
+        :param van: the plugin may change ``van.guest_config``
+        :raises Exception: any exception is a failure. The VAN stays plugged
+            with its error, and the next plug() or recover() tries again
+        """
+
+    def is_intact(self, van: objects.VAN) -> bool:
+        """Say whether what plug() has left on the host is still there.
+
+        plug() asks it for a VAN that is plugged already, and calls restore()
+        if the answer is False: somebody may have removed a file by hand. It
+        looks and changes nothing. The default says True.
+
+        :raises Exception: if it cannot tell; plug() then fails and changes
+            nothing
+        """
+        return True
+
     @abc.abstractmethod
     def unplug(
         self,

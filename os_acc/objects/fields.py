@@ -14,6 +14,7 @@ device's name are never taken for two devices.
 
 from __future__ import annotations
 
+import posixpath
 import re
 from typing import Any
 from typing import NoReturn
@@ -29,6 +30,7 @@ _PCI = re.compile(
     r'(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([01][0-9a-f])\.([0-7])', re.I
 )
 _NAME = re.compile(r'[A-Za-z0-9_][A-Za-z0-9_.:+@=-]{0,254}')
+_PATH = re.compile(r'/[^\x00-\x20\x7f-\uffff"\\]+')
 _DRC = re.compile(r'(?:0x)?([0-9A-F]{8})', re.I)
 
 
@@ -87,6 +89,46 @@ class Name(fields.FieldType[str]):
             value,
             'a name of letters, digits and _.:+@=- (at most 255)',
         )
+
+
+class DevicePath(fields.FieldType[str]):
+    """The absolute, normal path of a device file, such as /dev/dsa/wq0.0."""
+
+    def coerce(self, obj: Any, attr: str, value: Any) -> str:
+        if (
+            isinstance(value, str)
+            and len(value) <= 4096
+            and _PATH.fullmatch(value)
+            and posixpath.normpath(value) == value
+            and not value.startswith('//')
+        ):
+            return value
+        _refuse(
+            obj,
+            attr,
+            value,
+            'an absolute path in ASCII without ".", "..", blanks, quotes or '
+            'backslashes',
+        )
+
+
+class Permissions(fields.FieldType[str]):
+    """What a container may do with a device file.
+
+    The letters are those of the devices cgroup of the kernel: r (read), w
+    (write) and m (mknod); see Documentation/admin-guide/cgroup-v1/devices.rst.
+    They are kept in this order.
+    """
+
+    def coerce(self, obj: Any, attr: str, value: Any) -> str:
+        if (
+            isinstance(value, str)
+            and value
+            and set(value) <= set('rwm')
+            and len(set(value)) == len(value)
+        ):
+            return ''.join(each for each in 'rwm' if each in value)
+        _refuse(obj, attr, value, 'one or more of the letters r, w and m')
 
 
 class DeviceAddress(Name):
@@ -177,6 +219,14 @@ class NameField(fields.AutoTypedField[str]):
 
 class DeviceAddressField(fields.AutoTypedField[str]):
     AUTO_TYPE = DeviceAddress()
+
+
+class DevicePathField(fields.AutoTypedField[str]):
+    AUTO_TYPE = DevicePath()
+
+
+class PermissionsField(fields.AutoTypedField[str]):
+    AUTO_TYPE = Permissions()
 
 
 class DRCIndexField(fields.AutoTypedField[str]):

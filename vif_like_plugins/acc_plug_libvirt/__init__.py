@@ -70,6 +70,7 @@ class LibvirtPlugin(plugin.PluginBase):
         names = ('PCIHandle', 'MdevHandle', 'TestHandle')
         return objects.HostPluginInfo(
             plugin_name=self.name,
+            guest_config_format='libvirt-xml',
             handle_info=[objects.HostHandleInfo.of(name) for name in names],
         )
 
