@@ -184,7 +184,8 @@ def _number(part: str) -> tuple[int, str]:
 
 def _name(parts: list[str]) -> str:
     """Join the parts of a name, in the characters that a handle may have."""
-    text = SEPARATOR.join(part.lower() for part in parts)
+    # The kernel writes "!" for "/" in names.
+    text = SEPARATOR.join(part.lower().replace('!', '-') for part in parts)
     safe = re.sub(r'[^a-z0-9_.:+@=-]', '_', text)
     if safe == text and len(safe) <= _LONGEST:
         return safe
