@@ -228,7 +228,7 @@ def _against(
         if other is entry:
             continue
         for each in accelerators:
-            if each.own[0].number == found.own[0].number and _alike(
+            if each.own[0].number == found.own[0].number and alike(
                 each.spec, entry
             ):
                 continue
@@ -240,7 +240,7 @@ def _against(
                 break
 
 
-def _alike(one: device_spec.Spec, other: device_spec.Spec) -> bool:
+def alike(one: device_spec.Spec, other: device_spec.Spec) -> bool:
     """Whether two entries give out the same files in the same way."""
     return all(
         getattr(one, field) == getattr(other, field)

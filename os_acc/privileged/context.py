@@ -58,9 +58,9 @@ _MODULES = (
     'os_acc.privileged.pci',
 )
 
-# To write to sysfs, the user id of root is enough. It takes capabilities to see
-# which files other users' processes have open, to set up VFs of NICs, and to
-# change the owner and the permissions of device files.
+# To write to sysfs, the user id of root is enough. To see which files other
+# users' processes have open, to set up VFs of NICs, and to change the owner
+# and the permissions of device files, takes capabilities.
 CAPABILITIES = (
     capabilities.CAP_SYS_PTRACE,  # to read the links in /proc/PID/fd
     capabilities.CAP_DAC_READ_SEARCH,  # to look into /proc/PID/fd

@@ -47,7 +47,7 @@ _LARGEST_NUMBER = 2**32 - 1
 
 @context.entry
 def users(files: Sequence[Sequence[Any]]) -> list[str]:
-    """Find who has device files open, and who uses block devices.
+    """Find who has device files open.
 
     :param files: path, type ('c' or 'b'), major and minor number of each
     :returns: a clause for each user, such as
