@@ -104,10 +104,14 @@ class Holders:
         return self._by_handle.get(identity)
 
     def of_function(self, address: str) -> Holder | None:
-        """The VAN that has a PCI function as a whole, or a file of it."""
-        return self._by_handle.get(f'pci/{address}') or self._behind_file.get(
-            address
-        )
+        """The VAN that has a PCI function as a whole, or a file of it.
+
+        A VAN that only requests the function comes last.
+        """
+        whole = self._by_handle.get(f'pci/{address}')
+        if whole is not None and whole.device is not None:
+            return whole
+        return self._behind_file.get(address, whole)
 
     def of_file(self, name: str) -> Sequence[Holder]:
         """The VANs that have device files, by DeviceFileHandle.name."""
