@@ -21,13 +21,17 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 import dataclasses
 import json
+import logging
 
+from os_acc import exception
 from os_acc.devices import device_file
 from os_acc.devices import device_files
 from os_acc.devices import device_spec
 from os_acc.devices import file_place
 from os_acc.devices import pci
 from os_acc.devices import spec_device_files
+
+LOG = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,7 +187,7 @@ class _Look:
         for pattern in globs:
             for path in device_files.expand(pattern):
                 if path not in self._nodes:
-                    self._nodes[path] = device_files.look(path)
+                    self._nodes[path] = _looked(path)
                 node = self._nodes[path]
                 if node is not None and node.number not in seen:
                     seen.add(node.number)
@@ -193,6 +197,15 @@ class _Look:
         if node.number not in self._places:
             self._places[node.number] = file_place.of(node.number)
         return self._places[node.number]
+
+
+def _looked(path: str) -> device_files.Node | None:
+    """Look at a file. One that cannot be trusted or seen is not offered."""
+    try:
+        return device_files.look(path)
+    except (exception.DeviceError, OSError) as err:
+        LOG.warning('%s is not offered: %s', path, exception.describe(err))
+        return None
 
 
 def _found(entry: device_spec.Spec, look: _Look) -> list[Accelerator]:

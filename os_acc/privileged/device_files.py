@@ -360,6 +360,8 @@ def _restored(key: str, known: record.DeviceFile) -> str | None:
             _set(fd, now, back)
     except (FileNotFoundError, exception.DeviceNotFound):
         return None
+    except exception.DeviceError as err:
+        return f'{known.path} is left as it is: {err}'
     if back == known.before:
         return None
     return f'{known.path} keeps what somebody else has set since'

@@ -22,6 +22,7 @@ import os_acc
 from os_acc import exception
 from os_acc import objects
 from os_acc.devices import device_file
+from os_acc.devices import device_files
 from os_acc.devices import device_spec
 from os_acc.privileged import device_files as privileged
 from os_acc.privileged import held
@@ -440,9 +441,6 @@ def disk(nodes):
     return nodes
 
 
-DISK, PART = 'sdx', 'sdx1'
-
-
 def name_at(path):
     (found,) = (
         d
@@ -487,14 +485,6 @@ def _loop(disk):
     folder = disk.kernel.sys / 'class/block/sdx1/loop'
     folder.mkdir()
     (folder / 'backing_file').write_text('/srv/image\n')
-
-
-def _exclusive(disk):
-    from os_acc.devices import open_files
-
-    disk.kernel.patch.setattr(
-        open_files, 'exclusively_used', lambda names: list(names)
-    )
 
 
 @pytest.mark.parametrize(
@@ -806,6 +796,66 @@ def test_nothing_is_restored_without_a_record(nodes):
     nodes.set('acc1', 5, 5, 0o600)
     assert privileged.give_back(A, '', [FILE], 0.1, 1.0) == []
     assert nodes.of('acc1') == (5, 5, 0o600)
+
+
+def test_a_folder_that_is_not_to_be_trusted(nodes, caplog):
+    nodes.add('open/acc', 'c 240:7')
+    nodes.changed = True
+    devices.spec({'devices': ['/dev/acc1', '/dev/open/*'], 'mode': '0600'})
+    instance, _ = plug(named('char-240-7'))
+    folder = nodes.kernel.root / 'dev/open'
+    folder.chmod(0o777)
+    assert [d.address for d in os_acc.get_devices()] == [A]
+    assert 'users other than root can write' in caplog.text
+    assert os_acc.unplug(instance) == 1
+    assert 'is left as it is' in caplog.text
+    folder.chmod(0o755)
+
+
+@pytest.mark.parametrize('change', ['number', 'inode'])
+def test_another_file_takes_its_place(nodes, monkeypatch, change):
+    """Between the look of the privileged half and the change, or after it."""
+    nodes.changed = True
+
+    def replace():
+        nodes.remove('acc1')
+        nodes.add('acc1', 'c 240:9' if change == 'number' else 'c 240:1')
+
+    if change == 'number':
+        opened = device_files.opened
+
+        def reopened(path):
+            if not done:
+                done.append(path)
+                replace()
+            return opened(path)
+
+        done = []
+        monkeypatch.setattr(
+            privileged,
+            '_check_free',
+            lambda *values: monkeypatch.setattr(
+                device_files, 'opened', reopened
+            ),
+        )
+    else:
+        nodes.kernel.fail('dev/acc1/chmod', replace)
+    error = devices.refused(named(A))
+    assert isinstance(error, exception.DeviceBusy)
+    assert 'another file has taken its place' in str(error)
+    assert nodes.of('acc1') == (0, 6, 0o660)
+
+
+def test_intact(nodes):
+    driver = os_acc._host.extensions.drivers['devfile']
+    _, van = plug(named(A))
+    assert driver.is_intact(van)
+    nodes.set('acc1', 1001, 6, 0o640)
+    assert not driver.is_intact(van)
+    van.driver_data = {}
+    assert driver.is_intact(van)
+    nodes.set('acc1', 1001, 6, 0o600)
+    nodes.changed = True
 
 
 # --- tools
