@@ -22,12 +22,12 @@ from os_acc.devices import device_files
 from os_acc.devices import device_spec
 from os_acc.devices import file_availability
 from os_acc.devices import file_groups
+from os_acc.devices import file_place
 from os_acc.devices import mdev
 from os_acc.devices import pci
 from os_acc.devices import proposals
 from os_acc.devices import spec_files
 from os_acc.objects import fields
-from os_acc.privileged import device_files as privileged_files
 from os_acc.privileged import held
 
 
@@ -221,7 +221,7 @@ def _of(holders: allocated.Holders, name: str) -> list[allocated.Holder]:
     if _is_path(name):
         file = _file(name)
         return list(holders.of_file(file.name)) if file is not None else []
-    if files := holders.of_file(privileged_files.noted(name)):
+    if files := holders.of_file(file_place.without_share(name)):
         return list(files)
     found = list(holders.on(name))
     whole = holders.of_function(name) or holders.of_mdev(name)

@@ -33,6 +33,9 @@ _CLASSES = {'c': 'char', 'b': 'block'}
 _UUID = re.compile('[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}')
 _GROUP = '/virtual/vfio/'
 
+# Separates the name of an accelerator from the share of a VAN.
+_SHARE = f'{SEPARATOR}share='
+
 # Longer names are cut, and end with a hash of the whole.
 _LONGEST = 160
 
@@ -115,6 +118,19 @@ def mdev_in(name: str) -> str | None:
     """The UUID of a mediated device at the start of a name."""
     first = name.partition(SEPARATOR)[0]
     return first if _UUID.fullmatch(first) else None
+
+
+def with_share(name: str, share: str) -> str:
+    """Name what a VAN has: an accelerator, or one share of it.
+
+    :param share: empty if it is not shared
+    """
+    return f'{name}{_SHARE}{share}' if share else name
+
+
+def without_share(text: str) -> str:
+    """The name of the accelerator in what with_share() has made."""
+    return text.partition(_SHARE)[0]
 
 
 def _without_folder(number: device_file.Number) -> Place:

@@ -26,6 +26,7 @@ from os_acc.devices import device_files
 from os_acc.devices import device_spec
 from os_acc.devices import file_availability
 from os_acc.devices import file_groups
+from os_acc.devices import file_place
 from os_acc.devices import open_files
 from os_acc.devices import operation_lock
 from os_acc.devices import refusals
@@ -36,9 +37,6 @@ from os_acc.privileged import context
 from os_acc.privileged import held
 from os_acc.privileged import offers
 from os_acc.privileged import record
-
-#: Separates the name of an accelerator from the share of a VAN, in notes.
-SHARE = '+share='
 
 _SHARE = re.compile('|[0-9]{1,9}')
 _MOST_FILES = 256
@@ -138,7 +136,7 @@ def _note(name: str, share: str) -> str:
     if not _SHARE.fullmatch(share):
         arguments.refuse('share', share, 'a number, or an empty text')
     root_folder.check_name(f'{held.FILE}-{name}')
-    return f'{name}{SHARE}{share}' if share else name
+    return file_place.with_share(name, share)
 
 
 def _check_share(share: str, most: int | None) -> None:
@@ -365,8 +363,3 @@ def _restored(key: str, known: record.DeviceFile) -> str | None:
     if back == known.before:
         return None
     return f'{known.path} keeps what somebody else has set since'
-
-
-def noted(name: str) -> str:
-    """The name of the accelerator that a note is about. See held.note()."""
-    return name.partition(SHARE)[0]
