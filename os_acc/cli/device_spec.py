@@ -18,7 +18,11 @@ from os_acc.cli import base
 from os_acc.devices import allocated
 from os_acc.devices import availability
 from os_acc.devices import companions
+from os_acc.devices import device_files
 from os_acc.devices import device_spec
+from os_acc.devices import file_availability
+from os_acc.devices import file_groups
+from os_acc.devices import file_place
 from os_acc.devices import mdev
 from os_acc.devices import pci
 from os_acc.devices import proposals
@@ -53,8 +57,8 @@ class _Change(base.Command):
         parser.add_argument(
             'address',
             metavar='ADDRESS',
-            help='the address of a PCI function, or the name of another '
-            'parent of mediated devices',
+            help='the address of a PCI function, the name of another parent '
+            'of mediated devices, or the path of a device file',
         )
         return parser
 
@@ -70,7 +74,9 @@ class _Change(base.Command):
             )
         # Refuse to build upon files that cannot be read or trusted.
         device_spec.load(os_acc.CONF)
-        self._change(name, spec_files.path_of(folder, name))
+        # A path has slashes, and a name of a device has none.
+        file = name.removeprefix('/').replace('/', '+')
+        self._change(name, spec_files.path_of(folder, file))
 
     def _change(self, name: str, path: str) -> None:
         raise NotImplementedError
@@ -92,7 +98,7 @@ class DeviceAllow(_Change):
             self._say(f'removed {path}')
         entry = _entry(name)
         if entry is None:
-            spec_files.write(path, {'address': name})
+            spec_files.write(path, {_key(name): name})
             self._say(f'wrote {path}')
             entry = _entry(name)
         if entry is not None and entry.deny:
@@ -103,6 +109,8 @@ class DeviceAllow(_Change):
 
     @staticmethod
     def _hint(name: str, entry: device_spec.Spec | None) -> str:
+        if _is_path(name):
+            return _file_hint(name)
         function = pci.find(name) if pci.is_address(name) else None
         if function is None and name not in mdev.parents():
             return ' once this host has it'
@@ -126,7 +134,7 @@ class DeviceDeny(_Change):
     """
 
     def _change(self, name: str, path: str) -> None:
-        spec_files.write(path, {'address': name, 'deny': True})
+        spec_files.write(path, {_key(name): name, 'deny': True})
         self._say(f'wrote {path}')
         holders = allocated.Holders(base.look().journal.handles())
         for each in _of(holders, name):
@@ -144,11 +152,40 @@ class DeviceDeny(_Change):
         self._say(f'{name} is not offered')
 
 
+def _is_path(name: str) -> bool:
+    return name.startswith('/')
+
+
+def _key(name: str) -> str:
+    """The key of device_spec that names a device."""
+    return 'devices' if _is_path(name) else 'address'
+
+
+def _file(path: str) -> file_groups.Accelerator | None:
+    """The accelerator that device_spec makes of a device file."""
+    there = device_files.resolve(path) or path
+    for found in file_groups.read(device_spec.load(os_acc.CONF)):
+        if found.path == there:
+            return found
+    return None
+
+
+def _file_hint(path: str) -> str:
+    if (found := _file(path)) is None:
+        return ' once this host has it'
+    text = f' by {found.spec.source}, as {found.name}'
+    for obstacle in file_availability.obstacles(found):
+        return f'{text}, but it cannot be given out now: {obstacle.text}'
+    return text
+
+
 def _device(text: str) -> str:
     """Check the name of a device, and give it in its canonical form.
 
-    :raises InvalidRequest: if it is no PCI address and no such name
+    :raises InvalidRequest: if it is no PCI address, no such name and no path
     """
+    if _is_path(text):
+        return device_files.check_path(text)
     address = fields.parse_pci_address(text)
     if address is not None:
         return '%04x:%02x:%02x.%x' % address
@@ -165,6 +202,11 @@ def _device(text: str) -> str:
 def _entry(name: str) -> device_spec.Spec | None:
     """The entry that counts for a device, which may deny it."""
     specs = device_spec.load(os_acc.CONF)
+    if _is_path(name):
+        found = _file(name)
+        if found is None or found.denied_by is None:
+            return found.spec if found is not None else None
+        return device_spec.Spec(deny=True, source=found.denied_by)
     if pci.is_address(name):
         function = pci.find(name)
         return None if function is None else specs.first(function)
@@ -172,7 +214,15 @@ def _entry(name: str) -> device_spec.Spec | None:
 
 
 def _of(holders: allocated.Holders, name: str) -> list[allocated.Holder]:
-    """The VANs that have a device or a part of it, by its address or UUID."""
+    """The VANs that have a device or a part of it.
+
+    :param name: an address, a UUID, a path, or the name of a note of held
+    """
+    if _is_path(name):
+        file = _file(name)
+        return list(holders.of_file(file.name)) if file is not None else []
+    if files := holders.of_file(file_place.without_share(name)):
+        return list(files)
     found = list(holders.on(name))
     whole = holders.of_function(name) or holders.of_mdev(name)
     return found if whole is None or whole in found else [whole, *found]

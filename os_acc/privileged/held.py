@@ -27,6 +27,7 @@ import os
 from typing import Any
 
 from os_acc import exception
+from os_acc.devices import file_place
 from os_acc.devices import mdev
 from os_acc.devices import pci
 from os_acc.devices import root_folder
@@ -38,8 +39,9 @@ LOG = logging.getLogger(__name__)
 #: caller must not choose it.
 FOLDER = '/var/lib/os-acc-root'
 
-#: Kinds of notes: a whole function, the VFs of a PF, a VF as a vGPU, an mdev.
-PCI, VFS, VGPU, MDEV = 'pci', 'vfs', 'vgpu', 'mdev'
+#: Kinds of notes: a whole function, the VFs of a PF, a VF as a vGPU, an mdev,
+#: device files.
+PCI, VFS, VGPU, MDEV, FILE = 'pci', 'vfs', 'vgpu', 'mdev', 'file'
 
 #: The files of the notes.
 files = root_files.RootFiles(
@@ -139,16 +141,21 @@ def mdev_text(device: mdev.Mdev) -> str:
 
 
 def of_device(device: str) -> list[tuple[str, str]]:
-    """The notes of a device and of its parts: its VFs, vGPUs and mdevs.
+    """The notes of a device and of its parts: VFs, vGPUs, mdevs, files.
 
-    :param device: a PCI address, or the name of another parent of mdevs
+    :param device: a PCI address, the name of another parent of mdevs, or the
+        path of a device file
     :returns: kind and name of each
     """
     found = []
     for each in files.names():
         kind, _, name = each.partition('-')
         known = _read(kind, name)
-        if name == device or (known and known.get('device') == device):
+        if (
+            name == device
+            or name.startswith(f'{device}{file_place.SEPARATOR}')
+            or (known and known.get('device') == device)
+        ):
             found.append((kind, name))
     return found
 

@@ -141,6 +141,23 @@ class DflPort(Record):
     failed: bool
 
 
+@dataclasses.dataclass(frozen=True)
+class DeviceFile(Record):
+    """A device file whose owner or permissions were changed.
+
+    :ivar name: of the accelerator that the file is of
+    :ivar inode: another file at the same path has another one
+    :ivar before: user id, group id and permissions before
+    :ivar ours: the same, as they were to be set
+    """
+
+    name: str
+    path: str
+    inode: int
+    before: list[int]
+    ours: list[int]
+
+
 _T = TypeVar('_T', bound=Record)
 
 
@@ -215,3 +232,4 @@ ports = Records('ports', Port)
 dfl_cards = Records('dfl-cards', DflCard)
 removals = Records('removals', Removal)
 dfl_ports = Records('dfl-ports', DflPort)
+device_files = Records('device-files', DeviceFile)

@@ -187,10 +187,10 @@ def test_all_of_it(service, sudoers, snapshot, report):
 
     counts, refused, capabilities = service.answer(work)
     assert snapshot() == before
-    # CAP_DAC_READ_SEARCH is 2, CAP_NET_ADMIN 12, CAP_SYS_PTRACE 19:
-    # include/uapi/linux/capability.h
+    # CAP_CHOWN is 0, CAP_DAC_READ_SEARCH 2, CAP_FOWNER 3, CAP_NET_ADMIN 12,
+    # CAP_SYS_PTRACE 19: include/uapi/linux/capability.h
     assert [int(text, 16) for text in capabilities] == [
-        1 << 2 | 1 << 12 | 1 << 19
+        1 << 0 | 1 << 2 | 1 << 3 | 1 << 12 | 1 << 19
     ]
     assert refused[0] == 'DeviceInUseByHost'
     assert counts['first VF'] == ['create_vfs', 'take']
