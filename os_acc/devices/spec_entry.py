@@ -19,6 +19,7 @@ from os_acc.devices import pci
 from os_acc.devices import reset
 from os_acc.devices import spec_address
 from os_acc.devices import spec_commands
+from os_acc.devices import spec_edits
 from os_acc.devices import spec_values
 from os_acc.devices import sysfs
 
@@ -97,6 +98,10 @@ class Spec:
     :ivar persistent: whether a device keeps its function over a reboot of the
         host
     :ivar region_type: the region type that bitstreams must be made for
+    :ivar env: variables of the environment that a container gets with it, see
+        spec_edits
+    :ivar mounts: what a container gets with it of the host's files
+    :ivar hooks: what the container runtime runs for it
     :ivar deny: the devices that it names are not offered, whatever the other
         entries say
     :ivar source: where the entry is: the option or file, and its number
@@ -132,6 +137,9 @@ class Spec:
     function_file: str | None = None
     persistent: bool = False
     region_type: str | None = None
+    env: tuple[str, ...] = ()
+    mounts: tuple[spec_edits.Mount, ...] = ()
+    hooks: tuple[spec_edits.Hook, ...] = ()
     deny: bool = False
     source: str = ''
 
@@ -263,6 +271,9 @@ _KEYS: dict[str, Reader] = _NOVA | {
     'function_file': spec_values.glob_below,
     'persistent': spec_values.flag,
     'region_type': spec_values.text,
+    'env': spec_edits.env,
+    'mounts': spec_edits.mounts,
+    'hooks': spec_edits.hooks,
     'deny': spec_values.flag,
 }
 
@@ -278,6 +289,9 @@ _ALWAYS = frozenset(
         'resource_class',
         'traits',
         'max_instances',
+        'env',
+        'mounts',
+        'hooks',
         'deny',
         'remote_managed',
     }

@@ -11,11 +11,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+import contextlib
+import functools
 
 from os_acc import discovery
 from os_acc import driver as driver_base
+from os_acc import exception
 from os_acc import finding
 from os_acc import host as host_module
+from os_acc import objects
 from os_acc.doctor import guard
 
 
@@ -54,7 +58,7 @@ def loaded(host: host_module.Host) -> Iterator[finding.Finding]:
 
 
 def findings(host: host_module.Host) -> Iterator[finding.Finding]:
-    """Report the findings and faults of the drivers and the host's plugin."""
+    """Report the findings and faults of the drivers and the plugins in use."""
     extensions = host.extensions
     yield from guard.guarded('host_info', lambda: _declared(host))
     for name, driver in sorted(extensions.drivers.items()):
@@ -66,8 +70,23 @@ def findings(host: host_module.Host) -> Iterator[finding.Finding]:
             # diagnose() and get_devices() often fail for the same reason.
             if each.text not in known:
                 yield each
-    if plugin := extensions.plugins.get(host.conf.os_acc.plugin):
-        yield from guard.guarded(f'plugin {plugin.name}', plugin.diagnose)
+    vans = _vans(host)
+    used = {host.conf.os_acc.plugin, *(van.plugin for van in vans)}
+    uuids = {van.uuid for van in vans}
+    for name, plugin in sorted(extensions.plugins.items()):
+        subject = f'plugin {name}'
+        if name in used:
+            yield from guard.guarded(subject, plugin.diagnose)
+        yield from guard.guarded(
+            subject, functools.partial(plugin.leftovers, uuids)
+        )
+
+
+def _vans(host: host_module.Host) -> list[objects.VAN]:
+    """All VANs; none if the journal cannot be read, which state reports."""
+    with contextlib.suppress(exception.JournalError):
+        return list(host.journal.vans())
+    return []
 
 
 def _declared(host: host_module.Host) -> Iterator[finding.Finding]:

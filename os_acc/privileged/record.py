@@ -141,6 +141,23 @@ class DflPort(Record):
     failed: bool
 
 
+@dataclasses.dataclass(frozen=True)
+class ContainerSpec(Record):
+    """The CDI spec of a VAN. See container_specs.
+
+    :ivar folder: where its file is
+    :ivar kind: of its device
+    :ivar instance: the instance of the VAN
+    :ivar nodes: path, type, major and minor of each device file in it, without
+        those that every such container has
+    """
+
+    folder: str
+    kind: str
+    instance: str
+    nodes: list[list[Any]]
+
+
 _T = TypeVar('_T', bound=Record)
 
 
@@ -215,3 +232,4 @@ ports = Records('ports', Port)
 dfl_cards = Records('dfl-cards', DflCard)
 removals = Records('removals', Removal)
 dfl_ports = Records('dfl-ports', DflPort)
+container_specs = Records('container-specs', ContainerSpec)

@@ -1,0 +1,49 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""May a container get a device, and what else does it get with it, as root?"""
+
+from __future__ import annotations
+
+from os_acc import exception
+from os_acc import objects
+from os_acc.devices import device_spec
+from os_acc.devices import mdev
+from os_acc.devices import spec_edits
+from os_acc.privileged import arguments
+from os_acc.privileged import offers
+
+
+def edits(handle: objects.AttachHandle) -> spec_edits.Edits:
+    """Check that device_spec offers a device, and give what its entry adds.
+
+    A VAN keeps what it has: then an entry that no longer offers the device
+    does not matter.
+
+    :raises DeviceNotFound: if device_spec does not offer it, or it is gone
+    :raises UnsupportedHandle: if no container can use such a handle
+    """
+    if isinstance(handle, objects.PCIHandle):
+        return _of(offers.entry(arguments.there(handle.address)))
+    if isinstance(handle, objects.MdevHandle):
+        there = mdev.find(handle.uuid)
+        if there is None:
+            raise exception.DeviceNotFound(
+                wanted=f'mdev {handle.uuid}', reason='this host has none'
+            )
+        offers.check_mdev(there, new=False)
+        return _of(offers.specs().find_parent(there.parent))
+    raise exception.UnsupportedHandle(
+        taker='CDI', handle=handle.obj_name(), takes='PCIHandle, MdevHandle'
+    )
+
+
+def _of(entry: device_spec.Spec | None) -> spec_edits.Edits:
+    if entry is None:
+        return spec_edits.Edits()
+    return spec_edits.Edits(entry.env, entry.mounts, entry.hooks)
