@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-import contextlib
 import functools
 
 from os_acc import discovery
@@ -19,7 +18,6 @@ from os_acc import driver as driver_base
 from os_acc import exception
 from os_acc import finding
 from os_acc import host as host_module
-from os_acc import objects
 from os_acc.doctor import guard
 
 
@@ -70,23 +68,33 @@ def findings(host: host_module.Host) -> Iterator[finding.Finding]:
             # diagnose() and get_devices() often fail for the same reason.
             if each.text not in known:
                 yield each
-    vans = _vans(host)
-    used = {host.conf.os_acc.plugin, *(van.plugin for van in vans)}
-    uuids = {van.uuid for van in vans}
+    plugins_of = _plugins_of_vans(host)
+    used = {host.conf.os_acc.plugin, *(plugins_of or {}).values()}
     for name, plugin in sorted(extensions.plugins.items()):
         subject = f'plugin {name}'
         if name in used:
             yield from guard.guarded(subject, plugin.diagnose)
-        yield from guard.guarded(
-            subject, functools.partial(plugin.leftovers, uuids)
-        )
+        if plugins_of is not None:
+            yield from guard.guarded(
+                subject, functools.partial(plugin.leftovers, plugins_of.keys())
+            )
 
 
-def _vans(host: host_module.Host) -> list[objects.VAN]:
-    """All VANs; none if the journal cannot be read, which state reports."""
-    with contextlib.suppress(exception.JournalError):
-        return list(host.journal.vans())
-    return []
+def _plugins_of_vans(host: host_module.Host) -> dict[str, str | None] | None:
+    """The plugin of each VAN, by the VAN's UUID.
+
+    :returns: None for the plugin of an unreadable row; None if the journal
+        cannot be read, which the module state reports
+    """
+    found: dict[str, str | None] = {}
+    try:
+        for row in host.journal.unreadable():
+            found[row.van_uuid] = None
+        for van in host.journal.vans():
+            found[van.uuid] = van.plugin
+    except exception.JournalError:
+        return None
+    return found
 
 
 def _declared(host: host_module.Host) -> Iterator[finding.Finding]:

@@ -141,7 +141,7 @@ def _options() -> cfg.ConfigOpts.GroupAttr:
     """
     conf = offers.configuration()
     conf.register_opts(container_opts.OPTS, group=container_opts.GROUP)
-    found = conf[container_opts.GROUP]
+    found: cfg.ConfigOpts.GroupAttr = conf[container_opts.GROUP]
     for option in container_opts.OPTS:
         try:
             found[option.dest]

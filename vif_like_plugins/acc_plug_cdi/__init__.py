@@ -117,5 +117,7 @@ class CDIPlugin(plugin.PluginBase):
 
 
 def _primitive(van: objects.VAN) -> dict[str, object]:
-    primitive: dict[str, object] = van.handle.obj_to_primitive()
+    handle = van.handle
+    assert handle is not None
+    primitive: dict[str, object] = handle.obj_to_primitive()
     return primitive
