@@ -308,10 +308,8 @@ def _is_beside(
     A card of Xilinx has a management function and a user function, which one
     instance may have.
     """
-    address = (part.handle or '').removeprefix('pci/')
-    if part.instance_uuid != taker.instance_uuid or not pci.is_address(
-        address
-    ):
+    address = allocated.function_in(part.handle)
+    if part.instance_uuid != taker.instance_uuid or address is None:
         return False
     found = pci.find(address)
     return found is not None and found.physfn != function.address

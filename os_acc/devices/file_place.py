@@ -90,14 +90,14 @@ def of(number: device_file.Number) -> Place:
         # devices are below one that the firmware has named.
         kept = len(parts) if parts[0] == 'virtual' else len(parts) - 1
         return Place(
-            _name(_stable(folder, parts, kept)),
+            name_of(_stable(folder, parts, kept)),
             folder,
             subsystem,
             mdevs=tuple(parts[n] for n in uuids[-1:]),
         )
     first = max(places[-1:] + uuids[-1:])
     return Place(
-        _name(_stable(folder, parts, first + 1)[first:]),
+        name_of(_stable(folder, parts, first + 1)[first:]),
         folder,
         subsystem,
         (parts[places[-1]],),
@@ -127,7 +127,7 @@ def _without_folder(number: device_file.Number) -> Place:
         for file in open_files.nvidia_files(address):
             if file.number == number and pci.is_address(address):
                 return Place(
-                    _name([address, 'nvidia']),
+                    name_of([address, 'nvidia']),
                     subsystem='nvidia',
                     functions=(address,),
                 )
@@ -141,7 +141,7 @@ def _of_group(folder: str, subsystem: str) -> Place:
     functions = tuple(each for each in members if pci.is_address(each))
     mdevs = tuple(each for each in members if _UUID.fullmatch(each))
     first = (*functions, *mdevs, f'group-{group}')[0]
-    return Place(_name([first, 'vfio']), folder, subsystem, functions, mdevs)
+    return Place(name_of([first, 'vfio']), folder, subsystem, functions, mdevs)
 
 
 def _stable(folder: str, parts: list[str], kept: int) -> list[str]:
@@ -182,10 +182,13 @@ def _number(part: str) -> tuple[int, str]:
     return (int(match[0]) if match else -1, part)
 
 
-def _name(parts: list[str]) -> str:
+def name_of(parts: list[str]) -> str:
     """Join the parts of a name, in the characters that a handle may have."""
-    text = SEPARATOR.join(part.lower() for part in parts)
+    # The kernel writes "!" for "/" in names.
+    text = SEPARATOR.join(part.lower().replace('!', '-') for part in parts)
     safe = re.sub(r'[^a-z0-9_.:+@=-]', '_', text)
+    if not safe[:1].isalnum():
+        safe = f'_{safe}'
     if safe == text and len(safe) <= _LONGEST:
         return safe
     return (

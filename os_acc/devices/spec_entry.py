@@ -19,6 +19,7 @@ from os_acc.devices import pci
 from os_acc.devices import reset
 from os_acc.devices import spec_address
 from os_acc.devices import spec_commands
+from os_acc.devices import spec_device_files
 from os_acc.devices import spec_edits
 from os_acc.devices import spec_values
 from os_acc.devices import sysfs
@@ -98,6 +99,16 @@ class Spec:
     :ivar persistent: whether a device keeps its function over a reboot of the
         host
     :ivar region_type: the region type that bitstreams must be made for
+    :ivar devices: globs of the device files that it names, each of which is
+        an accelerator. It then names no PCI function and no parent of mdevs
+    :ivar along: globs of the files that go along with each of them
+    :ivar shared: how many VANs may have one at once, or
+        spec_device_files.ANY_NUMBER; None: one only
+    :ivar owner: the user, by name or number, that a file belongs to while a
+        VAN has it; None: it is not changed, as group and mode
+    :ivar permissions: what a container may do with the files
+    :ivar keeps_data: whether a device that stores data is given out although
+        it is not emptied
     :ivar env: variables of the environment that a container gets with it, see
         spec_edits
     :ivar mounts: what a container gets with it of the host's files
@@ -137,6 +148,14 @@ class Spec:
     function_file: str | None = None
     persistent: bool = False
     region_type: str | None = None
+    devices: tuple[str, ...] = ()
+    along: tuple[str, ...] = ()
+    shared: int | None = None
+    owner: str | None = None
+    group: str | None = None
+    mode: int | None = None
+    permissions: str = 'rw'
+    keeps_data: bool = False
     env: tuple[str, ...] = ()
     mounts: tuple[spec_edits.Mount, ...] = ()
     hooks: tuple[spec_edits.Hook, ...] = ()
@@ -248,34 +267,38 @@ _NOVA: dict[str, Reader] = {
     'remote_managed': _remote_managed,
 }
 
-_KEYS: dict[str, Reader] = _NOVA | {
-    'vendor_id': spec_values.pci_id,
-    'product_id': spec_values.pci_id,
-    'bind': spec_values.one_of(*BINDS),
-    'vfio_driver': spec_values.kernel_driver,
-    'between_tenants': spec_values.one_of(BETWEEN_VFIO, BETWEEN_HOST),
-    'companions': spec_values.flag,
-    'command_empties': spec_values.flag,
-    'num_vfs': spec_values.count,
-    'reset': spec_values.one_of(*reset.MODES),
-    'mdev_types': spec_values.texts,
-    'vgpu_type': spec_values.text,
-    'max_instances': spec_values.count,
-    'programming': spec_values.one_of('single', 'dynamic'),
-    'programmer': spec_values.one_of(*PROGRAMMERS),
-    'activation': spec_values.one_of(*ACTIVATIONS),
-    'program': spec_commands.program,
-    'check': spec_commands.check,
-    'clear': spec_commands.clear,
-    'progress': spec_commands.progress,
-    'function_file': spec_values.glob_below,
-    'persistent': spec_values.flag,
-    'region_type': spec_values.text,
-    'env': spec_edits.env,
-    'mounts': spec_edits.mounts,
-    'hooks': spec_edits.hooks,
-    'deny': spec_values.flag,
-}
+_KEYS: dict[str, Reader] = (
+    _NOVA
+    | {
+        'vendor_id': spec_values.pci_id,
+        'product_id': spec_values.pci_id,
+        'bind': spec_values.one_of(*BINDS),
+        'vfio_driver': spec_values.kernel_driver,
+        'between_tenants': spec_values.one_of(BETWEEN_VFIO, BETWEEN_HOST),
+        'companions': spec_values.flag,
+        'command_empties': spec_values.flag,
+        'num_vfs': spec_values.count,
+        'reset': spec_values.one_of(*reset.MODES),
+        'mdev_types': spec_values.texts,
+        'vgpu_type': spec_values.text,
+        'max_instances': spec_values.count,
+        'programming': spec_values.one_of('single', 'dynamic'),
+        'programmer': spec_values.one_of(*PROGRAMMERS),
+        'activation': spec_values.one_of(*ACTIVATIONS),
+        'program': spec_commands.program,
+        'check': spec_commands.check,
+        'clear': spec_commands.clear,
+        'progress': spec_commands.progress,
+        'function_file': spec_values.glob_below,
+        'persistent': spec_values.flag,
+        'region_type': spec_values.text,
+        'env': spec_edits.env,
+        'mounts': spec_edits.mounts,
+        'hooks': spec_edits.hooks,
+        'deny': spec_values.flag,
+    }
+    | spec_device_files.KEYS
+)
 
 # An entry with one of these keys offers parts of devices only.
 _PARTS = ('vgpu_type', 'mdev_types')
@@ -319,8 +342,9 @@ _NOT_WITH = {
 }
 # The keys that apply, by what an entry is for.
 _FOR_PARTS = _ALWAYS | frozenset(_PARTS)
-_FOR_PROGRAMMING = frozenset(_KEYS) - frozenset(_PARTS)
-_FOR_OTHERS = frozenset(_KEYS) - _PROGRAMMING
+_FOR_FUNCTIONS = frozenset(_KEYS) - spec_device_files.KEYS.keys()
+_FOR_PROGRAMMING = _FOR_FUNCTIONS - frozenset(_PARTS)
+_FOR_OTHERS = _FOR_FUNCTIONS - _PROGRAMMING
 
 
 def _check_applies(item: dict[str, Any], spec: Spec) -> None:
@@ -376,6 +400,10 @@ def read(item: dict[str, Any]) -> Spec:
             item['devname'],
             'no devname if there is an address: they exclude each other',
         )
+    spec_device_files.check(item)
+    if 'devices' in item:
+        values['address'] = spec_address.NONE
+        return Spec(**spec_device_files.fields(values))
     values.pop('remote_managed', None)
     bind = values.pop('managed', None)
     values.setdefault('bind', bind)

@@ -17,6 +17,7 @@ it, and all else comes from the entry of device_spec.
 from __future__ import annotations
 
 from collections.abc import Collection
+import dataclasses
 import os
 import stat
 from typing import Any
@@ -169,7 +170,11 @@ def _content(
             expected=f'an attach handle ({exception.describe(err)})',
         ) from err
     edits = container_offers.edits(handle)
-    nodes = container_nodes.of_handle(handle, conf.iommufd)
+    common = container_offers.common(handle)
+    nodes = [
+        dataclasses.replace(each, common=each.common or each.path in common)
+        for each in container_nodes.of_handle(handle, conf.iommufd)
+    ]
     mode = conf.device_mode
     owner = container_spec.Owner(
         conf.device_uid,

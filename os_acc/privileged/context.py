@@ -52,17 +52,21 @@ LONGEST_WAIT = 10.0
 
 # The modules of the calls that every plug makes.
 _MODULES = (
+    'os_acc.privileged.device_files',
     'os_acc.privileged.device_users',
     'os_acc.privileged.mdev',
     'os_acc.privileged.pci',
 )
 
 # To write to sysfs, the user id of root is enough. To see which files other
-# users' processes have open, and to set up VFs of NICs, takes capabilities.
+# users' processes have open, to set up VFs of NICs, and to change the owner
+# and the permissions of device files, takes capabilities.
 CAPABILITIES = (
     capabilities.CAP_SYS_PTRACE,  # to read the links in /proc/PID/fd
     capabilities.CAP_DAC_READ_SEARCH,  # to look into /proc/PID/fd
     capabilities.CAP_NET_ADMIN,  # to set a VF's MAC address on its PF
+    capabilities.CAP_CHOWN,  # to give a device file to a user or group
+    capabilities.CAP_FOWNER,  # to restore the mode of a file of another user
 )
 
 # Calls mostly wait for guests and for the kernel, so there are more threads

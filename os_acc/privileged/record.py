@@ -142,6 +142,23 @@ class DflPort(Record):
 
 
 @dataclasses.dataclass(frozen=True)
+class DeviceFile(Record):
+    """A device file whose owner or permissions were changed.
+
+    :ivar name: of the accelerator that the file is of
+    :ivar inode: another file at the same path has another one
+    :ivar before: user id, group id and permissions before
+    :ivar ours: the same, as they were to be set
+    """
+
+    name: str
+    path: str
+    inode: int
+    before: list[int]
+    ours: list[int]
+
+
+@dataclasses.dataclass(frozen=True)
 class ContainerSpec(Record):
     """The CDI spec of a VAN. See container_specs.
 
@@ -232,4 +249,5 @@ ports = Records('ports', Port)
 dfl_cards = Records('dfl-cards', DflCard)
 removals = Records('removals', Removal)
 dfl_ports = Records('dfl-ports', DflPort)
+device_files = Records('device-files', DeviceFile)
 container_specs = Records('container-specs', ContainerSpec)

@@ -49,6 +49,7 @@ class PCIDriver(driver.DriverBase):
             or wanted.startswith(pci_listing.PREFIX)
             or any(
                 spec.resource_class == wanted
+                and not spec.devices
                 and not spec.mdev_types
                 and not spec.vgpu_type
                 for spec in _specs().entries
