@@ -67,7 +67,14 @@ def _files(handle: objects.DeviceFileHandle) -> file_groups.Accelerator:
     """
     found = device_files.held_by(handle.name, handle.share or '')
     there = {each.path for each in found.files}
+    allowed = found.spec.permissions
     for file in handle.files:
+        if not set(file.permissions) <= set(allowed):
+            arguments.refuse(
+                'permissions',
+                file.permissions,
+                f'at most {allowed}, as device_spec says',
+            )
         if file.path not in there:
             raise exception.DeviceNotFound(
                 wanted=f'device file {file.path}',
