@@ -40,13 +40,17 @@ def users_of(nodes: Collection[container_spec.Node]) -> list[str]:
         return []
     by_number = {node.number: node.path for node in nodes}
     # Process 1 is the host's, also if this process is in a container.
-    host = _identity(f'{sysfs.PROC}/1/root{device_files.FOLDER}')
+    hosts = (
+        _identity(f'{sysfs.PROC}/1/root{device_files.FOLDER}'),
+        _identity(sysfs.DEV),
+    )
     found = []
     for pid in sysfs.names(sysfs.PROC):
         if not pid.isdigit():
             continue
         root = f'{sysfs.PROC}/{pid}/root'
-        if _identity(root + device_files.FOLDER) == host:
+        folder = _identity(root + device_files.FOLDER)
+        if folder is not None and folder in hosts:
             continue
         path = _has(root, nodes) or next(
             (
