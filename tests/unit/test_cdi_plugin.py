@@ -29,11 +29,15 @@ from os_acc.devices import boot
 from os_acc.devices import container_nodes
 from os_acc.devices import device_file
 from os_acc.devices import device_files
+from os_acc.devices import device_spec
+from os_acc.devices import file_groups
+from os_acc.devices import file_place
 from os_acc.devices import mdev
 from os_acc.devices import sriov
 from os_acc.devices import sysfs
 from os_acc.privileged import container_offers
 from os_acc.privileged import container_specs
+from os_acc.privileged import held
 from os_acc.privileged import offers
 from os_acc.privileged import record
 
@@ -252,6 +256,63 @@ def test_device_files(here, monkeypatch):
         exception.DeviceError, match=r'was c 240:2 .* and is c 240:1 now'
     ):
         container_nodes.of_handle(handle, False)
+
+
+@pytest.fixture
+def queue(here, monkeypatch):
+    """An accelerator of two files, one of which is common to others."""
+
+    def node(path, minor):
+        there = device_file.Number('c', 240, minor)
+        return device_files.Node(path, there, 0, 0, 0o600, 1)
+
+    own, common = node('/dev/acc0', 0), node('/dev/accctl', 9)
+    (spec,) = device_spec.parse(
+        '{"devices": "/dev/acc0", "with": "/dev/accctl", "env": ["A=1"]}'
+    )
+    found = file_groups.Accelerator(
+        file_place.Place('acc'), spec, (own,), (common,)
+    )
+    monkeypatch.setattr(file_groups, 'find', lambda *args: found)
+    by_path = {each.path: each for each in found.files}
+    monkeypatch.setattr(device_files, 'get', by_path.__getitem__)
+    return objects.DeviceFileHandle(
+        name='acc',
+        files=[
+            objects.DeviceFile(path=path, type='c', major=240, minor=minor)
+            for path, minor in (('/dev/acc0', 0), ('/dev/accctl', 9))
+        ],
+    )
+
+
+def test_device_files_that_a_van_has(here, queue):
+    with pytest.raises(exception.DeviceNotFound, match='no VAN has it'):
+        container_specs.write(UUID, UUID, primitive(queue))
+    held.note(held.FILE, 'acc', 'acc', entry='{"devices": "/dev/acc0"}')
+    container_specs.write(UUID, UUID, primitive(queue))
+    assert nodes(here) == [
+        ('/dev/acc0', 'c', 240, 0),
+        ('/dev/accctl', 'c', 240, 9),
+    ]
+    (spec,) = specs(here).values()
+    assert spec['devices'][0]['containerEdits']['env'] == ['A=1']
+    assert container_specs.is_written(UUID, primitive(queue))
+    # Other containers have the common file too.
+    pid = here.contain(('/dev/accctl', 'c 240:9'))
+    container_specs.withdraw(UUID, 0.0)
+    here.end(pid)
+
+
+def test_a_caller_cannot_add_files_or_permissions(here, queue):
+    held.note(held.FILE, 'acc', 'acc', entry='{"devices": "/dev/acc0"}')
+    queue.files[0].permissions = 'rwm'
+    with pytest.raises(exception.InvalidRequest, match='at most rw'):
+        container_specs.write(UUID, UUID, primitive(queue))
+    queue.files[0].permissions = 'rw'
+    queue.files[0].path = '/dev/sda'
+    with pytest.raises(exception.DeviceNotFound, match='/dev/sda'):
+        container_specs.write(UUID, UUID, primitive(queue))
+    assert not here.specs.exists()
 
 
 @pytest.fixture
