@@ -11,12 +11,15 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Collection
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 from typing import ClassVar
 
 from os_acc import extension
 
 if TYPE_CHECKING:
+    from os_acc import finding
     from os_acc import objects
 
 
@@ -121,7 +124,9 @@ class PluginBase(extension.ExtensionBase, abc.ABC):
 
         Succeeds if the VAN was only half plugged, or is already unplugged.
         Fails as long as the hypervisor may still attach the device for an
-        earlier plug().
+        earlier plug(). If it waits for the guest, it waits at most for
+        ``van.time_left()``, so that the VANs of one guest do not wait one
+        after the other.
 
         :param live: detach the device from the running guest, and return only
             when the guest has released it. A guest that does not run has
@@ -130,3 +135,15 @@ class PluginBase(extension.ExtensionBase, abc.ABC):
         :raises Exception: any exception means that the guest may still hold
             the device. os-acc then leaves the device half as it is
         """
+
+    def leftovers(
+        self, van_uuids: Collection[str]
+    ) -> Iterable[finding.Finding]:
+        """Report what plug() has left on the host for VANs that are gone.
+
+        ``os-acc doctor`` calls it. It must change nothing. The default finds
+        nothing.
+
+        :param van_uuids: the VANs that exist, of all plugins
+        """
+        return ()

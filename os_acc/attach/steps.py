@@ -44,6 +44,17 @@ class Steps:
         self._extensions = host.extensions
         self._journal = host.journal
         self._reporter = progress.Reporter(callback)
+        self._waiting_since: float | None = None
+
+    def begin_release(self) -> None:
+        """Let the plugins wait anew. See VAN.time_left()."""
+        self._waiting_since = None
+
+    def _time_left(self, seconds: float) -> float:
+        now = time.monotonic()
+        if self._waiting_since is None:
+            self._waiting_since = now
+        return max(self._waiting_since + seconds - now, 0.0)
 
     def prepare(self, entry: journal.Entry) -> None:
         """Call prepareVAN, and check the handle and the function.
@@ -205,6 +216,7 @@ class Steps:
             lambda fraction, message: tell(
                 progress.RUNNING, fraction, message
             ),
+            self._time_left,
         )
         start = time.monotonic()
         try:

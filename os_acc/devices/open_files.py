@@ -53,7 +53,7 @@ def users_of(files: Collection[device_file.DeviceFile]) -> list[str]:
     for pid in sysfs.names(sysfs.PROC):
         if not pid.isdigit() or pid == own:
             continue
-        for number in _open_devices(pid):
+        for number in open_devices(pid):
             if number in paths:
                 name = sysfs.read(f'{sysfs.PROC}/{pid}/comm') or '?'
                 reason = refusals.PROCESS.say(
@@ -120,7 +120,7 @@ def nvidia_files(address: str) -> list[device_file.DeviceFile]:
     ]
 
 
-def _open_devices(pid: str) -> Iterable[device_file.Number]:
+def open_devices(pid: str) -> Iterable[device_file.Number]:
     """The numbers of the devices that a process has open."""
     folder = f'{sysfs.PROC}/{pid}/fd'
     try:

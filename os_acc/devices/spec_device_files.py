@@ -115,7 +115,9 @@ KEYS = {
 }
 
 # The other keys that such an entry may have.
-_ALSO = frozenset({'resource_class', 'traits', 'deny'})
+_ALSO = frozenset(
+    {'resource_class', 'traits', 'env', 'mounts', 'hooks', 'deny'}
+)
 
 # The attributes of Spec whose names differ from those of the keys.
 _FIELDS = {'with': 'along'}

@@ -20,6 +20,7 @@ from os_acc.devices import reset
 from os_acc.devices import spec_address
 from os_acc.devices import spec_commands
 from os_acc.devices import spec_device_files
+from os_acc.devices import spec_edits
 from os_acc.devices import spec_values
 from os_acc.devices import sysfs
 
@@ -108,6 +109,10 @@ class Spec:
     :ivar permissions: what a container may do with the files
     :ivar keeps_data: whether a device that stores data is given out although
         it is not emptied
+    :ivar env: variables of the environment that a container gets with it, see
+        spec_edits
+    :ivar mounts: what a container gets with it of the host's files
+    :ivar hooks: what the container runtime runs for it
     :ivar deny: the devices that it names are not offered, whatever the other
         entries say
     :ivar source: where the entry is: the option or file, and its number
@@ -151,6 +156,9 @@ class Spec:
     mode: int | None = None
     permissions: str = 'rw'
     keeps_data: bool = False
+    env: tuple[str, ...] = ()
+    mounts: tuple[spec_edits.Mount, ...] = ()
+    hooks: tuple[spec_edits.Hook, ...] = ()
     deny: bool = False
     source: str = ''
 
@@ -284,6 +292,9 @@ _KEYS: dict[str, Reader] = (
         'function_file': spec_values.glob_below,
         'persistent': spec_values.flag,
         'region_type': spec_values.text,
+        'env': spec_edits.env,
+        'mounts': spec_edits.mounts,
+        'hooks': spec_edits.hooks,
         'deny': spec_values.flag,
     }
     | spec_device_files.KEYS
@@ -301,6 +312,9 @@ _ALWAYS = frozenset(
         'resource_class',
         'traits',
         'max_instances',
+        'env',
+        'mounts',
+        'hooks',
         'deny',
         'remote_managed',
     }

@@ -129,6 +129,19 @@ def give_back(
     )
 
 
+def held_by(name: str, share: str) -> file_groups.Accelerator:
+    """Find an accelerator that a VAN has. See take().
+
+    :raises DeviceNotFound: if no VAN has it, or it is not there
+    """
+    found, spec = _found(name, _note(name, share))
+    if spec is None:
+        raise exception.DeviceNotFound(
+            wanted=f'device file {found.path}', reason='no VAN has it'
+        )
+    return found
+
+
 def _note(name: str, share: str) -> str:
     """The name of the note of a VAN that has an accelerator."""
     if not isinstance(name, str) or not isinstance(share, str):

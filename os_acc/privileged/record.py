@@ -158,6 +158,23 @@ class DeviceFile(Record):
     ours: list[int]
 
 
+@dataclasses.dataclass(frozen=True)
+class ContainerSpec(Record):
+    """The CDI spec of a VAN. See container_specs.
+
+    :ivar folder: where its file is
+    :ivar kind: of its device
+    :ivar instance: the instance of the VAN
+    :ivar nodes: path, type, major and minor of each device file in it, without
+        those that every such container has
+    """
+
+    folder: str
+    kind: str
+    instance: str
+    nodes: list[list[Any]]
+
+
 _T = TypeVar('_T', bound=Record)
 
 
@@ -233,3 +250,4 @@ dfl_cards = Records('dfl-cards', DflCard)
 removals = Records('removals', Removal)
 dfl_ports = Records('dfl-ports', DflPort)
 device_files = Records('device-files', DeviceFile)
+container_specs = Records('container-specs', ContainerSpec)

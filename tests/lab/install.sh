@@ -41,7 +41,7 @@ apt_get() {
 
 tools_are_installed() {
     command -v qemu-system-x86_64 busybox modprobe udevadm mkfs.ext4 ip \
-        libvirtd qemu-img sudo useradd virsh virtlogd >/dev/null
+        libvirtd podman qemu-img runc sudo useradd virsh virtlogd >/dev/null
 }
 
 kernel_is_unpacked() {
@@ -99,9 +99,9 @@ packages() {
     local release version
     apt_get update
     apt_get install -y --no-install-recommends \
-        busybox-static e2fsprogs gcc iproute2 kmod libvirt-clients \
+        busybox-static e2fsprogs gcc iproute2 kmod libc6-dev libvirt-clients \
         libvirt-daemon libvirt-daemon-driver-qemu make passwd \
-        qemu-system-x86 qemu-utils sudo tar udev xz-utils
+        podman qemu-system-x86 qemu-utils runc sudo tar udev xz-utils
     if is_built; then
         return
     fi

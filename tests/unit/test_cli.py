@@ -474,6 +474,7 @@ def test_host_show(run):
         'Kind': 'driver',
         'Name': 'fake',
         'Handles': handles,
+        'Guest config': '',
         'Status': 'loaded',
     }
     assert rows['plugin', 'noop']['Status'] == 'loaded'
@@ -505,6 +506,7 @@ def test_host_show_names_what_did_not_load(run, monkeypatch, tmp_path):
         'Kind': 'plugin',
         'Name': 'broken',
         'Handles': '',
+        'Guest config': '',
         'Status': 'not loaded: OSError: no such bus',
     }
     assert rows['driver', 'gone']['Status'] == (
