@@ -174,7 +174,11 @@ def _entry(name: str) -> device_spec.Spec | None:
 def _of(holders: allocated.Holders, name: str) -> list[allocated.Holder]:
     """The VANs that have a device or a part of it, by its address or UUID."""
     found = list(holders.on(name))
-    whole = holders.of_function(name) or holders.of_mdev(name)
+    whole = (
+        holders.of_function(name)
+        or holders.of_mdev(name)
+        or holders.of_handle(f'file/{name}')
+    )
     return found if whole is None or whole in found else [whole, *found]
 
 

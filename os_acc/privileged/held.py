@@ -38,8 +38,9 @@ LOG = logging.getLogger(__name__)
 #: caller must not choose it.
 FOLDER = '/var/lib/os-acc-root'
 
-#: Kinds of notes: a whole function, the VFs of a PF, a VF as a vGPU, an mdev.
-PCI, VFS, VGPU, MDEV = 'pci', 'vfs', 'vgpu', 'mdev'
+#: Kinds of notes: a whole function, the VFs of a PF, a VF as a vGPU, an mdev,
+#: a work queue of Intel DSA or IAA.
+PCI, VFS, VGPU, MDEV, IDXD = 'pci', 'vfs', 'vgpu', 'mdev', 'idxd'
 
 #: The files of the notes.
 files = root_files.RootFiles(
