@@ -150,6 +150,22 @@ def _reasons(
         driver = function.driver or 'no driver'
         yield idxd_refusals.NO_IDXD.say(driver=driver)
         return
+    yield from _unsuitable(device)
+    if device.is_enabled and not ours:
+        yield idxd_refusals.ENABLED_BY_OTHERS.say(device=device.name)
+    if device.is_enabled:
+        return
+    others = [] if ours else list(idxd.configured(device))
+    if others:
+        yield idxd_refusals.CONFIGURED_BY_OTHERS.say(
+            device=device.name, what=others[0]
+        )
+    reason = None if settings is None else shortage(device, settings)
+    if reason is not None:
+        yield reason
+
+
+def _unsuitable(device: idxd.Device) -> Iterator[reasons.Reason]:
     name = device.name
     if not device.configurable:
         yield idxd_refusals.NOT_CONFIGURABLE.say(device=name)
@@ -157,20 +173,6 @@ def _reasons(
         yield idxd_refusals.NO_PASID.say(device=name)
     if device.state not in (idxd.ENABLED, idxd.DISABLED):
         yield idxd_refusals.HALTED.say(device=name, state=device.state)
-    elif device.is_enabled:
-        if not ours:
-            yield idxd_refusals.ENABLED_BY_OTHERS.say(device=name)
-        return
-    if not ours:
-        for what in idxd.configured(device):
-            yield idxd_refusals.CONFIGURED_BY_OTHERS.say(
-                device=name, what=what
-            )
-            break
-    if settings is not None:
-        reason = shortage(device, settings)
-        if reason is not None:
-            yield reason
 
 
 def queue_obstacles(

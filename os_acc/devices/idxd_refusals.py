@@ -37,8 +37,8 @@ NO_PASID = Refusal(
     'pasid_enabled of {device} is 0, so the kernel enables neither shared nor '
     'other work queues for programs: {remedy}',
     'Without an IOMMU that translates for each process (SVA), a program with '
-    'a work queue could reach all memory of the host. Old kernels would enable '
-    'a dedicated queue all the same; os-acc does not.',
+    'a work queue could reach all memory of the host. Old kernels would '
+    'enable a dedicated queue all the same; os-acc does not.',
     'enable VT-d in the firmware, boot with intel_iommu=on,sm_on, and load '
     'idxd with sva=1',
 )

@@ -18,9 +18,9 @@ from collections.abc import Callable
 import dataclasses
 from typing import Any
 
-from os_acc.devices import pci
 from os_acc.devices import spec_address
 from os_acc.devices import spec_values
+from os_acc.objects import fields
 
 DEDICATED, SHARED = 'dedicated', 'shared'
 MODES = (DEDICATED, SHARED)
@@ -143,15 +143,12 @@ def read(
 
 
 def _address(value: Any) -> spec_address.Address:
-    found = None
-    if isinstance(value, str) and value.strip():
-        found = spec_address.read('idxd', value)
-    if found is None or found.complete is None:
+    parts = fields.parse_pci_address(value) if type(value) is str else None
+    if parts is None:
         spec_values.refuse(
             'idxd', value, 'the PCI address of one device, dddd:bb:ss.f'
         )
-    assert pci.is_address(found.complete or '')
-    return found
+    return spec_address.Address('%04x:%02x:%02x.%x' % parts)
 
 
 def of_note(values: object) -> Queues | None:

@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""The writes that set up devices and work queues of Intel DSA and IAA, as root.
+"""The writes that set up work queues of Intel DSA and IAA, as root.
 
 Each function writes only what is not there yet, so that it can be called again
 after a crash. What the kernel accepts, and when: see devices.idxd. The caller
@@ -237,7 +237,11 @@ def reset(
         # This clears the threshold, to which 0 cannot be written.
         _write(f'{queue.path}/mode', spec_idxd.DEDICATED, device)
     if queue.kind != idxd.NONE:
+        # This clears the name, too.
         _write(f'{queue.path}/type', idxd.NONE, device)
+    elif queue.label:
+        # The kernel has cleared the type when it could not enable the queue.
+        _write(f'{queue.path}/name', _EMPTY, device)
     for name, text in earlier.items():
         path = f'{queue.path}/{name}'
         if name in _RESTORED and sysfs.read(path) != text:
