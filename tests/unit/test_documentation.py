@@ -106,6 +106,7 @@ def test_the_drivers_and_plugins_of_this_release_are_listed():
     'page',
     [
         'callers.rst',
+        'dsa.rst',
         'linux.rst',
         'nova.rst',
         'placement.rst',
