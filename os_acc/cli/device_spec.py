@@ -224,7 +224,11 @@ def _of(holders: allocated.Holders, name: str) -> list[allocated.Holder]:
     if files := holders.of_file(file_place.without_share(name)):
         return list(files)
     found = list(holders.on(name))
-    whole = holders.of_function(name) or holders.of_mdev(name)
+    whole = (
+        holders.of_function(name)
+        or holders.of_mdev(name)
+        or holders.of_handle(f'file/{name}')
+    )
     return found if whole is None or whole in found else [whole, *found]
 
 

@@ -21,6 +21,7 @@ from os_acc.devices import spec_address
 from os_acc.devices import spec_commands
 from os_acc.devices import spec_device_files
 from os_acc.devices import spec_edits
+from os_acc.devices import spec_idxd
 from os_acc.devices import spec_values
 from os_acc.devices import sysfs
 
@@ -113,6 +114,8 @@ class Spec:
         spec_edits
     :ivar mounts: what a container gets with it of the host's files
     :ivar hooks: what the container runtime runs for it
+    :ivar queues: how the work queues of the device are set up; None: it is
+        offered for something else
     :ivar deny: the devices that it names are not offered, whatever the other
         entries say
     :ivar source: where the entry is: the option or file, and its number
@@ -159,6 +162,7 @@ class Spec:
     env: tuple[str, ...] = ()
     mounts: tuple[spec_edits.Mount, ...] = ()
     hooks: tuple[spec_edits.Hook, ...] = ()
+    queues: spec_idxd.Queues | None = None
     deny: bool = False
     source: str = ''
 
@@ -194,6 +198,16 @@ class Spec:
     def allows_mdev(self, kind: str) -> bool:
         """Whether mdevs of a type may be made on the parents it names."""
         return not self.mdev_types or kind in self.mdev_types
+
+    @property
+    def offers_parts(self) -> bool:
+        """Whether it offers parts of its devices, and no whole function."""
+        return bool(
+            self.devices
+            or self.mdev_types
+            or self.vgpu_type
+            or self.queues is not None
+        )
 
     @property
     def names_any(self) -> bool:
@@ -386,11 +400,17 @@ def read(item: dict[str, Any]) -> Spec:
     :raises InvalidRequest: if a key or value is invalid, or a key has no
         effect beside the others; the error names it
     """
+    if 'idxd' in item:
+        return Spec(**spec_idxd.read(item, _KEYS))
     values: dict[str, Any] = {}
     for key, value in item.items():
+        if key in spec_idxd.KEYS:
+            spec_values.refuse(
+                key, value, f'no {key} in an entry without idxd'
+            )
         if key not in _KEYS:
             spec_values.refuse(
-                'key', key, f'one of {", ".join(sorted(_KEYS))}'
+                'key', key, f'one of {", ".join(sorted([*_KEYS, "idxd"]))}'
             )
         if value is not None or key not in _NOVA:
             values[key] = _KEYS[key](key, value)

@@ -40,8 +40,9 @@ LOG = logging.getLogger(__name__)
 FOLDER = '/var/lib/os-acc-root'
 
 #: Kinds of notes: a whole function, the VFs of a PF, a VF as a vGPU, an mdev,
-#: device files.
+#: device files, a work queue of Intel DSA or IAA.
 PCI, VFS, VGPU, MDEV, FILE = 'pci', 'vfs', 'vgpu', 'mdev', 'file'
+IDXD = 'idxd'
 
 #: The files of the notes.
 files = root_files.RootFiles(

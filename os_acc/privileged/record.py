@@ -175,6 +175,37 @@ class ContainerSpec(Record):
     nodes: list[list[Any]]
 
 
+@dataclasses.dataclass(frozen=True)
+class IdxdDevice(Record):
+    """A device of Intel DSA or IAA that was set up and enabled.
+
+    :ivar ids: vendor:product
+    :ivar mode: of each work queue, as size
+    :ivar queues: the group of each work queue, by its number in digits
+    :ivar engines: the group of each engine, by its number in digits
+    """
+
+    ids: str
+    mode: str
+    size: int
+    queues: dict[str, int]
+    engines: dict[str, int]
+
+
+@dataclasses.dataclass(frozen=True)
+class IdxdQueue(Record):
+    """A work queue of Intel DSA or IAA that was configured and enabled.
+
+    :ivar ids: vendor:product
+    :ivar van: the UUID of the VAN that has it
+    :ivar before: what its files contained before, by their names
+    """
+
+    ids: str
+    van: str
+    before: dict[str, str]
+
+
 _T = TypeVar('_T', bound=Record)
 
 
@@ -251,3 +282,5 @@ removals = Records('removals', Removal)
 dfl_ports = Records('dfl-ports', DflPort)
 device_files = Records('device-files', DeviceFile)
 container_specs = Records('container-specs', ContainerSpec)
+idxd_devices = Records('idxd-devices', IdxdDevice)
+idxd_queues = Records('idxd-queues', IdxdQueue)

@@ -28,6 +28,7 @@ from os_acc.devices import pci
 from os_acc.devices import pci_scan
 from os_acc.devices import spec_address
 from os_acc.devices import spec_entry
+from os_acc.devices import spec_idxd
 
 
 @pytest.fixture
@@ -571,8 +572,10 @@ _JSON = st.recursive(
     max_leaves=5,
 )
 _KEYS = sorted(
-    {field.name for field in dataclasses.fields(device_spec.Spec)} - {'source'}
+    {field.name for field in dataclasses.fields(device_spec.Spec)}
+    - {'source', 'queues'}
     | {'managed', 'remote_managed'}
+    | spec_idxd.KEYS
 )
 
 

@@ -108,6 +108,7 @@ def test_the_drivers_and_plugins_of_this_release_are_listed():
         'callers.rst',
         'device-files.rst',
         'containers.rst',
+        'dsa.rst',
         'linux.rst',
         'nova.rst',
         'placement.rst',
