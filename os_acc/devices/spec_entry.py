@@ -19,6 +19,7 @@ from os_acc.devices import pci
 from os_acc.devices import reset
 from os_acc.devices import spec_address
 from os_acc.devices import spec_commands
+from os_acc.devices import spec_nvme_of
 from os_acc.devices import spec_values
 from os_acc.devices import sysfs
 
@@ -97,6 +98,7 @@ class Spec:
     :ivar persistent: whether a device keeps its function over a reboot of the
         host
     :ivar region_type: the region type that bitstreams must be made for
+    :ivar nvme_of: the namespaces that it names; it then names nothing else
     :ivar deny: the devices that it names are not offered, whatever the other
         entries say
     :ivar source: where the entry is: the option or file, and its number
@@ -132,6 +134,7 @@ class Spec:
     function_file: str | None = None
     persistent: bool = False
     region_type: str | None = None
+    nvme_of: spec_nvme_of.Target | None = None
     deny: bool = False
     source: str = ''
 
@@ -158,11 +161,16 @@ class Spec:
     def matches_parent(self, name: str) -> bool:
         """Whether it names a parent of mdevs that is no PCI function."""
         return (
-            self.devname is None
+            self.nvme_of is None
+            and self.devname is None
             and self.vendor_id is None
             and self.product_id is None
             and self.address.names_parent(name)
         )
+
+    def matches_namespace(self, wwn: str) -> bool:
+        """Whether it names a namespace of an NVMe-oF target."""
+        return self.nvme_of is not None and wwn in self.nvme_of.namespaces
 
     def allows_mdev(self, kind: str) -> bool:
         """Whether mdevs of a type may be made on the parents it names."""
@@ -179,6 +187,8 @@ class Spec:
         )
 
     def _names(self, function: pci.Function) -> bool:
+        if self.nvme_of is not None:
+            return False
         # A denial of every device is meant for all.
         if self.names_any and not self.deny and host_parts.what(function):
             return False
@@ -263,6 +273,7 @@ _KEYS: dict[str, Reader] = _NOVA | {
     'function_file': spec_values.glob_below,
     'persistent': spec_values.flag,
     'region_type': spec_values.text,
+    'nvme_of': spec_nvme_of.read,
     'deny': spec_values.flag,
 }
 
@@ -307,6 +318,7 @@ _NOT_WITH = {
 _FOR_PARTS = _ALWAYS | frozenset(_PARTS)
 _FOR_PROGRAMMING = frozenset(_KEYS) - frozenset(_PARTS)
 _FOR_OTHERS = frozenset(_KEYS) - _PROGRAMMING
+_FOR_NAMESPACES = frozenset({'nvme_of', 'resource_class', 'traits', 'deny'})
 
 
 def _check_applies(item: dict[str, Any], spec: Spec) -> None:
@@ -315,6 +327,15 @@ def _check_applies(item: dict[str, Any], spec: Spec) -> None:
     :raises InvalidRequest: if there is one
     """
     parts = [key for key in _PARTS if getattr(spec, key)]
+    if spec.nvme_of is not None:
+        for key in sorted(item.keys() - _FOR_NAMESPACES):
+            spec_values.refuse(
+                key,
+                item[key],
+                f'no {key} in an entry with nvme_of: it names no device of '
+                'this host',
+            )
+        return
     if parts:
         applying = _FOR_PARTS
     elif spec.programmer is not None:

@@ -40,6 +40,8 @@ FOLDER = '/var/lib/os-acc-root'
 
 #: Kinds of notes: a whole function, the VFs of a PF, a VF as a vGPU, an mdev.
 PCI, VFS, VGPU, MDEV = 'pci', 'vfs', 'vgpu', 'mdev'
+#: The kind of the notes of nvme_of_notes, which has its own rules.
+NAMESPACE = 'namespace'
 
 #: The files of the notes.
 files = root_files.RootFiles(

@@ -141,6 +141,24 @@ class DflPort(Record):
     failed: bool
 
 
+@dataclasses.dataclass(frozen=True)
+class Connection(Record):
+    """The connections of an instance to a subsystem of an NVMe-oF target.
+
+    :ivar nqn: of the subsystem
+    :ivar instance: its UUID
+    :ivar portals: those that nobody was connected to before, each as address,
+        port and transport
+    :ivar namespaces: the world wide names of those that the instance has by
+        these connections
+    """
+
+    nqn: str
+    instance: str
+    portals: list[list[Any]]
+    namespaces: list[str]
+
+
 _T = TypeVar('_T', bound=Record)
 
 
@@ -215,3 +233,4 @@ ports = Records('ports', Port)
 dfl_cards = Records('dfl-cards', DflCard)
 removals = Records('removals', Removal)
 dfl_ports = Records('dfl-ports', DflPort)
+connections = Records('connections', Connection)
