@@ -246,8 +246,9 @@ def _end(
     host = nvme_of.host_nqn(known.instance)
     complete = True
     for each in nvme_of.controllers(known.nqn, host):
-        if each.portal is None or not (
-            list(dataclasses.astuple(each.portal)) in known.portals
+        if (
+            each.portal is None
+            or list(dataclasses.astuple(each.portal)) not in known.portals
         ):
             continue
         if (use := _use(each)) is not None:

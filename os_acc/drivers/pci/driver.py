@@ -51,6 +51,7 @@ class PCIDriver(driver.DriverBase):
                 spec.resource_class == wanted
                 and not spec.mdev_types
                 and not spec.vgpu_type
+                and spec.nvme_of is None
                 for spec in _specs().entries
             )
         )
