@@ -79,7 +79,9 @@ def read(key: str, value: Any) -> Target:
     for name in value:
         if name not in _KEYS:
             spec_values.refuse(
-                f'{key} key', name, f'one of {", ".join(sorted(_KEYS))}'
+                f'{key}.{name}',
+                value[name],
+                f'only the keys {", ".join(sorted(_KEYS))}',
             )
     for name in _KEYS[:3]:
         if name not in value:

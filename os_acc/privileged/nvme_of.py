@@ -119,15 +119,17 @@ def release(
     seconds = arguments.seconds(seconds)
     with operation_lock.named(wwn, seconds / 2) as lock:
         note = notes.read(wwn)
-        ours = note is not None and note.instance == instance_uuid
-        there = _connected(wwn, instance_uuid)
-        if there and (ours or connections.has(wwn, instance_uuid)):
-            _await_unused(wwn, release_seconds)
         emptied = True
-        if ours and note is not None and note.given:
+        if note is not None and note.given and note.instance == instance_uuid:
+            there = _connected(wwn, instance_uuid)
+            if there:
+                _await_unused(wwn, release_seconds)
             emptied = _empty(wwn, note, there, lock)
-            if not emptied:
-                notes.write(wwn, notes.Note(instance_uuid, False, note.target))
+            if emptied:
+                notes.delete(wwn)
+            else:
+                left = notes.Note(instance_uuid, False, note.target)
+                notes.write(wwn, left)
         deadline = waiting.Deadline(seconds)
         waiting.at_most(
             operation_lock.kept_until(
@@ -139,8 +141,6 @@ def release(
             seconds,
             f'{availability.label(wwn)} to be disconnected',
         )
-        if ours and emptied and note is not None and note.given:
-            notes.delete(wwn)
     return emptied
 
 

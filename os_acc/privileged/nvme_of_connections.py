@@ -108,14 +108,6 @@ def disconnect(
         _end_unused(deadline, [*held, lock], instance_uuid)
 
 
-def has(wwn: str, instance_uuid: str) -> bool:
-    """Whether a namespace was connected for an instance in this boot."""
-    return any(
-        known.instance == instance_uuid and wwn in known.namespaces
-        for _, known in _records()
-    )
-
-
 @contextlib.contextmanager
 def _lock(deadline: waiting.Deadline) -> Iterator[int]:
     with operation_lock.named(_LOCK, deadline.left(0.5)) as lock:
@@ -251,7 +243,7 @@ def _end(
             or list(dataclasses.astuple(each.portal)) not in known.portals
         ):
             continue
-        if (use := _use(each)) is not None:
+        if (use := _use(each, deadline)) is not None:
             complete = False
             LOG.warning(
                 'The connection %s to %s as %s stays: %s',
@@ -295,7 +287,9 @@ def _end_one(
     LOG.info('%s ended', label)
 
 
-def _use(controller: nvme_of.Controller) -> str | None:
+def _use(
+    controller: nvme_of.Controller, deadline: waiting.Deadline
+) -> str | None:
     """What a connection is used for, beside what os-acc has released.
 
     A namespace that another living connection reaches does not need this one.
@@ -324,6 +318,7 @@ def _use(controller: nvme_of.Controller) -> str | None:
 
     with contextlib.suppress(exception.Timeout):
         # udev opens a block device for a moment now and then.
-        waiting.until(unused, _BRIEFLY, controller.name)
+        seconds = min(_BRIEFLY, deadline.left(0.5))
+        waiting.until(unused, seconds, controller.name)
         return None
     return '; '.join(dict.fromkeys(found))

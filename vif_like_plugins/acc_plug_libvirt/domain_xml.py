@@ -87,16 +87,22 @@ def is_active(root: etree._Element) -> bool:
 
 
 def hostdevs(root: etree._Element) -> Iterator[Hostdev]:
-    """Yield the <hostdev> and <disk> elements of a domain."""
+    """Yield the <hostdev> elements of a domain, and the <disk> of VANs.
+
+    Other disks, such as those that are files, are left out.
+    """
     for element in (
         *root.iterfind('devices/hostdev'),
-        *root.iterfind('devices/disk'),
+        *root.iterfind("devices/disk[@type='block']"),
     ):
         alias = element.find('alias')
         name = alias.get('name') if alias is not None else None
+        identity = _identity(element)
+        if element.tag == 'disk' and identity is None:
+            continue
         yield Hostdev(
             element,
-            _identity(element),
+            identity,
             name if name and name.startswith(_USER_ALIAS) else None,
         )
 
