@@ -49,7 +49,8 @@ def obstacles(
     :param snapshot: pass one when asking about many namespaces
     :returns: all obstacles, the most important one first
     """
-    holders = holders or allocated.Holders()
+    if holders is None:
+        holders = allocated.Holders()
     holder = holders.of_handle(f'block/{wwn}')
     # A VAN that has had it since before keeps it, whatever device_spec says.
     has = (

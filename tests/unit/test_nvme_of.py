@@ -22,10 +22,14 @@ import pytest
 
 import os_acc
 from os_acc import exception
+from os_acc import health
 from os_acc import objects
 from os_acc.attach import release as release_module
+from os_acc.devices import device_spec
 from os_acc.devices import modules
 from os_acc.devices import nvme_of
+from os_acc.devices import spec_nvme_of
+from os_acc.journal import health as rows
 from os_acc.privileged import held
 from os_acc.privileged import nvme_of as privileged
 from os_acc.privileged import nvme_of_commands as commands
@@ -689,6 +693,95 @@ def test_what_the_doctor_misses(fabric, kernel, monkeypatch):
         'kernel module nvme-rdma',
     ):
         assert found[subject] == 'error'
+
+
+GOOD = {
+    'nqn': model.NQN,
+    'portals': [['192.0.2.1', 4420, 'tcp']],
+    'namespaces': [A],
+}
+
+
+@pytest.mark.parametrize(
+    ('field', 'value'),
+    [
+        ('nvme_of', 'x'),
+        ('nvme_of.nqn', None),
+        ('nvme_of.nqn', 7),
+        ('nvme_of.nqn', 'x'),
+        ('nvme_of.nqn', 'nqn.2014-08.org.nvmexpress.discovery'),
+        ('nvme_of.nqn', 'nqn.2014-08.org.example:a,hostnqn=b'),
+        ('nvme_of.portals', []),
+        ('nvme_of.portals', ['192.0.2.1', 4420, 'tcp']),
+        ('nvme_of.portals', [['192.0.2.1', 4420]]),
+        ('nvme_of.portals', [['a.example', 4420, 'tcp']]),
+        ('nvme_of.portals', [['192.0.2.1', 0, 'tcp']]),
+        ('nvme_of.portals', [['192.0.2.1', True, 'tcp']]),
+        ('nvme_of.portals', [['192.0.2.1', 4420, 'pcie']]),
+        ('nvme_of.portals', [['192.0.2.1', 4420, 'tcp']] * 2),
+        ('nvme_of.namespaces', []),
+        ('nvme_of.namespaces', A),
+        ('nvme_of.namespaces', ['1']),
+        ('nvme_of.namespaces', [1]),
+        ('nvme_of.namespaces', [str(uuid.UUID(int=0))]),
+        ('nvme_of.namespaces', ['eui.0123456789abcdef']),
+        ('nvme_of.dhchap_secret_file', 'secret'),
+        ('nvme_of.dhchap_secret_file', '/etc/../x'),
+        ('nvme_of.erase', 'format'),
+        ('nvme_of.secret', 'DHHC-1:00:x:'),
+        ('address', '*'),
+        ('num_vfs', 2),
+    ],
+)
+def test_bad_entries(field, value):
+    """The error names the key. No entry contains a secret."""
+    item = {'nvme_of': dict(GOOD)}
+    if field == 'nvme_of':
+        item[field] = value
+    elif '.' in field:
+        item['nvme_of'][field.partition('.')[2]] = value
+    else:
+        item[field] = value
+    with pytest.raises(exception.InvalidRequest) as caught:
+        device_spec.parse(json.dumps(item))
+    assert caught.value.kwargs['field'] == field
+
+
+def test_a_good_entry():
+    more = {
+        'portals': [['2001:DB8::0:1', 4420, 'rdma']],
+        'namespaces': [A.upper().replace('UUID', 'uuid'), A, N],
+        'dhchap_secret_file': '/etc/os-acc/secret',
+        'erase': 'none',
+    }
+    (found,) = device_spec.parse(json.dumps({'nvme_of': GOOD | more}))
+    assert found.nvme_of == spec_nvme_of.Target(
+        model.NQN,
+        (spec_nvme_of.Portal('2001:db8::1', 4420, 'rdma'),),
+        (A, N),
+        '/etc/os-acc/secret',
+        'none',
+    )
+    # It names nothing else.
+    assert not found.matches_parent('mtty')
+
+
+def test_an_entry_with_a_key_missing():
+    with pytest.raises(exception.InvalidRequest, match=r'nvme_of\.portals'):
+        device_spec.parse(json.dumps({'nvme_of': {'nqn': model.NQN}}))
+
+
+def test_an_unhealthy_namespace(fabric):
+    journal = os_acc._host.journal
+    health.mark(journal, A, rows.CLEANING, 'it is slow')
+    assert isinstance(cause(named(A)), exception.DeviceUnhealthy)
+    assert [d.handles_free for d in os_acc.get_devices()] == [0, 1]
+    (found, _) = os_acc_findings('namespace')
+    assert found.verdict == 'warning'
+    instance = devices.instance()
+    (van,) = os_acc.plug(instance, [wanted()])
+    assert van.device == B
+    os_acc.unplug(instance)
 
 
 def test_an_entry_that_denies(fabric):
