@@ -41,7 +41,7 @@ apt_get() {
 
 tools_are_installed() {
     command -v qemu-system-x86_64 busybox modprobe udevadm mkfs.ext4 ip \
-        libvirtd qemu-img sudo useradd virsh virtlogd >/dev/null
+        libvirtd nvme qemu-img sudo useradd virsh virtlogd >/dev/null
 }
 
 kernel_is_unpacked() {
@@ -100,7 +100,7 @@ packages() {
     apt_get update
     apt_get install -y --no-install-recommends \
         busybox-static e2fsprogs gcc iproute2 kmod libvirt-clients \
-        libvirt-daemon libvirt-daemon-driver-qemu make passwd \
+        libvirt-daemon libvirt-daemon-driver-qemu make nvme-cli passwd \
         qemu-system-x86 qemu-utils sudo tar udev xz-utils
     if is_built; then
         return
