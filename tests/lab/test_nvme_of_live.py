@@ -29,7 +29,7 @@ WRITE = r"""
         name=${each##*/}
         [ -b /dev/$name ] || continue
         echo hello-from-the-guest >/tmp/text
-        dd if=/tmp/text of=/dev/$name bs=512 count=1 conv=sync,fsync 2>/dev/null
+        dd if=/tmp/text of=/dev/$name bs=512 count=1 conv=sync,fsync 2>&-
         read text </dev/$name
         line="$line disk:$text:$(cat $each/serial)"
     done

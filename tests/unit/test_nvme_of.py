@@ -61,9 +61,13 @@ def fabric(kernel, monkeypatch):
     made.target(A, B)
     devices.spec(entry(A, B))
     os_acc.initialize()
+    return made
+
+
+def give_up_soon() -> None:
+    """For a test that waits for a deadline."""
     for name in ('connect_timeout', 'disconnect_timeout'):
         os_acc.CONF.set_override(name, 1.0, 'os_acc_nvme_of')
-    return made
 
 
 def wanted(*traits: str) -> objects.AcceleratorRequest:
@@ -255,6 +259,7 @@ def test_an_old_nvme_cli(fabric):
 
 
 def test_the_namespace_is_not_there(fabric):
+    give_up_soon()
     devices.spec(entry(A.replace('1b4e', '2b4e')))
     err = cause(wanted())
     assert 'shows no block device' in str(err)
@@ -262,6 +267,7 @@ def test_the_namespace_is_not_there(fabric):
 
 
 def test_udev_makes_no_link(fabric):
+    give_up_soon()
     fabric.links = False
     err = cause(named(A))
     assert isinstance(err, exception.Timeout)
@@ -371,10 +377,12 @@ def test_the_entry_is_removed(fabric):
 def test_a_process_has_it_open(fabric, kernel):
     fabric.connect(model.NQN, 'nqn.2014-08.org.nvmexpress:uuid:x')
     pid = fabric.hold(A, 'dd')
+    give_up_soon()
     err = cause(named(A))
     assert isinstance(err, exception.DeviceBusy)
     assert f'process {pid} (dd)' in str(err)
     kernel.end(pid)
+    os_acc.CONF.clear_override('connect_timeout', 'os_acc_nvme_of')
     instance = devices.instance()
     os_acc.plug(instance, [named(A)])
     pid = fabric.hold(A)
@@ -514,13 +522,13 @@ def test_it_is_not_intact(fabric, kernel, what):
         fabric.end(fabric.connections()[0]['name'])
     else:
         link.unlink()
-        kernel.handlers['fast_io_fail_tmo'] = lambda path, text: None
         link.symlink_to('../../sda')
-        fabric.kernel.fail('nothing', 1)
+        give_up_soon()
         with pytest.raises(exception.PlugException, match='udev'):
             os_acc.plug(instance, [request])
         link.unlink()
         link.symlink_to(f'../../{fabric.block(A)}')
+        os_acc.CONF.clear_override('connect_timeout', 'os_acc_nvme_of')
     os_acc.plug(instance, [request])
     assert len(fabric.connections()) == 1
     os_acc.unplug(instance)
