@@ -25,6 +25,7 @@ from os_acc.privileged import dfl
 from os_acc.privileged import fpga_manager
 from os_acc.privileged import mdev
 from os_acc.privileged import network
+from os_acc.privileged import nvme_of
 from os_acc.privileged import pci
 from os_acc.privileged import programming
 from os_acc.privileged import reenumeration
@@ -32,6 +33,7 @@ from os_acc.privileged import storage_calls
 from os_acc.privileged import vfs
 
 INSTANCE = '3b0a6bb0-1111-4222-8333-444455556666'
+NAMESPACE = 'uuid.3b0a6bb0-1111-4222-8333-444455559999'
 NEW_MDEV = '3b0a6bb0-1111-4222-8333-444455557777'
 MAC = 'fa:16:3e:00:00:01'
 
@@ -418,6 +420,26 @@ MISUSES: dict[str, tuple[Callable[[Place], Any], Any]] = {
     'hand out what device_spec does not name': (
         lambda p: storage_calls.hand_out(p.unnamed, INSTANCE, 5.0),
         Missing,
+    ),
+    'connect a namespace that device_spec does not name': (
+        lambda p: nvme_of.connect(NAMESPACE, INSTANCE, 5.0, 0),
+        Missing,
+    ),
+    'connect a namespace by a path': (
+        lambda p: nvme_of.connect('../../x', INSTANCE, 5.0, 0),
+        Invalid,
+    ),
+    'connect as a host of any name': (
+        lambda p: nvme_of.connect(NAMESPACE, 'nqn.x', 5.0, 0),
+        Invalid,
+    ),
+    'release a namespace that nobody has': (
+        lambda p: nvme_of.release(NAMESPACE, INSTANCE, 1.0, 5.0),
+        True,
+    ),
+    'release a block device by its path': (
+        lambda p: nvme_of.release('/dev/sda', INSTANCE, 1.0, 5.0),
+        Invalid,
     ),
     'ask for the progress of what device_spec does not name': (
         lambda p: storage_calls.cleaning_progress(p.unnamed),

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from os_acc.devices import file_refusals
 from os_acc.devices import idxd_refusals
+from os_acc.devices import nvme_of_refusals
 from os_acc.devices import nvme_refusals
 from os_acc.devices import reasons
 from os_acc.devices import refusals
@@ -23,6 +24,7 @@ MODULES = (
     vgpu_refusals,
     file_refusals,
     idxd_refusals,
+    nvme_of_refusals,
 )
 
 

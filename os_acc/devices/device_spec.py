@@ -125,6 +125,24 @@ class Specs:
             return self.first(function) if function is not None else None
         return next((s for s in self._order() if s.matches_parent(name)), None)
 
+    def find_namespace(self, wwn: str) -> Spec | None:
+        """The entry for a namespace of an NVMe-oF target. See find()."""
+        return _granted(
+            next((s for s in self._order() if s.matches_namespace(wwn)), None)
+        )
+
+    def namespaces(self) -> Iterator[tuple[str, Spec]]:
+        """The namespaces that are offered, each with its entry."""
+        names = dict.fromkeys(
+            name
+            for spec in self.entries
+            if spec.nvme_of is not None
+            for name in spec.nvme_of.namespaces
+        )
+        for name in names:
+            if (spec := self.find_namespace(name)) is not None:
+                yield name, spec
+
     def check(self, function: pci.Function) -> Spec:
         """The entry for a function.
 

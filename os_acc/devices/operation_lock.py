@@ -58,7 +58,7 @@ def held(path: str, seconds: float) -> Iterator[int]:
 def named(name: str, seconds: float) -> Iterator[int]:
     """Hold the lock of a device that need not be in sysfs. See held().
 
-    :param name: without slashes
+    :param name: without slashes, such as the world wide name of a namespace
     """
     fd = root_folder.open_file(_FOLDER, name)
     try:

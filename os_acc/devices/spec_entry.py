@@ -22,6 +22,7 @@ from os_acc.devices import spec_commands
 from os_acc.devices import spec_device_files
 from os_acc.devices import spec_edits
 from os_acc.devices import spec_idxd
+from os_acc.devices import spec_nvme_of
 from os_acc.devices import spec_values
 from os_acc.devices import sysfs
 
@@ -116,6 +117,7 @@ class Spec:
     :ivar hooks: what the container runtime runs for it
     :ivar queues: how the work queues of the device are set up; None: it is
         offered for something else
+    :ivar nvme_of: the namespaces that it names; it then names nothing else
     :ivar deny: the devices that it names are not offered, whatever the other
         entries say
     :ivar source: where the entry is: the option or file, and its number
@@ -163,6 +165,7 @@ class Spec:
     mounts: tuple[spec_edits.Mount, ...] = ()
     hooks: tuple[spec_edits.Hook, ...] = ()
     queues: spec_idxd.Queues | None = None
+    nvme_of: spec_nvme_of.Target | None = None
     deny: bool = False
     source: str = ''
 
@@ -189,11 +192,16 @@ class Spec:
     def matches_parent(self, name: str) -> bool:
         """Whether it names a parent of mdevs that is no PCI function."""
         return (
-            self.devname is None
+            self.nvme_of is None
+            and self.devname is None
             and self.vendor_id is None
             and self.product_id is None
             and self.address.names_parent(name)
         )
+
+    def matches_namespace(self, wwn: str) -> bool:
+        """Whether it names a namespace of an NVMe-oF target."""
+        return self.nvme_of is not None and wwn in self.nvme_of.namespaces
 
     def allows_mdev(self, kind: str) -> bool:
         """Whether mdevs of a type may be made on the parents it names."""
@@ -201,12 +209,13 @@ class Spec:
 
     @property
     def offers_parts(self) -> bool:
-        """Whether it offers parts of its devices, and no whole function."""
+        """Whether it offers something else than whole PCI functions."""
         return bool(
             self.devices
             or self.mdev_types
             or self.vgpu_type
             or self.queues is not None
+            or self.nvme_of is not None
         )
 
     @property
@@ -220,6 +229,8 @@ class Spec:
         )
 
     def _names(self, function: pci.Function) -> bool:
+        if self.nvme_of is not None:
+            return False
         # A denial of every device is meant for all.
         if self.names_any and not self.deny and host_parts.what(function):
             return False
@@ -309,6 +320,7 @@ _KEYS: dict[str, Reader] = (
         'env': spec_edits.env,
         'mounts': spec_edits.mounts,
         'hooks': spec_edits.hooks,
+        'nvme_of': spec_nvme_of.read,
         'deny': spec_values.flag,
     }
     | spec_device_files.KEYS
@@ -359,6 +371,9 @@ _FOR_PARTS = _ALWAYS | frozenset(_PARTS)
 _FOR_FUNCTIONS = frozenset(_KEYS) - spec_device_files.KEYS.keys()
 _FOR_PROGRAMMING = _FOR_FUNCTIONS - frozenset(_PARTS)
 _FOR_OTHERS = _FOR_FUNCTIONS - _PROGRAMMING
+_FOR_NAMESPACES = frozenset(
+    {'nvme_of', 'resource_class', 'traits', 'env', 'mounts', 'hooks', 'deny'}
+)
 
 
 def _check_applies(item: dict[str, Any], spec: Spec) -> None:
@@ -367,6 +382,15 @@ def _check_applies(item: dict[str, Any], spec: Spec) -> None:
     :raises InvalidRequest: if there is one
     """
     parts = [key for key in _PARTS if getattr(spec, key)]
+    if spec.nvme_of is not None:
+        for key in sorted(item.keys() - _FOR_NAMESPACES):
+            spec_values.refuse(
+                key,
+                item[key],
+                f'no {key} in an entry with nvme_of: it names no device of '
+                'this host',
+            )
+        return
     if parts:
         applying = _FOR_PARTS
     elif spec.programmer is not None:

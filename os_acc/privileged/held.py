@@ -43,6 +43,8 @@ FOLDER = '/var/lib/os-acc-root'
 #: device files, a work queue of Intel DSA or IAA.
 PCI, VFS, VGPU, MDEV, FILE = 'pci', 'vfs', 'vgpu', 'mdev', 'file'
 IDXD = 'idxd'
+#: The kind of the notes of nvme_of_notes, which has its own rules.
+NAMESPACE = 'namespace'
 
 #: The files of the notes.
 files = root_files.RootFiles(

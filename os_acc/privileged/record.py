@@ -206,6 +206,24 @@ class IdxdQueue(Record):
     before: dict[str, str]
 
 
+@dataclasses.dataclass(frozen=True)
+class Connection(Record):
+    """The connections of an instance to a subsystem of an NVMe-oF target.
+
+    :ivar nqn: of the subsystem
+    :ivar instance: its UUID
+    :ivar portals: those that nobody was connected to before, each as address,
+        port and transport
+    :ivar namespaces: the world wide names of those that the instance has by
+        these connections
+    """
+
+    nqn: str
+    instance: str
+    portals: list[list[Any]]
+    namespaces: list[str]
+
+
 _T = TypeVar('_T', bound=Record)
 
 
@@ -284,3 +302,4 @@ device_files = Records('device-files', DeviceFile)
 container_specs = Records('container-specs', ContainerSpec)
 idxd_devices = Records('idxd-devices', IdxdDevice)
 idxd_queues = Records('idxd-queues', IdxdQueue)
+connections = Records('connections', Connection)

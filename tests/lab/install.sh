@@ -41,7 +41,8 @@ apt_get() {
 
 tools_are_installed() {
     command -v qemu-system-x86_64 busybox modprobe udevadm mkfs.ext4 ip \
-        libvirtd podman qemu-img runc sudo useradd virsh virtlogd >/dev/null
+        libvirtd nvme podman qemu-img runc sudo useradd virsh virtlogd \
+        >/dev/null
 }
 
 kernel_is_unpacked() {
@@ -100,7 +101,7 @@ packages() {
     apt_get update
     apt_get install -y --no-install-recommends \
         busybox-static e2fsprogs gcc iproute2 kmod libc6-dev libvirt-clients \
-        libvirt-daemon libvirt-daemon-driver-qemu make passwd \
+        libvirt-daemon libvirt-daemon-driver-qemu make nvme-cli passwd \
         podman qemu-system-x86 qemu-utils runc sudo tar udev xz-utils
     if is_built; then
         return

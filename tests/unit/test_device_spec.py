@@ -584,7 +584,8 @@ def test_any_value_is_read_or_refused(key, value):
     try:
         spec_entry.read({key: value})
     except exception.InvalidRequest as err:
-        assert err.kwargs['field'] == key
+        # nvme_of has keys of its own.
+        assert err.kwargs['field'].partition('.')[0] == key
 
 
 @given(st.text('0123456789abcdefx:.* [-]mt', max_size=20))

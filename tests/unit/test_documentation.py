@@ -113,6 +113,7 @@ def test_the_drivers_and_plugins_of_this_release_are_listed():
         'nova.rst',
         'placement.rst',
         'programming.rst',
+        'remote.rst',
     ],
 )
 def test_the_examples_of_device_spec_are_valid(clean, tmp_path, page):

@@ -97,7 +97,7 @@ class Builder:
             raise exception.UnsupportedHandle(
                 taker="plugin 'libvirt'",
                 handle=handle.obj_name() if handle is not None else None,
-                takes='PCIHandle, MdevHandle, TestHandle',
+                takes='PCIHandle, MdevHandle, BlockHandle, TestHandle',
             )
         etree.SubElement(hostdev, 'alias').set('name', f'{ALIAS}{van.uuid}')
         guest_address = van.driver_data.get(

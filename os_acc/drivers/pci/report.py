@@ -285,7 +285,7 @@ def _entries(specs: device_spec.Specs) -> Iterator[Finding]:
     matching = {id(specs.first(each)) for each in pci_scan.functions()}
     matching |= {id(specs.first_parent(name)) for name in mdev.parents()}
     for spec in specs.entries:
-        if id(spec) in matching or spec.devices:
+        if id(spec) in matching or spec.devices or spec.nvme_of is not None:
             continue
         yield Finding(
             spec.source,
