@@ -26,6 +26,9 @@ from typing import Any
 
 import kernel as kernel_module
 
+from os_acc.devices import device_file
+from os_acc.devices import device_files
+
 NO_GROUP = -1
 DEFAULT_TRANSFER, DEFAULT_BATCH = 2097152, 32
 
@@ -535,3 +538,13 @@ class Idxd:
                     return functools.partial(device.bind_queue, queue, driver)
                 return functools.partial(device.unbind_queue, queue)
         return None
+
+
+def show_files(patch: Any) -> None:
+    """Let device_files see the device files, which are ordinary files."""
+
+    def status(fd: int) -> device_files.Status:
+        number = device_file.number_of(os.readlink(f'/proc/self/fd/{fd}'))
+        return device_files.Status(number, 0, 0, 0o600, os.fstat(fd).st_ino)
+
+    patch.setattr(device_files, 'status', status)

@@ -105,7 +105,9 @@ def _of_vfio(
         )
     return [
         *(_node(file) for file in files),
-        container_spec.Node(_shown(shared.path), shared.number, common=True),
+        container_spec.Node(
+            device_files.shown(shared.path), shared.number, common=True
+        ),
     ]
 
 
@@ -137,7 +139,7 @@ def _of_block(handle: objects.BlockHandle) -> container_spec.Node:
             reason='this host has no such block device now',
         )
     wwn = sysfs.read(f'{folder}/wwid')
-    if path != _shown(file.path) or wwn != handle.wwn:
+    if path != device_files.shown(file.path) or wwn != handle.wwn:
         raise exception.DeviceError(
             device=f'block device {handle.path}',
             reason=f'it is {path} with the name {wwn}, expected {handle.wwn}',
@@ -146,12 +148,7 @@ def _of_block(handle: objects.BlockHandle) -> container_spec.Node:
 
 
 def _node(file: device_file.DeviceFile) -> container_spec.Node:
-    return container_spec.Node(_shown(file.path), file.number)
-
-
-def _shown(path: str) -> str:
-    """The path as the host and its containers show it."""
-    return device_files.FOLDER + path.removeprefix(sysfs.DEV)
+    return container_spec.Node(device_files.shown(file.path), file.number)
 
 
 def _text(number: device_file.Number) -> str:

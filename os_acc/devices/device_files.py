@@ -107,6 +107,11 @@ def real_path(path: str) -> str:
     return sysfs.DEV + check_path(path).removeprefix(FOLDER)
 
 
+def shown(path: str) -> str:
+    """The path below /dev, for a path that real_path() gives."""
+    return FOLDER + path.removeprefix(sysfs.DEV)
+
+
 def resolve(path: str) -> str | None:
     """Follow the links of a path, such as /dev/dri/by-path/...-render.
 

@@ -30,8 +30,8 @@ from os_acc.devices import pci
 from os_acc.devices import reasons
 from os_acc.devices import refusals
 from os_acc.devices import spec_address
-from os_acc.devices import spec_entry
 from os_acc.devices import spec_files
+from os_acc.devices import spec_reading
 from os_acc.devices import spec_values
 from os_acc.devices.spec_entry import ACTIVATIONS
 from os_acc.devices.spec_entry import BETWEEN_HOST
@@ -254,5 +254,5 @@ def parse(text: str) -> tuple[Spec, ...]:
     for item in parsed if isinstance(parsed, list) else [parsed]:
         if not isinstance(item, dict):
             spec_values.refuse('entry', item, 'a JSON object')
-        entries.append(spec_entry.read(item))
+        entries.append(spec_reading.read(item))
     return tuple(entries)

@@ -33,6 +33,8 @@ from os_acc.devices import file_host_use
 from os_acc.devices import file_place
 from os_acc.devices import file_refusals
 from os_acc.devices import host_use
+from os_acc.devices import idxd
+from os_acc.devices import idxd_names
 from os_acc.devices import pci
 from os_acc.devices import reasons
 from os_acc.devices import refusals
@@ -93,6 +95,7 @@ def obstacles(
         _unsuitable(found),
         _taken(found, taker, known),
         _behind_taken(found, taker, known),
+        _queues_taken(found, taker, known),
         _number_given(found, taker, numbers or {}),
         () if held else _unhealthy(found, known),
         _host_uses(found, snapshot, as_root),
@@ -240,6 +243,26 @@ def _behind_taken(
         yield from chip_use.obstacles(
             function, found.function_spec, taker, holders
         )
+
+
+def _queues_taken(
+    found: file_groups.Accelerator,
+    taker: allocated.Taker,
+    holders: allocated.Holders,
+) -> Iterator[Reason]:
+    """The VANs that have the files as work queues of the driver idxd."""
+    for node in found.own:
+        found_at = idxd.queue_at(file_place.of(node.number).folder or '')
+        if found_at is None:
+            continue
+        address, queue = found_at
+        name = idxd_names.name_of(address, queue.number)
+        holder = holders.of_handle(f'{allocated.FILE}{name}')
+        if holder is not None and holder.device is not None:
+            if holder.van_uuid != taker.van_uuid:
+                yield _has_behind(holder)
+        elif (van := idxd_names.van_of(queue.label)) is not None:
+            yield file_refusals.FILE_QUEUE.say(van=van)
 
 
 def _file_beside(holder: allocated.Holder, function: pci.Function) -> bool:

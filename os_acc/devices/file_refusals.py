@@ -97,3 +97,10 @@ FILE_NUMBER = Refusal(
     'device, as when its module was loaded again.',
     'release that VAN: os-acc unplug {instance}',
 )
+FILE_QUEUE = Refusal(
+    Kind.ALLOCATED,
+    'it is a work queue that os-acc has set up for VAN {van}',
+    'The driver idxd has given the work queue to a VAN. The globs of an entry '
+    'with devices name its file, too.',
+    'let the globs name other files, or remove the entry with idxd',
+)

@@ -204,6 +204,23 @@ def find(address: str) -> Device | None:
     return None
 
 
+def queue_at(folder: str) -> tuple[str, Queue] | None:
+    """Find the work queue whose device file has a folder in sysfs.
+
+    :param folder: such as .../0000:6a:01.0/dsa0/wq0.1/dsa!wq0.1
+    :returns: the PCI address, and the work queue; None if it is another file
+    """
+    *_, address, device, queue, _ = ['', '', '', '', *folder.split('/')]
+    match = _QUEUE.fullmatch(queue)
+    if not pci.is_address(address) or not _DEVICE.fullmatch(device):
+        return None
+    found = find(address) if match else None
+    there = (
+        None if found is None or match is None else found.queue(int(match[1]))
+    )
+    return None if there is None else (address, there)
+
+
 def _device(address: str, path: str, kind: str) -> Device | None:
     state = sysfs.read(f'{path}/state')
     if state is None:

@@ -15,14 +15,18 @@ up all its work queues together when the first one is wanted: see idxd.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from collections.abc import Mapping
 import dataclasses
 
+from os_acc.devices import allocated
 from os_acc.devices import availability
 from os_acc.devices import device_spec
 from os_acc.devices import idxd
+from os_acc.devices import idxd_names
 from os_acc.devices import idxd_refusals
 from os_acc.devices import pci
 from os_acc.devices import reasons
+from os_acc.devices import refusals
 from os_acc.devices import spec_idxd
 
 
@@ -118,20 +122,66 @@ def numbers(device: idxd.Device, settings: spec_idxd.Queues) -> list[int]:
     return list(plan(device, settings).queues)
 
 
+def whole_obstacles(
+    address: str, taker: allocated.Taker, holders: allocated.Holders
+) -> Iterator[availability.Obstacle]:
+    """Say which VANs have a PCI function as a whole, when a queue is wanted.
+
+    Several VANs can have work queues of it: see has_queues(), files_given().
+    """
+    for each in holders.on(address):
+        name = allocated.file_in(each.handle) or ''
+        if each.van_uuid == taker.van_uuid or (
+            idxd_names.split(name) or idxd_names.of_file(name)
+        ):
+            continue
+        yield availability.Obstacle.of(
+            f'PCI function {address}',
+            refusals.TAKEN.say(
+                instance=each.instance_uuid, what='it', van=each.van_uuid
+            ),
+        )
+
+
+def has_queues(address: str, holders: allocated.Holders) -> bool:
+    """Whether VANs have work queues of a function that os-acc has set up."""
+    return any(
+        idxd_names.split(allocated.file_in(each.handle) or '')
+        for each in holders.on(address)
+    )
+
+
+def files_given(address: str, holders: allocated.Holders) -> dict[int, str]:
+    """Which work queues VANs have as device files, by other entries.
+
+    :returns: who has it, by the number of the work queue
+    """
+    found = {}
+    for each in holders.on(address):
+        queue = idxd_names.of_file(allocated.file_in(each.handle) or '')
+        if queue is not None and queue[0] == address:
+            found[queue[1]] = (
+                f'instance {each.instance_uuid} (VAN {each.van_uuid})'
+            )
+    return found
+
+
 def obstacles(
     function: pci.Function,
     device: idxd.Device | None,
     settings: spec_idxd.Queues | None,
     ours: bool,
+    given: Mapping[int, str],
 ) -> Iterator[availability.Obstacle]:
     """Say why no work queue of a function can be taken.
 
     :param device: of the function; None if idxd is not bound to it
     :param settings: of its entry of device_spec; None: it is not offered
     :param ours: whether os-acc has set the device up, or is about to
+    :param given: who has which work queues by their device files, by number
     :returns: all obstacles, the most important one first
     """
-    for reason in _reasons(function, device, settings, ours):
+    for reason in _reasons(function, device, settings, ours, given):
         yield availability.Obstacle.of(
             f'the work queues of PCI function {function.address}', reason
         )
@@ -142,6 +192,7 @@ def _reasons(
     device: idxd.Device | None,
     settings: spec_idxd.Queues | None,
     ours: bool,
+    given: Mapping[int, str],
 ) -> Iterator[reasons.Reason]:
     if settings is None:
         entry = device_spec.line({'idxd': function.address})
@@ -155,6 +206,9 @@ def _reasons(
         yield idxd_refusals.ENABLED_BY_OTHERS.say(device=device.name)
     if device.is_enabled:
         return
+    for number, who in given.items():
+        # Whoever made the file sets the device up, as after a reboot.
+        yield idxd_refusals.FILE_GIVEN.say(who=who, number=number)
     others = [] if ours else list(idxd.configured(device))
     if others:
         yield idxd_refusals.CONFIGURED_BY_OTHERS.say(
@@ -176,16 +230,26 @@ def _unsuitable(device: idxd.Device) -> Iterator[reasons.Reason]:
 
 
 def queue_obstacles(
-    device: idxd.Device, settings: spec_idxd.Queues, number: int, mine: bool
+    device: idxd.Device,
+    settings: spec_idxd.Queues,
+    number: int,
+    mine: bool,
+    given: Mapping[int, str],
 ) -> Iterator[availability.Obstacle]:
     """Say why one work queue cannot be taken, if obstacles() says nothing.
 
     :param mine: whether os-acc has configured it already, for the same VAN
+    :param given: who has which work queues by their device files, by number
     """
     known = numbers(device, settings)
     queue = device.queue(number)
     about = f'work queue {number} of PCI function {device.address}'
-    if queue is None or number not in known:
+    if number in given:
+        yield availability.Obstacle.of(
+            about,
+            idxd_refusals.FILE_GIVEN.say(who=given[number], number=number),
+        )
+    elif queue is None or number not in known:
         yield availability.Obstacle.of(
             about,
             idxd_refusals.NO_QUEUE.say(

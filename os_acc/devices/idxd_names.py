@@ -20,6 +20,8 @@ import re
 from os_acc import exception
 from os_acc.devices import pci
 
+_FILE = re.compile(r'(dsa|iax)\+wq\.(0|[1-9][0-9]{0,2})(\+.*)?')
+_LABEL = 'os-acc-'
 _NAME = re.compile('(.+)-wq(0|[1-9][0-9]{0,2})')
 
 
@@ -52,6 +54,26 @@ def parse(name: str) -> tuple[str, int]:
     return found
 
 
+def of_file(name: str) -> tuple[str, int] | None:
+    """Find the work queue whose device file the driver devfile names so.
+
+    :param name: as file_place makes it, such as 0000:6a:01.0+dsa+wq.1
+    :returns: its PCI address and number; None if it is another file
+    """
+    address, _, rest = name.partition('+')
+    match = _FILE.fullmatch(rest)
+    if match is None or not pci.is_address(address):
+        return None
+    return address, int(match[2])
+
+
+def van_of(label: str) -> str | None:
+    """The UUID of the VAN in what label_of() makes; None: it is no such."""
+    if not label.startswith(_LABEL):
+        return None
+    return label.removeprefix(_LABEL)
+
+
 def label_of(van_uuid: str) -> str:
     """What os-acc writes to the file name of a VAN's work queue."""
-    return f'os-acc-{van_uuid}'
+    return f'{_LABEL}{van_uuid}'

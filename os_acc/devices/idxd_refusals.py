@@ -98,3 +98,9 @@ QUEUES_IN_USE = Refusal(
     'or a program may use its work queues.',
     'if nobody needs them, accel-config disable-device {device}',
 )
+FILE_GIVEN = Refusal(
+    Kind.ALLOCATED,
+    '{who} has the device file of its work queue {number}',
+    'An entry of device_spec with devices offers the file, and a VAN has it.',
+    'release that VAN, or request a work queue of another device',
+)

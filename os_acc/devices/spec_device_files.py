@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from os_acc.devices import spec_edits
 from os_acc.devices import spec_values
 
 #: The value of Spec.shared for ``"shared": true``.
@@ -168,8 +169,8 @@ def fields(values: dict[str, Any]) -> dict[str, Any]:
 def entry_of(spec: Any) -> dict[str, Any]:
     """What of an entry says how its files are given out, as JSON gives it.
 
-    spec_entry.read() makes an entry of it again that gives out the same files
-    in the same way.
+    spec_reading.read() makes an entry of it again that gives out the same
+    files in the same way, with the same additions to a container.
 
     :param spec: a spec_entry.Spec with devices
     """
@@ -186,4 +187,4 @@ def entry_of(spec: Any) -> dict[str, Any]:
     found['permissions'] = spec.permissions
     if spec.keeps_data:
         found['keeps_data'] = True
-    return found
+    return found | spec_edits.entry_of(spec.edits)

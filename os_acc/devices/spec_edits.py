@@ -98,6 +98,45 @@ def hooks(key: str, value: Any) -> tuple[Hook, ...]:
     return tuple(_hook(key, each) for each in _list(key, value))
 
 
+def entry_of(edits: Edits) -> dict[str, Any]:
+    """Write edits as JSON gives them: env(), mounts() and hooks() read them.
+
+    :returns: the keys that have a value
+    """
+    return _present(
+        {
+            'env': list(edits.env),
+            'mounts': [
+                _present(
+                    {
+                        'hostPath': each.host_path,
+                        'containerPath': each.container_path,
+                        'type': each.type,
+                        'options': list(each.options),
+                    }
+                )
+                for each in edits.mounts
+            ],
+            'hooks': [
+                _present(
+                    {
+                        'hookName': each.name,
+                        'path': each.path,
+                        'args': list(each.args),
+                        'env': list(each.env),
+                        'timeout': each.timeout,
+                    }
+                )
+                for each in edits.hooks
+            ],
+        }
+    )
+
+
+def _present(values: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value}
+
+
 def _mount(key: str, value: Any) -> Mount:
     found = _object(
         key,

@@ -169,7 +169,7 @@ def _content(
             value=primitive,
             expected=f'an attach handle ({exception.describe(err)})',
         ) from err
-    edits = container_offers.edits(handle)
+    edits = container_offers.edits(handle, van)
     common = container_offers.common(handle)
     nodes = [
         dataclasses.replace(each, common=each.common or each.path in common)

@@ -16,10 +16,10 @@ queue.
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 
 from os_acc import exception
+from os_acc.devices import device_files
 from os_acc.devices import idxd
 from os_acc.devices import idxd_availability
 from os_acc.devices import idxd_names
@@ -31,9 +31,8 @@ from os_acc.devices import spec_idxd
 from os_acc.devices import waiting
 from os_acc.privileged import arguments
 from os_acc.privileged import context
-from os_acc.privileged import held
+from os_acc.privileged import idxd_notes
 from os_acc.privileged import idxd_setup
-from os_acc.privileged import offers
 from os_acc.privileged import record
 
 LOG = logging.getLogger(__name__)
@@ -79,20 +78,24 @@ def _enable(
     deadline: waiting.Deadline,
 ) -> list[str | int]:
     name = idxd_names.name_of(function.address, number)
-    settings = _settings(function, name, van)
-    known = _layout(function)
-    mine = _mine(function, name, van)
+    settings = idxd_notes.settings_of(function, name, van)
+    known = idxd_notes.layout_of(function)
+    mine = idxd_notes.mine(function, name, van)
     for obstacle in idxd_availability.obstacles(
-        function, idxd.find(function.address), settings, known is not None
+        function, idxd.find(function.address), settings, known is not None, {}
     ):
         raise obstacle.error()
     assert settings is not None
     device = idxd_setup.read(function.address)
     for obstacle in idxd_availability.queue_obstacles(
-        device, settings, number, mine is not None
+        device,
+        settings,
+        number,
+        mine is not None,
+        idxd_notes.files_given(function),
     ):
         raise obstacle.error()
-    _note(function, name, van, settings)
+    idxd_notes.note(function, name, van, settings)
     if not device.is_enabled:
         _start(function, device, settings, deadline)
         device = idxd_setup.read(function.address)
@@ -120,119 +123,8 @@ def _numbers(address: str, number: int) -> list[str | int]:
             device=f'work queue {number} of PCI function {address}',
             reason='it has no device file',
         )
-    return [file.path, file.number.major, file.number.minor]
-
-
-def _settings(
-    function: pci.Function, name: str, van: str
-) -> spec_idxd.Queues | None:
-    """How a work queue is set up: as it was given out, or by device_spec."""
-    noted = held.values(held.IDXD, name, van)
-    if noted is not None and noted.get('ids') == function.ids:
-        found = spec_idxd.of_note(noted.get('settings'))
-        if found is not None:
-            return found
-    spec = offers.specs().find(function)
-    return None if spec is None else spec.queues
-
-
-def _note(
-    function: pci.Function, name: str, van: str, settings: spec_idxd.Queues
-) -> None:
-    """Note that a VAN has a work queue. It tells one VAN from another."""
-    held.note(
-        held.IDXD,
-        name,
-        van,
-        device=function.address,
-        ids=function.ids,
-        settings=dataclasses.asdict(settings),
-    )
-
-
-def _mine(
-    function: pci.Function, name: str, van: str
-) -> record.IdxdQueue | None:
-    """The record of a work queue that a VAN has in this boot.
-
-    :raises DeviceBusy: if another VAN has it
-    """
-    known = record.idxd_queues.read(name)
-    if known is None or known.ids != function.ids:
-        return None
-    if known.van != van:
-        raise exception.DeviceBusy(
-            device=f'work queue {name}', reason=f'VAN {known.van} has it'
-        )
-    queue = _find_queue(name)
-    if queue is None or not _is_of(queue, van):
-        # Somebody else has disabled it and configured it since.
-        return None
-    return known
-
-
-def _is_of(queue: idxd.Queue, van: str) -> bool:
-    """Whether a work queue is as enable() leaves it, or on the way there."""
-    if queue.is_enabled:
-        return queue.label == idxd_names.label_of(van)
-    return queue.label in ('', idxd_names.label_of(van))
-
-
-def _find_queue(name: str) -> idxd.Queue | None:
-    address, number = idxd_names.parse(name)
-    device = idxd.find(address)
-    return None if device is None else device.queue(number)
-
-
-def _layout(function: pci.Function) -> idxd_availability.Layout | None:
-    """What os-acc has set on a device that is set up now; None if nothing.
-
-    If an earlier call was interrupted before it had enabled the device, this
-    undoes what that call has set.
-    """
-    known = record.idxd_devices.read(function.address)
-    if known is None:
-        return None
-    layout = _of_record(known)
-    device = idxd.find(function.address)
-    if known.ids == function.ids and device is not None:
-        if not device.is_enabled:
-            _reset_queues(function, device, layout)
-            idxd_setup.clear(idxd_setup.read(function.address), layout)
-        elif all(
-            queue.size == layout.size
-            for queue in device.queues
-            if queue.number in layout.queues
-        ):
-            return layout
-    # Otherwise it left the bus, or somebody else has set it up again since.
-    record.idxd_devices.delete(function.address)
-    return None
-
-
-def _reset_queues(
-    function: pci.Function,
-    device: idxd.Device,
-    layout: idxd_availability.Layout,
-) -> None:
-    """Undo what is set on work queues of a device that is disabled."""
-    for queue in device.queues:
-        name = idxd_names.name_of(function.address, queue.number)
-        known = record.idxd_queues.read(name)
-        if known is not None and known.ids == function.ids:
-            if not queue.is_enabled and _is_of(queue, known.van):
-                mode = layout.mode
-                idxd_setup.reset(device, queue, known.before, mode)
-            record.idxd_queues.delete(name)
-
-
-def _of_record(known: record.IdxdDevice) -> idxd_availability.Layout:
-    return idxd_availability.Layout(
-        known.mode,
-        known.size,
-        {int(number): group for number, group in known.queues.items()},
-        {int(number): group for number, group in known.engines.items()},
-    )
+    path = device_files.shown(file.path)
+    return [path, file.number.major, file.number.minor]
 
 
 def _start(
@@ -286,7 +178,7 @@ def disable(
     if function is None or idxd.find(address) is None:
         # The kernel has forgotten its work queues. Only what is noted of this
         # one goes: other VANs may need theirs when the device is back.
-        _forget(name, van_uuid)
+        idxd_notes.forget(name, van_uuid)
         return True
     path = function.path
     _wait_until_closed(address, number, van_uuid, release_seconds)
@@ -297,14 +189,6 @@ def disable(
             return _disable(pci.get(address), number, van_uuid, deadline)
 
     return waiting.at_most(act, seconds, f'work queue {name} to be disabled')
-
-
-def _forget(name: str, van: str) -> None:
-    """Delete record and note of a VAN's work queue."""
-    known = record.idxd_queues.read(name)
-    if known is not None and known.van == van:
-        record.idxd_queues.delete(name)
-    held.forget(held.IDXD, name, van)
 
 
 def _wait_until_closed(
@@ -334,7 +218,7 @@ def _users(address: str, number: int, van: str) -> list[str]:
     """Who has a VAN's work queue open: a clause for each."""
     device = idxd.find(address)
     queue = None if device is None else device.queue(number)
-    if device is None or queue is None or not _has(queue, van):
+    if device is None or queue is None or not idxd_notes.has(queue, van):
         return []
     file = device.file(queue)
     if file is None:
@@ -344,10 +228,6 @@ def _users(address: str, number: int, van: str) -> list[str]:
         # It is mapped, or its process is being killed.
         users = [refusals.STILL_OPEN.say(path=file.path).text]
     return users
-
-
-def _has(queue: idxd.Queue, van: str) -> bool:
-    return queue.is_enabled and queue.label == idxd_names.label_of(van)
 
 
 def _disable(
@@ -362,9 +242,13 @@ def _disable(
     known = record.idxd_queues.read(name)
     if known is not None and (known.ids, known.van) != (function.ids, van):
         known = None
-    if queue is not None and known is None and _has(queue, van):
+    if queue is not None and known is None and idxd_notes.has(queue, van):
         return False
-    if queue is not None and known is not None and _is_of(queue, van):
+    if (
+        queue is not None
+        and known is not None
+        and idxd_notes.is_of(queue, van)
+    ):
         if users := _users(function.address, number, van):
             raise exception.DeviceBusy(
                 device=f'work queue {name}', reason='; '.join(users)
@@ -378,14 +262,17 @@ def _disable(
             mode = kept.mode if kept is not None else spec_idxd.SHARED
             idxd_setup.reset(device, queue, known.before, mode)
         LOG.info('%s disabled, which VAN %s had', name, van)
-    _forget(name, van)
+    idxd_notes.forget(name, van)
     _stop(function, deadline)
     return True
 
 
 def _stop(function: pci.Function, deadline: waiting.Deadline) -> None:
     """Disable a device that os-acc has enabled, if it has no VAN any more."""
-    if _in_use(function) or (layout := _layout(function)) is None:
+    if (
+        idxd_notes.in_use(function)
+        or (layout := idxd_notes.layout_of(function)) is None
+    ):
         return
     device = idxd_setup.read(function.address)
     others = idxd_setup.changed_by_others(device, layout)
@@ -402,15 +289,3 @@ def _stop(function: pci.Function, deadline: waiting.Deadline) -> None:
         idxd_setup.stop(device, deadline.left())
         LOG.info('%s (%s) disabled', device.name, function.address)
     record.idxd_devices.delete(function.address)
-
-
-def _in_use(function: pci.Function) -> bool:
-    """Whether a VAN has a work queue of a device in this boot."""
-    for name in record.idxd_queues.names():
-        found = idxd_names.split(name)
-        if found is None or found[0] != function.address:
-            continue
-        known = record.idxd_queues.read(name)
-        if known is not None and known.ids == function.ids:
-            return True
-    return False

@@ -218,7 +218,7 @@ def test_a_handle_that_no_container_can_use(here):
     with pytest.raises(exception.UnsupportedHandle):
         container_nodes.of_handle(objects.TestHandle(name='x'), False)
     with pytest.raises(exception.UnsupportedHandle):
-        container_offers.edits(objects.DRCHandle(drc_index=1))
+        container_offers.edits(objects.DRCHandle(drc_index=1), UUID)
     info = os_acc.host_info().get_plugin('cdi')
     assert {each.handle_object_name for each in info.handle_info} == {
         'PCIHandle',

@@ -41,6 +41,7 @@ ENTRY = {'idxd': DSA, 'wq_size': 16}
 def host(kernel):
     os_acc.CONF.set_override('plugin', 'noop', 'os_acc')
     os_acc.CONF.set_override('device_timeout', 60.0, 'os_acc')
+    os_acc.CONF.set_override('lock_timeout', 60.0, 'os_acc')
     return kernel
 
 
@@ -98,7 +99,7 @@ def test_the_first_sets_up_all_and_the_last_undoes_it(dsa):
     assert (van.driver, van.device) == ('idxd', DSA)
     assert van.handle.identity == f'file/{DSA}-wq0'
     (file,) = van.handle.files
-    assert (file.path, file.type) == (dsa.file(0), 'c')
+    assert (file.path, file.type) == ('/dev/dsa/wq0.0', 'c')
     assert (file.major, file.minor) == (dsa.major, dsa.queues[0].minor)
     assert dsa.state == 'enabled'
     assert [each.size for each in dsa.queues] == [16] * 8

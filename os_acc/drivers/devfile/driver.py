@@ -19,6 +19,7 @@ from os_acc import driver
 from os_acc import exception
 from os_acc import finding
 from os_acc import objects
+from os_acc.devices import idxd_names
 from os_acc.drivers.devfile import claim
 from os_acc.drivers.devfile import files
 from os_acc.drivers.devfile import report
@@ -31,7 +32,11 @@ class DevfileDriver(driver.DriverBase):
 
     def can_handle(self, request: objects.AcceleratorRequest) -> bool:
         if request.handle is not None:
-            return isinstance(request.handle, objects.DeviceFileHandle)
+            # The driver idxd names its handles in its own way.
+            return (
+                isinstance(request.handle, objects.DeviceFileHandle)
+                and idxd_names.split(request.handle.name) is None
+            )
         wanted = request.resource_class
         return wanted is not None and (
             wanted.startswith(files.PREFIX)

@@ -21,7 +21,9 @@ from os_acc import exception
 from os_acc import finding
 from os_acc import log
 from os_acc import objects
+from os_acc.devices import allocated
 from os_acc.devices import device_file
+from os_acc.devices import device_files
 from os_acc.devices import device_spec
 from os_acc.devices import idxd
 from os_acc.devices import idxd_availability
@@ -151,9 +153,18 @@ class IdxdDriver(driver.DriverBase):
             self._enable(van, *idxd_names.parse(name))
 
     def _check_whole(self, van: objects.VAN, address: str) -> None:
-        """Check that no VAN has the whole function. See allocation."""
-        device = f'PCI function {address}'
-        allocation.check_not_whole(self, van, address, device)
+        """Check that it is healthy, and no VAN has the whole function.
+
+        :raises DeviceBusy: if a VAN has it
+        :raises DeviceUnhealthy: see allocation.check_healthy()
+        """
+        allocation.check_healthy(self, van, address)
+        taker = allocated.Taker(van.uuid, van.instance_uuid)
+        allocation.check(
+            idxd_availability.whole_obstacles(
+                address, taker, allocation.holders(self)
+            )
+        )
 
     def _free(self, van: objects.VAN, address: str, number: int | None) -> str:
         """Find a work queue that nobody has. See _take()."""
@@ -162,9 +173,12 @@ class IdxdDriver(driver.DriverBase):
         spec = self._specs().find(function)
         settings = None if spec is None else spec.queues
         holders = allocation.holders(self)
-        ours = bool(holders.on(address))
+        given = idxd_availability.files_given(address, holders)
+        ours = idxd_availability.has_queues(address, holders)
         allocation.check(
-            idxd_availability.obstacles(function, device, settings, ours)
+            idxd_availability.obstacles(
+                function, device, settings, ours, given
+            )
         )
         assert device is not None
         assert settings is not None
@@ -174,7 +188,7 @@ class IdxdDriver(driver.DriverBase):
             name = idxd_names.name_of(address, each)
             obstacle = next(
                 idxd_availability.queue_obstacles(
-                    device, settings, each, False
+                    device, settings, each, False, given
                 ),
                 None,
             )
@@ -221,7 +235,7 @@ class IdxdDriver(driver.DriverBase):
             return False
         file = device.file(queue)
         saved = [
-            device_file.DeviceFile(
+            (
                 each.path,
                 device_file.Number(each.type, each.major, each.minor),
             )
@@ -229,7 +243,7 @@ class IdxdDriver(driver.DriverBase):
         ]
         return (
             file is not None
-            and saved == [file]
+            and saved == [(device_files.shown(file.path), file.number)]
             and queue.label == idxd_names.label_of(van.uuid)
             and device_file.number_of(file.path) == file.number
         )

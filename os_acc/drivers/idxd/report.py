@@ -18,6 +18,7 @@ from os_acc import finding
 from os_acc import objects
 from os_acc.devices import allocated
 from os_acc.devices import availability
+from os_acc.devices import device_files
 from os_acc.devices import device_spec
 from os_acc.devices import idxd
 from os_acc.devices import idxd_availability
@@ -107,12 +108,13 @@ def _handles(
         if (parts := idxd_names.split(name)) and parts[0] == address:
             numbers.add(parts[1])
     common = list(_common(function, settings, found, holders))
+    given = idxd_availability.files_given(address, holders)
     for number in sorted(numbers):
         own = common
         if not own and found is not None:
             own = list(
                 idxd_availability.queue_obstacles(
-                    found, settings, number, False
+                    found, settings, number, False, given
                 )
             )
         name = idxd_names.name_of(address, number)
@@ -133,7 +135,7 @@ def _files(found: idxd.Device | None, number: int) -> list[objects.DeviceFile]:
         return []
     return [
         objects.DeviceFile(
-            path=file.path,
+            path=device_files.shown(file.path),
             type='c',
             major=file.number.major,
             minor=file.number.minor,
@@ -150,12 +152,17 @@ def _common(
 ) -> Iterator[availability.Obstacle]:
     """Why no work queue of a function can be given out now."""
     address = function.address
-    yield from availability.whole_obstacles(
-        address, f'PCI function {address}', allocated.ANYONE, holders
+    yield from idxd_availability.whole_obstacles(
+        address, allocated.ANYONE, holders
     )
     yield from availability.unhealthy_obstacles(function, holders)
-    ours = bool(holders.on(address))
-    yield from idxd_availability.obstacles(function, found, settings, ours)
+    yield from idxd_availability.obstacles(
+        function,
+        found,
+        settings,
+        idxd_availability.has_queues(address, holders),
+        idxd_availability.files_given(address, holders),
+    )
 
 
 def shown(
