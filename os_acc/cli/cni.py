@@ -77,27 +77,36 @@ class CNILike(base.Command):
         return parser
 
     def run(self, parsed_args: argparse.Namespace) -> int:
-        fields: Any = None
-        action = parsed_args.action
+        self._fields: Any = None
         try:
-            cni_config.check_command(os.environ, action)
-            fields = cni_config.decode(sys.stdin.buffer)
-            if action == 'version':
-                answer: dict[str, Any] | None = {
-                    'cniVersion': cni_config.version_of(fields),
-                    'supportedVersions': list(cni_config.VERSIONS),
-                }
-            else:
-                answer = self._do(action, cni_config.check(fields, action))
+            answer = self.take_action(parsed_args)
         except Exception as err:
             if self.app.options.debug:
                 self.app.LOG.error('', exc_info=err)
-            version = cni_config.version_of(fields)
-            self._print(_error(err, _code(err, action), version))
+            code = _code(err, parsed_args.action)
+            version = cni_config.version_of(self._fields)
+            self._print(_error(err, code, version))
             return base.FAILED
         if answer is not None:
             self._print(answer)
         return 0
+
+    def take_action(
+        self, parsed_args: argparse.Namespace
+    ) -> dict[str, Any] | None:
+        """Do what the arguments, the environment and the input say.
+
+        :returns: the answer; None: there is nothing to answer
+        """
+        action = parsed_args.action
+        cni_config.check_command(os.environ, action)
+        self._fields = cni_config.decode(sys.stdin.buffer)
+        if action == 'version':
+            return {
+                'cniVersion': cni_config.version_of(self._fields),
+                'supportedVersions': list(cni_config.VERSIONS),
+            }
+        return self._do(action, cni_config.check(self._fields, action))
 
     def _do(
         self, action: str, found: cni_config.Configuration

@@ -173,7 +173,8 @@ class Signals:
     who has sent a signal, and they interrupt an undo. Enter it before other
     threads are started, because a thread inherits which signals are blocked.
 
-    Only the main thread may enter it.
+    Only the main thread may enter it. A signal that this process ignores, as
+    nohup(1) makes it ignore SIGHUP, stays ignored.
     """
 
     def __init__(self) -> None:
@@ -183,10 +184,13 @@ class Signals:
         self._interruptible = False
 
     def __enter__(self) -> Signals:
+        self._taken = {_WAKE} | {
+            number
+            for number in SIGNALS
+            if signal.getsignal(number) is not signal.SIG_IGN
+        }
         self._handler = signal.signal(_WAKE, self._interrupt)
-        self._mask = signal.pthread_sigmask(
-            signal.SIG_BLOCK, SIGNALS | {_WAKE}
-        )
+        self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, self._taken)
         self._main = threading.get_ident()
         self._thread = threading.Thread(
             target=self._watch, name='os-acc signals', daemon=True
@@ -238,7 +242,7 @@ class Signals:
 
     def _watch(self) -> None:
         while True:
-            found = signal.sigwaitinfo(SIGNALS | {_WAKE})
+            found = signal.sigwaitinfo(self._taken)
             if found.si_signo == _WAKE:
                 return
             with self._mutex:
