@@ -59,9 +59,7 @@ class Standalone(command.Command):
         fake = {'devices': 'nic0:pci:3, gpu0:mdev:1', 'discover': 'True'}
         lines = [f'{k} = {v}' for k, v in {**fake, **options}.items()]
         self.path.write_text(
-            '\n'.join(
-                ['[os_acc]', 'plugin = noop', '[os_acc_fake]', *lines]
-            )
+            '\n'.join(['[os_acc]', 'plugin = noop', '[os_acc_fake]', *lines])
         )
 
     @property

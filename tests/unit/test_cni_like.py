@@ -462,11 +462,15 @@ def test_check_of_a_row_that_cannot_be_read(run, monkeypatch):
         | strategies.booleans()
         | strategies.floats()
         | strategies.text(max_size=5),
-        lambda inner: strategies.lists(inner, max_size=3)
-        | strategies.dictionaries(
-            strategies.sampled_from([*CONFIGURATION, 'count', 'traits', 'x']),
-            inner,
-            max_size=5,
+        lambda inner: (
+            strategies.lists(inner, max_size=3)
+            | strategies.dictionaries(
+                strategies.sampled_from(
+                    [*CONFIGURATION, 'count', 'traits', 'x']
+                ),
+                inner,
+                max_size=5,
+            )
         ),
         max_leaves=8,
     )

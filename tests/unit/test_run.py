@@ -202,9 +202,7 @@ def send(number):
     The process of the tests has other threads, which do not block them.
     """
     (thread,) = [
-        each
-        for each in threading.enumerate()
-        if each.name == 'os-acc signals'
+        each for each in threading.enumerate() if each.name == 'os-acc signals'
     ]
     signal.pthread_kill(thread.ident, number)
 
