@@ -210,6 +210,8 @@ if _in_helper():
     # This is before the helper forks the daemon, which inherits it.
     for _signal in _OF_THE_TERMINAL:
         signal.signal(_signal, signal.SIG_IGN)
+    # os-acc run blocks signals, which the commands of the daemon must not.
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
 
 
 pctxt = _Context(
