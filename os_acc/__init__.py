@@ -263,8 +263,10 @@ def recover() -> objects.RecoveryReport:
     """Finish or undo what a crash or a reboot of the host left behind.
 
     VANs that are half done are released. VANs that were plugged before a
-    reboot are prepared again with the same handle. An instance that another
-    living thread or process is working on is left alone.
+    reboot are prepared again with the same handle. If an instance is a
+    process (InstanceInfo.process) that has ended, its VANs are released. An
+    instance that another living thread or process is working on is left
+    alone.
 
     :returns: what was done with each VAN
     :raises LibraryNotInitialized: if initialize() was not called

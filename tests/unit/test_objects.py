@@ -51,7 +51,7 @@ HASHES = {
     'HostHandleInfo': '1.0-12bc2ca05231f271eefb1e1e1ecf50f4',
     'HostInfo': '1.0-34333a904f14ce93d59c1db3af3355ed',
     'HostPluginInfo': '1.1-03bdd99966f9595fa1cc590ca967183d',
-    'InstanceInfo': '1.1-8181037853cf1670b93879a8b03ff74e',
+    'InstanceInfo': '1.2-e0a7f1afd84366433fbd935481e556a4',
     'MdevHandle': '1.0-e5c9994de54ebe4ff7bad3cf71e6b66f',
     'PCIHandle': '1.0-ef77f65f317b86a6fd07ccc632cdfc07',
     'PortBinding': '1.0-72a66ee08f25f573a8708aec93b35f55',
@@ -83,7 +83,7 @@ FIELDS = {
     'HostHandleInfo': 'handle_object_name max_version min_version',
     'HostInfo': 'driver_info load_errors plugin_info',
     'HostPluginInfo': 'guest_config_format handle_info plugin_name',
-    'InstanceInfo': 'hypervisor_id image_id name project_id uuid',
+    'InstanceInfo': 'hypervisor_id image_id name process project_id uuid',
     'MdevHandle': 'parent type uuid',
     'PCIHandle': 'address managed physical_network',
     'PortBinding': (
@@ -745,13 +745,19 @@ class TestInstanceInfo:
             data = info.obj_to_primitive(version)['versioned_object.data']
             assert data == {'uuid': UUID, 'name': None, 'project_id': 'p'}
 
+    def test_a_reader_of_version_1_1_gets_no_process(self):
+        info = objects.InstanceInfo(uuid=UUID, process='b/4026531836/7/8')
+        data = info.obj_to_primitive('1.1')['versioned_object.data']
+        assert data == {'uuid': UUID}
+
     def test_what_version_1_0_wrote_is_read(self):
         primitive = objects.InstanceInfo(
             uuid=UUID, name='n', project_id=''
         ).obj_to_primitive('1.0')
         info = objects.InstanceInfo.obj_from_primitive(primitive)
         assert (info.name, info.project_id) == ('n', '')
-        assert info.VERSION == '1.1'
+        assert info.VERSION == '1.2'
+        assert info.process is None
 
 
 class TestCompatibility:
