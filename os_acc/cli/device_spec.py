@@ -27,7 +27,7 @@ from os_acc.devices import mdev
 from os_acc.devices import pci
 from os_acc.devices import proposals
 from os_acc.devices import spec_files
-from os_acc.objects import fields
+from os_acc.objects import pci_address
 from os_acc.privileged import held
 
 
@@ -186,7 +186,7 @@ def _device(text: str) -> str:
     """
     if _is_path(text):
         return device_files.check_path(text)
-    address = fields.parse_pci_address(text)
+    address = pci_address.parse(text)
     if address is not None:
         return '%04x:%02x:%02x.%x' % address
     if ':' in text:

@@ -20,7 +20,7 @@ from typing import Any
 
 from os_acc.devices import spec_address
 from os_acc.devices import spec_values
-from os_acc.objects import fields
+from os_acc.objects import pci_address
 
 DEDICATED, SHARED = 'dedicated', 'shared'
 MODES = (DEDICATED, SHARED)
@@ -143,7 +143,7 @@ def read(
 
 
 def _address(value: Any) -> spec_address.Address:
-    parts = fields.parse_pci_address(value) if type(value) is str else None
+    parts = pci_address.parse(value) if type(value) is str else None
     if parts is None:
         spec_values.refuse(
             'idxd', value, 'the PCI address of one device, dddd:bb:ss.f'

@@ -23,12 +23,10 @@ import uuid
 from oslo_versionedobjects import fields
 
 from os_acc import exception
+from os_acc.objects import pci_address
 from os_acc.objects import port_values
 
 _UUID = re.compile(r'[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}', re.I)
-_PCI = re.compile(
-    r'(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([01][0-9a-f])\.([0-7])', re.I
-)
 _NAME = re.compile(r'[A-Za-z0-9_][A-Za-z0-9_.:+@=-]{0,254}')
 _PATH = re.compile(r'/[^\x00-\x20\x7f-\uffff"\\]+')
 _DRC = re.compile(r'(?:0x)?([0-9A-F]{8})', re.I)
@@ -39,21 +37,6 @@ def _refuse(obj: Any, attr: str, value: Any, expected: str) -> NoReturn:
     raise exception.InvalidRequest(
         subject=subject, field=attr, value=value, expected=expected
     )
-
-
-def parse_pci_address(text: str) -> tuple[int, int, int, int] | None:
-    """Split a PCI address.
-
-    :param text: ``[dddd:]bb:ss.f`` in hex digits of any case; the domain may
-        have up to 8 digits, as the kernel prints it with %04x (see
-        drivers/pci/probe.c)
-    :returns: (domain, bus, slot, function); None if text is not a PCI address
-    """
-    match = _PCI.fullmatch(text)
-    if match is None:
-        return None
-    domain, bus, slot, function = match.groups()
-    return int(domain or '0', 16), int(bus, 16), int(slot, 16), int(function)
 
 
 class UUID(fields.FieldType[str]):
@@ -71,7 +54,7 @@ class PCIAddress(fields.FieldType[str]):
     """A PCI address, kept as ``0000:0c:00.1``, in lower case."""
 
     def coerce(self, obj: Any, attr: str, value: Any) -> str:
-        parts = parse_pci_address(value) if isinstance(value, str) else None
+        parts = pci_address.parse(value) if isinstance(value, str) else None
         if parts is None:
             _refuse(obj, attr, value, 'a PCI address (dddd:bb:ss.f)')
         return '%04x:%02x:%02x.%x' % parts
@@ -136,7 +119,7 @@ class DeviceAddress(Name):
 
     def coerce(self, obj: Any, attr: str, value: Any) -> str:
         name = super().coerce(obj, attr, value)
-        parts = parse_pci_address(name)
+        parts = pci_address.parse(name)
         return name if parts is None else '%04x:%02x:%02x.%x' % parts
 
 

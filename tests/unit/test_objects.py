@@ -27,7 +27,7 @@ import pytest
 from os_acc import exception
 from os_acc import objects
 from os_acc.objects import base
-from os_acc.objects import fields
+from os_acc.objects import pci_address
 
 objects.register_all()
 
@@ -210,14 +210,14 @@ class TestPCIAddress:
         assert round_trip(handle) == handle
         assert round_trip(handle).address == canonical
         assert objects.VAN(device=text).device == canonical
-        assert fields.parse_pci_address(text) == (domain, bus, slot, function)
+        assert pci_address.parse(text) == (domain, bus, slot, function)
 
     @given(st.text() | st.from_regex(r'[0-9a-fA-F:.x/ \n]{4,20}'))
     def test_what_is_taken_is_canonical_already_or_longer(self, text):
         try:
             handle = objects.PCIHandle(address=text)
         except exception.InvalidRequest:
-            assert fields.parse_pci_address(text) is None
+            assert pci_address.parse(text) is None
         else:
             assert text.lower().lstrip('0') in (
                 handle.address.lstrip('0'),
