@@ -56,6 +56,7 @@ NO_GROUP = -1
 # dsa_data and iax_data in drivers/dma/idxd/init.c name the devices.
 _DEVICE = re.compile('(dsa|iax)([0-9]+)')
 _QUEUE = re.compile('wq[0-9]+[.]([0-9]+)')
+_CDEV = re.compile('.*/([^/]+)/(?:dsa|iax)[0-9]+/wq[0-9]+[.]([0-9]+)/[^/]+')
 _ENGINE = re.compile('engine[0-9]+[.]([0-9]+)')
 
 # enum idxd_scmd_stat in include/uapi/linux/idxd.h
@@ -210,15 +211,13 @@ def queue_at(folder: str) -> tuple[str, Queue] | None:
     :param folder: such as .../0000:6a:01.0/dsa0/wq0.1/dsa!wq0.1
     :returns: the PCI address, and the work queue; None if it is another file
     """
-    *_, address, device, queue, _ = ['', '', '', '', *folder.split('/')]
-    match = _QUEUE.fullmatch(queue)
-    if not pci.is_address(address) or not _DEVICE.fullmatch(device):
+    match = _CDEV.fullmatch(folder)
+    if match is None or not pci.is_address(match[1]):
         return None
-    found = find(address) if match else None
-    there = (
-        None if found is None or match is None else found.queue(int(match[1]))
-    )
-    return None if there is None else (address, there)
+    address, number = match[1], int(match[2])
+    device = find(address)
+    queue = None if device is None else device.queue(number)
+    return None if queue is None else (address, queue)
 
 
 def _device(address: str, path: str, kind: str) -> Device | None:

@@ -124,8 +124,8 @@ def _of_queue(handle: objects.DeviceFileHandle, van: str) -> spec_edits.Edits:
             reason=f'VAN {van} does not have it',
         )
     file = device.file(queue)
-    now = [] if file is None else [(*file.number, paths.shown(file.path))]
-    if now != [(x.type, x.major, x.minor, x.path) for x in handle.files]:
+    saved = [(x.path, x.type, x.major, x.minor) for x in handle.files]
+    if file is None or saved != [(paths.shown(file.path), *file.number)]:
         raise exception.DeviceNotFound(
             wanted=f'work queue {handle.name}',
             reason='its device file, or the number of that, has changed',

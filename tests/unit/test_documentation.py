@@ -45,7 +45,7 @@ def run(folder, *arguments):
         env={**own, 'PYTHONPATH': os.pathsep.join(path)},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=600,
     )
 
 
