@@ -410,9 +410,15 @@ class Kernel:
         return path
 
     @staticmethod
-    def _number_of(path: str) -> device_file.Number | None:
+    def _number_of(
+        path: str, follow: bool = True
+    ) -> device_file.Number | None:
         """In the place of device_file.number_of()."""
+        if not follow and os.path.islink(path):
+            return None
         folder, fd = os.path.split(path)
+        if os.path.basename(folder) == 'number':
+            return None
         try:
             with open(f'{os.path.dirname(folder)}/number/{fd}') as file:
                 kind, number = file.read().split()

@@ -455,6 +455,56 @@ def test_a_program_that_has_it_under_another_name(here):
     os_acc.unplug(instance)
 
 
+def test_a_container_that_renames_its_device_file(here):
+    instance = devices.instance()
+    os_acc.plug(instance, [pci(devices.GPU)])
+    _, kind, major, minor = group(here, devices.GPU)
+    pid = here.contain(('/dev/deep/er/x', f'{kind} {major}:{minor}'))
+    with pytest.raises(exception.UnplugException, match='has /dev/deep/er/x'):
+        os_acc.unplug(instance)
+    here.end(pid)
+    os_acc.unplug(instance)
+
+
+def test_a_container_whose_dev_is_a_link(here):
+    """It would lead to the /dev of the host, whose processes do not count."""
+    instance = devices.instance()
+    os_acc.plug(instance, [pci(devices.GPU)])
+    _, kind, major, minor = group(here, devices.GPU)
+    pid = here.contain()
+    root = here.root / f'proc/{pid}/root'
+    root.mkdir()
+    (root / 'dev').symlink_to(here.root / 'dev')
+    number = here.root / f'proc/{pid}/number/7'
+    number.write_text(f'{kind} {major}:{minor}')
+    with pytest.raises(exception.UnplugException, match='in a container'):
+        os_acc.unplug(instance)
+    here.end(pid)
+    os_acc.unplug(instance)
+
+
+@pytest.mark.parametrize('what', ['file', 'folder'])
+def test_a_container_cannot_claim_a_device_by_a_link(here, what):
+    """It could keep the device of another instance from being released."""
+    instance = devices.instance()
+    os_acc.plug(instance, [pci(devices.GPU)])
+    path, kind, major, minor = group(here, devices.GPU)
+    pid = here.contain((path, f'{kind} {major}:{minor}'))
+    node = here.root / f'proc/{pid}/root{path}'
+    if what == 'folder':
+        node = node.parent
+        node.rename(f'{node}.moved')
+        real = here.root / f'outside/{node.name}'
+        real.mkdir(parents=True)
+        (real / os.path.basename(path)).touch()
+        node.symlink_to(real)
+        (node.parent / f'{node.name}.moved' / os.path.basename(path)).unlink()
+    else:
+        node.unlink()
+        node.symlink_to(here.root / f'dev{path.removeprefix("/dev")}')
+    assert os_acc.unplug(instance) == 1
+
+
 def test_other_containers_do_not_count(here):
     instance = devices.instance()
     os_acc.plug(instance, [pci(devices.GPU)])
