@@ -58,17 +58,19 @@ def write(van: str, instance: str, handle: dict[str, Any]) -> str:
     :returns: the qualified name of its device
     :raises DeviceNotFound: if device_spec does not offer the device
     :raises DeviceError: if a container cannot use the device as it is
-    :raises DeviceBusy: if somebody else's spec has the name, or a container
-        has the device files of the spec that the VAN had before
+    :raises DeviceBusy: if another VAN has a spec for the handle, somebody
+        else's spec has the name, or a container has the device files of the
+        spec that the VAN had before
     :raises PrivilegeError: if the folder or the file cannot be written
     """
     arguments.uuid(van)
     arguments.uuid(instance)
     conf = _options()
-    text, nodes = _content(conf, van, handle)
+    text, nodes, identity = _content(conf, van, handle)
     wanted = record.ContainerSpec(
-        conf.spec_dir, conf.kind, instance, _own(nodes)
+        conf.spec_dir, conf.kind, instance, _own(nodes), identity
     )
+    _refuse_second(van, identity)
     known = record.container_specs.read(van)
     if known is not None and known != wanted:
         _replace(van, known, wanted)
@@ -89,7 +91,7 @@ def is_written(van: str, handle: dict[str, Any]) -> bool:
     """
     arguments.uuid(van)
     conf = _options()
-    text, _ = _content(conf, van, handle)
+    text, _, _ = _content(conf, van, handle)
     name = container_spec.file_name(conf.kind, van)
     return _files(conf.spec_dir).read(name) == text
 
@@ -153,10 +155,11 @@ def _options() -> cfg.ConfigOpts.GroupAttr:
 
 def _content(
     conf: cfg.ConfigOpts.GroupAttr, van: str, primitive: dict[str, Any]
-) -> tuple[str, list[container_spec.Node]]:
+) -> tuple[str, list[container_spec.Node], str]:
     """Make the spec of a VAN.
 
-    :returns: the text of the file, and the device files in it
+    :returns: the text of the file, the device files in it, and the identity
+        of the handle
     """
     try:
         handle = objects.AttachHandle.obj_from_primitive(primitive)
@@ -182,7 +185,30 @@ def _content(
         None if mode is None else int(mode, 8),
     )
     text = container_spec.build(conf.kind, van, nodes, edits, owner)
-    return text, nodes
+    return text, nodes, handle.identity
+
+
+def _refuse_second(van: str, identity: str) -> None:
+    """Check that no other VAN has a spec for a handle.
+
+    A record whose spec the operator has removed does not count, if no
+    container has the device: its VAN was lost with the journal.
+
+    :raises DeviceBusy: if one has
+    """
+    for name in record.container_specs.names():
+        other = record.container_specs.read(name) if name != van else None
+        if other is not None and other.handle == identity:
+            file = container_spec.file_name(other.kind, name)
+            there = _files(other.folder).read(file) is not None
+            if not there and not _users(name, other):
+                record.container_specs.delete(name)
+                continue
+            raise exception.DeviceBusy(
+                device=identity,
+                reason=f'VAN {name} of instance {other.instance} has a spec '
+                'for it',
+            )
 
 
 def _own(nodes: Collection[container_spec.Node]) -> list[list[Any]]:

@@ -167,12 +167,14 @@ class ContainerSpec(Record):
     :ivar instance: the instance of the VAN
     :ivar nodes: path, type, major and minor of each device file in it, without
         those that every such container has
+    :ivar handle: the identity of the VAN's handle
     """
 
     folder: str
     kind: str
     instance: str
     nodes: list[list[Any]]
+    handle: str = ''
 
 
 @dataclasses.dataclass(frozen=True)

@@ -303,6 +303,33 @@ def test_device_files_that_a_van_has(here, queue):
     here.end(pid)
 
 
+def test_a_caller_cannot_give_a_device_to_two(here, queue):
+    """Nor hide by a second spec that a container has the device."""
+    held.note(held.FILE, 'acc', 'acc', entry='{"devices": "/dev/acc0"}')
+    container_specs.write(UUID, UUID, primitive(queue))
+    other = str(uuid.uuid4())
+    with pytest.raises(exception.DeviceBusy, match=f'VAN {UUID} of instance'):
+        container_specs.write(other, other, primitive(queue))
+    assert len(specs(here)) == 1
+    container_specs.write(UUID, UUID, primitive(queue))
+    container_specs.withdraw(UUID, 0.0)
+    container_specs.write(other, other, primitive(queue))
+
+
+def test_the_spec_of_a_lost_van_can_be_removed(here, queue):
+    held.note(held.FILE, 'acc', 'acc', entry='{"devices": "/dev/acc0"}')
+    container_specs.write(UUID, UUID, primitive(queue))
+    (path,) = here.specs.iterdir()
+    path.unlink()
+    pid = here.contain(('/dev/acc0', 'c 240:0'))
+    other = str(uuid.uuid4())
+    with pytest.raises(exception.DeviceBusy, match=f'VAN {UUID} of instance'):
+        container_specs.write(other, other, primitive(queue))
+    here.end(pid)
+    container_specs.write(other, other, primitive(queue))
+    assert record.container_specs.names() == [other]
+
+
 def test_a_caller_cannot_add_files_or_permissions(here, queue):
     held.note(held.FILE, 'acc', 'acc', entry='{"devices": "/dev/acc0"}')
     queue.files[0].permissions = 'rwm'
