@@ -270,6 +270,8 @@ def _change(node: device_files.Node, found: file_groups.Accelerator) -> None:
     wanted = _wanted(node, found)
     with device_files.opened(node.path) as fd:
         now = device_files.node_of(node.path, fd)
+        if now.number != node.number:
+            raise _replaced(node)
         before = [now.uid, now.gid, now.mode]
         known = record.device_files.read(_key(node.number))
         if known is not None and _is_ours(known, found.name, now):
@@ -277,8 +279,6 @@ def _change(node: device_files.Node, found: file_groups.Accelerator) -> None:
             before = known.before
         elif wanted == before:
             return
-        if now.number != node.number:
-            raise _replaced(node)
         record.device_files.write(
             _key(node.number),
             record.DeviceFile(
