@@ -71,18 +71,22 @@ def connect(
         with nvme_of_commands.secret_config(
             target.secret_file, instance_uuid
         ) as config:
-            _connect(
-                wwn,
-                target,
-                instance_uuid,
-                nvme_of_commands.Commands(
-                    availability.label(wwn),
-                    deadline,
-                    [*held, lock],
-                    host_id=instance_uuid,
-                    config=config,
-                ),
-            )
+            try:
+                _connect(
+                    wwn,
+                    target,
+                    instance_uuid,
+                    nvme_of_commands.Commands(
+                        availability.label(wwn),
+                        deadline,
+                        [*held, lock],
+                        host_id=instance_uuid,
+                        config=config,
+                    ),
+                )
+            finally:
+                # A connection may be there without the namespace.
+                _hide_secrets(target, instance_uuid)
         _set_up(target, instance_uuid, fast_io_fail)
 
 
@@ -201,7 +205,12 @@ def _set_up(
             # A number below 0 turns it off: fast_io_fail_tmo_store() in
             # drivers/nvme/host/core.c.
             sysfs.write(path, str(fast_io_fail or -1))
-        # The kernel shows the secret there, to everybody.
+
+
+def _hide_secrets(target: spec_nvme_of.Target, instance_uuid: str) -> None:
+    """Let only root read the secrets, which the kernel shows to everybody."""
+    host = nvme_of.host_nqn(instance_uuid)
+    for each in nvme_of.controllers(target.nqn, host):
         with contextlib.suppress(FileNotFoundError):
             os.chmod(f'{each.path}/dhchap_secret', 0o600)
 
@@ -268,6 +277,8 @@ def _end_one(
         label, deadline, held, disconnects=True
     )
     brick = nvme_of_commands.connector(commands, multipath=False)
+    if not _is_there(controller):
+        return
     try:
         brick.run_nvme_cli(['disconnect', '-d', f'/dev/{controller.name}'])
     except exception.ExceptionBase:
@@ -285,6 +296,17 @@ def _end_one(
         f'{label} to end',
     )
     LOG.info('%s ended', label)
+
+
+def _is_there(controller: nvme_of.Controller) -> bool:
+    """Whether a connection is there, and its name is not another one's now.
+
+    The kernel gives the name of a connection that has ended to the next one.
+    """
+    return any(
+        dataclasses.replace(each, state=controller.state) == controller
+        for each in nvme_of.all_controllers()
+    )
 
 
 def _use(

@@ -28,6 +28,7 @@ from os_acc.attach import release as release_module
 from os_acc.devices import device_spec
 from os_acc.devices import modules
 from os_acc.devices import nvme_of
+from os_acc.devices import nvme_of_availability as availability
 from os_acc.devices import spec_nvme_of
 from os_acc.journal import health as rows
 from os_acc.privileged import held
@@ -889,3 +890,49 @@ def test_a_note_says_what_it_knows(fabric):
     assert notes.read(A).instance == notes.UNKNOWN
     notes.delete(A)
     assert notes.read(A) is None
+
+
+# --- names that change their owner
+
+
+def test_the_name_of_a_connection_has_another_one_now(fabric, monkeypatch):
+    """It ends by itself while it is examined; it is not ours any more."""
+    instance = devices.instance()
+    os_acc.plug(instance, [named(A)])
+    (there,) = fabric.connections()
+    real, others = availability.users_of, []
+
+    def users_of(names, snapshot):
+        if fabric.commands[-1][0] != 'blkdiscard':
+            return real(names, snapshot)
+        if not others:
+            fabric.end(there['name'])
+            monkeypatch.setattr(
+                fabric, '_controllers', int(there['name'][4:]) - 1
+            )
+            host = 'nqn.2014-08.org.nvmexpress:uuid:x'
+            others.append(fabric.connect(model.NQN, host))
+        return []
+
+    monkeypatch.setattr(availability, 'users_of', users_of)
+    os_acc.unplug(instance)
+    assert others == [there['name']]
+    assert [each['name'] for each in fabric.connections()] == others
+
+
+def test_a_secret_without_the_namespace(fabric, secret, monkeypatch):
+    """Nobody can read it, although the connection is of no use."""
+    real = model.Connector.connect_volume
+
+    def fails(brick, properties):
+        real(brick, properties)
+        raise RuntimeError('Volume device not found')
+
+    monkeypatch.setattr(model.Connector, 'connect_volume', fails)
+    instance = devices.instance()
+    with pytest.raises(exception.DeviceError, match='not found'):
+        privileged.connect(A, instance.uuid, 60.0, 0)
+    (there,) = fabric.connections()
+    shown = fabric.ctl / there['name'] / 'dhchap_secret'
+    assert shown.stat().st_mode & 0o777 == 0o600
+    privileged.release(A, instance.uuid, 0.0, 60.0)
