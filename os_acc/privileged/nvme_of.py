@@ -300,18 +300,18 @@ def _erase(wwn: str, lock: int) -> None:
         blkdiscard = nvme_of_commands.program(
             'blkdiscard', 'util-linux', label
         )
-        command.run(
-            label,
-            [
-                blkdiscard,
-                '--zeroout',
-                f'--step={_STEP}',
-                f'{sysfs.DEV}/{block.name}',
-            ],
-            seconds,
-            [lock],
-        )
-    except (exception.DeviceError, ValueError) as err:
+        path = f'{sysfs.DEV}/{block.name}'
+        with open(path, 'rb', buffering=0):
+            # While it is open, no other namespace can get its name.
+            if nvme_of.blocks(wwn) != [block]:
+                raise ValueError(f'{block.name} is another namespace now')
+            command.run(
+                label,
+                [blkdiscard, '--zeroout', f'--step={_STEP}', path],
+                seconds,
+                [lock],
+            )
+    except (exception.DeviceError, OSError, ValueError) as err:
         raise exception.CleaningFailed(
             device=label, reason=f'not emptied: {exception.describe(err)}'
         ) from err

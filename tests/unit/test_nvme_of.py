@@ -920,6 +920,29 @@ def test_the_name_of_a_connection_has_another_one_now(fabric, monkeypatch):
     assert [each['name'] for each in fabric.connections()] == others
 
 
+def test_the_name_of_a_namespace_has_another_one_now(
+    fabric, kernel, monkeypatch
+):
+    """What has the name now is not emptied."""
+    instance = devices.instance()
+    os_acc.plug(instance, [named(A)])
+    path = f'sys/class/block/{fabric.block(A)}/wwid'
+
+    def program(name, package, device):
+        if name == 'blkdiscard':
+            kernel.write_file(path, 'uuid.other\n')
+        return name
+
+    with monkeypatch.context() as patch:
+        patch.setattr(commands, 'program', program)
+        with pytest.raises(exception.UnplugException, match='another') as err:
+            os_acc.unplug(instance)
+    assert isinstance(err.value.__cause__, exception.CleaningFailed)
+    assert not any('blkdiscard' in each for each in fabric.commands)
+    kernel.write_file(path, f'{A}\n')
+    os_acc.unplug(instance)
+
+
 def test_a_secret_without_the_namespace(fabric, secret, monkeypatch):
     """Nobody can read it, although the connection is of no use."""
     real = model.Connector.connect_volume
