@@ -166,7 +166,8 @@ def of_device(device: str) -> list[tuple[str, str]]:
 def forget_unused(device: str, is_used: Callable[[str], bool]) -> None:
     """Delete the notes of a device and of its parts that no VAN has.
 
-    This is for os-acc device deny, which reads the journal and runs as root.
+    That of a namespace stays: it says whose data the namespace may hold. This
+    is for os-acc device deny, which reads the journal and runs as root.
 
     :param device: as in of_device()
     :param is_used: whether a VAN has a PCI function or mdev, by its address or
@@ -174,7 +175,7 @@ def forget_unused(device: str, is_used: Callable[[str], bool]) -> None:
     :raises PrivilegeError: if a note cannot be deleted
     """
     for kind, name in of_device(device):
-        if not is_used(name):
+        if kind != NAMESPACE and not is_used(name):
             forget(kind, name)
 
 

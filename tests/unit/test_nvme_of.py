@@ -959,3 +959,12 @@ def test_a_secret_without_the_namespace(fabric, secret, monkeypatch):
     shown = fabric.ctl / there['name'] / 'dhchap_secret'
     assert shown.stat().st_mode & 0o777 == 0o600
     privileged.release(A, instance.uuid, 0.0, 60.0)
+
+
+def test_who_denies_a_device_does_not_forget_whose_data_it_has(fabric):
+    devices.spec(entry(A))
+    target = device_spec.load(os_acc.CONF).find_namespace(A).nvme_of
+    note = notes.Note(devices.instance().uuid, False, target)
+    notes.write(A, note)
+    held.forget_unused(A, lambda part: False)
+    assert notes.read(A) == note
