@@ -129,6 +129,9 @@ def resolve(path: str) -> str | None:
 def expand(pattern: str) -> list[str]:
     """Find the files that a glob names, links resolved, sorted by name.
 
+    A link does not count in a folder that other users than root can write in,
+    such as /dev/shm: they could name any device by it.
+
     :param pattern: a path below /dev with ``*``, ``?`` and ``[...]``
     :returns: paths without links, each once; they may be no device files
     """
@@ -136,9 +139,31 @@ def expand(pattern: str) -> list[str]:
     found = []
     for each in sorted(glob.glob(wanted), key=_natural):
         path = FOLDER + each.removeprefix(sysfs.DEV)
-        if _PATH.fullmatch(path) and (there := resolve(path)) is not None:
+        if not _PATH.fullmatch(path):
+            continue
+        there = resolve(path)
+        if there is not None and (there == path or not _is_open(each)):
             found.append(there)
     return list(dict.fromkeys(found))
+
+
+def _is_open(path: str) -> bool:
+    """Whether users other than root can write in a folder above a file."""
+    above = os.path.dirname(path)
+    while above.startswith(f'{sysfs.DEV}/'):
+        try:
+            if _others_can_write(os.stat(above)):
+                return True
+        except OSError:
+            return True
+        above = os.path.dirname(above)
+    return False
+
+
+def _others_can_write(folder: os.stat_result) -> bool:
+    return folder.st_uid not in (0, os.geteuid()) or bool(
+        folder.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    )
 
 
 def _natural(text: str) -> list[tuple[int, str]]:
@@ -182,11 +207,8 @@ def _opened(
             device=path, reason=f'{name} above it is no folder'
         ) from err
     stack.callback(os.close, fd)
-    found = os.fstat(fd)
     # Who can write in the folder could put another file in its place.
-    if found.st_uid not in (0, os.geteuid()) or found.st_mode & (
-        stat.S_IWGRP | stat.S_IWOTH
-    ):
+    if _others_can_write(os.fstat(fd)):
         raise exception.DeviceError(
             device=path,
             reason=f'users other than root can write in the folder {name} '

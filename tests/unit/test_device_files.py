@@ -125,6 +125,16 @@ def test_a_folder_that_others_can_write_to(nodes):
         device_files.look('/dev/open/a')
 
 
+def test_a_link_in_a_folder_that_others_can_write_to(nodes):
+    nodes.add('acc', 'c 240:1')
+    folder = nodes.kernel.root / 'dev/shm'
+    folder.mkdir(mode=0o755)
+    (folder / 'acc9').symlink_to('../acc')
+    assert device_files.expand('/dev/*/acc9') == ['/dev/acc']
+    folder.chmod(0o1777)
+    assert device_files.expand('/dev/*/acc9') == []
+
+
 def test_globs_are_in_the_order_of_numbers(nodes):
     for number in (10, 9, 1):
         nodes.add(f'dsa/wq0.{number}', f'c 240:{number}')
