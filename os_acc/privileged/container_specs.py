@@ -233,9 +233,10 @@ def _replace(
         spec that is wanted
     """
     gone = [each for each in known.nodes if each not in wanted.nodes]
-    _wait(van, record.ContainerSpec(known.folder, known.kind, '', gone), 0)
-    if (known.folder, known.kind) != (wanted.folder, wanted.kind):
+    if gone or (known.folder, known.kind) != (wanted.folder, wanted.kind):
+        # First, so that no container starts with it after the look.
         _delete(known.folder, known.kind, van)
+    _wait(van, record.ContainerSpec(known.folder, known.kind, '', gone), 0)
 
 
 def _delete(folder: str, kind: str, van: str) -> None:

@@ -607,6 +607,21 @@ def test_a_repair_does_not_forget_the_old_container(here):
     assert nodes(here)[0][3] == 77
 
 
+def test_no_container_starts_with_the_old_number(here):
+    """The old spec goes before anybody looks who has its device."""
+    instance, request = devices.instance(), pci(devices.GPU)
+    os_acc.plug(instance, [request])
+    old = container(here)
+    name = os.path.basename(here.node(devices.GPU))
+    here.write_file(f'sys/class/vfio/{name}/dev', '244:77\n')
+    with pytest.raises(exception.PlugException, match='stop the container'):
+        os_acc.plug(instance, [request])
+    assert list(here.specs.iterdir()) == []
+    here.end(old)
+    os_acc.plug(instance, [request])
+    assert nodes(here)[0][3] == 77
+
+
 def test_a_guest_is_a_container_that_has_a_device(here):
     instance = devices.instance()
     os_acc.plug(instance, [pci(devices.GPU)])
