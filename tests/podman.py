@@ -14,6 +14,7 @@ import os
 import pathlib
 import shutil
 import subprocess
+import tempfile
 from typing import Any
 
 # What runs in a mount namespace of its own until its standard input ends.
@@ -60,6 +61,8 @@ class Podman:
         # Two runs at once must not remove each other's folder.
         os.makedirs('/run/cdi', exist_ok=True)
         os.makedirs('/etc/cdi', exist_ok=True)
+        # podman refuses a runroot of more than 50 characters.
+        self._runroot = tempfile.mkdtemp(prefix='os-acc-', dir='/run')
         self._holder = subprocess.Popen(
             [
                 *('unshare', '--mount', '--propagation', 'private'),
@@ -85,7 +88,7 @@ class Podman:
                 *('nsenter', f'--mount=/proc/{self._holder.pid}/ns/mnt'),
                 *('podman', '--runtime', runtime),
                 *('--root', f'{self.folder}/storage'),
-                *('--runroot', f'{self.folder}/run'),
+                *('--runroot', self._runroot),
                 *('--tmpdir', f'{self.folder}/libpod'),
                 *('--storage-driver', 'vfs'),
                 *('--cgroup-manager', 'cgroupfs'),
@@ -132,6 +135,7 @@ class Podman:
     def close(self) -> None:
         self('rm', '--all', '--force', '--time', '0', check=False)
         self._holder.communicate('end\n', timeout=60)
+        shutil.rmtree(self._runroot)
 
 
 # Prints path, type, numbers, permissions and owner of every device file.

@@ -47,8 +47,10 @@ from os_acc.privileged import root_files
 
 KIND = 'os-acc.openstack.org/accelerator'
 CLASS = 'CUSTOM_ACC'
-# Harmless devices of the kernel that no process keeps open.
-NUMBERS = ((1, 7), (1, 5))
+# Numbers that have no device in any kernel (drivers/char/mem.c), so to open
+# one is harmless: it fails with ENXIO, or with EPERM where the control group
+# forbids it. Every container may open the devices 1:3, 1:5, 1:7, 1:8 and 1:9.
+NUMBERS = ((1, 250), (1, 251))
 
 
 @pytest.fixture(scope='module')
@@ -170,12 +172,21 @@ def test_a_container_sees_exactly_its_files(podman, here, nodes):
     assert kind == 'character special file'
     assert numbers == f'{file.major:x}:{file.minor:x}'
     # The file may be read, but not written.
-    command = f'echo x > {file.path}'
-    done = podman.run(
-        [van.guest_config], '/bin/busybox', 'sh', '-c', command, check=False
-    )
-    assert done.returncode != 0
-    assert 'not permitted' in done.stderr
+    for how, error in (
+        ('<', 'No such device or address'),
+        ('>', 'Operation not permitted'),
+    ):
+        command = f': {how} {file.path}'
+        done = podman.run(
+            [van.guest_config],
+            '/bin/busybox',
+            'sh',
+            '-c',
+            command,
+            check=False,
+        )
+        assert done.returncode != 0
+        assert error in done.stderr
     os_acc.unplug(whose)
     done = podman.run([van.guest_config], '/bin/busybox', 'true', check=False)
     assert done.returncode != 0
@@ -342,6 +353,8 @@ _NO_TEXT: tuple[Any, ...] = ([], {}, ['x'], {'a': 1})
 _NO_NUMBER: tuple[Any, ...] = ('x', 1.5, [], True)
 _NO_LIST: tuple[Any, ...] = ('x', {}, 1, {'a': 1})
 
+# No vendor and no class of one letter: podman 4.3 ends with "slice bounds out
+# of range" at such a spec.
 CHANGES = (
     _set(_top, 'cdiVersion', '0.1.0', '0.2.0', '0.3.0', '0.4.0'),
     _set(
@@ -349,7 +362,7 @@ CHANGES = (
     ),
     _drop(_top, 'cdiVersion'),
     _drop(_top, 'kind'),
-    _set(_top, 'kind', '', 'x', '/class', 'vendor/', '1v.org/class', 'v/c/d'),
+    _set(_top, 'kind', '', 'x', '/class', 'vendor/', '1v.org/class', 've/c/d'),
     _set(_top, 'kind', 'v-.org-/class', 'ven or/class', 'vendor/class-'),
     _set(_top, 'kind', 'vendor/cl.ass', 'vendor/_class', None, *_NO_TEXT),
     _set(_top, 'unknown', 1, None, 'x'),
