@@ -39,10 +39,13 @@ apt_get() {
         -o Dpkg::Options::=--force-confold "$@"
 }
 
+# With several names, command -v succeeds if it finds one of them.
 tools_are_installed() {
-    command -v qemu-system-x86_64 busybox modprobe udevadm mkfs.ext4 ip \
-        libvirtd nvme podman qemu-img runc sudo useradd virsh virtlogd \
-        >/dev/null
+    local name
+    for name in qemu-system-x86_64 busybox modprobe udevadm mkfs.ext4 ip \
+        libvirtd nvme podman qemu-img runc sudo useradd virsh virtlogd; do
+        command -v "$name" >/dev/null || return 1
+    done
 }
 
 kernel_is_unpacked() {
