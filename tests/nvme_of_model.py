@@ -98,6 +98,7 @@ class Fabric:
             path.mkdir(parents=True)
         (kernel.sys / 'class/nvme-fabrics/ctl').symlink_to(self.ctl)
         kernel.write_file('sys/module/nvme_core/parameters/multipath', 'Y\n')
+        kernel.write_file('dev/nvme-fabrics', 'nqn=%s,dhchap_secret=%s\n')
         kernel.handlers['fast_io_fail_tmo'] = lambda path, text: (
             path.write_text(f'{text}\n'),
             None,

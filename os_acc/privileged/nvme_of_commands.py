@@ -38,6 +38,7 @@ from oslo_config import cfg
 from os_acc import exception
 from os_acc.devices import nvme_of
 from os_acc.devices import root_folder
+from os_acc.devices import sysfs
 from os_acc.devices import trust
 from os_acc.devices import waiting
 from os_acc.privileged import command
@@ -176,6 +177,28 @@ def _set_lock_path(conf: cfg.ConfigOpts) -> None:
     else:
         # A service that runs as root may have its own folder.
         conf.set_default('lock_path', path, 'os_brick')
+
+
+def check_secrets(device: str) -> None:
+    """Check that the kernel knows what a secret is.
+
+    Another kernel would write the secret to its log, as an option that it does
+    not know: nvmf_parse_options() in drivers/nvme/host/fabrics.c.
+
+    :param device: the device, for the error
+    :raises DeviceError: if it does not
+    """
+    try:
+        options = sysfs.read(f'{sysfs.DEV}/nvme-fabrics') or ''
+    except OSError:
+        # Linux before 5.17 does not list its options, and has no secrets.
+        options = ''
+    if 'dhchap_secret=' not in options:
+        raise exception.DeviceError(
+            device=device,
+            reason='dhchap_secret_file cannot be used, because this kernel '
+            'has no DH-HMAC-CHAP for NVMe: it takes Linux 6.0 or later',
+        )
 
 
 @contextlib.contextmanager

@@ -60,13 +60,15 @@ def connect(
     :param fast_io_fail: seconds after which the kernel fails what is read or
         written while the connection is lost; 0: it waits
     :raises DeviceError: if the target cannot be reached, refuses, or does not
-        show the namespace
+        show the namespace, or if the kernel cannot use the secret
     :raises InvalidRequest: if the file with the secret cannot be trusted
     :raises Timeout: if the deadline passes
     """
     with _lock(deadline) as lock:
         _end_unused(deadline, [*held, lock])
         _load_modules(target, deadline)
+        if target.secret_file is not None:
+            nvme_of_commands.check_secrets(availability.label(wwn))
         _remember(wwn, target, instance_uuid)
         with nvme_of_commands.secret_config(
             target.secret_file, instance_uuid

@@ -10,6 +10,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from collections.abc import Iterator
 import contextlib
 import os
 import pathlib
@@ -94,17 +96,18 @@ class Target:
         for namespace in (self.subsystem / 'namespaces').iterdir():
             _write(namespace / 'enable', '0')
             namespace.rmdir()
+        for link in (self.subsystem / 'allowed_hosts').iterdir():
+            link.unlink()
+            (CONFIG / 'hosts' / link.name).rmdir()
         self.subsystem.rmdir()
         for loop in self.loops:
             subprocess.run(['losetup', '-d', loop], check=False, timeout=60)
         self.loops.clear()
 
-    def secret(self, host_nqn: str, key: str | None) -> None:
-        """Let in one host only, with a secret if there is one."""
+    def let_in(self, host_nqn: str) -> None:
+        """Let in one host only."""
         host = CONFIG / 'hosts' / host_nqn
         host.mkdir()
-        if key is not None:
-            _write(host / 'dhchap_key', key)
         _write(self.subsystem / 'attr_allow_any_host', '0')
         (self.subsystem / 'allowed_hosts' / host_nqn).symlink_to(host)
 
@@ -140,6 +143,31 @@ def established() -> int:
     lines = pathlib.Path('/proc/net/tcp').read_text().splitlines()[1:]
     fields = [line.split() for line in lines]
     return sum(f[1] == local and f[3] == '01' for f in fields)
+
+
+@contextlib.contextmanager
+def written_to_the_kernel() -> Iterator[Callable[[], str]]:
+    """Record what is written to /dev/nvme-fabrics.
+
+    See Documentation/trace/kprobetrace.rst.
+
+    :returns: a function that returns what has been written until now
+    """
+    tracing = pathlib.Path('/sys/kernel/tracing')
+    if not (tracing / 'kprobe_events').exists():
+        mount = ['mount', '-t', 'tracefs', 'none', tracing]
+        subprocess.run(mount, check=True, timeout=60)
+    enable = tracing / 'events/lab/connect/enable'
+    _write(
+        tracing / 'kprobe_events',
+        'p:lab/connect nvmf_dev_write text=+0($arg2):ustring',
+    )
+    try:
+        _write(enable, '1')
+        yield (tracing / 'trace').read_text
+    finally:
+        _write(enable, '0')
+        _write(tracing / 'kprobe_events', '')
 
 
 def _write(path: pathlib.Path, text: str) -> None:

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import pathlib
 import signal
@@ -181,33 +182,76 @@ def test_the_target_is_gone(here):
     assert nvmet.connections() == []
 
 
-def test_a_secret(here, tmp_path):
-    """The target lets in only this host, and only with its secret."""
+def test_an_access_list(here):
+    """The target lets in one instance only, and says so to os-acc."""
     instance = use.instance()
-    key = subprocess.run(
-        ['nvme', 'gen-dhchap-key', '-n', host(instance)],
-        check=True,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    ).stdout.strip()
-    try:
-        here.secret(host(instance), key)
-    except (FileNotFoundError, OSError):
-        pytest.fail('this kernel has no CONFIG_NVME_TARGET_AUTH')
-    with pytest.raises(exception.PlugException):
-        os_acc.plug(use.instance(), [request()])
-    with pytest.raises(exception.PlugException):
-        os_acc.plug(instance, [request()])
+    here.let_in(host(instance))
+    other = use.instance()
+    with pytest.raises(exception.PlugException) as caught:
+        os_acc.plug(other, [request()])
+    assert f'from {here.nqn} as {host(other)}' in str(caught.value)
+    assert caught.value.undo_errors == []
+    assert nvmet.connections() == []
+    os_acc.plug(instance, [request()])
+    assert nvmet.connections() == [host(instance)]
+    os_acc.unplug(instance)
+
+
+def test_a_secret(here, tmp_path, monkeypatch, caplog):
+    """The kernel gets the secret from nvme-cli, and nothing shows it.
+
+    The kernel of the lab has no target that asks for it.
+    """
+    caplog.set_level(logging.DEBUG)
+    instance = use.instance()
+    made = ['nvme', 'gen-dhchap-key', '-n', host(instance)]
+    done = subprocess.run(
+        made, check=True, capture_output=True, text=True, timeout=60
+    )
+    key = done.stdout.strip()
     path = tmp_path / 'secret'
     path.write_text(f'{key}\n')
-    path.chmod(0o600)
     entry = here.entry(dhchap_secret_file=str(path))
     os_acc.CONF.set_override('device_spec', [json.dumps(entry)], 'os_acc')
-    os_acc.plug(instance, [request()])
-    (shown,) = pathlib.Path('/sys/class/nvme').glob('nvme*/dhchap_secret')
-    assert shown.stat().st_mode & 0o077 == 0
+    path.chmod(0o644)
+    with pytest.raises(exception.PlugException, match='mode') as caught:
+        os_acc.plug(instance, [request()])
+    assert nvmet.connections() == []
+    path.chmod(0o600)
+    commands = []
+    run = command.run
+
+    def recorded(device, words, *rest):
+        commands.append(words)
+        return run(device, words, *rest)
+
+    monkeypatch.setattr(command, 'run', recorded)
+    with nvmet.written_to_the_kernel() as written:
+        os_acc.plug(instance, [request()])
+        assert f'dhchap_secret={key}' in written()
+    assert nvmet.connections() == [host(instance)]
+    # Linux has the file if CONFIG_NVME_AUTH is on.
+    for shown in pathlib.Path('/sys/class/nvme').glob('nvme*/dhchap_secret'):
+        assert shown.stat().st_mode & 0o077 == 0
+    notes = pathlib.Path('/var/lib/os-acc-root')
+    files = [
+        each
+        for folder in (tmp_path / 'state', notes)
+        for each in folder.rglob('*')
+        if each.is_file()
+    ]
+    assert len(files) >= 3
+    everything = [each.read_bytes().decode('latin-1') for each in files]
+    everything += [str(caught.value), caplog.text, str(commands)]
+    kernel = ['dmesg']
+    everything.append(
+        subprocess.run(
+            kernel, check=True, capture_output=True, text=True, timeout=60
+        ).stdout
+    )
     os_acc.unplug(instance)
+    assert any('connect' in words for words in commands)
+    assert not any(key.split(':')[2] in text for text in everything)
 
 
 def test_killed(target, tmp_path, report):

@@ -637,6 +637,21 @@ def test_a_bad_secret(fabric, secret, what):
     assert all_notes(fabric) == []
 
 
+@pytest.mark.parametrize('options', ['nqn=%s,transport=%s', None])
+def test_a_kernel_that_knows_no_secret(fabric, kernel, secret, options):
+    """It would write the secret to its log."""
+    file = kernel.root / 'dev/nvme-fabrics'
+    if options is None:
+        file.unlink()
+        file.mkdir()  # reading it fails
+    else:
+        file.write_text(options)
+    err = cause(named(A))
+    assert isinstance(err, exception.DeviceError)
+    assert 'Linux 6.0' in str(err)
+    assert fabric.commands == []
+
+
 # --- requests and reports
 
 
