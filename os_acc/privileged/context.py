@@ -136,13 +136,16 @@ class _Context(priv_context.PrivContext):
     ) -> None:
         """Start the daemon, or wait while another thread starts it.
 
-        :param method: only ROOTWRAP is supported: a command starts it
+        :param method: ROOTWRAP: a command starts it. FORK: this process, which
+            is root, forks it
         """
-        if method is not priv_context.Method.ROOTWRAP:
-            raise ValueError(f'Unsupported method: {method}')
         with self._starting:
-            if self.channel is None:
+            if self.channel is not None:
+                return
+            if method is priv_context.Method.ROOTWRAP:
                 self.channel = _Channel(context=self)
+            else:
+                super().start(method)
 
     def set_client_mode(self, enabled: bool) -> None:
         """Run the functions here (False), or in the daemon (True).

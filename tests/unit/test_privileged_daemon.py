@@ -20,7 +20,6 @@ import time
 import traceback
 
 import devices
-from oslo_privsep import priv_context
 import pytest
 
 import os_acc
@@ -305,14 +304,6 @@ def find(argument: str) -> list[int]:
         except OSError:
             continue
     return found
-
-
-def test_a_daemon_is_started_by_a_command_only():
-    with pytest.raises(ValueError, match='Unsupported method'):
-        context.pctxt.start(priv_context.Method.FORK)
-
-
-# --- what it imports
 
 
 @pytest.mark.parametrize(
