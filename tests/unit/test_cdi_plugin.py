@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -557,6 +558,61 @@ def test_what_two_vans_have_does_not_count(here):
     here.end(pid)
     here.contain(('/dev/kfd', 'c 511:0'), (other[0], 'c 226:129'))
     container_specs.withdraw(UUID, 0.0)
+
+
+@pytest.mark.parametrize('handle', ['file/{}', 'file/{}/0'])
+def test_a_number_that_two_instances_have(here, handle):
+    """Under two handles, it hides from neither VAN that it is in use."""
+    node = ['/dev/dsa/wq0.0', 'c', 240, 0]
+    for name in (UUID, 'x'):
+        record.container_specs.write(
+            name,
+            record.ContainerSpec(
+                str(here.specs), KIND, name, [node], handle.format(name)
+            ),
+        )
+    pid = here.contain((node[0], 'c 240:0'))
+    with pytest.raises(exception.DeviceBusy, match=r'wq0\.0'):
+        container_specs.withdraw(UUID, 0.0)
+    here.end(pid)
+    container_specs.withdraw(UUID, 0.0)
+
+
+def test_shares_of_one_accelerator_do_not_count(here):
+    """They do not tell which of the two instances has it."""
+    node = ['/dev/acc0', 'c', 240, 0]
+    for number, name in enumerate((UUID, 'x')):
+        record.container_specs.write(
+            name,
+            record.ContainerSpec(
+                str(here.specs), KIND, name, [node], f'file/acc/{number}'
+            ),
+        )
+    here.contain((node[0], 'c 240:0'))
+    container_specs.withdraw(UUID, 0.0)
+
+
+def test_a_number_that_another_van_was_given(here, queue):
+    """The kernel has given it to another device."""
+    held.note(held.FILE, 'acc', 'acc', entry='{"devices": "/dev/acc0"}')
+    node = ['/dev/other', 'c', 240, 0]
+    before = record.ContainerSpec(
+        str(here.specs), KIND, 'other', [node], 'file/other'
+    )
+    record.container_specs.write('x', before)
+    pid = here.contain((node[0], 'c 240:0'))
+    with pytest.raises(
+        exception.DeviceBusy,
+        match=r'c 240:0.*VAN x of instance other has a spec for it, as file/',
+    ):
+        container_specs.write(UUID, UUID, primitive(queue))
+    assert not here.specs.exists()
+    here.end(pid)
+    container_specs.write(UUID, UUID, primitive(queue))
+    assert record.container_specs.names() == [UUID]
+    # The numbers of what both instances share may be the same.
+    record.container_specs.write('x', dataclasses.replace(before, nodes=[]))
+    container_specs.write(UUID, UUID, primitive(queue))
 
 
 def test_eight_vans_wait_as_long_as_one(here, monkeypatch):

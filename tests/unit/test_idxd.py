@@ -585,6 +585,24 @@ def test_the_module_is_unloaded(dsa, kernel):
     assert notes() == []
 
 
+def test_a_number_that_another_van_was_given(dsa, kernel, model, monkeypatch):
+    """A container may have a file with it from before idxd was bound again."""
+    first, (van,) = plug()
+    (file,) = van.handle.files
+    kernel.write(str(kernel.pci / 'drivers/idxd/unbind'), DSA)
+    kernel.write(str(kernel.sys / 'bus/pci/drivers_probe'), DSA)
+    monkeypatch.setattr(model, 'minor', lambda: file.minor)
+    text = refused()
+    assert f'instance {first.uuid} was given the device number' in text
+    assert f'{file.major}:{file.minor} of /dev/dsa/wq0.0' in text
+    assert [each.uuid for each in os_acc.get_vans()] == [van.uuid]
+    assert os_acc.unplug(first) == 1
+    second, (van,) = plug()
+    assert van.handle.files[0].minor == file.minor
+    assert os_acc.unplug(second) == 1
+    assert notes() == []
+
+
 def test_the_record_is_lost(dsa, kernel):
     instance, _ = plug()
     shutil.rmtree(kernel.root / 'run/os-acc/idxd-queues')
