@@ -911,3 +911,38 @@ def test_numbers_of_a_van_of_another_driver(nodes):
         device_file.DeviceFile('/dev/acc1', device_file.Number('c', 240, 1))
     ]
     assert device_spec.load(os_acc.CONF).entries
+
+
+@pytest.mark.parametrize('mode', ['0600', '0660'])
+def test_a_program_opens_a_file_while_it_is_given_out(
+    nodes, monkeypatch, mode
+):
+    """Between the look who has it open and the change of its owner."""
+    devices.spec({'devices': '/dev/acc*', 'owner': 1001, 'mode': mode})
+    change = device_files.set_owner
+    pids = []
+
+    def opened(fd, uid, gid):
+        if not pids:
+            path = nodes.kernel.root / 'dev/acc1'
+            pids.append(nodes.kernel.hold(str(path), 'early', 'c 240:1'))
+        change(fd, uid, gid)
+
+    monkeypatch.setattr(device_files, 'set_owner', opened)
+    text = str(devices.refused(named(A)))
+    assert f'process {pids[0]} (early) has /dev/acc1 open' in text
+    assert nodes.of('acc1') == (0, 6, 0o660)
+    assert held.files.names() == []
+    assert record.device_files.names() == []
+    nodes.kernel.end(pids[0])
+    instance, _ = plug(named(A))
+    assert nodes.of('acc1') == (1001, 6, int(mode, 8))
+    # A VAN that has lost the owner of its file keeps its note.
+    nodes.set('acc1', 0, 6, 0o666)
+    pids.clear()
+    with pytest.raises(exception.DeviceBusy, match='early'):
+        privileged.take(A, '', [FILE], 60.0)
+    assert held.files.names() == [f'file-{A}']
+    nodes.kernel.end(pids[0])
+    os_acc.unplug(instance)
+    nodes.changed = True
