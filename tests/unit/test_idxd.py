@@ -28,6 +28,7 @@ import os_acc
 from os_acc import exception
 from os_acc import objects
 from os_acc.attach import release as release_module
+from os_acc.devices import pci
 from os_acc.privileged import held
 from os_acc.privileged import idxd as privileged
 from os_acc.privileged import record
@@ -424,6 +425,30 @@ def test_another_van_has_it_by_roots_record(dsa):
     assert privileged.disable(DSA, 0, str(uuid.uuid4()), 0, 5)
     assert dsa.queues[0].state == 'enabled'
     assert f'idxd-{DSA}-wq0' in notes()
+
+
+def test_another_van_has_it_by_roots_note(dsa, model, run):
+    """The record of root is gone with the last boot, and idxd starts anew."""
+    instance, (van,) = plug()
+    model.reboot()
+    other = str(uuid.uuid4())
+    with pytest.raises(exception.DeviceBusy, match=f'VAN {van.uuid} has it'):
+        privileged.enable(DSA, 0, other, 5)
+    assert dsa.state == 'disabled'
+    assert held.values(held.IDXD, f'{DSA}-wq0', van.uuid) is not None
+    assert len(os_acc.recover().restored) == 1
+    assert os_acc.unplug(instance) == 1
+    # The note of a VAN that is lost can be deleted.
+    ids = pci.get(DSA).ids
+    held.note(held.IDXD, f'{DSA}-wq0', 'lost', device=DSA, ids=ids)
+    assert 'VAN lost has it' in refused(named(f'{DSA}-wq0'))
+    run.fine('device', 'deny', DSA)
+    run.fine('device', 'allow', DSA)
+    os_acc.unplug(plug(named(f'{DSA}-wq0'))[0])
+    # That of another device says nothing.
+    held.note(held.IDXD, f'{DSA}-wq0', 'lost', device=DSA, ids='8086:ffff')
+    os_acc.unplug(plug(named(f'{DSA}-wq0'))[0])
+    assert notes() == []
 
 
 # --- what it cannot do
