@@ -33,6 +33,7 @@ from os_acc.devices import device_files
 from os_acc.devices import device_spec
 from os_acc.devices import file_groups
 from os_acc.devices import file_place
+from os_acc.devices import file_system
 from os_acc.devices import mdev
 from os_acc.devices import sriov
 from os_acc.devices import sysfs
@@ -887,7 +888,45 @@ def verdicts(path) -> list[tuple[str, str]]:
     return [(each.verdict, each.text) for each in report.folder(str(path))]
 
 
+MOUNTS = (
+    '22 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw',
+    '23 22 0:21 / /run rw,nosuid - tmpfs tmpfs rw',
+    '24 23 0:22 / /run/kept rw - overlay none rw',
+    '25 22 0:23 / /a\\040b rw shared:2 master:1 - ext4 none rw',
+    '26 22 0:24 / /a\\040b rw shared:2 master:1 - ramfs none rw',
+)
+
+
+@pytest.mark.parametrize(
+    ('folder', 'kind'),
+    [
+        ('/run/cdi', None),
+        ('/run', None),
+        ('/run/kept/cdi', 'overlay'),
+        ('/running/cdi', 'ext4'),
+        ('/etc/cdi', 'ext4'),
+        ('/a b/cdi', None),
+    ],
+)
+def test_a_folder_that_survives_a_reboot(here, folder, kind):
+    here.write_file('proc/self/mountinfo', '\n'.join(('x', *MOUNTS)) + '\n')
+    found = [
+        each.text
+        for each in report.folder(folder)
+        if each.subject == f'file system of CDI specs {folder}'
+    ]
+    assert [each[: each.index(':')] for each in found] == (
+        [f'it is {kind}, and no tmpfs'] if kind else []
+    )
+
+
+def test_a_host_that_shows_no_mounts(here):
+    (found,) = report.folder('/etc/cdi')
+    assert found.subject == 'folder of CDI specs /etc/cdi'
+
+
 def test_the_folder_is_examined(tmp_path, monkeypatch):
+    monkeypatch.setattr(file_system, 'type_of', lambda path: 'tmpfs')
     folder = tmp_path / 'cdi'
     ((verdict, text),) = verdicts(folder)
     assert (verdict, text[:17]) == ('ok', 'it does not exist')
