@@ -58,7 +58,9 @@ OPTS = (
         help='Folder of the CDI specs that os-acc writes, one for each '
         'accelerator. It must be one that the container runtimes of this host '
         'read. It is made if it does not exist; the folders above it must '
-        'exist. Only root may be able to write in it.',
+        'exist. Only root may be able to write in it. It should be on a '
+        'tmpfs: elsewhere, specs with the device numbers of the last boot are '
+        'there until os-acc recover has run.',
     ),
     cfg.Opt(
         'kind',

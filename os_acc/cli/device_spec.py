@@ -24,9 +24,12 @@ from os_acc.devices import file_availability
 from os_acc.devices import file_groups
 from os_acc.devices import file_place
 from os_acc.devices import mdev
+from os_acc.devices import nvme_of_availability
+from os_acc.devices import nvme_of_refusals
 from os_acc.devices import pci
 from os_acc.devices import proposals
 from os_acc.devices import spec_files
+from os_acc.devices import spec_nvme_of
 from os_acc.objects import pci_address
 from os_acc.privileged import held
 
@@ -58,7 +61,8 @@ class _Change(base.Command):
             'address',
             metavar='ADDRESS',
             help='the address of a PCI function, the name of another parent '
-            'of mediated devices, or the path of a device file',
+            'of mediated devices, the path of a device file, or the name of a '
+            'namespace of an NVMe-oF target',
         )
         return parser
 
@@ -90,13 +94,19 @@ class DeviceAllow(_Change):
 
     It removes the file that device deny has written. If no other entry of
     device_spec offers the device then, it writes a file into device_spec_dir.
-    Services need no restart.
+    It cannot do that for a namespace of an NVMe-oF target: only an entry with
+    nvme_of says where it is. Services need no restart.
     """
 
     def _change(self, name: str, path: str) -> None:
         if spec_files.remove(path):
             self._say(f'removed {path}')
         entry = _entry(name)
+        if entry is None and _is_namespace(name):
+            why = nvme_of_refusals.NOT_NAMED.say()
+            raise exception.DeviceNotFound(
+                wanted=f'namespace {name}', reason=f'{why.text}: {why.remedy}'
+            )
         if entry is None:
             spec_files.write(path, {_key(name): name})
             self._say(f'wrote {path}')
@@ -111,6 +121,8 @@ class DeviceAllow(_Change):
     def _hint(name: str, entry: device_spec.Spec | None) -> str:
         if _is_path(name):
             return _file_hint(name)
+        if _is_namespace(name):
+            return _namespace_hint(name, entry)
         function = pci.find(name) if pci.is_address(name) else None
         if function is None and name not in mdev.parents():
             return ' once this host has it'
@@ -179,6 +191,19 @@ def _file_hint(path: str) -> str:
     return text
 
 
+def _is_namespace(name: str) -> bool:
+    """Whether it is the world wide name of a namespace."""
+    return spec_nvme_of.parse_name(name) == name
+
+
+def _namespace_hint(name: str, entry: device_spec.Spec | None) -> str:
+    assert entry is not None
+    text = f' by {entry.source}'
+    for obstacle in nvme_of_availability.obstacles(name, entry):
+        return f'{text}, but it cannot be given out now: {obstacle.text}'
+    return text
+
+
 def _device(text: str) -> str:
     """Check the name of a device, and give it in its canonical form.
 
@@ -186,6 +211,8 @@ def _device(text: str) -> str:
     """
     if _is_path(text):
         return device_files.check_path(text)
+    if (namespace := spec_nvme_of.parse_name(text)) is not None:
+        return namespace
     address = pci_address.parse(text)
     if address is not None:
         return '%04x:%02x:%02x.%x' % address
@@ -210,6 +237,8 @@ def _entry(name: str) -> device_spec.Spec | None:
     if pci.is_address(name):
         function = pci.find(name)
         return None if function is None else specs.first(function)
+    if _is_namespace(name):
+        return specs.first_namespace(name)
     return specs.first_parent(name)
 
 

@@ -127,21 +127,30 @@ class Specs:
 
     def find_namespace(self, wwn: str) -> Spec | None:
         """The entry for a namespace of an NVMe-oF target. See find()."""
-        return _granted(
-            next((s for s in self._order() if s.matches_namespace(wwn)), None)
+        return _granted(self.first_namespace(wwn))
+
+    def first_namespace(self, wwn: str) -> Spec | None:
+        """The entry that counts for a namespace. See first()."""
+        return next(
+            (s for s in self._order() if s.matches_namespace(wwn)), None
         )
 
     def namespaces(self) -> Iterator[tuple[str, Spec]]:
         """The namespaces that are offered, each with its entry."""
-        names = dict.fromkeys(
-            name
-            for spec in self.entries
-            if spec.nvme_of is not None
-            for name in spec.nvme_of.namespaces
-        )
-        for name in names:
+        for name in self.named_namespaces():
             if (spec := self.find_namespace(name)) is not None:
                 yield name, spec
+
+    def named_namespaces(self) -> list[str]:
+        """The namespaces that entries with nvme_of name, denied or not."""
+        return list(
+            dict.fromkeys(
+                name
+                for spec in self.entries
+                if spec.nvme_of is not None
+                for name in spec.nvme_of.namespaces
+            )
+        )
 
     def check(self, function: pci.Function) -> Spec:
         """The entry for a function.

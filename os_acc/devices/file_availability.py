@@ -104,6 +104,20 @@ def obstacles(
         yield Obstacle.of(label(found), reason)
 
 
+def number_obstacles(
+    file: device_file.DeviceFile,
+    name: str,
+    taker: allocated.Taker,
+    numbers: Numbers,
+) -> Iterator[Obstacle]:
+    """Say which VANs were given the number of a file under another name.
+
+    :param name: of the handle that has the file
+    """
+    for reason in _given(file.number, name, taker, numbers):
+        yield Obstacle.of(f'device file {file.path}', reason)
+
+
 def not_named(name: str) -> Obstacle:
     """The obstacle of an accelerator that no entry makes."""
     return Obstacle.of(
@@ -305,14 +319,23 @@ def _number_given(
     found: file_groups.Accelerator, taker: allocated.Taker, numbers: Numbers
 ) -> Iterator[Reason]:
     for node in found.own:
-        for given in numbers.get(node.number, ()):
-            if given.van_uuid != taker.van_uuid and given.name != found.name:
-                yield file_refusals.FILE_NUMBER.say(
-                    instance=given.instance_uuid,
-                    number=f'{node.number.major}:{node.number.minor}',
-                    path=given.path,
-                    van=given.van_uuid,
-                )
+        yield from _given(node.number, found.name, taker, numbers)
+
+
+def _given(
+    number: device_file.Number,
+    name: str,
+    taker: allocated.Taker,
+    numbers: Numbers,
+) -> Iterator[Reason]:
+    for given in numbers.get(number, ()):
+        if given.van_uuid != taker.van_uuid and given.name != name:
+            yield file_refusals.FILE_NUMBER.say(
+                instance=given.instance_uuid,
+                number=f'{number.major}:{number.minor}',
+                path=given.path,
+                van=given.van_uuid,
+            )
 
 
 def _unhealthy(

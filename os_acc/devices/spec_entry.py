@@ -194,8 +194,14 @@ class Spec:
         )
 
     def matches_namespace(self, wwn: str) -> bool:
-        """Whether it names a namespace of an NVMe-oF target."""
-        return self.nvme_of is not None and wwn in self.nvme_of.namespaces
+        """Whether it names a namespace of an NVMe-oF target.
+
+        An entry that denies may name it by its address. No other entry can:
+        it would not say where the namespace comes from.
+        """
+        if self.nvme_of is not None:
+            return wwn in self.nvme_of.namespaces
+        return self.deny and self.matches_parent(wwn)
 
     def allows_mdev(self, kind: str) -> bool:
         """Whether mdevs of a type may be made on the parents it names."""

@@ -153,15 +153,25 @@ def _namespaces(key: str, value: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_namespace(key, each) for each in value))
 
 
+def parse_name(text: str) -> str | None:
+    """Read the name of a namespace: a UUID, or eui. and its NGUID.
+
+    :returns: its world wide name; None if it is none
+    """
+    text = text.lower()
+    if _NGUID.fullmatch(text):
+        return text
+    with contextlib.suppress(ValueError):
+        made = uuid.UUID(text.removeprefix('uuid.'))
+        if made.int:
+            return f'uuid.{made}'
+    return None
+
+
 def _namespace(key: str, value: Any) -> str:
-    if isinstance(value, str):
-        text = value.lower()
-        if _NGUID.fullmatch(text):
-            return text
-        with contextlib.suppress(ValueError):
-            made = uuid.UUID(text.removeprefix('uuid.'))
-            if made.int:
-                return f'uuid.{made}'
+    found = parse_name(value) if isinstance(value, str) else None
+    if found is not None:
+        return found
     return spec_values.refuse(
         key,
         value,

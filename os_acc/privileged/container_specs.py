@@ -58,9 +58,9 @@ def write(van: str, instance: str, handle: dict[str, Any]) -> str:
     :returns: the qualified name of its device
     :raises DeviceNotFound: if device_spec does not offer the device
     :raises DeviceError: if a container cannot use the device as it is
-    :raises DeviceBusy: if another VAN has a spec for the handle, somebody
-        else's spec has the name, or a container has the device files of the
-        spec that the VAN had before
+    :raises DeviceBusy: if another VAN has a spec for the handle or for one of
+        its device numbers, somebody else's spec has the name, or a container
+        has the device files of the spec that the VAN had before
     :raises PrivilegeError: if the folder or the file cannot be written
     """
     arguments.uuid(van)
@@ -70,10 +70,10 @@ def write(van: str, instance: str, handle: dict[str, Any]) -> str:
     wanted = record.ContainerSpec(
         conf.spec_dir, conf.kind, instance, _own(nodes), identity
     )
-    _refuse_second(van, identity)
     known = record.container_specs.read(van)
     if known is not None and known != wanted:
         _replace(van, known, wanted)
+    _refuse_second(van, wanted)
     _refuse_others(conf, van)
     record.container_specs.write(van, wanted)
     files = _files(conf.spec_dir)
@@ -188,8 +188,12 @@ def _content(
     return text, nodes, handle.identity
 
 
-def _refuse_second(van: str, identity: str) -> None:
-    """Check that no other VAN has a spec for a handle.
+def _refuse_second(van: str, wanted: record.ContainerSpec) -> None:
+    """Check that no other VAN has a spec for a handle, or for its numbers.
+
+    The kernel may give the number of a device to another one, as when its
+    driver is bound again. Containers that have a file with the number would
+    then have the other device.
 
     A record whose spec the operator has removed does not count, if no
     container has the device: its VAN was lost with the journal.
@@ -198,17 +202,51 @@ def _refuse_second(van: str, identity: str) -> None:
     """
     for name in record.container_specs.names():
         other = record.container_specs.read(name) if name != van else None
-        if other is not None and other.handle == identity:
-            file = container_spec.file_name(other.kind, name)
-            there = _files(other.folder).read(file) is not None
-            if not there and not _users(name, other):
-                record.container_specs.delete(name)
-                continue
-            raise exception.DeviceBusy(
-                device=identity,
-                reason=f'VAN {name} of instance {other.instance} has a spec '
-                'for it',
-            )
+        if other is None:
+            continue
+        if other.handle == wanted.handle:
+            device, what = wanted.handle, 'it'
+        elif not _may_share(wanted, other) and (
+            both := _numbers(wanted) & _numbers(other)
+        ):
+            kind, major, minor = min(both)
+            device = f'device number {kind} {major}:{minor}'
+            what = f'it, as {other.handle}'
+        else:
+            continue
+        file = container_spec.file_name(other.kind, name)
+        there = _files(other.folder).read(file) is not None
+        if not there and not _users(name, other):
+            record.container_specs.delete(name)
+            continue
+        raise exception.DeviceBusy(
+            device=device,
+            reason=f'VAN {name} of instance {other.instance} has a spec for '
+            f'{what}',
+        )
+
+
+def _numbers(known: record.ContainerSpec) -> set[tuple[Any, ...]]:
+    """Type, major and minor number of each device file of a spec."""
+    return {tuple(node[1:]) for node in known.nodes}
+
+
+def _may_share(one: record.ContainerSpec, other: record.ContainerSpec) -> bool:
+    """Whether two VANs may have a device file with one number.
+
+    They may if they are of one instance, as with two functions of one IOMMU
+    group, or if both have a share of one accelerator.
+    """
+    return one.instance == other.instance or (
+        _shared(one) != '' and _shared(one) == _shared(other)
+    )
+
+
+def _shared(known: record.ContainerSpec) -> str:
+    """The accelerator that a VAN has a share of; empty if there is none."""
+    kind, _, rest = known.handle.partition('/')
+    name, _, share = rest.partition('/')
+    return name if kind == 'file' and share else ''
 
 
 def _own(nodes: Collection[container_spec.Node]) -> list[list[Any]]:
@@ -236,7 +274,7 @@ def _replace(
     if gone or (known.folder, known.kind) != (wanted.folder, wanted.kind):
         # First, so that no container starts with it after the look.
         _delete(known.folder, known.kind, van)
-    _wait(van, record.ContainerSpec(known.folder, known.kind, '', gone), 0)
+    _wait(van, dataclasses.replace(known, nodes=gone), 0)
 
 
 def _delete(folder: str, kind: str, van: str) -> None:
@@ -327,14 +365,15 @@ def _wait(van: str, known: record.ContainerSpec, seconds: float) -> None:
 def _users(van: str, known: record.ContainerSpec) -> list[str]:
     """The processes in containers that have the device of a spec.
 
-    A device file that is in the spec of another VAN too does not tell which of
-    the two has it, so it does not count.
+    A device file that another VAN may have too does not tell which of the two
+    has it, so it does not count: see _may_share(). If another VAN has the
+    number although it must not, both wait for the container.
     """
     shared = set()
     for each in record.container_specs.names():
         other = record.container_specs.read(each) if each != van else None
-        if other is not None:
-            shared |= {tuple(node[1:]) for node in other.nodes}
+        if other is not None and _may_share(known, other):
+            shared |= _numbers(other)
     return container_use.users_of(
         [
             container_spec.Node(path, device_file.Number(*number))

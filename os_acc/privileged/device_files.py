@@ -65,8 +65,9 @@ def take(
     :param files: the files that the caller has seen, see users()
     :raises DeviceNotFound: if device_spec does not offer it, and no VAN has
         it since before
-    :raises DeviceBusy: if a process has a file open, or the files or their
-        numbers are not what the caller has seen
+    :raises DeviceBusy: if a process has a file open, also if it opened the
+        file before its owner was changed; or the files or their numbers are
+        not what the caller has seen
     :raises DeviceInUseByHost, DeviceError: see file_availability
     :raises PrivilegeError: if note or record cannot be written
     """
@@ -90,6 +91,8 @@ def take(
             )
             for node in found.own:
                 _change(node, found)
+            if found.spec.shared is None:
+                _check_still_free(found, note, spec is not None)
 
     waiting.at_most(act, seconds, f'device file {name} to be given out')
 
@@ -219,6 +222,29 @@ def _check_free(found: file_groups.Accelerator, is_held: bool) -> None:
         users=lambda: _users([each.file for each in found.own]),
     ):
         raise obstacle.error()
+
+
+def _check_still_free(
+    found: file_groups.Accelerator, note: str, is_held: bool
+) -> None:
+    """Check that nobody has opened the files before they were changed.
+
+    Who has a file open keeps it, whoever owns it now. If somebody does, the
+    files are given back.
+
+    :param is_held: a VAN has it since before, and its note stays
+    :raises DeviceBusy: if somebody has
+    """
+    users = _users([each.file for each in found.own])
+    if not users:
+        return
+    left = _restore(found.name)
+    if not is_held:
+        held.forget(held.FILE, note, found.name)
+    raise exception.DeviceBusy(
+        device=file_availability.label(found),
+        reason='; '.join([refusals.opened(users).text, *left]),
+    )
 
 
 def _users(files: Sequence[device_file.DeviceFile]) -> list[str]:

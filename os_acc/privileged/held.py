@@ -77,6 +77,11 @@ def values(kind: str, name: str, what: str) -> dict[str, Any] | None:
     return known if known is not None and known['what'] == what else None
 
 
+def holder(kind: str, name: str) -> dict[str, Any] | None:
+    """The values of a note, whatever its ``what`` says; None if none."""
+    return _read(kind, name)
+
+
 def is_noted(kind: str, name: str, what: str) -> bool:
     """Whether a device is given out. See note()."""
     return values(kind, name, what) is not None

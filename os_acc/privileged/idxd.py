@@ -78,6 +78,7 @@ def _enable(
     deadline: waiting.Deadline,
 ) -> list[str | int]:
     name = idxd_names.name_of(function.address, number)
+    idxd_notes.check_note(function, name, van)
     settings = idxd_notes.settings_of(function, name, van)
     known = idxd_notes.layout_of(function)
     mine = idxd_notes.mine(function, name, van)

@@ -43,6 +43,29 @@ def settings_of(
     return None if spec is None else spec.queues
 
 
+def check_note(function: pci.Function, name: str, van: str) -> None:
+    """Check that no other VAN has a work queue, also since before a reboot.
+
+    The record does not survive a reboot, the notes do. A note of another
+    device that had the address does not count.
+
+    :raises DeviceBusy: if another VAN has it
+    """
+    noted = held.holder(held.IDXD, name)
+    if (
+        noted is not None
+        and noted['what'] != van
+        and noted.get('ids') == function.ids
+    ):
+        raise exception.DeviceBusy(
+            device=f'work queue {name}',
+            reason=f'VAN {noted["what"]} has it, by the note of the '
+            'privileged daemon. If there is no such VAN, delete the note with '
+            f'os-acc device deny {function.address}, and allow the device '
+            'again',
+        )
+
+
 def note(
     function: pci.Function, name: str, van: str, settings: spec_idxd.Queues
 ) -> None:

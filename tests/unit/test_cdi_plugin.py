@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -32,6 +33,7 @@ from os_acc.devices import device_files
 from os_acc.devices import device_spec
 from os_acc.devices import file_groups
 from os_acc.devices import file_place
+from os_acc.devices import file_system
 from os_acc.devices import mdev
 from os_acc.devices import sriov
 from os_acc.devices import sysfs
@@ -559,6 +561,61 @@ def test_what_two_vans_have_does_not_count(here):
     container_specs.withdraw(UUID, 0.0)
 
 
+@pytest.mark.parametrize('handle', ['file/{}', 'file/{}/0'])
+def test_a_number_that_two_instances_have(here, handle):
+    """Under two handles, it hides from neither VAN that it is in use."""
+    node = ['/dev/dsa/wq0.0', 'c', 240, 0]
+    for name in (UUID, 'x'):
+        record.container_specs.write(
+            name,
+            record.ContainerSpec(
+                str(here.specs), KIND, name, [node], handle.format(name)
+            ),
+        )
+    pid = here.contain((node[0], 'c 240:0'))
+    with pytest.raises(exception.DeviceBusy, match=r'wq0\.0'):
+        container_specs.withdraw(UUID, 0.0)
+    here.end(pid)
+    container_specs.withdraw(UUID, 0.0)
+
+
+def test_shares_of_one_accelerator_do_not_count(here):
+    """They do not tell which of the two instances has it."""
+    node = ['/dev/acc0', 'c', 240, 0]
+    for number, name in enumerate((UUID, 'x')):
+        record.container_specs.write(
+            name,
+            record.ContainerSpec(
+                str(here.specs), KIND, name, [node], f'file/acc/{number}'
+            ),
+        )
+    here.contain((node[0], 'c 240:0'))
+    container_specs.withdraw(UUID, 0.0)
+
+
+def test_a_number_that_another_van_was_given(here, queue):
+    """The kernel has given it to another device."""
+    held.note(held.FILE, 'acc', 'acc', entry='{"devices": "/dev/acc0"}')
+    node = ['/dev/other', 'c', 240, 0]
+    before = record.ContainerSpec(
+        str(here.specs), KIND, 'other', [node], 'file/other'
+    )
+    record.container_specs.write('x', before)
+    pid = here.contain((node[0], 'c 240:0'))
+    with pytest.raises(
+        exception.DeviceBusy,
+        match=r'c 240:0.*VAN x of instance other has a spec for it, as file/',
+    ):
+        container_specs.write(UUID, UUID, primitive(queue))
+    assert not here.specs.exists()
+    here.end(pid)
+    container_specs.write(UUID, UUID, primitive(queue))
+    assert record.container_specs.names() == [UUID]
+    # The numbers of what both instances share may be the same.
+    record.container_specs.write('x', dataclasses.replace(before, nodes=[]))
+    container_specs.write(UUID, UUID, primitive(queue))
+
+
 def test_eight_vans_wait_as_long_as_one(here, monkeypatch):
     asked: list[float] = []
     real = container_specs.withdraw
@@ -831,7 +888,45 @@ def verdicts(path) -> list[tuple[str, str]]:
     return [(each.verdict, each.text) for each in report.folder(str(path))]
 
 
+MOUNTS = (
+    '22 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw',
+    '23 22 0:21 / /run rw,nosuid - tmpfs tmpfs rw',
+    '24 23 0:22 / /run/kept rw - overlay none rw',
+    '25 22 0:23 / /a\\040b rw shared:2 master:1 - ext4 none rw',
+    '26 22 0:24 / /a\\040b rw shared:2 master:1 - ramfs none rw',
+)
+
+
+@pytest.mark.parametrize(
+    ('folder', 'kind'),
+    [
+        ('/run/cdi', None),
+        ('/run', None),
+        ('/run/kept/cdi', 'overlay'),
+        ('/running/cdi', 'ext4'),
+        ('/etc/cdi', 'ext4'),
+        ('/a b/cdi', None),
+    ],
+)
+def test_a_folder_that_survives_a_reboot(here, folder, kind):
+    here.write_file('proc/self/mountinfo', '\n'.join(('x', *MOUNTS)) + '\n')
+    found = [
+        each.text
+        for each in report.folder(folder)
+        if each.subject == f'file system of CDI specs {folder}'
+    ]
+    assert [each[: each.index(':')] for each in found] == (
+        [f'it is {kind}, and no tmpfs'] if kind else []
+    )
+
+
+def test_a_host_that_shows_no_mounts(here):
+    (found,) = report.folder('/etc/cdi')
+    assert found.subject == 'folder of CDI specs /etc/cdi'
+
+
 def test_the_folder_is_examined(tmp_path, monkeypatch):
+    monkeypatch.setattr(file_system, 'type_of', lambda path: 'tmpfs')
     folder = tmp_path / 'cdi'
     ((verdict, text),) = verdicts(folder)
     assert (verdict, text[:17]) == ('ok', 'it does not exist')

@@ -403,9 +403,46 @@ def test_the_file_of_a_mediated_device(nodes):
         ('c 254:0', 'pnp0/rtc/rtc7', 'rtc', 'the clock'),
         ('c 13:64', 'virtual/input/event0', 'input', 'an input device'),
         ('c 109:0', '', '', 'LVM'),
+        ('c 10:122', 'virtual/misc/nvme-fabrics', 'misc', 'remote disks'),
+        ('c 10:249', 'virtual/misc/zfs', 'misc', 'the control file of ZFS'),
+        ('c 89:3', '', '', 'a system bus'),
+        ('c 240:200', 'virtual/i2c-dev/i2c-3', 'i2c-dev', 'a system bus'),
+        ('c 10:220', '', '', 'a storage controller'),
+        ('c 10:221', '', '', 'a storage controller'),
+        ('c 10:70', 'virtual/misc/mpt3ctl', 'misc', 'a storage controller'),
+        ('c 243:0', '', '', 'a storage controller'),
+        ('c 244:1', '', '', 'a storage controller'),
+        ('c 245:0', '', '', 'the management controller'),
+        ('c 245:1', 'virtual/ipmi/ipmi1', 'ipmi', 'the management controller'),
+        ('c 10:130', '', '', 'the watchdog'),
+        ('c 248:0', 'virtual/watchdog/watchdog0', 'watchdog', 'the watchdog'),
+        ('c 10:228', '', '', 'a timer'),
+        ('c 10:135', '', '', 'the clock'),
+        ('c 10:223', '', '', 'input devices'),
+        ('c 10:238', '', '', "guests' networks"),
+        ('c 10:200', '', '', 'network tunnels'),
+        ('c 10:237', '', '', 'loop devices'),
+        ('c 10:234', '', '', 'Btrfs'),
+        ('c 10:236', '', '', 'the device mapper'),
+        ('c 10:51', 'virtual/misc/device-mapper', 'misc', 'device mapper'),
+        ('c 10:235', '', '', 'the automounter'),
+        ('c 10:229', '', '', 'file systems'),
+        ('c 10:231', '', '', 'hibernation'),
+        ('c 202:1', '', '', 'model-specific registers'),
+        ('c 1:4', '', '', 'the I/O ports'),
+        ('c 10:144', '', '', 'the NVRAM'),
+        ('c 10:184', '', '', 'the microcode'),
+        ('c 10:60', 'virtual/misc/xen!privcmd', 'misc', 'for guests'),
+        ('c 10:61', 'virtual/misc/ublk-control', 'misc', 'block devices'),
+        ('c 246:0', 'pci0000:00/iLO/d0ccb0', 'iLO', 'management controller'),
     ],
 )
 def test_never(nodes, number, folder, subsystem, what):
+    nodes.kernel.write_file(
+        'proc/devices',
+        'Character devices:\n  1 mem\n 10 misc\n243 megaraid_sas_ioctl\n'
+        '244 aac\n245 ipmidev\n\nBlock devices:\n240 aac\n',
+    )
     nodes.add('bad', number, folder, subsystem)
     nodes.changed = True
     devices.spec({'devices': '/dev/bad'}, {'devices': '/dev/acc1'})
@@ -416,6 +453,28 @@ def test_never(nodes, number, folder, subsystem, what):
     assert what in str(error)
     devices.spec({'devices': '/dev/acc1', 'with': '/dev/bad'})
     assert what in str(devices.refused(named(A)))
+
+
+@pytest.mark.parametrize(
+    ('number', 'folder', 'subsystem'),
+    [
+        # Up to Linux 5.x, the kernel chooses minor numbers below 128.
+        ('c 10:1', 'virtual/misc/habanalabs', 'misc'),
+        ('c 10:125', 'virtual/misc/acc', 'misc'),
+        ('c 240:9', 'virtual/accel/kvm', 'accel'),
+        ('c 1:3', 'virtual/mem/null', 'mem'),
+    ],
+)
+def test_not_of_the_host(nodes, number, folder, subsystem):
+    """By its number or name alone it could be one that nobody gets."""
+    nodes.kernel.write_file(
+        'proc/devices', 'Character devices:\n\nBlock devices:\n240 aac\n'
+    )
+    nodes.add('good', number, folder, subsystem)
+    nodes.changed = True
+    devices.spec({'devices': '/dev/good'})
+    (good,) = os_acc.get_devices()
+    assert good.handles[0].state == 'free'
 
 
 def test_the_container_file_of_vfio_goes_along(nodes):
@@ -911,3 +970,38 @@ def test_numbers_of_a_van_of_another_driver(nodes):
         device_file.DeviceFile('/dev/acc1', device_file.Number('c', 240, 1))
     ]
     assert device_spec.load(os_acc.CONF).entries
+
+
+@pytest.mark.parametrize('mode', ['0600', '0660'])
+def test_a_program_opens_a_file_while_it_is_given_out(
+    nodes, monkeypatch, mode
+):
+    """Between the look who has it open and the change of its owner."""
+    devices.spec({'devices': '/dev/acc*', 'owner': 1001, 'mode': mode})
+    change = device_files.set_owner
+    pids = []
+
+    def opened(fd, uid, gid):
+        if not pids:
+            path = nodes.kernel.root / 'dev/acc1'
+            pids.append(nodes.kernel.hold(str(path), 'early', 'c 240:1'))
+        change(fd, uid, gid)
+
+    monkeypatch.setattr(device_files, 'set_owner', opened)
+    text = str(devices.refused(named(A)))
+    assert f'process {pids[0]} (early) has /dev/acc1 open' in text
+    assert nodes.of('acc1') == (0, 6, 0o660)
+    assert held.files.names() == []
+    assert record.device_files.names() == []
+    nodes.kernel.end(pids[0])
+    instance, _ = plug(named(A))
+    assert nodes.of('acc1') == (1001, 6, int(mode, 8))
+    # A VAN that has lost the owner of its file keeps its note.
+    nodes.set('acc1', 0, 6, 0o666)
+    pids.clear()
+    with pytest.raises(exception.DeviceBusy, match='early'):
+        privileged.take(A, '', [FILE], 60.0)
+    assert held.files.names() == [f'file-{A}']
+    nodes.kernel.end(pids[0])
+    os_acc.unplug(instance)
+    nodes.changed = True

@@ -28,6 +28,7 @@ import os_acc
 from os_acc import exception
 from os_acc import objects
 from os_acc.attach import release as release_module
+from os_acc.devices import pci
 from os_acc.privileged import held
 from os_acc.privileged import idxd as privileged
 from os_acc.privileged import record
@@ -426,6 +427,30 @@ def test_another_van_has_it_by_roots_record(dsa):
     assert f'idxd-{DSA}-wq0' in notes()
 
 
+def test_another_van_has_it_by_roots_note(dsa, model, run):
+    """The record of root is gone with the last boot, and idxd starts anew."""
+    instance, (van,) = plug()
+    model.reboot()
+    other = str(uuid.uuid4())
+    with pytest.raises(exception.DeviceBusy, match=f'VAN {van.uuid} has it'):
+        privileged.enable(DSA, 0, other, 5)
+    assert dsa.state == 'disabled'
+    assert held.values(held.IDXD, f'{DSA}-wq0', van.uuid) is not None
+    assert len(os_acc.recover().restored) == 1
+    assert os_acc.unplug(instance) == 1
+    # The note of a VAN that is lost can be deleted.
+    ids = pci.get(DSA).ids
+    held.note(held.IDXD, f'{DSA}-wq0', 'lost', device=DSA, ids=ids)
+    assert 'VAN lost has it' in refused(named(f'{DSA}-wq0'))
+    run.fine('device', 'deny', DSA)
+    run.fine('device', 'allow', DSA)
+    os_acc.unplug(plug(named(f'{DSA}-wq0'))[0])
+    # That of another device says nothing.
+    held.note(held.IDXD, f'{DSA}-wq0', 'lost', device=DSA, ids='8086:ffff')
+    os_acc.unplug(plug(named(f'{DSA}-wq0'))[0])
+    assert notes() == []
+
+
 # --- what it cannot do
 
 
@@ -582,6 +607,24 @@ def test_the_module_is_unloaded(dsa, kernel):
     assert 'not to the kernel driver idxd' in refused(named(f'{DSA}-wq0'))
     kernel.write(str(kernel.sys / 'bus/pci/drivers_probe'), DSA)
     os_acc.unplug(plug()[0])
+    assert notes() == []
+
+
+def test_a_number_that_another_van_was_given(dsa, kernel, model, monkeypatch):
+    """A container may have a file with it from before idxd was bound again."""
+    first, (van,) = plug()
+    (file,) = van.handle.files
+    kernel.write(str(kernel.pci / 'drivers/idxd/unbind'), DSA)
+    kernel.write(str(kernel.sys / 'bus/pci/drivers_probe'), DSA)
+    monkeypatch.setattr(model, 'minor', lambda: file.minor)
+    text = refused()
+    assert f'instance {first.uuid} was given the device number' in text
+    assert f'{file.major}:{file.minor} of /dev/dsa/wq0.0' in text
+    assert [each.uuid for each in os_acc.get_vans()] == [van.uuid]
+    assert os_acc.unplug(first) == 1
+    second, (van,) = plug()
+    assert van.handle.files[0].minor == file.minor
+    assert os_acc.unplug(second) == 1
     assert notes() == []
 
 

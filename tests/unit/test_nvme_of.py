@@ -15,6 +15,7 @@ import json
 import os
 import uuid
 
+import command
 import devices
 import kernel as kernel_module
 import nvme_of_model as model
@@ -983,3 +984,64 @@ def test_who_denies_a_device_does_not_forget_whose_data_it_has(fabric):
     notes.write(A, note)
     held.forget_unused(A, lambda part: False)
     assert notes.read(A) == note
+
+
+# --- os-acc device allow and deny
+
+
+@pytest.fixture
+def run(fabric, capsys, monkeypatch):
+    path = os_acc.CONF.os_acc.state_path
+    return command.Command(path, capsys, monkeypatch)
+
+
+@pytest.mark.parametrize('text', [A, A.upper(), A.removeprefix('uuid.')])
+def test_deny_and_allow(fabric, run, text):
+    path = f'{os_acc.CONF.os_acc.device_spec_dir}/50-os-acc-{A}.json'
+    out = run.fine('device', 'deny', text).out
+    assert out == f'wrote {path}\n{A} is not offered\n'
+    assert [each.address for each in os_acc.get_devices()] == [B]
+    assert 'device_spec does not name it' in str(cause(named(A)))
+    with pytest.raises(exception.DeviceNotFound):
+        privileged.connect(A, devices.instance().uuid, 60.0, 0)
+    driver = os_acc._host.extensions.drivers['pci']
+    assert not [each for each in driver.diagnose() if path in each.subject]
+    out = run.fine('device', 'allow', text).out
+    assert out == f'removed {path}\n{A} is offered by device_spec, entry 1\n'
+    assert {each.address for each in os_acc.get_devices()} == {A, B}
+
+
+def test_deny_what_an_instance_has(fabric, run):
+    instance = devices.instance()
+    os_acc.plug(instance, [named(A)])
+    out = run.fine('device', 'deny', A).out
+    assert f'instance {instance.uuid} keeps block/{A} until' in out
+    assert all_notes(fabric) != []
+    assert os_acc.unplug(instance) == 1
+
+
+def test_deny_of_every_device(fabric):
+    devices.spec(entry(A), {'address': '*', 'deny': True})
+    assert os_acc.get_devices() == []
+
+
+def test_allow_what_no_entry_names(fabric, run):
+    line = run.fails(1, 'device', 'allow', N)
+    assert f'namespace {N}' in line
+    assert 'add its UUID to the namespaces of an entry with nvme_of' in line
+    assert not os.path.exists(os_acc.CONF.os_acc.device_spec_dir)
+
+
+def test_allow_what_another_entry_denies(fabric, run):
+    devices.spec(entry(A), {**entry(A), 'deny': True})
+    line = run.fails(1, 'device', 'allow', A)
+    assert 'device_spec, entry 2 denies it' in line
+
+
+def test_allow_what_the_host_uses(fabric, run):
+    fabric.targets.pop(model.NQN)
+    fabric.target(A, nqn=OTHER)
+    fabric.connect(OTHER, 'nqn.2014-08.org.nvmexpress:uuid:x')
+    run.fine('device', 'deny', A)
+    out = run.fine('device', 'allow', A).out
+    assert 'but it cannot be given out now' in out

@@ -18,10 +18,27 @@ import uuid
 
 from os_acc import finding
 from os_acc.devices import container_spec
+from os_acc.devices import file_system
 
 
 def folder(path: str) -> Iterator[finding.Finding]:
-    """Report whether the folder is there, and who can write in it."""
+    """Report on the folder: is it there, who can write in it, does it stay?"""
+    yield from _access(path)
+    kind = file_system.type_of(path)
+    if kind is not None and not file_system.is_volatile(kind):
+        yield finding.Finding(
+            f'file system of CDI specs {path}',
+            finding.WARNING,
+            f'it is {kind}, and no tmpfs: specs stay there over a reboot. '
+            'Until os-acc recover has run, a container that is started with '
+            'one gets device numbers of the last boot, which may be those of '
+            'other devices now',
+            'set [os_acc_cdi] spec_dir to /var/run/cdi; or start containers '
+            'only after os-acc recover',
+        )
+
+
+def _access(path: str) -> Iterator[finding.Finding]:
     subject = f'folder of CDI specs {path}'
     try:
         found = os.stat(path)

@@ -131,8 +131,13 @@ def give_back(van: objects.VAN, release_seconds: float) -> None:
         return
     from os_acc.privileged import device_files as privileged
 
-    # The numbers of an earlier boot are those of other devices now.
-    now = van.boot_id == boot.boot_id() and handle.share is None
+    # The numbers of an earlier boot are those of other devices now. Who has a
+    # file open that the instance never got is not waited for.
+    now = (
+        van.boot_id == boot.boot_id()
+        and handle.share is None
+        and files.PENDING not in van.driver_data
+    )
     left = privileged.give_back(
         handle.name,
         handle.share or '',
@@ -236,7 +241,7 @@ def _claim(
                 users=lambda: _users([each.file for each in found.own]),
             )
         )
-        _take(van, found, _share(van, found, share, known))
+        _take(van, found, _share(van, found, share, known), before is None)
 
 
 def _share(
@@ -274,13 +279,21 @@ def _share(
 
 
 def _take(
-    van: objects.VAN, found: file_groups.Accelerator, share: str | None
+    van: objects.VAN,
+    found: file_groups.Accelerator,
+    share: str | None,
+    is_new: bool,
 ) -> None:
+    """Let the privileged half give out the files.
+
+    :param is_new: the VAN has not had them before
+    """
     van.driver_data = {
         **van.driver_data,
         files.ENTRY: file_groups.to_text(found.spec),
         files.OWN: str(len(found.own)),
         files.SUBSYSTEM: found.place.subsystem,
+        **({files.PENDING: 'yes'} if is_new else {}),
     }
     handle = files.handle_of(found, share)
     van.handle = handle
@@ -295,6 +308,12 @@ def _take(
         files.arguments(each.file for each in found.own),
         CONF.os_acc.device_timeout,
     )
+    van.driver_data = {
+        key: value
+        for key, value in van.driver_data.items()
+        if key != files.PENDING
+    }
+    van.save()
     log.about(LOG, van.instance_uuid, van.uuid).info(
         'device file %s is taken as %s', found.path, handle.identity
     )

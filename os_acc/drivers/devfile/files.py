@@ -33,6 +33,7 @@ PREFIX = 'CUSTOM_FILE_'
 # Keys of VAN.driver_data.
 ENTRY = 'entry'  # of device_spec, by which the VAN has got the files
 OWN = 'own'  # how many of the handle's files, from the first, are not common
+PENDING = 'pending'  # set until the instance can have got the files
 SUBSYSTEM = 'subsystem'  # whose kernel events tell that the device is back
 
 

@@ -25,6 +25,7 @@ from os_acc.devices import allocated
 from os_acc.devices import device_file
 from os_acc.devices import device_files
 from os_acc.devices import device_spec
+from os_acc.devices import file_availability
 from os_acc.devices import idxd
 from os_acc.devices import idxd_availability
 from os_acc.devices import idxd_names
@@ -32,6 +33,7 @@ from os_acc.devices import pci
 from os_acc.devices import root_folder
 from os_acc.devices import waiting
 from os_acc.drivers import allocation
+from os_acc.drivers.devfile import files
 from os_acc.drivers.idxd import report
 
 LOG = logging.getLogger(__name__)
@@ -209,7 +211,13 @@ class IdxdDriver(driver.DriverBase):
         )
 
     def _enable(self, van: objects.VAN, address: str, number: int) -> None:
-        """Enable the work queue of a VAN, and save its device file."""
+        """Enable the work queue of a VAN, and save its device file.
+
+        The kernel chooses the number of the file only now.
+
+        :raises DeviceBusy: if another VAN was given that number: a container
+            may still have a device file with it
+        """
         from os_acc.privileged import idxd as privileged
 
         path, major, minor = privileged.enable(
@@ -219,6 +227,17 @@ class IdxdDriver(driver.DriverBase):
             path=path, type='c', major=major, minor=minor, permissions='rw'
         )
         name = idxd_names.name_of(address, number)
+        allocation.check(
+            file_availability.number_obstacles(
+                device_file.DeviceFile(
+                    file.path,
+                    device_file.Number(file.type, file.major, file.minor),
+                ),
+                name,
+                allocation.taker_of(self, van),
+                files.numbers(self.vans_on(None)),
+            )
+        )
         van.handle = objects.DeviceFileHandle(name=name, files=[file])
         van.save()
         log.about(LOG, van.instance_uuid, van.uuid).info(
