@@ -51,7 +51,12 @@ WATCHED = (
 def target(tmp_path):
     made = nvmet.Target(tmp_path, 2, uuids=NAMESPACES)
     yield made
-    made.stop()
+    made.remove()
+    # A failed test has left them.
+    for name in record.connections.names():
+        record.connections.delete(name)
+    for name in NAMESPACES:
+        nvme_of_notes.delete(f'uuid.{name}')
 
 
 def configure(state: pathlib.Path, *entries, initialize: bool = True) -> None:
@@ -328,7 +333,7 @@ def test_after_the_reboot(lab_state):
         assert nvmet.connections() == []
         use.close()
     finally:
-        target.stop()
+        target.remove()
 
 
 def test_without_privilege_of_a_request(here):
