@@ -160,6 +160,12 @@ def test_a_connection_that_was_there_stays(here):
     subprocess.run(words, check=True, timeout=60)
 
 
+def has_open(pid: int, van: objects.VAN) -> bool:
+    device = os.path.realpath(van.handle.path)
+    links = pathlib.Path(f'/proc/{pid}/fd').iterdir()
+    return device in [os.path.realpath(each) for each in links]
+
+
 def test_the_target_is_gone(here):
     """The release succeeds; the data is gone before the next instance."""
     instance = use.instance()
@@ -173,8 +179,13 @@ def test_the_target_is_gone(here):
             for each in states.glob('nvme*')
         )
     )
+    # As udev does when a guest has closed it. It is not awaited.
+    words = ['dd', f'if={van.handle.path}', 'of=/dev/null', 'iflag=direct']
+    reader = subprocess.Popen([*words, 'count=1'])
+    wait(lambda: has_open(reader.pid, van))
     assert os_acc.unplug(instance) == 1
     assert nvmet.connections() == []
+    assert reader.wait(60) != 0
     with pytest.raises(exception.PlugException):
         os_acc.plug(use.instance(), [request()])
     here.start()
