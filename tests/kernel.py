@@ -346,16 +346,20 @@ class Kernel:
         name: str = 'qemu',
         number: str = '',
         link: str = '',
+        flags: int = os.O_RDWR,
     ) -> int:
         """A process opens a device file.
 
         :param number: its device number, such as 'b 7:0'; empty: that of
             VFIO's group or device
         :param link: what /proc/PID/fd shows; empty: the path
+        :param flags: as for open(2)
         """
         self._pid += 1
         folder = self.root / f'proc/{self._pid}'
         (folder / 'fd').mkdir(parents=True)
+        (folder / 'fdinfo').mkdir()
+        (folder / 'fdinfo/7').write_text(f'pos:\t0\nflags:\t0{flags:o}\n')
         (folder / 'number').mkdir()
         (folder / 'comm').write_text(f'{name}\n')
         (folder / 'root').symlink_to(self.root)

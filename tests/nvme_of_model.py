@@ -375,12 +375,14 @@ class Fabric:
         )
         return found
 
-    def hold(self, wwid: str, name: str = 'qemu') -> int:
+    def hold(
+        self, wwid: str, name: str = 'qemu', flags: int = os.O_RDWR
+    ) -> int:
         """A process opens a namespace."""
         block = self.block(wwid)
         number = sysfs.read(f'{self.kernel.sys}/class/block/{block}/dev')
         return self.kernel.hold(
-            self.kernel.root / 'dev' / block, name, f'b {number}'
+            self.kernel.root / 'dev' / block, name, f'b {number}', flags=flags
         )
 
 

@@ -97,6 +97,10 @@ class Block:
             if _CONTROLLER.fullmatch(name) and self.name in _disks_of(name)
         ]
 
+    def is_reachable(self) -> bool:
+        """Whether a connection to its target is alive."""
+        return any(each.state == LIVE for each in self.controllers())
+
 
 def host_nqn(instance_uuid: str) -> str:
     """The NQN as which this host connects for an instance."""

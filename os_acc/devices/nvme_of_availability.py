@@ -135,9 +135,10 @@ def parts(block: nvme_of.Block, snapshot: host_use.Snapshot) -> list[str]:
     return [name for name in names if name in snapshot.paths]
 
 
-def users(wwn: str) -> list[str]:
+def users(wwn: str, reachable: bool = True) -> list[str]:
     """Find who has a namespace open, as only root can see.
 
+    :param reachable: see users_of()
     :returns: a clause for each process, and for each block device that
         somebody has opened exclusively
     :raises PrivilegeError: see open_files
@@ -148,17 +149,29 @@ def users(wwn: str) -> list[str]:
         for block in nvme_of.blocks(wwn)
         for name in parts(block, snapshot)
     ]
-    return users_of(names, snapshot)
+    return users_of(names, snapshot, reachable)
 
 
-def users_of(names: list[str], snapshot: host_use.Snapshot) -> list[str]:
-    """Find who has block devices open. See users()."""
+def users_of(
+    names: list[str], snapshot: host_use.Snapshot, reachable: bool = True
+) -> list[str]:
+    """Find who has block devices open. See users().
+
+    :param reachable: whether their target can be reached. If not, only who
+        has opened one for writing counts, as a guest does. udev reads what a
+        guest has closed. Without the target, this lasts until the kernel
+        fails it after fast_io_fail_timeout, or until the connection ends.
+        Meanwhile another open may wait, so none is tried
+    """
     files = [
         device_file.read(f'{sysfs.DEV}/{name}', snapshot.paths[name], 'b')
         for name in names
     ]
+    there = [file for file in files if file is not None]
+    if not reachable:
+        return open_files.users_of(there, writers=True)
     return [
-        *open_files.users_of([file for file in files if file is not None]),
+        *open_files.users_of(there),
         *(
             refusals.OPEN_EXCLUSIVELY.say(name=name).text
             for name in open_files.exclusively_used(names)

@@ -123,7 +123,7 @@ def release(
         if note is not None and note.given and note.instance == instance_uuid:
             there = _connected(wwn, instance_uuid)
             if there:
-                _await_unused(wwn, release_seconds)
+                _await_unused(wwn, release_seconds, ended=True)
             emptied = _empty(wwn, note, there, lock)
             if emptied:
                 notes.delete(wwn)
@@ -228,19 +228,24 @@ def _await(
     )
 
 
-def _await_unused(wwn: str, seconds: float) -> None:
+def _await_unused(wwn: str, seconds: float, ended: bool = False) -> None:
     """Wait until nobody has a namespace open.
 
     udev has it open for a moment after it was connected, and QEMU for a while
     after it has reported the disk as removed.
 
+    :param ended: whether the connection ends then. If it is lost, it is not
+        awaited that nobody reads
     :raises DeviceBusy: if somebody still has it open
     :raises DeviceInUseByHost: if the host uses it
     """
     users: list[str] = []
 
     def unused() -> bool:
-        users[:] = availability.users(wwn)
+        reachable = not ended or any(
+            block.is_reachable() for block in nvme_of.blocks(wwn)
+        )
+        users[:] = availability.users(wwn, reachable)
         return not users
 
     snapshot = host_use.Snapshot.read()
@@ -266,11 +271,7 @@ def _empty(
     spec = offers.specs().find_namespace(wwn)
     target = note.target if spec is None else spec.nvme_of
     wanted = target is None or target.erase != spec_nvme_of.ERASE_NONE
-    if any(
-        each.state == nvme_of.LIVE
-        for block in there
-        for each in block.controllers()
-    ):
+    if any(block.is_reachable() for block in there):
         if wanted:
             _erase(wwn, lock)
         cleaning.run_command(wwn)

@@ -337,7 +337,8 @@ def _use(
         ]
         uses = (snapshot.use(name) for name in names)
         found[:] = [use.text for use in uses if use is not None]
-        found.extend(availability.users_of(names, snapshot))
+        reachable = any(block.is_reachable() for block in blocks)
+        found.extend(availability.users_of(names, snapshot, reachable))
         return not found
 
     with contextlib.suppress(exception.Timeout):

@@ -88,6 +88,14 @@ class Target:
                 _write(self.port / file, text)
         (self.port / 'subsystems' / self.nqn).symlink_to(self.subsystem)
 
+    def remove(self) -> None:
+        """End the connections, also those that a failed test has left."""
+        end = ['nvme', 'disconnect', '-n', self.nqn]
+        # It fails if there are none.
+        subprocess.run(end, check=False, timeout=120, capture_output=True)
+        if self.subsystem.is_dir():
+            self.stop()
+
     def stop(self) -> None:
         """Be gone: all connections are lost."""
         (self.port / 'subsystems' / self.nqn).unlink(missing_ok=True)

@@ -51,7 +51,12 @@ WATCHED = (
 def target(tmp_path):
     made = nvmet.Target(tmp_path, 2, uuids=NAMESPACES)
     yield made
-    made.stop()
+    made.remove()
+    # A failed test has left them.
+    for name in record.connections.names():
+        record.connections.delete(name)
+    for name in NAMESPACES:
+        nvme_of_notes.delete(f'uuid.{name}')
 
 
 def configure(state: pathlib.Path, *entries, initialize: bool = True) -> None:
@@ -155,6 +160,12 @@ def test_a_connection_that_was_there_stays(here):
     subprocess.run(words, check=True, timeout=60)
 
 
+def has_open(pid: int, van: objects.VAN) -> bool:
+    device = os.path.realpath(van.handle.path)
+    links = pathlib.Path(f'/proc/{pid}/fd').iterdir()
+    return device in [os.path.realpath(each) for each in links]
+
+
 def test_the_target_is_gone(here):
     """The release succeeds; the data is gone before the next instance."""
     instance = use.instance()
@@ -168,8 +179,13 @@ def test_the_target_is_gone(here):
             for each in states.glob('nvme*')
         )
     )
+    # As udev does when a guest has closed it. It is not awaited.
+    words = ['dd', f'if={van.handle.path}', 'of=/dev/null', 'iflag=direct']
+    reader = subprocess.Popen([*words, 'count=1'])
+    wait(lambda: has_open(reader.pid, van))
     assert os_acc.unplug(instance) == 1
     assert nvmet.connections() == []
+    assert reader.wait(60) != 0
     with pytest.raises(exception.PlugException):
         os_acc.plug(use.instance(), [request()])
     here.start()
@@ -328,7 +344,7 @@ def test_after_the_reboot(lab_state):
         assert nvmet.connections() == []
         use.close()
     finally:
-        target.stop()
+        target.remove()
 
 
 def test_without_privilege_of_a_request(here):

@@ -297,7 +297,7 @@ def test_a_namespace_of_a_target(service, sudoers, tmp_path):
         assert unplugged == 1
         assert nvmet.connections() == []
     finally:
-        target.stop()
+        target.remove()
 
 
 def test_without_the_daemon(service, snapshot):

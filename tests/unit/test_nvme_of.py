@@ -30,6 +30,7 @@ from os_acc.devices import device_spec
 from os_acc.devices import modules
 from os_acc.devices import nvme_of
 from os_acc.devices import nvme_of_availability as availability
+from os_acc.devices import open_files
 from os_acc.devices import spec_nvme_of
 from os_acc.journal import health as rows
 from os_acc.privileged import held
@@ -306,6 +307,30 @@ def test_the_target_is_lost(fabric, caplog):
     assert fabric.namespace(A).data == ''
     os_acc.unplug(two)
     assert all_notes(fabric) == []
+
+
+def test_the_target_is_lost_while_udev_reads(fabric, kernel, monkeypatch):
+    """What only reads is not awaited, for the target may stay away long."""
+    instance = devices.instance()
+    os_acc.plug(instance, [named(A)])
+    guest = fabric.hold(A)
+    reader = fabric.hold(A, 'udev-worker', os.O_RDONLY)
+    fabric.lose()
+    with pytest.raises(exception.UnplugException, match=f'process {guest} '):
+        os_acc.unplug(instance)
+    kernel.end(guest)
+    fabric.lose(state='live')
+    with pytest.raises(exception.UnplugException, match=f'process {reader} '):
+        os_acc.unplug(instance)
+    fabric.lose()
+
+    def opened(names):
+        raise AssertionError('the open waits')
+
+    monkeypatch.setattr(open_files, 'exclusively_used', opened)
+    os_acc.unplug(instance)
+    assert fabric.connections() == []
+    assert all_notes(fabric) != []
 
 
 def test_it_cannot_be_emptied(fabric):
@@ -918,9 +943,9 @@ def test_the_name_of_a_connection_has_another_one_now(fabric, monkeypatch):
     (there,) = fabric.connections()
     real, others = availability.users_of, []
 
-    def users_of(names, snapshot):
+    def users_of(names, snapshot, reachable):
         if fabric.commands[-1][0] != 'blkdiscard':
-            return real(names, snapshot)
+            return real(names, snapshot, reachable)
         if not others:
             fabric.end(there['name'])
             monkeypatch.setattr(
