@@ -151,14 +151,17 @@ class DeviceShow(base.Command, show.ShowOne):
             'address',
             metavar='ADDRESS',
             help='an address that device list shows, the address of any PCI '
-            'function, or the UUID of a mediated device',
+            'function, the UUID of a mediated device, or the path of a device '
+            'file',
         )
         return parser
 
     def take_action(
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Sequence[Any]]:
-        wanted = parsed_args.address.lower()
+        wanted = parsed_args.address
+        if not wanted.startswith('/'):
+            wanted = wanted.lower()
         host = base.look()
         told: dict[str, Any] = {}
         for device in _devices_at(host, wanted):

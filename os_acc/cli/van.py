@@ -13,28 +13,33 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable
 from collections.abc import Sequence
+import contextlib
 from typing import Any
 
 from cliff import lister
 from cliff import show
 
 from os_acc import exception
+from os_acc import instance_names
 from os_acc import journal
 from os_acc import loader
-from os_acc import objects
+from os_acc.cli import answers
 from os_acc.cli import base
 from os_acc.objects import van as states
 
 _NONE = loader.Extensions({}, {}, {})
 
 
-class VANList(base.Command, lister.Lister):
+class VANList(answers.Command, lister.Lister):
     """List the VANs of this host."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         parser.add_argument(
-            '--instance', metavar='UUID', help='only VANs of this instance'
+            '--instance',
+            metavar='INSTANCE',
+            help='only VANs of this instance: its UUID, or the name by which '
+            'plug got it',
         )
         parser.add_argument(
             '--state',
@@ -46,11 +51,7 @@ class VANList(base.Command, lister.Lister):
     def take_action(
         self, parsed_args: argparse.Namespace
     ) -> tuple[tuple[str, ...], Iterable[Any]]:
-        instance = parsed_args.instance
-        if instance is not None:
-            # Refuse a misspelt UUID, instead of listing no VANs for it.
-            instance = objects.InstanceInfo(uuid=instance).uuid
-        entries, unreadable = _read(instance)
+        entries, unreadable = _read(_instance(parsed_args))
         rows = [
             *(base.van_row(entry.van) for entry in entries),
             *(_unreadable_row(row) for row in unreadable),
@@ -60,13 +61,43 @@ class VANList(base.Command, lister.Lister):
             row for row in rows if parsed_args.state in (None, row[state])
         ]
 
+    def answer(self, parsed_args: argparse.Namespace) -> dict[str, Any]:
+        entries, unreadable = _read(_instance(parsed_args))
+        vans = [
+            {
+                **answers.van(entry.van),
+                'instance_name': entry.instance_info.name,
+            }
+            for entry in entries
+        ]
+        vans += [dict(_unreadable_fields(row)) for row in unreadable]
+        return {
+            'vans': [
+                van
+                for van in vans
+                if parsed_args.state in (None, van['state'])
+            ]
+        }
+
+
+def _instance(parsed_args: argparse.Namespace) -> str | None:
+    if parsed_args.instance is None:
+        return None
+    # This refuses a misspelt UUID, instead of listing no VANs for it.
+    return instance_names.instance_uuid(parsed_args.instance)
+
 
 class VANShow(base.Command, show.ShowOne):
     """Show all fields of one VAN."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
-        parser.add_argument('van', metavar='VAN', help='UUID of the VAN')
+        parser.add_argument(
+            'van',
+            metavar='VAN',
+            help='UUID of the VAN, or the name of an instance that has only '
+            'one',
+        )
         return parser
 
     def take_action(
@@ -74,6 +105,7 @@ class VANShow(base.Command, show.ShowOne):
     ) -> tuple[Sequence[str], Iterable[Any]]:
         wanted = parsed_args.van.lower()
         entries, unreadable = _read()
+        wanted = _only_van_of(parsed_args.van, entries) or wanted
         for entry in entries:
             if entry.van.uuid == wanted:
                 fields = _fields(entry)
@@ -86,8 +118,19 @@ class VANShow(base.Command, show.ShowOne):
             subject='van show',
             field='VAN',
             value=parsed_args.van,
-            expected='the UUID of a VAN in the journal (see van list)',
+            expected='the UUID of a VAN in the journal, or the name of an '
+            'instance that has only one (see van list)',
         )
+
+
+def _only_van_of(name: str, entries: list[journal.Entry]) -> str | None:
+    """The VAN of the instance that a name means, if it has only one."""
+    with contextlib.suppress(exception.InvalidRequest):
+        uuid = instance_names.instance_uuid(name)
+        found = [e.van.uuid for e in entries if e.van.instance_uuid == uuid]
+        if len(found) == 1:
+            return str(found[0])
+    return None
 
 
 def _read(

@@ -55,6 +55,7 @@ READING = {
     'entries',
     'exists',
     'handles',
+    'kept',
     'programs',
     'requests_of',
     'reservations',

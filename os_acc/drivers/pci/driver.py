@@ -48,9 +48,7 @@ class PCIDriver(driver.DriverBase):
             wanted in ('PGPU', 'FPGA', 'SRIOV_NET_VF')
             or wanted.startswith(pci_listing.PREFIX)
             or any(
-                spec.resource_class == wanted
-                and not spec.mdev_types
-                and not spec.vgpu_type
+                spec.resource_class == wanted and not spec.offers_parts
                 for spec in _specs().entries
             )
         )
