@@ -107,7 +107,6 @@ def plug(
     requests: Sequence[objects.AcceleratorRequest],
     live: bool = False,
     progress: progress_module.Callback | None = None,
-    plugin: str | None = None,
 ) -> objects.VANList:
     """Give an instance its accelerators: all of them, or none.
 
@@ -123,9 +122,6 @@ def plug(
         puts each VAN's guest_config into the guest's definition
     :param progress: called with os_acc.progress.Progress objects, from
         several threads but one at a time; its errors are only logged
-    :param plugin: the plugin for the accelerators that are not plugged yet,
-        such as 'cdi' on a host that also runs guests; None: ``[os_acc]
-        plugin``
     :returns: the VANs, in the order of the requests
     :raises LibraryNotInitialized: if initialize() was not called
     :raises ReadOnly: if initialize() was called with read_only=True
@@ -135,8 +131,8 @@ def plug(
     :raises ARQNotBound: if the state of an ARQ is not Bound
     :raises NoMatchingDriver: if no driver claims a request
     :raises AmbiguousDriver: if more than one driver claims a request
-    :raises NoMatchingPlugin: if the plugin is not loaded, or its describe()
-        fails
+    :raises NoMatchingPlugin: if the host's plugin is not loaded, or its
+        describe() fails
     :raises UnsupportedHandle: if the plugin does not take such a handle
     :raises LiveNotSupported: if the plugin cannot attach to a running guest
     :raises HypervisorError: if live is True and the plugin cannot attach now,
@@ -147,12 +143,7 @@ def plug(
     from os_acc.attach import plug as attach
 
     return attach.plug(
-        _writable('os_acc.plug'),
-        instance_info,
-        requests,
-        live,
-        progress,
-        plugin,
+        _writable('os_acc.plug'), instance_info, requests, live, progress
     )
 
 
@@ -263,10 +254,8 @@ def recover() -> objects.RecoveryReport:
     """Finish or undo what a crash or a reboot of the host left behind.
 
     VANs that are half done are released. VANs that were plugged before a
-    reboot are prepared again with the same handle. If an instance is a
-    process (InstanceInfo.process) that has ended, its VANs are released. An
-    instance that another living thread or process is working on is left
-    alone.
+    reboot are prepared again with the same handle. An instance that another
+    living thread or process is working on is left alone.
 
     :returns: what was done with each VAN
     :raises LibraryNotInitialized: if initialize() was not called

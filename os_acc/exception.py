@@ -217,10 +217,6 @@ class Timeout(ExceptionBase):
     msg_fmt = _('Waited %(seconds)g s for %(what)s')
 
 
-class LockTimeout(Timeout):
-    """Somebody else held the lock of an instance or a device for too long."""
-
-
 class HypervisorError(ExceptionBase):
     """The hypervisor's management refused a call, or did not answer."""
 

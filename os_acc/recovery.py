@@ -20,7 +20,6 @@ import threading
 
 from os_acc import exception
 from os_acc import host as host_module
-from os_acc import journal
 from os_acc import locking
 from os_acc import log
 from os_acc import objects
@@ -31,7 +30,6 @@ from os_acc.attach import release
 from os_acc.attach import steps
 from os_acc.devices import boot
 from os_acc.devices import device_spec
-from os_acc.devices import process
 from os_acc.journal import programs
 from os_acc.objects import van as states
 from os_acc.programming import announcing
@@ -47,11 +45,7 @@ def recover(host: host_module.Host) -> objects.RecoveryReport:
     """
     reports: dict[str, objects.RecoveryReport] = {}
     unsettled = host.journal.unsettled(boot.boot_id())
-    unsettled += [
-        uuid
-        for uuid, user in host.journal.kept()
-        if uuid not in unsettled and process.has_ended(user)
-    ]
+
     stop = threading.Event()
 
     def one(instance_uuid: str) -> None:
@@ -158,17 +152,15 @@ def _recover_vans(
         )
     step = steps.Steps(host)
     entries = host.journal.entries(instance_uuid)
-    unneeded = [
-        e for e in entries if e.van.state != states.PLUGGED or _has_ended(e)
-    ]
+    half_done = [e for e in entries if e.van.state != states.PLUGGED]
     stale = [
         e
         for e in entries
-        if e not in unneeded and e.van.boot_id != boot.boot_id()
+        if e.van.state == states.PLUGGED and e.van.boot_id != boot.boot_id()
     ]
-    if unneeded:
-        result = release.release(host, unneeded, step)
-        for entry in unneeded:
+    if half_done:
+        result = release.release(host, half_done, step)
+        for entry in half_done:
             entry.van.error = result.error_of(entry.van)
             if entry.van.error is None:
                 report.released.append(entry.van)
@@ -183,17 +175,6 @@ def _recover_vans(
                 report.failed.append(entry.van)
             else:
                 report.restored.append(entry.van)
-
-
-def _has_ended(entry: journal.Entry) -> bool:
-    """Whether the instance is a process, and the process has ended."""
-    user = entry.instance_info.process
-    if user is None or not process.has_ended(user):
-        return False
-    log.about(LOG, entry.van.instance_uuid, entry.van.uuid).info(
-        'the process that used it has ended'
-    )
-    return True
 
 
 def _recover_programming(host: host_module.Host) -> None:

@@ -33,7 +33,6 @@ from os_acc.devices import modules
 from os_acc.devices import root_folder
 from os_acc.devices import sysfs
 from os_acc.devices import waiting
-from os_acc.privileged import container_specs
 from os_acc.privileged import context
 from os_acc.privileged import held
 from os_acc.privileged import root_copy
@@ -134,10 +133,6 @@ class Kernel:
             os.makedirs(f'{root}/{name}')
         self.write_file('sys/bus/pci/drivers_probe', '')
         self.write_file('proc/self/mountinfo', '')
-        # What every user of VFIO opens besides its device.
-        self.write_file('sys/class/misc/vfio/dev', '10:196\n')
-        os.makedirs(f'{root}/proc/1')
-        os.symlink(root, f'{root}/proc/1/root')
         self.write_file('proc/swaps', 'Filename Type Size Used Priority\n')
         self.aliases()
         self.boot()
@@ -168,9 +163,6 @@ class Kernel:
         patch.setattr(sysfs, 'remove_folder', self.remove_folder)
         patch.setattr(root_folder, 'PATH', str(self.root / 'run/os-acc'))
         patch.setattr(nvme_function, 'opened', self._opened)
-        patch.setattr(
-            container_specs, 'FOLDERS', (str(self.root / 'etc/cdi'),)
-        )
         # No events come from files.
         patch.setattr(waiting, '_monitor', lambda subsystem: None)
         context.pctxt.set_client_mode(False)
@@ -346,23 +338,18 @@ class Kernel:
         name: str = 'qemu',
         number: str = '',
         link: str = '',
-        flags: int = os.O_RDWR,
     ) -> int:
         """A process opens a device file.
 
         :param number: its device number, such as 'b 7:0'; empty: that of
             VFIO's group or device
         :param link: what /proc/PID/fd shows; empty: the path
-        :param flags: as for open(2)
         """
         self._pid += 1
         folder = self.root / f'proc/{self._pid}'
         (folder / 'fd').mkdir(parents=True)
-        (folder / 'fdinfo').mkdir()
-        (folder / 'fdinfo/7').write_text(f'pos:\t0\nflags:\t0{flags:o}\n')
         (folder / 'number').mkdir()
         (folder / 'comm').write_text(f'{name}\n')
-        (folder / 'root').symlink_to(self.root)
         (folder / 'fd/0').symlink_to('/dev/null')
         (folder / 'fd/7').symlink_to(link or path)
         if pathlib.Path(path).parent == self.root / 'dev/vfio':
@@ -377,23 +364,6 @@ class Kernel:
             number = number or f'c {shown.read_text()}'
         (folder / 'number/7').write_text(number)
         return self._pid
-
-    def contain(self, *nodes: tuple[str, str]) -> int:
-        """A process in a container starts, and opens nothing.
-
-        :param nodes: the path and the number of each of its device files, such
-            as ('/dev/vfio/12', 'c 244:1')
-        """
-        pid = self.hold('/dev/null', 'sleep', 'c 1:3')
-        (self.root / f'proc/{pid}/root').unlink()
-        for path, number in nodes:
-            node = self.root / f'proc/{pid}/root{path}'
-            node.parent.mkdir(parents=True, exist_ok=True)
-            node.touch()
-            numbers = node.parent.parent / 'number'
-            numbers.mkdir(exist_ok=True)
-            (numbers / node.name).write_text(number)
-        return pid
 
     def open_function(
         self, pid: int, address: str, shown: bool = True
@@ -414,15 +384,9 @@ class Kernel:
         return path
 
     @staticmethod
-    def _number_of(
-        path: str, follow: bool = True
-    ) -> device_file.Number | None:
+    def _number_of(path: str) -> device_file.Number | None:
         """In the place of device_file.number_of()."""
-        if not follow and os.path.islink(path):
-            return None
         folder, fd = os.path.split(path)
-        if os.path.basename(folder) == 'number':
-            return None
         try:
             with open(f'{os.path.dirname(folder)}/number/{fd}') as file:
                 kind, number = file.read().split()
@@ -456,8 +420,6 @@ class Kernel:
         """Be a kernel that is built without CONFIG_VFIO_GROUP."""
         self.groups = False
         shutil.rmtree(self.sys / 'class/vfio')
-        shutil.rmtree(self.sys / 'class/misc/vfio')
-        self.write_file('sys/class/misc/iommu/dev', '10:125\n')
 
     def device_node(self, address: str) -> str:
         """The file of a function itself, for iommufd."""

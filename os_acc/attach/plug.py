@@ -37,15 +37,14 @@ def plug(
     requests: Sequence[objects.AcceleratorRequest],
     live: bool = False,
     callback: progress.Callback | None = None,
-    plugin: str | None = None,
 ) -> objects.VANList:
     """See os_acc.plug."""
-    plans = plan_module.plan(host, instance_info, requests, live, plugin)
+    plans = plan_module.plan(host, instance_info, requests, live)
     uuid = instance_info.uuid
     with failures.raised_as(exception.PlugException, uuid):
         with host.locks.instance(uuid):
             step = steps.Steps(host, callback)
-            entries = _take_up(host, instance_info, plans, live, step, plugin)
+            entries = _take_up(host, instance_info, plans, live, step)
             new = [e for e in entries if e.van.state == states.PREPARING]
             if new:
                 _plug_new(host, new, step)
@@ -86,7 +85,6 @@ def _take_up(
     plans: Sequence[plan_module.Plan],
     live: bool,
     step: steps.Steps,
-    plugin: str | None,
 ) -> list[journal.Entry]:
     """Find the entries that exist already, and make the missing ones.
 
@@ -94,7 +92,6 @@ def _take_up(
     were plugged before a reboot of the host, or whose devices are not intact,
     are prepared again.
 
-    :param plugin: the plugin that the caller has named, or None
     :returns: the entries in the order of the plans. New ones are in state
         preparing and not yet in the journal
     """
@@ -109,7 +106,6 @@ def _take_up(
         if plan.request.uuid in plugged:
             before = plugged[plan.request.uuid].request
             plan_module.check_same(plan.request, before)
-            plan_module.check_plugin(plugin, plugged[plan.request.uuid].van)
             # The journal does not have the password and query of a URL.
             before.bitstream = plan.request.bitstream
     half_done = [e for e in asked if e.van.state != states.PLUGGED]

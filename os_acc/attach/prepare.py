@@ -86,9 +86,7 @@ def restore(
     ):
         if some:
             failed |= prepare(host, some, step, keep_going=True)
-    ready = [e for e in entries if e.van.uuid not in failed]
-    failed |= restore_attachments(ready, step)
-    done = [e.van for e in ready if e.van.uuid not in failed]
+    done = [e.van for e in entries if e.van.uuid not in failed]
     now = boot.boot_id()
     for van in done:
         log.about(LOG, van.instance_uuid, van.uuid).info(
@@ -104,22 +102,6 @@ def restore(
     return failed
 
 
-def restore_attachments(
-    entries: Sequence[journal.Entry], step: steps.Steps
-) -> Failed:
-    """Have the plugins redo the instance halves of prepared VANs.
-
-    :returns: the errors of the VANs that failed; empty if none failed
-    """
-    failed: Failed = {}
-    for entry in entries:
-        try:
-            step.restore(entry)
-        except exception.StepFailed as err:
-            failed[entry.van.uuid] = err
-    return failed
-
-
 def make_intact(
     host: host_module.Host,
     entries: Sequence[journal.Entry],
@@ -129,8 +111,7 @@ def make_intact(
     """Prepare those plugged VANs again whose devices are not intact.
 
     These are VANs from before a reboot of the host, and VANs whose driver
-    says that the hardware no longer holds what it has made. If only what the
-    plugin has left on the host is missing, only that is made again.
+    says that the hardware no longer holds what it has made.
 
     :param live: the guest runs: a VAN whose device is lost is not prepared
         again, because the guest would not get it back
@@ -143,13 +124,8 @@ def make_intact(
     lost = {
         e.van.uuid
         for e in entries
-        if e.van.uuid not in stale and not step.is_prepared(e)
+        if e.van.uuid not in stale and not step.is_intact(e)
     }
-    detached = [
-        e
-        for e in entries
-        if e.van.uuid not in stale | lost and not step.is_attached(e)
-    ]
     for entry in entries:
         if entry.van.uuid in lost:
             _tell_lost(entry.van, live)
@@ -157,10 +133,6 @@ def make_intact(
     again = [e for e in entries if e.van.uuid in stale | lost]
     if again and (failed := restore(host, again, step)):
         raise next(iter(failed.values()))
-    if failed := restore_attachments(detached, step):
-        raise next(iter(failed.values()))
-    if detached:
-        host.journal.save_all([entry.van for entry in detached])
     _update(host, [entry.van for entry in again])
 
 

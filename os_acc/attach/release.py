@@ -116,7 +116,6 @@ def release(
         all other undos
     """
     result = Released()
-    step.begin_release()
     marked = _mark(host, entries, result)
     interrupt = _unplug(marked, step, result)
     detached = [e for e in marked if e.van.uuid not in result.failed]

@@ -44,17 +44,6 @@ class Steps:
         self._extensions = host.extensions
         self._journal = host.journal
         self._reporter = progress.Reporter(callback)
-        self._waiting_since: float | None = None
-
-    def begin_release(self) -> None:
-        """Let the plugins wait anew. See VAN.time_left()."""
-        self._waiting_since = None
-
-    def _time_left(self, seconds: float) -> float:
-        now = time.monotonic()
-        if self._waiting_since is None:
-            self._waiting_since = now
-        return max(self._waiting_since + seconds - now, 0.0)
 
     def prepare(self, entry: journal.Entry) -> None:
         """Call prepareVAN, and check the handle and the function.
@@ -121,7 +110,7 @@ class Steps:
                 + '. Program it again',
             )
 
-    def is_prepared(self, entry: journal.Entry) -> bool:
+    def is_intact(self, entry: journal.Entry) -> bool:
         """Ask the driver whether the device is as prepareVAN has left it.
 
         This only looks, so it reports no progress.
@@ -132,29 +121,12 @@ class Steps:
         except Exception as err:
             raise failure(van, 'is_intact', err) from err
 
-    def is_attached(self, entry: journal.Entry) -> bool:
-        """Ask the plugin whether the host has all that plug() has left."""
-        van = entry.van
-        try:
-            return self._extensions.plugin(van.plugin).is_intact(van)
-        except Exception as err:
-            raise failure(van, 'is_intact of the plugin', err) from err
-
     def plug(self, entry: journal.Entry) -> None:
         plugin = self._extensions.plugin(entry.van.plugin)
         self._run(
             entry,
             'plug',
             lambda: plugin.plug(entry.van, entry.instance_info, entry.live),
-        )
-
-    def restore(self, entry: journal.Entry) -> None:
-        """Have the plugin redo the instance half."""
-        plugin = self._extensions.plugin(entry.van.plugin)
-        self._run(
-            entry,
-            'restore',
-            lambda: plugin.restore(entry.van, entry.instance_info),
         )
 
     def postplug(self, entry: journal.Entry) -> None:
@@ -216,7 +188,6 @@ class Steps:
             lambda fraction, message: tell(
                 progress.RUNNING, fraction, message
             ),
-            self._time_left,
         )
         start = time.monotonic()
         try:
@@ -273,6 +244,6 @@ def is_interruption(err: BaseException | None) -> bool:
 
 
 def _actor(van: objects.VAN, step: str) -> str:
-    if step in ('plug', 'unplug', 'restore') or step.endswith('plugin'):
+    if step in ('plug', 'unplug'):
         return f'plugin {van.plugin!r}'
     return f'driver {van.driver!r}'

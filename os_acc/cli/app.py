@@ -57,26 +57,6 @@ class OSAccApp(app.App):
             deferred_help=True,
         )
 
-        #: The arguments of the sub-command, up to --.
-        self.arguments: list[str] = []
-        #: What follows --, for the sub-command run.
-        self.command_line: list[str] = []
-        #: Why the configuration cannot be read. The sub-command tells it, in
-        #: its own form.
-        self.configuration_error: cfg.Error | None = None
-
-    def run(self, argv: list[str]) -> int:
-        if '--' in argv and 'run' in argv:
-            place = argv.index('--')
-            argv, self.command_line = argv[:place], argv[place + 1 :]
-        result: int = super().run(argv)
-        return result
-
-    def run_subcommand(self, argv: list[str]) -> int:
-        self.arguments = argv
-        result: int = super().run_subcommand(argv)
-        return result
-
     def build_option_parser(
         self, *args: Any, **kwargs: Any
     ) -> argparse.ArgumentParser:
@@ -123,7 +103,8 @@ class OSAccApp(app.App):
         try:
             os_acc.CONF(arguments, project='os-acc')
         except cfg.Error as err:
-            self.configuration_error = err
+            self.LOG.error(err)
+            raise SystemExit(2) from err
         if self.options.state_path:
             os_acc.CONF.set_override(
                 'state_path',
@@ -138,8 +119,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     :param argv: the arguments; None: the arguments of the process
     :returns: the exit code: 0 done; 1 failed; 2 wrong arguments or input;
         3 recover or orphans left something undone, or cyborg check found
-        something; 130 interrupted by Ctrl-C. The exit code of run is that of
-        its command: see os_acc.cli.run
+        something; 130 interrupted by Ctrl-C
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not sys.warnoptions:

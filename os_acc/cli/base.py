@@ -21,20 +21,18 @@ from oslo_config import cfg
 import os_acc
 from os_acc import exception
 from os_acc import host
-from os_acc import instance_names
 from os_acc import journal as journal_module
 from os_acc import loader
 from os_acc import objects
-from os_acc.cli import app as app_module
 
 FAILED = 1
 WRONG_INPUT = 2
 UNFINISHED = 3
 
+#: Shown as the state of a VAN whose row in the journal cannot be read.
 #: The owner of the VANs that the command plugs.
 OWNER = 'os-acc'
 
-#: Shown as the state of a VAN whose row in the journal cannot be read.
 UNREADABLE = 'unreadable'
 
 _WRONG_INPUT = (
@@ -67,7 +65,6 @@ class Command(command.Command):
         left undone; the exit code is then UNFINISHED
     """
 
-    app: app_module.OSAccApp
     unfinished = False
 
     def get_epilog(self) -> str:
@@ -81,54 +78,15 @@ class Command(command.Command):
 
     def run(self, parsed_args: argparse.Namespace) -> int:
         try:
-            self.check_configuration()
             result: int = super().run(parsed_args)
             return UNFINISHED if self.unfinished and not result else result
         except (exception.ExceptionBase, cfg.Error) as err:
-            return self.tell(err)
-
-    def check_configuration(self) -> None:
-        """Check that the configuration could be read.
-
-        :raises cfg.Error: if a file is missing or has a wrong line
-        """
-        if self.app.configuration_error is not None:
-            raise self.app.configuration_error
-
-    def say(self, text: str) -> None:
-        """Print a line on standard error."""
-        self.app.stderr.write(f'{text}\n')
-        self.app.stderr.flush()
-
-    def tell(self, err: Exception) -> int:
-        """Print an error in one line.
-
-        :returns: the exit code
-        """
-        if self.app.options.debug:
-            self.app.LOG.error('', exc_info=err)
-        text = ' '.join(str(err).split())
-        self.app.LOG.error('%s: %s', type(err).__name__, text)
-        return exit_code(err)
-
-
-def exit_code(err: Exception) -> int:
-    """The exit code for an error."""
-    return WRONG_INPUT if isinstance(err, _WRONG_INPUT) else FAILED
-
-
-def instance_info(called: str, **fields: Any) -> objects.InstanceInfo:
-    """Make an InstanceInfo of what the operator calls the instance.
-
-    :param called: a UUID, or any name
-    :param fields: its other fields; without a name in them, it is the name
-        that the operator has given
-    :raises InvalidRequest: if it is neither a UUID nor a name
-    """
-    fields.setdefault('name', called)
-    return objects.InstanceInfo(
-        uuid=instance_names.instance_uuid(called), **fields
-    )
+            if self.app.options.debug:
+                self.app.LOG.exception('')
+            text = ' '.join(str(err).split())
+            self.app.LOG.error('%s: %s', type(err).__name__, text)
+            wrong = isinstance(err, _WRONG_INPUT)
+            return WRONG_INPUT if wrong else FAILED
 
 
 def look(extensions: loader.Extensions | None = None) -> host.Host:

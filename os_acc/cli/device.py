@@ -151,17 +151,14 @@ class DeviceShow(base.Command, show.ShowOne):
             'address',
             metavar='ADDRESS',
             help='an address that device list shows, the address of any PCI '
-            'function, the UUID of a mediated device, or the path of a device '
-            'file',
+            'function, or the UUID of a mediated device',
         )
         return parser
 
     def take_action(
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Sequence[Any]]:
-        wanted = parsed_args.address
-        if not wanted.startswith('/'):
-            wanted = wanted.lower()
+        wanted = parsed_args.address.lower()
         host = base.look()
         told: dict[str, Any] = {}
         for device in _devices_at(host, wanted):

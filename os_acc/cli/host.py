@@ -32,7 +32,7 @@ class HostShow(base.Command, lister.Lister):
         info = discovery.info(host, None)
         chosen = os_acc.CONF.os_acc.plugin
         rows: list[tuple[Any, ...]] = [
-            ('driver', driver.driver_name, _handles(driver), '', 'loaded')
+            ('driver', driver.driver_name, _handles(driver), 'loaded')
             for driver in info.driver_info
         ]
         for plugin in info.plugin_info:
@@ -40,19 +40,13 @@ class HostShow(base.Command, lister.Lister):
             if plugin.plugin_name == chosen:
                 status += ", this host's plugin"
             rows.append(
-                (
-                    'plugin',
-                    plugin.plugin_name,
-                    _handles(plugin),
-                    plugin.guest_config_format or '',
-                    status,
-                )
+                ('plugin', plugin.plugin_name, _handles(plugin), status)
             )
         for name, error in sorted(info.load_errors.items()):
             loaded = name not in host.extensions.errors
             status = f'{"faulty" if loaded else "not loaded"}: {error}'
-            rows.append((*name.split(' ', 1), '', '', status))
-        return ('Kind', 'Name', 'Handles', 'Guest config', 'Status'), rows
+            rows.append((*name.split(' ', 1), '', status))
+        return ('Kind', 'Name', 'Handles', 'Status'), rows
 
 
 def _handles(info: Any) -> str:

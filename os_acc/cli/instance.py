@@ -20,29 +20,18 @@ from cliff import lister
 
 import os_acc
 from os_acc import objects
-from os_acc.cli import answers
 from os_acc.cli import arqs
 from os_acc.cli import base
 from os_acc.cli import progress
-from os_acc.cli import selectors
-from os_acc.cli import waiting
-from os_acc.cyborg import requests
-
-_INSTANCE = (
-    'UUID of the instance, or any name: os-acc makes a UUID of it, always '
-    'the same'
-)
 
 
-class Plug(answers.Command, lister.Lister):
+class Plug(base.Command, lister.Lister):
     """Plug the accelerators of an instance: all of them, or none."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         parser.add_argument(
-            'instance',
-            metavar='INSTANCE',
-            help=f'{_INSTANCE}. ARQs need the UUID',
+            'instance', metavar='INSTANCE', help='UUID of the instance'
         )
         arqs.add_options(parser)
         parser.add_argument(
@@ -51,13 +40,7 @@ class Plug(answers.Command, lister.Lister):
             help='also attach the accelerators to the running guest',
         )
         parser.add_argument(
-            '--driver', metavar='NAME', help='use this driver for all requests'
-        )
-        parser.add_argument(
-            '--plugin',
-            metavar='NAME',
-            help='the plugin for the accelerators that are not plugged yet, '
-            'such as cdi (default: the option plugin of the group [os_acc])',
+            '--driver', metavar='NAME', help='use this driver for all ARQs'
         )
         parser.add_argument('--name', help='name of the instance')
         parser.add_argument('--project-id', help='project of the instance')
@@ -69,71 +52,41 @@ class Plug(answers.Command, lister.Lister):
     def take_action(
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Iterable[Any]]:
-        _, vans = self._plug(parsed_args)
+        bound = arqs.read(parsed_args)
+        if parsed_args.driver:
+            for request in bound.requests:
+                request.driver = parsed_args.driver
+        project_id = parsed_args.project_id
+        if project_id is None:
+            project_id = bound.project_id
+        info = objects.InstanceInfo(
+            uuid=parsed_args.instance,
+            name=parsed_args.name or parsed_args.instance,
+            project_id=project_id,
+            hypervisor_id=parsed_args.hypervisor_id,
+        )
+        os_acc.initialize(owner=base.OWNER)
+        vans = os_acc.plug(
+            info,
+            bound.requests,
+            live=parsed_args.live,
+            progress=progress.Bar(sys.stderr),
+        )
         columns = (*base.VAN_COLUMNS, 'Guest config')
         return columns, [
             (*base.van_row(van), base.Nullable(van.guest_config))
             for van in vans
         ]
 
-    def answer(self, parsed_args: argparse.Namespace) -> dict[str, Any]:
-        info, vans = self._plug(parsed_args)
-        return {
-            'instance': answers.instance(info),
-            'vans': [answers.van(van) for van in vans],
-        }
 
-    def _plug(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[objects.InstanceInfo, objects.VANList]:
-        bound = arqs.read(parsed_args)
-        if parsed_args.driver:
-            for request in bound.requests:
-                request.driver = parsed_args.driver
-        info = _info(parsed_args, bound)
-        selected = parsed_args.resource_class is not None
-
-        def plug() -> objects.VANList:
-            os_acc.initialize(owner=base.OWNER)
-            if selected:
-                selectors.check_count(info.uuid, len(bound.requests))
-            return os_acc.plug(
-                info,
-                bound.requests,
-                live=parsed_args.live,
-                progress=progress.Bar(sys.stderr),
-                plugin=parsed_args.plugin,
-            )
-
-        return info, waiting.retry(
-            plug,
-            # With --from-cyborg it was the time for the bind.
-            parsed_args.wait if selected else None,
-            self.say,
-            waiting.release_ended,
-        )
-
-
-def _info(
-    parsed_args: argparse.Namespace, bound: requests.Bound
-) -> objects.InstanceInfo:
-    project_id = parsed_args.project_id
-    if project_id is None:
-        project_id = bound.project_id
-    return base.instance_info(
-        parsed_args.instance,
-        name=parsed_args.name or parsed_args.instance,
-        project_id=project_id,
-        hypervisor_id=parsed_args.hypervisor_id,
-    )
-
-
-class Unplug(answers.Command):
+class Unplug(base.Command):
     """Unplug all accelerators of an instance, or those of --van."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
-        parser.add_argument('instance', metavar='INSTANCE', help=_INSTANCE)
+        parser.add_argument(
+            'instance', metavar='INSTANCE', help='UUID of the instance'
+        )
         parser.add_argument(
             '--van',
             metavar='UUID',
@@ -149,22 +102,14 @@ class Unplug(answers.Command):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        _, count = self._unplug(parsed_args)
-        self.app.stdout.write(f'released {count}\n')
-
-    def answer(self, parsed_args: argparse.Namespace) -> dict[str, Any]:
-        info, count = self._unplug(parsed_args)
-        return {'instance': answers.instance(info), 'released': count}
-
-    @staticmethod
-    def _unplug(
-        parsed_args: argparse.Namespace,
-    ) -> tuple[objects.InstanceInfo, int]:
-        info = base.instance_info(parsed_args.instance, project_id='')
+        info = objects.InstanceInfo(
+            uuid=parsed_args.instance, name=parsed_args.instance, project_id=''
+        )
         os_acc.initialize(owner=base.OWNER)
-        return info, os_acc.unplug(
+        count = os_acc.unplug(
             info,
             parsed_args.van,
             live=parsed_args.live,
             progress=progress.Bar(sys.stderr),
         )
+        self.app.stdout.write(f'released {count}\n')

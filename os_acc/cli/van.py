@@ -13,33 +13,28 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable
 from collections.abc import Sequence
-import contextlib
 from typing import Any
 
 from cliff import lister
 from cliff import show
 
 from os_acc import exception
-from os_acc import instance_names
 from os_acc import journal
 from os_acc import loader
-from os_acc.cli import answers
+from os_acc import objects
 from os_acc.cli import base
 from os_acc.objects import van as states
 
 _NONE = loader.Extensions({}, {}, {})
 
 
-class VANList(answers.Command, lister.Lister):
+class VANList(base.Command, lister.Lister):
     """List the VANs of this host."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         parser.add_argument(
-            '--instance',
-            metavar='INSTANCE',
-            help='only VANs of this instance: its UUID, or the name by which '
-            'plug got it',
+            '--instance', metavar='UUID', help='only VANs of this instance'
         )
         parser.add_argument(
             '--state',
@@ -51,7 +46,11 @@ class VANList(answers.Command, lister.Lister):
     def take_action(
         self, parsed_args: argparse.Namespace
     ) -> tuple[tuple[str, ...], Iterable[Any]]:
-        entries, unreadable = _read(_instance(parsed_args))
+        instance = parsed_args.instance
+        if instance is not None:
+            # Refuse a misspelt UUID, instead of listing no VANs for it.
+            instance = objects.InstanceInfo(uuid=instance).uuid
+        entries, unreadable = _read(instance)
         rows = [
             *(base.van_row(entry.van) for entry in entries),
             *(_unreadable_row(row) for row in unreadable),
@@ -61,43 +60,13 @@ class VANList(answers.Command, lister.Lister):
             row for row in rows if parsed_args.state in (None, row[state])
         ]
 
-    def answer(self, parsed_args: argparse.Namespace) -> dict[str, Any]:
-        entries, unreadable = _read(_instance(parsed_args))
-        vans = [
-            {
-                **answers.van(entry.van),
-                'instance_name': entry.instance_info.name,
-            }
-            for entry in entries
-        ]
-        vans += [dict(_unreadable_fields(row)) for row in unreadable]
-        return {
-            'vans': [
-                van
-                for van in vans
-                if parsed_args.state in (None, van['state'])
-            ]
-        }
-
-
-def _instance(parsed_args: argparse.Namespace) -> str | None:
-    if parsed_args.instance is None:
-        return None
-    # This refuses a misspelt UUID, instead of listing no VANs for it.
-    return instance_names.instance_uuid(parsed_args.instance)
-
 
 class VANShow(base.Command, show.ShowOne):
     """Show all fields of one VAN."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
-        parser.add_argument(
-            'van',
-            metavar='VAN',
-            help='UUID of the VAN, or the name of an instance that has only '
-            'one',
-        )
+        parser.add_argument('van', metavar='VAN', help='UUID of the VAN')
         return parser
 
     def take_action(
@@ -105,7 +74,6 @@ class VANShow(base.Command, show.ShowOne):
     ) -> tuple[Sequence[str], Iterable[Any]]:
         wanted = parsed_args.van.lower()
         entries, unreadable = _read()
-        wanted = _only_van_of(parsed_args.van, entries) or wanted
         for entry in entries:
             if entry.van.uuid == wanted:
                 fields = _fields(entry)
@@ -118,19 +86,8 @@ class VANShow(base.Command, show.ShowOne):
             subject='van show',
             field='VAN',
             value=parsed_args.van,
-            expected='the UUID of a VAN in the journal, or the name of an '
-            'instance that has only one (see van list)',
+            expected='the UUID of a VAN in the journal (see van list)',
         )
-
-
-def _only_van_of(name: str, entries: list[journal.Entry]) -> str | None:
-    """The VAN of the instance that a name means, if it has only one."""
-    with contextlib.suppress(exception.InvalidRequest):
-        uuid = instance_names.instance_uuid(name)
-        found = [e.van.uuid for e in entries if e.van.instance_uuid == uuid]
-        if len(found) == 1:
-            return str(found[0])
-    return None
 
 
 def _read(

@@ -11,11 +11,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-import functools
 
 from os_acc import discovery
 from os_acc import driver as driver_base
-from os_acc import exception
 from os_acc import finding
 from os_acc import host as host_module
 from os_acc.doctor import guard
@@ -56,7 +54,7 @@ def loaded(host: host_module.Host) -> Iterator[finding.Finding]:
 
 
 def findings(host: host_module.Host) -> Iterator[finding.Finding]:
-    """Report the findings and faults of the drivers and the plugins in use."""
+    """Report the findings and faults of the drivers and the host's plugin."""
     extensions = host.extensions
     yield from guard.guarded('host_info', lambda: _declared(host))
     for name, driver in sorted(extensions.drivers.items()):
@@ -68,33 +66,8 @@ def findings(host: host_module.Host) -> Iterator[finding.Finding]:
             # diagnose() and get_devices() often fail for the same reason.
             if each.text not in known:
                 yield each
-    plugins_of = _plugins_of_vans(host)
-    used = {host.conf.os_acc.plugin, *(plugins_of or {}).values()}
-    for name, plugin in sorted(extensions.plugins.items()):
-        subject = f'plugin {name}'
-        if name in used:
-            yield from guard.guarded(subject, plugin.diagnose)
-        if plugins_of is not None:
-            yield from guard.guarded(
-                subject, functools.partial(plugin.leftovers, plugins_of.keys())
-            )
-
-
-def _plugins_of_vans(host: host_module.Host) -> dict[str, str | None] | None:
-    """The plugin of each VAN, by the VAN's UUID.
-
-    :returns: None for the plugin of an unreadable row; None if the journal
-        cannot be read, which the module state reports
-    """
-    found: dict[str, str | None] = {}
-    try:
-        for row in host.journal.unreadable():
-            found[row.van_uuid] = None
-        for van in host.journal.vans():
-            found[van.uuid] = van.plugin
-    except exception.JournalError:
-        return None
-    return found
+    if plugin := extensions.plugins.get(host.conf.os_acc.plugin):
+        yield from guard.guarded(f'plugin {plugin.name}', plugin.diagnose)
 
 
 def _declared(host: host_module.Host) -> Iterator[finding.Finding]:

@@ -257,7 +257,6 @@ class MdevDriver(driver.DriverBase):
                     'mdev',
                 )
             if there is not None:
-                allocation.check_no_file(self, van, wanted.uuid)
                 mdev_handles.check_free(van, there, wanted)
                 mdev_handles.hold(wanted)
             else:

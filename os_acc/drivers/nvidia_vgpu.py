@@ -57,11 +57,7 @@ class NvidiaVGPUDriver(driver.DriverBase):
             return vgpu.is_vgpu_function(request.handle.address)
         if request.handle is not None:
             return False
-        entries = [
-            spec
-            for spec in device_spec.load(CONF).entries
-            if spec.nvme_of is None
-        ]
+        entries = device_spec.load(CONF).entries
         wanted = request.resource_class
         if any(
             spec.vgpu_type and vgpu_report.resource_class(spec) == wanted

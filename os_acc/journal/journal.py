@@ -147,13 +147,6 @@ class Journal:
         """
         return self._select(lambda db: rows.unsettled(db, boot_id))
 
-    def kept(self) -> list[tuple[str, str]]:
-        """List the instances that are processes.
-
-        :returns: the UUID of each, and its InstanceInfo.process
-        """
-        return self._select(rows.kept)
-
     def add(self, entries: Iterable[codec.Entry]) -> None:
         """Write the intent to plug VANs: add their rows, all or none.
 

@@ -21,7 +21,6 @@ from oslo_versionedobjects import fields as ovo_fields
 from os_acc import exception
 from os_acc import objects
 from os_acc.objects import base
-from os_acc.objects import fields
 
 
 def _versions(name: str) -> list[str]:
@@ -139,18 +138,11 @@ class HostPluginInfo(_SpeaksHandles, base.VersionedObject):
     """A plugin and the attach handles that it takes."""
 
     # Version 1.0: Initial version
-    # Version 1.1: Added guest_config_format
-    VERSION = '1.1'
-
-    ADDED_IN = {'guest_config_format': '1.1'}
+    VERSION = '1.0'
 
     fields = {
         'plugin_name': ovo_fields.StringField(),
         'handle_info': ovo_fields.ListOfObjectsField('HostHandleInfo'),
-        # What the plugin puts into guest_config of a VAN: libvirt-xml,
-        # cdi-device (a qualified name), powervm-json, or a name of its own.
-        # None: nothing, or it is not known.
-        'guest_config_format': fields.NameField(nullable=True),
     }
 
     def __str__(self) -> str:

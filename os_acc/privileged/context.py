@@ -12,10 +12,6 @@ Each process has a daemon of its own. Over a connection that a fork has
 duplicated, a process could get the answers to the other's calls, or none. So a
 forked child drops its parent's connection and starts a daemon when it first
 needs one.
-
-A daemon must be able to undo what an interrupted command has begun. So it
-leaves the session of its caller: Ctrl-C in a terminal, and the end of the
-terminal, do not reach it. It ends when its caller closes the connection.
 """
 
 from __future__ import annotations
@@ -28,8 +24,6 @@ import logging
 import os
 import shlex
 import shutil
-import signal
-import socket
 import sys
 import threading
 from typing import Any
@@ -58,21 +52,17 @@ LONGEST_WAIT = 10.0
 
 # The modules of the calls that every plug makes.
 _MODULES = (
-    'os_acc.privileged.device_files',
     'os_acc.privileged.device_users',
     'os_acc.privileged.mdev',
     'os_acc.privileged.pci',
 )
 
 # To write to sysfs, the user id of root is enough. To see which files other
-# users' processes have open, to set up VFs of NICs, and to change the owner
-# and the permissions of device files, takes capabilities.
+# users' processes have open, and to set up VFs of NICs, takes capabilities.
 CAPABILITIES = (
     capabilities.CAP_SYS_PTRACE,  # to read the links in /proc/PID/fd
     capabilities.CAP_DAC_READ_SEARCH,  # to look into /proc/PID/fd
     capabilities.CAP_NET_ADMIN,  # to set a VF's MAC address on its PF
-    capabilities.CAP_CHOWN,  # to give a device file to a user or group
-    capabilities.CAP_FOWNER,  # to restore the mode of a file of another user
 )
 
 # Calls mostly wait for guests and for the kernel, so there are more threads
@@ -86,46 +76,6 @@ _P = ParamSpec('_P')
 _T = TypeVar('_T')
 
 
-# Signals that a terminal sends to all processes that were started in it.
-_OF_THE_TERMINAL = (signal.SIGINT, signal.SIGHUP)
-
-
-class _Stream:
-    """A socket on which a reset connection reads as the end of the stream.
-
-    If the daemon is killed before it has read a call, the kernel resets the
-    connection (unix(7), ECONNRESET). oslo.privsep's reader thread would end
-    with that error, and the caller would wait for ever.
-    """
-
-    def __init__(self, sock: socket.socket) -> None:
-        self._socket = sock
-
-    def recv(self, size: int) -> bytes:
-        """Receive at most size bytes; b'' at the end of the stream."""
-        try:
-            return self._socket.recv(size)
-        except ConnectionResetError:
-            return b''
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._socket, name)
-
-
-class _Reader(comm.ClientChannel):
-    """Reads the answers from a _Stream."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        super().__init__(_Stream(sock))  # type: ignore[arg-type]
-
-
-class _Channel(daemon.RootwrapClientChannel, _Reader):
-    """The connection to a daemon that a command has started.
-
-    RootwrapClientChannel starts it, and leaves the reading to _Reader.
-    """
-
-
 class _Context(priv_context.PrivContext):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -134,27 +84,10 @@ class _Context(priv_context.PrivContext):
     def start(
         self, method: priv_context.Method = priv_context.Method.ROOTWRAP
     ) -> None:
-        """Start the daemon, or wait while another thread starts it.
-
-        :param method: ROOTWRAP: a command starts it. FORK: this process, which
-            is root, forks it
-        """
+        """Start the daemon, or wait while another thread starts it."""
         with self._starting:
-            if self.channel is not None:
-                return
-            if method is priv_context.Method.ROOTWRAP:
-                self.channel = _Channel(context=self)
-            else:
+            if self.channel is None:
                 super().start(method)
-
-    def set_client_mode(self, enabled: bool) -> None:
-        """Run the functions here (False), or in the daemon (True).
-
-        The daemon calls it before it serves calls.
-        """
-        super().set_client_mode(enabled)
-        if not enabled and _in_helper():
-            os.setsid()
 
     def before_fork(self) -> bool:
         """Wait until no thread starts the daemon, and let none start it.
@@ -206,19 +139,6 @@ class _Context(priv_context.PrivContext):
         """
         command = self.helper_command('')
         return shlex.join(command[: command.index('--privsep_context')])
-
-
-def _in_helper() -> bool:
-    """Whether this process is privsep-helper, or the daemon it has forked."""
-    return 'privsep_sock_path' in cfg.CONF
-
-
-if _in_helper():
-    # This is before the helper forks the daemon, which inherits it.
-    for _signal in _OF_THE_TERMINAL:
-        signal.signal(_signal, signal.SIG_IGN)
-    # os-acc run blocks signals, which the commands of the daemon must not.
-    signal.pthread_sigmask(signal.SIG_SETMASK, [])
 
 
 pctxt = _Context(

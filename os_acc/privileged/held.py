@@ -27,7 +27,6 @@ import os
 from typing import Any
 
 from os_acc import exception
-from os_acc.devices import file_place
 from os_acc.devices import mdev
 from os_acc.devices import pci
 from os_acc.devices import root_folder
@@ -39,12 +38,8 @@ LOG = logging.getLogger(__name__)
 #: caller must not choose it.
 FOLDER = '/var/lib/os-acc-root'
 
-#: Kinds of notes: a whole function, the VFs of a PF, a VF as a vGPU, an mdev,
-#: device files, a work queue of Intel DSA or IAA.
-PCI, VFS, VGPU, MDEV, FILE = 'pci', 'vfs', 'vgpu', 'mdev', 'file'
-IDXD = 'idxd'
-#: The kind of the notes of nvme_of_notes, which has its own rules.
-NAMESPACE = 'namespace'
+#: Kinds of notes: a whole function, the VFs of a PF, a VF as a vGPU, an mdev.
+PCI, VFS, VGPU, MDEV = 'pci', 'vfs', 'vgpu', 'mdev'
 
 #: The files of the notes.
 files = root_files.RootFiles(
@@ -75,11 +70,6 @@ def values(kind: str, name: str, what: str) -> dict[str, Any] | None:
     """The values of a note; None if the device is not given out."""
     known = _read(kind, name)
     return known if known is not None and known['what'] == what else None
-
-
-def holder(kind: str, name: str) -> dict[str, Any] | None:
-    """The values of a note, whatever its ``what`` says; None if none."""
-    return _read(kind, name)
 
 
 def is_noted(kind: str, name: str, what: str) -> bool:
@@ -149,21 +139,16 @@ def mdev_text(device: mdev.Mdev) -> str:
 
 
 def of_device(device: str) -> list[tuple[str, str]]:
-    """The notes of a device and of its parts: VFs, vGPUs, mdevs, files.
+    """The notes of a device and of its parts: its VFs, vGPUs and mdevs.
 
-    :param device: a PCI address, the name of another parent of mdevs, or the
-        path of a device file
+    :param device: a PCI address, or the name of another parent of mdevs
     :returns: kind and name of each
     """
     found = []
     for each in files.names():
         kind, _, name = each.partition('-')
         known = _read(kind, name)
-        if (
-            name == device
-            or name.startswith(f'{device}{file_place.SEPARATOR}')
-            or (known and known.get('device') == device)
-        ):
+        if name == device or (known and known.get('device') == device):
             found.append((kind, name))
     return found
 
@@ -171,8 +156,7 @@ def of_device(device: str) -> list[tuple[str, str]]:
 def forget_unused(device: str, is_used: Callable[[str], bool]) -> None:
     """Delete the notes of a device and of its parts that no VAN has.
 
-    That of a namespace stays: it says whose data the namespace may hold. This
-    is for os-acc device deny, which reads the journal and runs as root.
+    This is for os-acc device deny, which reads the journal and runs as root.
 
     :param device: as in of_device()
     :param is_used: whether a VAN has a PCI function or mdev, by its address or
@@ -180,7 +164,7 @@ def forget_unused(device: str, is_used: Callable[[str], bool]) -> None:
     :raises PrivilegeError: if a note cannot be deleted
     """
     for kind, name in of_device(device):
-        if kind != NAMESPACE and not is_used(name):
+        if not is_used(name):
             forget(kind, name)
 
 

@@ -47,7 +47,8 @@ class AMDProgrammer(programmer.Programmer):
     def check(self, file: bitstreams.Bitstream | None) -> None:
         from os_acc.privileged import amd
 
-        amd.check(self.device, self.needed(file).path)
+        assert file is not None
+        amd.check(self.device, file.path)
 
     def program(
         self,
@@ -57,7 +58,7 @@ class AMDProgrammer(programmer.Programmer):
     ) -> str:
         from os_acc.privileged import amd
 
-        file = self.needed(file)
+        assert file is not None
         # Read before: its errors mean that nothing was changed.
         wanted = _image(file).uuid
         report(None, 'programming')

@@ -51,7 +51,8 @@ class CommandProgrammer(programmer.Programmer):
     def check(self, file: bitstreams.Bitstream | None) -> None:
         from os_acc.privileged import programming as privileged
 
-        privileged.check(self.device, self._region, self.needed(file).path)
+        assert file is not None
+        privileged.check(self.device, self._region, file.path)
 
     def program(
         self,
@@ -61,7 +62,7 @@ class CommandProgrammer(programmer.Programmer):
     ) -> str:
         from os_acc.privileged import programming as privileged
 
-        file = self.needed(file)
+        assert file is not None
         report(None, 'programming')
         with fpga_manager.told(self.device):
             with self._percent_reported(report):

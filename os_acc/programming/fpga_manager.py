@@ -36,8 +36,9 @@ class FPGAManagerProgrammer(programmer.Programmer):
     def check(self, file: bitstreams.Bitstream | None) -> None:
         from os_acc.privileged import fpga_manager as privileged
 
+        assert file is not None
         with fpga_manager.told(self.device):
-            privileged.check(self.device, self.needed(file).path)
+            privileged.check(self.device, file.path)
 
     def program(
         self,
@@ -47,7 +48,7 @@ class FPGAManagerProgrammer(programmer.Programmer):
     ) -> str:
         from os_acc.privileged import fpga_manager as privileged
 
-        file = self.needed(file)
+        assert file is not None
         report(None, 'programming')
         with fpga_manager.told(self.device):
             privileged.program(

@@ -55,7 +55,6 @@ READING = {
     'entries',
     'exists',
     'handles',
-    'kept',
     'programs',
     'requests_of',
     'reservations',

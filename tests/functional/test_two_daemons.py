@@ -8,7 +8,7 @@
 
 """Two users, each with a privileged daemon of its own, and one FPGA.
 
-The daemons are processes of oslo.privsep with its capabilities, made by
+The daemons are processes of oslo.privsep with its three capabilities, made by
 fork instead of sudo. The kernel is a tree of files.
 """
 

@@ -34,14 +34,12 @@ from os_acc import objects
 from os_acc.devices import pci
 from os_acc.devices import sysfs
 from os_acc.devices import vfio
+from os_acc.privileged import context
 
 # Loaded here once: in the lab that takes its time.
-from os_acc.privileged import container_specs as _container_specs  # noqa: F401
-from os_acc.privileged import context
 from os_acc.privileged import device_users as _device_users  # noqa: F401
 from os_acc.privileged import mdev as _mdev  # noqa: F401
 from os_acc.privileged import network as _network  # noqa: F401
-from os_acc.privileged import nvme_of as _nvme_of  # noqa: F401
 from os_acc.privileged import pci as _pci  # noqa: F401
 
 # Find the entry points once. Forked children have them in memory.

@@ -81,9 +81,6 @@ def _alias(element: etree._Element) -> str | None:
 
 
 def _source(element: etree._Element) -> list[str | int]:
-    if element.tag == 'disk':
-        # libvirt compares the targets only.
-        return [element.find('target').get('dev')]
     address = element.find('source/address')
     return [
         value if name == 'uuid' else int(value, 0)
@@ -282,8 +279,9 @@ class Domain:
             raise libvirtError(
                 'domain is not running', VIR_ERR_OPERATION_INVALID
             )
+        source = etree.tostring(element.find('source'))
         for each in self.live if live else self.config:
-            if _source(each) == _source(element):
+            if etree.tostring(each.find('source')) == source:
                 return
         raise libvirtError('device not found', VIR_ERR_DEVICE_MISSING)
 

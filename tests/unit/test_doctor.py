@@ -239,8 +239,6 @@ def test_who_the_daemon_is_is_read_from_the_kernel(here):
         'CAP_SYS_PTRACE',
         'CAP_DAC_READ_SEARCH',
         'CAP_NET_ADMIN',
-        'CAP_CHOWN',
-        'CAP_FOWNER',
     }
 
 

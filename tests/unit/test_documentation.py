@@ -45,7 +45,7 @@ def run(folder, *arguments):
         env={**own, 'PYTHONPATH': os.pathsep.join(path)},
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=100,
     )
 
 
@@ -106,14 +106,10 @@ def test_the_drivers_and_plugins_of_this_release_are_listed():
     'page',
     [
         'callers.rst',
-        'device-files.rst',
-        'containers.rst',
-        'dsa.rst',
         'linux.rst',
         'nova.rst',
         'placement.rst',
         'programming.rst',
-        'remote.rst',
     ],
 )
 def test_the_examples_of_device_spec_are_valid(clean, tmp_path, page):

@@ -1167,7 +1167,7 @@ def test_a_row_of_an_older_minor_version_is_read(state_path, monkeypatch):
     def older(primitive):
         current = {
             'AcceleratorRequest': '1.1',
-            'InstanceInfo': '1.2',
+            'InstanceInfo': '1.1',
             'VAN': '1.2',
         }
         name = primitive['versioned_object.name']

@@ -221,7 +221,6 @@ class CyborgDriver(driver.DriverBase):
                     physical_network=handle.physical_network,
                 )
             elif isinstance(handle, objects.MdevHandle):
-                allocation.check_no_file(self, van, handle.uuid)
                 cyborg_mdev.check(van, handle)
             van.handle, van.device = handle, found.parent
             van.save()

@@ -48,7 +48,9 @@ class PCIDriver(driver.DriverBase):
             wanted in ('PGPU', 'FPGA', 'SRIOV_NET_VF')
             or wanted.startswith(pci_listing.PREFIX)
             or any(
-                spec.resource_class == wanted and not spec.offers_parts
+                spec.resource_class == wanted
+                and not spec.mdev_types
+                and not spec.vgpu_type
                 for spec in _specs().entries
             )
         )
