@@ -47,8 +47,7 @@ class AMDProgrammer(programmer.Programmer):
     def check(self, file: bitstreams.Bitstream | None) -> None:
         from os_acc.privileged import amd
 
-        assert file is not None
-        amd.check(self.device, file.path)
+        amd.check(self.device, self.needed(file).path)
 
     def program(
         self,
@@ -58,7 +57,7 @@ class AMDProgrammer(programmer.Programmer):
     ) -> str:
         from os_acc.privileged import amd
 
-        assert file is not None
+        file = self.needed(file)
         # Read before: its errors mean that nothing was changed.
         wanted = _image(file).uuid
         report(None, 'programming')

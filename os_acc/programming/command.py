@@ -51,8 +51,7 @@ class CommandProgrammer(programmer.Programmer):
     def check(self, file: bitstreams.Bitstream | None) -> None:
         from os_acc.privileged import programming as privileged
 
-        assert file is not None
-        privileged.check(self.device, self._region, file.path)
+        privileged.check(self.device, self._region, self.needed(file).path)
 
     def program(
         self,
@@ -62,7 +61,7 @@ class CommandProgrammer(programmer.Programmer):
     ) -> str:
         from os_acc.privileged import programming as privileged
 
-        assert file is not None
+        file = self.needed(file)
         report(None, 'programming')
         with fpga_manager.told(self.device):
             with self._percent_reported(report):

@@ -52,7 +52,7 @@ class DflProgrammer(programmer.Programmer):
         privileged.check(
             self.device,
             self._region,
-            self._needed(file).path,
+            self.needed(file).path,
             CONF.os_acc.device_timeout,
         )
 
@@ -64,7 +64,7 @@ class DflProgrammer(programmer.Programmer):
     ) -> str:
         from os_acc.privileged import dfl as privileged
 
-        file = self._needed(file)
+        file = self.needed(file)
         # An id that is no UUID would be refused as a wrong argument.
         self._read(file).check_has(function_id, os.path.basename(file.path))
         report(None, 'programming')
@@ -115,12 +115,3 @@ class DflProgrammer(programmer.Programmer):
     def _read(file: bitstreams.Bitstream) -> bitstream_gbs.Image:
         with open(file.path, 'rb') as opened:
             return bitstream_gbs.read(opened, os.path.basename(file.path))
-
-    def _needed(
-        self, file: bitstreams.Bitstream | None
-    ) -> bitstreams.Bitstream:
-        if file is None:
-            raise exception.DeviceError(
-                device=self._label, reason='a bitstream is needed'
-            )
-        return file

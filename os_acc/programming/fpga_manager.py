@@ -36,9 +36,8 @@ class FPGAManagerProgrammer(programmer.Programmer):
     def check(self, file: bitstreams.Bitstream | None) -> None:
         from os_acc.privileged import fpga_manager as privileged
 
-        assert file is not None
         with fpga_manager.told(self.device):
-            privileged.check(self.device, file.path)
+            privileged.check(self.device, self.needed(file).path)
 
     def program(
         self,
@@ -48,7 +47,7 @@ class FPGAManagerProgrammer(programmer.Programmer):
     ) -> str:
         from os_acc.privileged import fpga_manager as privileged
 
-        assert file is not None
+        file = self.needed(file)
         report(None, 'programming')
         with fpga_manager.told(self.device):
             privileged.program(

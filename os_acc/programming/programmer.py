@@ -50,6 +50,19 @@ class Programmer:
         """
         return None
 
+    def needed(
+        self, file: bitstreams.Bitstream | None
+    ) -> bitstreams.Bitstream:
+        """Return the bitstream, for a device that cannot do without one.
+
+        :raises DeviceError: if there is none
+        """
+        if file is None:
+            raise exception.DeviceError(
+                device=self.device, reason='a bitstream is needed'
+            )
+        return file
+
     def check(self, file: bitstreams.Bitstream | None) -> None:
         """Check that programming can begin. Changes nothing.
 

@@ -96,7 +96,7 @@ class CyborgProgrammer(programming.Programmer):
         function_id: str | None,
         report: progress.Report,
     ) -> str:
-        assert file is not None
+        file = self.needed(file)
         report(None, f'programming {self.device}')
         by = _program(self._source, self.device, file.path, function_id)
         if by == _COLD_REBOOT:
