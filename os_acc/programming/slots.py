@@ -24,7 +24,6 @@ import logging
 from typing import Any
 
 from oslo_config import cfg
-from oslo_utils import timeutils
 
 from os_acc import exception
 from os_acc import health
@@ -38,12 +37,10 @@ from os_acc.journal import programs
 from os_acc.objects import function_id as function_ids
 from os_acc.objects import van as van_states
 from os_acc.programming import activation
-from os_acc.programming import announcing
 from os_acc.programming import bitstreams
 from os_acc.programming import contents
 from os_acc.programming import gate
-from os_acc.programming import programmer as programmers
-from os_acc.programming import records
+from os_acc.programming import recorded
 from os_acc.programming import uses
 
 LOG = logging.getLogger(__name__)
@@ -62,7 +59,7 @@ def ignore(fraction: float | None, message: str) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Slot(contents.Contents):
+class Slot(recorded.Recorded):
     """A device that is programmed as a whole, or one region of a device.
 
     A driver that prepares a VAN calls take(). If that returns False, the
@@ -110,9 +107,9 @@ class Slot(contents.Contents):
         :raises DeviceUnhealthy: if a VAN needs it, and it has failed before,
             or has the function only after a cold reboot
         """
-        programmer = self._programmer()
+        programmer = self.needed_programmer()
         with self._held():
-            self._catch_up()
+            self.catch_up()
             known = self._completed(wanted)
             if self._take(van, known, exact=van is None):
                 return False
@@ -138,13 +135,6 @@ class Slot(contents.Contents):
                 health.check(self.driver.journal, self.key)
         return True
 
-    def _programmer(self) -> programmers.Programmer:
-        if self.programmer is None:
-            raise exception.DeviceError(
-                device=self.label, reason='nothing can program it'
-            )
-        return self.programmer
-
     def clear(self, van: objects.VAN, remove: bool) -> None:
         """End the use of the slot by a VAN.
 
@@ -152,7 +142,7 @@ class Slot(contents.Contents):
             left. If the device cannot do this, it keeps the function
         """
         with self._held():
-            if remove and not self._programmer().can_clear:
+            if remove and not self.needed_programmer().can_clear:
                 _logger(van).warning(
                     '%s keeps its function: nothing can remove it', self.label
                 )
@@ -161,7 +151,7 @@ class Slot(contents.Contents):
                 uses.NEVER
             ):
                 return
-            self._catch_up()
+            self.catch_up()
             # Saved first: of two VANs that leave at the same time, neither
             # counts the other as a user.
             uses.leave(van)
@@ -173,27 +163,27 @@ class Slot(contents.Contents):
             ):
                 return
             before = contents.Wanted(record.function_id, record.digest)
-            self._save(before, programs.PROGRAMMING)
+            self.save(before, programs.PROGRAMMING)
             try:
                 # See _program(): a VAN saved concurrently is found here.
                 users = self.users(excluding=van.uuid)
                 if not users:
                     gate.check(self.label, self.functions)
             except BaseException:
-                self._restore(record)
+                self.restore(record)
                 raise
             if users:
-                self._restore(record)
+                self.restore(record)
                 return
             try:
-                self._programmer().clear()
+                self.needed_programmer().clear()
             except _UNTOUCHED:
-                self._restore(record)
+                self.restore(record)
                 raise
             except BaseException as err:
-                self._failed(before, err, 'it was not cleared')
+                self.failed(before, err, 'it was not cleared')
                 raise
-            self._done(contents.Wanted(), programs.CLEARED)
+            self.done(contents.Wanted(), programs.CLEARED)
         _logger(van).info('%s is cleared', self.label)
 
     def _take(
@@ -239,7 +229,7 @@ class Slot(contents.Contents):
         if van is not None:
             uses.decide(van, wanted.function_id)
         before = self.record()
-        self._save(wanted, programs.PROGRAMMING)
+        self.save(wanted, programs.PROGRAMMING)
         try:
             # A VAN saved concurrently either sees this PROGRAMMING row or is
             # found by _in_the_way().
@@ -247,7 +237,7 @@ class Slot(contents.Contents):
                 raise self._busy(users)
             gate.check(self.label, self.functions)
         except BaseException:
-            self._restore(before)
+            self.restore(before)
             _undecide(van)
             raise
         try:
@@ -261,11 +251,11 @@ class Slot(contents.Contents):
                 if van is not None:
                     uses.decide(van, wanted.function_id)
         except _UNTOUCHED:
-            self._restore(before)
+            self.restore(before)
             _undecide(van)
             raise
         except BaseException as err:
-            self._failed(wanted, err, 'its programming failed')
+            self.failed(wanted, err, 'its programming failed')
             _undecide(van)
             raise
         _logger(van).info(
@@ -279,74 +269,15 @@ class Slot(contents.Contents):
             _undecide(van)
             reason = f'it was programmed with {wanted.function_id or "a file"}'
             health.mark(self.driver.journal, self.key, causes.REBOOT, reason)
-            self._done(
+            self.done(
                 wanted,
                 programs.REBOOT,
                 f'{reason}, which it has only '
                 'after the host was switched off and on',
             )
         else:
-            self._done(wanted, programs.PROGRAMMED)
+            self.done(wanted, programs.PROGRAMMED)
         return kind
-
-    def _catch_up(self) -> None:
-        """Tell the hooks what an earlier process has not told them."""
-        for record in self.driver.journal.programs(self.key):
-            if (
-                record.region == self.region
-                and not record.announced
-                and record.state != programs.PROGRAMMING
-            ):
-                announcing.program(self.driver.journal, record)
-
-    def _done(
-        self, content: contents.Wanted, state: str, error: str | None = None
-    ) -> None:
-        """Record what the slot has now, and call the hooks."""
-        record = self._save(content, state, error)
-        # It works again, if an earlier programming has failed.
-        self.driver.journal.forget_unhealthy(
-            self.key, causes.programming_of(self.region)
-        )
-        announcing.program(self.driver.journal, record)
-
-    def _failed(
-        self, content: contents.Wanted, err: BaseException, what: str
-    ) -> None:
-        """Record that programming or clearing failed, and call the hooks.
-
-        The device is given to nobody from now on, unless its programmer makes
-        it usable again. An interruption of this thread is no failure of the
-        device: the next request programs it again.
-
-        :param what: what failed, a clause
-        """
-        text = exception.describe(err)
-        journal, cause = (
-            self.driver.journal,
-            causes.programming_of(self.region),
-        )
-        if isinstance(err, Exception):
-            if self._heal():
-                journal.forget_unhealthy(self.key, cause)
-                text += '. The device was made usable again'
-            else:
-                reason = f'{what}: {text}'
-                health.mark(journal, self.key, cause, reason, self.driver.name)
-                LOG.error('Device %s is unhealthy: %s', self.key, reason)
-        record = self._save(content, programs.ERROR, text)
-        announcing.program(journal, record)
-
-    def _heal(self) -> bool:
-        try:
-            return self._programmer().heal()
-        except Exception as err:
-            LOG.error(
-                '%s cannot be made usable again: %s',
-                self.label,
-                exception.describe(err),
-            )
-            return False
 
     def _in_the_way(
         self, wanted: contents.Wanted, van: objects.VAN | None
@@ -410,56 +341,6 @@ class Slot(contents.Contents):
         timeout = max(CONF.os_acc.lock_timeout, limit)
         with self.driver.lock(self.lock_name, timeout):
             yield
-
-    def _save(
-        self, content: contents.Wanted, state: str, error: str | None = None
-    ) -> programs.Program:
-        """Write the record of the slot.
-
-        The hooks are to be called for it, unless it is PROGRAMMING.
-        """
-        self._forget_others(state)
-        record = programs.Program(
-            device=self.key,
-            region=self.region,
-            function_id=content.function_id,
-            digest=content.digest,
-            state=state,
-            boot_id=boot.boot_id(),
-            error=error,
-            updated_at=timeutils.utcnow().isoformat(),
-            driver=self.driver.name,
-            chip=self.chip.identity if self.chip else None,
-            address=self.device,
-            serial=self.chip.serial if self.chip else None,
-            handles=self.handles,
-            announced=state == programs.PROGRAMMING,
-        )
-        self.driver.journal.save_program(record)
-        return record
-
-    def _forget_others(self, state: str) -> None:
-        """Forget records that are wrong once the slot's has a new state.
-
-        These are the record that an older version of os-acc had of this slot,
-        and, once the whole device is programmed, those of its regions, or the
-        other way round.
-        """
-        for other in self.records():
-            older = other.region == self.region and other.device != self.key
-            if older or (
-                state == programs.PROGRAMMED
-                and other.region != self.region
-                and records.overlaps(self.region, other.region)
-            ):
-                self.driver.journal.forget_program(other.device, other.region)
-
-    def _restore(self, record: programs.Program | None) -> None:
-        """Put back the record that was there before PROGRAMMING."""
-        if record is not None:
-            self.driver.journal.save_program(record)
-        else:
-            self.driver.journal.forget_program(self.key, self.region)
 
 
 @contextlib.contextmanager
