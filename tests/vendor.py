@@ -136,3 +136,11 @@ def furnish(kernel: Any) -> None:
     """Put the FPGA and its VFs into the tree of files."""
     kernel.add_function(FPGA, '8086:bcce', 0x120000, 'dfl-pci', totalvfs=4)
     kernel.write(f'{kernel.pci}/devices/{FPGA}/sriov_numvfs', str(len(VFS)))
+
+
+def installed(kernel: Any, folder: pathlib.Path) -> Vendor:
+    """Furnish the tree, and offer the FPGA: it takes one function."""
+    furnish(kernel)
+    made = Vendor(folder)
+    made.configure('single')
+    return made

@@ -30,6 +30,8 @@ from os_acc.devices import dfl
 from os_acc.devices import sriov
 from os_acc.devices import sysfs
 from os_acc.devices import waiting
+
+# Loaded here once, for the forked children: in the lab that takes its time.
 from os_acc.privileged import dfl as _dfl  # noqa: F401
 from os_acc.privileged import dfl_ioctl
 

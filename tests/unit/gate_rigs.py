@@ -14,6 +14,7 @@ programmed.
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable
 import hashlib
 import json
@@ -47,7 +48,7 @@ SHA = 'cccccccc-1111-4222-8333-444455556666'
 SHELL = '862c7020-a250-3e29-bbed-b69c97bbf0ff'
 
 
-class Rig:
+class Rig(abc.ABC):
     """A chip, and what programs it.
 
     :cvar driver: the driver that programs it for instances
@@ -127,17 +128,21 @@ class Rig:
         path = self.bitstream(function)
         return os_acc.program_device(PF, path, function, **values)
 
+    @abc.abstractmethod
     def count(self) -> int:
         """How often it was programmed."""
-        raise NotImplementedError
 
+
+class RootRig(Rig):
+    """A chip that a privileged half of os-acc programs."""
+
+    @abc.abstractmethod
     def inside(self) -> str | None:
         """The function that it has."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def as_root(self, path: str) -> list[Callable[[], None]]:
         """The calls of the privileged half; the first one only checks."""
-        raise NotImplementedError
 
 
 class BoardRig(Rig):
@@ -171,7 +176,7 @@ class BoardRig(Rig):
         return self.board.done
 
 
-class CommandRig(Rig):
+class CommandRig(RootRig):
     #: What runs while it is programmed.
     working = (privileged, 'run')
 
@@ -201,7 +206,7 @@ class CommandRig(Rig):
         ]
 
 
-class DflRig(Rig):
+class DflRig(RootRig):
     """A card with one port as a whole, or with three ports as regions."""
 
     working = (dfl_ioctl, 'program')
@@ -246,7 +251,7 @@ class DflRig(Rig):
         ]
 
 
-class AMDRig(Rig):
+class AMDRig(RootRig):
     """The first PF is the management function, the second the user one."""
 
     def __init__(self, kernel, tmp_path, monkeypatch):
@@ -294,7 +299,7 @@ class AMDRig(Rig):
         ]
 
 
-class FPGAManagerRig(Rig):
+class FPGAManagerRig(RootRig):
     """A kernel with the file firmware."""
 
     def __init__(self, kernel, tmp_path, monkeypatch):

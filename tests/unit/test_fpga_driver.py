@@ -41,9 +41,7 @@ FPGA, VFS = vendor_module.FPGA, vendor_module.VFS
 
 @pytest.fixture
 def tool(kernel, tmp_path):
-    vendor_module.furnish(kernel)
-    made = vendor_module.Vendor(tmp_path / 'vendor')
-    made.configure('single')
+    made = vendor_module.installed(kernel, tmp_path / 'vendor')
     os_acc.initialize()
     return made
 

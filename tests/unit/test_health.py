@@ -44,9 +44,7 @@ AER = 'TLP 1\nTOTAL_ERR_FATAL {}\n'
 
 @pytest.fixture
 def tool(kernel, tmp_path):
-    vendor_module.furnish(kernel)
-    made = vendor_module.Vendor(tmp_path / 'vendor')
-    made.configure('single')
+    made = vendor_module.installed(kernel, tmp_path / 'vendor')
     os_acc.initialize()
     return made
 

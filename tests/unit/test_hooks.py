@@ -42,9 +42,7 @@ def told(monkeypatch):
 
 @pytest.fixture
 def tool(kernel, tmp_path, told):
-    vendor_module.furnish(kernel)
-    made = vendor_module.Vendor(tmp_path / 'vendor')
-    made.configure('single')
+    made = vendor_module.installed(kernel, tmp_path / 'vendor')
     os_acc.initialize()
     return made
 
