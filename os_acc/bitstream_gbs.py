@@ -78,7 +78,7 @@ class Image:
         """Check that it has a function.
 
         :param function_id: None: any will do
-        :raises BitstreamError: if it has others
+        :raises BitstreamError: if the image has only other functions
         """
         if function_id is None:
             return

@@ -285,8 +285,8 @@ class _Change:
     ) -> None:
         """After a lost answer, look at the LPAR until it shows the change.
 
-        :raises HypervisorError: if it does not until the server has ended
-            the change for certain
+        :raises HypervisorError: if the LPAR does not show the change by the
+            time at which the server has ended it for certain
         """
         self._logger.warning(
             '%s: the answer is lost, so the LPAR is examined until it shows '
