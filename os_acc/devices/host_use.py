@@ -15,10 +15,12 @@ open.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 import dataclasses
 import os
 import re
 
+from os_acc import exception
 from os_acc.devices import network
 from os_acc.devices import nvmet
 from os_acc.devices import pci
@@ -168,6 +170,20 @@ def _nvme_heads(real: str) -> list[str]:
         for name in sysfs.names(folder)
         if controllers & set(sysfs.names(f'{folder}/{name}'))
     ]
+
+
+def check_unused(functions: Iterable[pci.Function]) -> None:
+    """Check that the host itself uses none of some functions.
+
+    :raises DeviceInUseByHost: if it uses one
+    """
+    snapshot = Snapshot.read()
+    for each in functions:
+        use = by_host(each, snapshot)
+        if use is not None:
+            raise exception.DeviceInUseByHost(
+                device=f'PCI function {each.address}', by=use.text
+            )
 
 
 def by_host(

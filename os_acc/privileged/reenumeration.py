@@ -133,13 +133,7 @@ def _check_unused(address: str, chip: chips.Chip) -> None:
     functions = [
         each for each in map(pci.find, chip.functions) if each is not None
     ]
-    snapshot = host_use.Snapshot.read()
-    for each in functions:
-        use = host_use.by_host(each, snapshot)
-        if use is not None:
-            raise exception.DeviceInUseByHost(
-                device=f'PCI function {each.address}', by=use.text
-            )
+    host_use.check_unused(functions)
     if users := device_users.open_by(functions):
         raise exception.DeviceBusy(device=address, reason='; '.join(users))
 

@@ -35,13 +35,7 @@ def check(device: str, functions: Sequence[str]) -> None:
     there = [each for each in map(pci.find, functions) if each is not None]
     if not there:
         return
-    snapshot = host_use.Snapshot.read()
-    for function in there:
-        use = host_use.by_host(function, snapshot)
-        if use is not None:
-            raise exception.DeviceInUseByHost(
-                device=f'PCI function {function.address}', by=use.text
-            )
+    host_use.check_unused(there)
     asked = {each.address for each in there}
     if all(each.is_vf for each in there):
         parents = map(pci.find, chip.parents(there[0]))
