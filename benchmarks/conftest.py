@@ -36,7 +36,7 @@ else:
 # The benchmark of Cyborg runs in another environment: see README.rst.
 if importlib.util.find_spec('cyborg') is None:
     collect_ignore.append('test_cyborg.py')
-# So does that of Nova's compute driver: tox -e nova.
+# So does that of Nova's compute driver.
 if importlib.util.find_spec('placement') is None:
     collect_ignore.append('test_nova_spawn.py')
 

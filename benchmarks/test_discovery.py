@@ -23,12 +23,12 @@ import pathlib
 import re
 import subprocess
 
-from kernel import Kernel
 import pytest
 
 import os_acc
 from os_acc.devices import pci_scan
 from os_acc.privileged import context
+from os_acc.testing.kernel import Kernel
 
 ROUNDS = 10
 NUMBERS = (512, 1024, 2048, 4096)

@@ -41,7 +41,7 @@ _initializing = threading.Lock()
 
 def initialize(
     reset: bool = False, read_only: bool = False, owner: str | None = None
-) -> None:
+) -> objects.RecoveryReport | None:
     """Load drivers and plugins, open the journal, and recover().
 
     Call it once per process, after oslo.config has read its files and before
@@ -59,6 +59,8 @@ def initialize(
         VANs of this owner. None: the name of the program, such as
         nova-compute. It is no option, because several programs may read one
         configuration file
+    :returns: what recover() did; None: this process was initialized before,
+        or read_only is True
     :raises InvalidRequest: if an option is invalid, or owner is no name
     :raises JournalError: if the journal cannot be opened, or its folder
         belongs to another user and is not shared with a group of this user;
@@ -73,7 +75,7 @@ def initialize(
             and (read_only or not before.read_only)
             and owner in (None, before.owner)
         ):
-            return
+            return None
         from os_acc import host
         from os_acc import recovery
 
@@ -81,16 +83,18 @@ def initialize(
         made = host.Host.open(conf, read_only, owner)
         # Before recover(): the hooks that it calls may call get_devices().
         _use(made, selected)
+        report = None
         try:
             if not read_only:
                 made.start_daemon()
-                recovery.recover(made)
+                report = recovery.recover(made)
         except BaseException:
             _use(before, selected)
             made.close()
             raise
         if before is not None:
             before.close()
+        return report
 
 
 def _use(made: host.Host | None, selected: selection.Selected | None) -> None:
@@ -107,6 +111,7 @@ def plug(
     requests: Sequence[objects.AcceleratorRequest],
     live: bool = False,
     progress: progress_module.Callback | None = None,
+    plugin: str | None = None,
 ) -> objects.VANList:
     """Give an instance its accelerators: all of them, or none.
 
@@ -120,8 +125,12 @@ def plug(
     :param requests: one for each accelerator
     :param live: also attach them to the running guest; otherwise the caller
         puts each VAN's guest_config into the guest's definition
+    :type progress: os_acc.progress.Callback | None
     :param progress: called with os_acc.progress.Progress objects, from
         several threads but one at a time; its errors are only logged
+    :param plugin: the plugin for the accelerators that are not plugged yet,
+        such as 'cdi' on a host that also runs guests; None: ``[os_acc]
+        plugin``
     :returns: the VANs, in the order of the requests
     :raises LibraryNotInitialized: if initialize() was not called
     :raises ReadOnly: if initialize() was called with read_only=True
@@ -131,8 +140,8 @@ def plug(
     :raises ARQNotBound: if the state of an ARQ is not Bound
     :raises NoMatchingDriver: if no driver claims a request
     :raises AmbiguousDriver: if more than one driver claims a request
-    :raises NoMatchingPlugin: if the host's plugin is not loaded, or its
-        describe() fails
+    :raises NoMatchingPlugin: if the plugin is not loaded, or its describe()
+        fails
     :raises UnsupportedHandle: if the plugin does not take such a handle
     :raises LiveNotSupported: if the plugin cannot attach to a running guest
     :raises HypervisorError: if live is True and the plugin cannot attach now,
@@ -143,7 +152,12 @@ def plug(
     from os_acc.attach import plug as attach
 
     return attach.plug(
-        _writable('os_acc.plug'), instance_info, requests, live, progress
+        _writable('os_acc.plug'),
+        instance_info,
+        requests,
+        live,
+        progress,
+        plugin,
     )
 
 
@@ -160,6 +174,7 @@ def replug(
     belong to the guest: they are left to recover() and unplug().
 
     :param instance_info: an InstanceInfo or an instance's UUID
+    :type progress: os_acc.progress.Callback | None
     :param progress: as for plug
     :returns: the instance's plugged VANs, in the order in which they were
         plugged; empty if it has none
@@ -189,6 +204,7 @@ def unplug(
         their UUIDs; None: all that the instance has
     :param live: also detach them from the running guest, and wait until the
         guest has released them
+    :type progress: os_acc.progress.Callback | None
     :param progress: as for plug
     :returns: the number of VANs that were released
     :raises LibraryNotInitialized, ReadOnly, InvalidRequest: as for plug
@@ -254,8 +270,10 @@ def recover() -> objects.RecoveryReport:
     """Finish or undo what a crash or a reboot of the host left behind.
 
     VANs that are half done are released. VANs that were plugged before a
-    reboot are prepared again with the same handle. An instance that another
-    living thread or process is working on is left alone.
+    reboot are prepared again with the same handle. If an instance is a
+    process (InstanceInfo.process) that has ended, its VANs are released. An
+    instance that another living thread or process is working on is left
+    alone.
 
     :returns: what was done with each VAN
     :raises LibraryNotInitialized: if initialize() was not called
@@ -313,6 +331,7 @@ def program_device(
         image whose properties name the function
     :param function_id: the function that the bitstream holds
     :param region: the region of a dynamic device
+    :type progress: os_acc.progress.Callback | None
     :param progress: as for plug; the objects name the device, and no VAN
     :returns: True if the device was programmed; False if it already held the
         bitstream

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 import dataclasses
 import logging
 import re
+import time
 from typing import Any
 
 from os_acc import bitstream_reference
@@ -25,6 +26,7 @@ from os_acc import host as host_module
 from os_acc import objects
 from os_acc import progress
 from os_acc.attach import plan
+from os_acc.journal import events
 from os_acc.journal import health as rows
 from os_acc.objects import device as device_objects
 from os_acc.programming import announcing
@@ -309,6 +311,7 @@ def program_device(
             )
         )
 
+    start = time.monotonic()
     tell(progress.STARTED)
     try:
         done = driver.program_device(
@@ -320,9 +323,36 @@ def program_device(
         )
     except BaseException as err:
         tell(progress.FAILED, message=exception.describe(err))
+        _note_programming(host, driver, wanted.address, start, err)
         raise
     tell(progress.DONE, 1.0)
+    if done:
+        _note_programming(host, driver, wanted.address, start)
     return done
+
+
+def _note_programming(
+    host: host_module.Host,
+    driver: driver_base.DriverBase,
+    address: str,
+    start: float,
+    err: BaseException | None = None,
+) -> None:
+    """Write an event.
+
+    :param start: when the programming began, by time.monotonic()
+    """
+    made = events.Event(
+        at=events.now(),
+        operation=events.PROGRAM,
+        step=None,
+        result=events.DONE if err is None else events.FAILED,
+        seconds=time.monotonic() - start,
+        device=address,
+        extension=driver.name,
+        **(events.failure(err) if err is not None else {}),
+    )
+    host.journal.note([made])
 
 
 def _driver_of(host: host_module.Host, address: str) -> driver_base.DriverBase:

@@ -87,6 +87,15 @@ class DriverBase(extension.ExtensionBase, abc.ABC):
         """
         return None
 
+    def takes_unlisted(self, request: objects.AcceleratorRequest) -> bool:
+        """Whether prepareVAN may serve a request that no listed device fits.
+
+        ``os-acc plug --dry-run`` asks it, for requests of this driver. If the
+        answer is False, a device that get_devices() does not list is an
+        obstacle. It only looks. The default says False.
+        """
+        return False
+
     @abc.abstractmethod
     def prepareVAN(
         self,
@@ -214,12 +223,37 @@ class DriverBase(extension.ExtensionBase, abc.ABC):
         """List the VANs that have a handle or a device.
 
         The list includes VANs that cannot be read. vans_on() cannot return
-        them.
+        them. A VAN whose request names a handle has it from the beginning,
+        before prepareVAN is called: see handles_of_others().
 
         :param device: address of a parent device; None: every device, also
             those of other drivers
+        :rtype: list[os_acc.journal.Holder]
         """
         return self.journal.handles(device)
+
+    def handles_of_others(self, van: objects.VAN) -> set[str]:
+        """Return the identities of the handles that other VANs have.
+
+        A handle that is among them is not free for this VAN.
+        """
+        return {
+            each.handle
+            for each in self.handles()
+            if each.handle is not None and each.van_uuid != van.uuid
+        }
+
+    def is_anothers(self, van: objects.VAN) -> bool:
+        """Whether another VAN has the attach handle of a VAN by now.
+
+        unprepareVAN then leaves the device alone: the undo comes too late.
+
+        :raises JournalError: if the journal cannot be read
+        """
+        return (
+            van.handle is not None
+            and van.handle.identity in self.handles_of_others(van)
+        )
 
     def requests_of(
         self, instance_uuid: str

@@ -207,6 +207,15 @@ class HelperError(ExceptionBase):
     msg_fmt = _("Cyborg's drivers, run by %(python)s: %(reason)s")
 
 
+class MissingPackage(ExceptionBase):
+    """A package that an extra of os-acc installs is not there."""
+
+    msg_fmt = _(
+        '%(what)s needs the package %(package)s, which is not installed: pip '
+        "install 'os-acc[%(extra)s]'"
+    )
+
+
 class RemoteServiceError(ExceptionBase):
     """A service of OpenStack could not be reached, or refused a call."""
 
@@ -215,6 +224,10 @@ class RemoteServiceError(ExceptionBase):
 
 class Timeout(ExceptionBase):
     msg_fmt = _('Waited %(seconds)g s for %(what)s')
+
+
+class LockTimeout(Timeout):
+    """Somebody else held the lock of an instance or a device for too long."""
 
 
 class HypervisorError(ExceptionBase):

@@ -30,8 +30,8 @@ from os_acc import loader
 from os_acc import opts
 from os_acc import selection
 from os_acc.devices import root_folder
-from os_acc.privileged import context
 from os_acc.privileged import held
+from os_acc.privileged import privsep
 from os_acc.privileged import root_copy
 
 
@@ -158,10 +158,8 @@ class OSAccFixture(fixtures.Fixture):
 
     def _run_privileged_here(self) -> None:
         """Run the privileged functions here, with their folders in ours."""
-        self.addCleanup(
-            context.pctxt.set_client_mode, context.pctxt.client_mode
-        )
-        context.pctxt.set_client_mode(False)
+        self.addCleanup(privsep.run_here, privsep.runs_here())
+        privsep.run_here(True)
         self._patch(root_folder, 'PATH', self._below('run'))
         self._patch(held, 'FOLDER', self._below('held'))
         self._patch(root_copy, 'FOLDER', self._below('images'))

@@ -56,7 +56,10 @@ class Host:
         self.extensions = extensions
         self.read_only = read_only
         self.journal = journal_module.Journal(
-            conf.os_acc.state_path, conf.os_acc.journal_timeout, read_only
+            conf.os_acc.state_path,
+            conf.os_acc.journal_timeout,
+            read_only,
+            self.owner,
         )
         self.locks = locking.Locks(
             opts.lock_path(conf), conf.os_acc.lock_timeout

@@ -20,6 +20,7 @@ from typing import TypeVar
 
 from oslo_config import cfg
 from stevedore import extension as stevedore_extension
+from stevedore import named as stevedore_named
 
 from os_acc import bitstream_opts
 from os_acc import driver as driver_base
@@ -215,6 +216,15 @@ def load_all() -> Extensions:
     errors = {f'driver {name}': err for name, err in driver_errors.items()}
     errors |= {f'plugin {name}': err for name, err in plugin_errors.items()}
     return Extensions(drivers, plugins, errors)
+
+
+def names(namespace: str) -> list[str]:
+    """List the names of all drivers, or of all plugins; none is imported.
+
+    :param namespace: DRIVERS or PLUGINS
+    """
+    found = stevedore_named.NamedExtensionManager[Any](namespace, names=[])
+    return sorted({point.name for point in found.list_entry_points()})
 
 
 class Importable(NamedTuple):

@@ -73,7 +73,7 @@ class Locks:
         """Hold the lock of an instance.
 
         :param wait: False: raise Timeout at once if the lock is held
-        :raises Timeout: if somebody else held the lock until the timeout
+        :raises LockTimeout: if somebody else held the lock until the timeout
         :raises LockHeld: if this thread already holds it, and wait is True
         :raises JournalError: if the lock folder cannot be used
         """
@@ -87,7 +87,7 @@ class Locks:
         """Hold the lock of a device.
 
         :param timeout: seconds to wait; 0: do not wait; None: lock_timeout
-        :raises Timeout, LockHeld, JournalError: as instance()
+        :raises LockTimeout, LockHeld, JournalError: as instance()
         """
         seconds = self.timeout if timeout is None else timeout
         with self._hold('device', address, seconds):
@@ -100,7 +100,7 @@ class Locks:
             quoted = hashlib.sha256(name.encode()).hexdigest()
         deadline = time.monotonic() + timeout
         path = os.path.join(self._real, f'os-acc-{kind}-{quoted}')
-        failed = exception.Timeout(
+        failed = exception.LockTimeout(
             what=f'the lock of {kind} {name}', seconds=timeout
         )
         if timeout and _HOLDERS.get(path) == threading.get_ident():

@@ -249,6 +249,12 @@ _FOLDERS = {
 }
 
 
+def told(err: cfg.ConfigFileValueError) -> str:
+    """Say in plain words which option of a file has a wrong value."""
+    name = re.search(r'Value for option (\S+)', str(err))
+    return f'option {name[1] if name else ""}{_reason(err)}'
+
+
 def _reason(err: Exception) -> str:
     """Take the file and the reason from a text of oslo.config.
 

@@ -31,8 +31,10 @@ from os_acc import log
 from os_acc import objects
 from os_acc.attach import parallel
 from os_acc.attach import plan
+from os_acc.attach import recorder
 from os_acc.attach import release as release_module
 from os_acc.attach import steps
+from os_acc.journal import events
 from os_acc.objects import van as states
 
 LOG = logging.getLogger(__name__)
@@ -157,7 +159,12 @@ def _release_instance(
                 'the instance does not exist any more: releasing %d VANs',
                 len(entries),
             )
-            result = release_module.release(host, entries, steps.Steps(host))
+            record = recorder.Recorder(
+                events.ORPHANS, entries[0].instance_info
+            )
+            result = release_module.release(
+                host, entries, steps.Steps(host, record)
+            )
     except exception.Timeout:
         text = 'another thread or process is working on the instance'
         return _failed(entries, text)

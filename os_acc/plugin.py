@@ -11,12 +11,15 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Collection
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 from typing import ClassVar
 
 from os_acc import extension
 
 if TYPE_CHECKING:
+    from os_acc import finding
     from os_acc import objects
 
 
@@ -82,6 +85,34 @@ class PluginBase(extension.ExtensionBase, abc.ABC):
             unplug()
         """
 
+    def restore(
+        self, van: objects.VAN, instance_info: objects.InstanceInfo
+    ) -> None:
+        """Do the instance half again, for a guest that does not run.
+
+        os-acc calls it after a reboot of the host, and when is_intact() has
+        said False, after prepareVAN has prepared the same handle again. The
+        numbers of the device may have changed, such as that of its IOMMU
+        group. The default does nothing: that is right for a plugin whose
+        ``guest_config`` remains valid and that keeps nothing on the host.
+
+        :param van: the plugin may change ``van.guest_config``
+        :raises Exception: any exception is a failure. The VAN stays plugged
+            with its error, and the next plug() or recover() tries again
+        """
+
+    def is_intact(self, van: objects.VAN) -> bool:
+        """Say whether what plug() has left on the host is still there.
+
+        plug() asks it for a VAN that is plugged already, and calls restore()
+        if the answer is False: somebody may have removed a file by hand. It
+        looks and changes nothing. The default says True.
+
+        :raises Exception: if it cannot tell; plug() then fails and changes
+            nothing
+        """
+        return True
+
     @abc.abstractmethod
     def unplug(
         self,
@@ -93,7 +124,9 @@ class PluginBase(extension.ExtensionBase, abc.ABC):
 
         Succeeds if the VAN was only half plugged, or is already unplugged.
         Fails as long as the hypervisor may still attach the device for an
-        earlier plug().
+        earlier plug(). If it waits for the guest, it waits at most for
+        ``van.time_left()``, so that the VANs of one guest do not wait one
+        after the other.
 
         :param live: detach the device from the running guest, and return only
             when the guest has released it. A guest that does not run has
@@ -102,3 +135,15 @@ class PluginBase(extension.ExtensionBase, abc.ABC):
         :raises Exception: any exception means that the guest may still hold
             the device. os-acc then leaves the device half as it is
         """
+
+    def leftovers(
+        self, van_uuids: Collection[str]
+    ) -> Iterable[finding.Finding]:
+        """Report what plug() has left on the host for VANs that are gone.
+
+        ``os-acc doctor`` calls it. It must change nothing. The default finds
+        nothing.
+
+        :param van_uuids: the VANs that exist, of all plugins
+        """
+        return ()

@@ -11,9 +11,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Iterator
+import contextlib
 import dataclasses
 import logging
 import threading
+
+from os_acc import exception
 
 LOG = logging.getLogger(__name__)
 
@@ -46,6 +50,7 @@ class Progress:
     device: str | None = None
 
 
+#: A function that takes a Progress, and returns nothing.
 Callback = Callable[[Progress], None]
 
 #: A function that takes the fraction that is done (0.0 to 1.0; None: unknown)
@@ -74,3 +79,40 @@ class Reporter:
                 self._callback(progress)
             except Exception:
                 LOG.exception('The progress callback failed on %s', progress)
+
+
+@contextlib.contextmanager
+def asked(
+    ask: Callable[[], tuple[float | None, str] | None],
+    report: Report,
+    seconds: float,
+) -> Iterator[None]:
+    """Report meanwhile what ask() returns, each time that it changes.
+
+    For a call that blocks until the work is done: another thread asks.
+
+    :param ask: returns the arguments of report(); None: nothing to report.
+        If it raises an error of os-acc, nothing is reported: the call that
+        does the work reports what is wrong
+    :param seconds: the pause between two questions
+    """
+    done = threading.Event()
+
+    def go_on() -> None:
+        last = None
+        while not done.wait(seconds):
+            with contextlib.suppress(exception.ExceptionBase):
+                now = ask()
+                if now is not None and now != last and not done.is_set():
+                    report(*now)
+                    last = now
+
+    thread = threading.Thread(
+        target=go_on, name='os-acc progress', daemon=True
+    )
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()

@@ -20,16 +20,20 @@ import threading
 
 from os_acc import exception
 from os_acc import host as host_module
+from os_acc import journal
 from os_acc import locking
 from os_acc import log
 from os_acc import objects
 from os_acc.attach import parallel
 from os_acc.attach import plan
 from os_acc.attach import prepare
+from os_acc.attach import recorder
 from os_acc.attach import release
 from os_acc.attach import steps
 from os_acc.devices import boot
 from os_acc.devices import device_spec
+from os_acc.devices import process
+from os_acc.journal import events
 from os_acc.journal import programs
 from os_acc.objects import van as states
 from os_acc.programming import announcing
@@ -45,7 +49,11 @@ def recover(host: host_module.Host) -> objects.RecoveryReport:
     """
     reports: dict[str, objects.RecoveryReport] = {}
     unsettled = host.journal.unsettled(boot.boot_id())
-
+    unsettled += [
+        uuid
+        for uuid, user in host.journal.kept()
+        if uuid not in unsettled and process.has_ended(user)
+    ]
     stop = threading.Event()
 
     def one(instance_uuid: str) -> None:
@@ -150,17 +158,20 @@ def _recover_vans(
         log.about(LOG, instance_uuid, row.van_uuid).error(
             'not recovered: %s', text
         )
-    step = steps.Steps(host)
     entries = host.journal.entries(instance_uuid)
-    half_done = [e for e in entries if e.van.state != states.PLUGGED]
+    called = entries[0].instance_info if entries else instance_uuid
+    step = steps.Steps(host, recorder.Recorder(events.RECOVER, called))
+    unneeded = [
+        e for e in entries if e.van.state != states.PLUGGED or _has_ended(e)
+    ]
     stale = [
         e
         for e in entries
-        if e.van.state == states.PLUGGED and e.van.boot_id != boot.boot_id()
+        if e not in unneeded and e.van.boot_id != boot.boot_id()
     ]
-    if half_done:
-        result = release.release(host, half_done, step)
-        for entry in half_done:
+    if unneeded:
+        result = release.release(host, unneeded, step)
+        for entry in unneeded:
             entry.van.error = result.error_of(entry.van)
             if entry.van.error is None:
                 report.released.append(entry.van)
@@ -175,6 +186,17 @@ def _recover_vans(
                 report.failed.append(entry.van)
             else:
                 report.restored.append(entry.van)
+
+
+def _has_ended(entry: journal.Entry) -> bool:
+    """Whether the instance is a process, and the process has ended."""
+    user = entry.instance_info.process
+    if user is None or not process.has_ended(user):
+        return False
+    log.about(LOG, entry.van.instance_uuid, entry.van.uuid).info(
+        'the process that used it has ended'
+    )
+    return True
 
 
 def _recover_programming(host: host_module.Host) -> None:

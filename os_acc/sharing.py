@@ -114,10 +114,34 @@ def hint(folder: str, *paths: str) -> str:
         return f': {unreachable(folder)}'
     except OSError:
         return ''
+    if (text := read_only(folder)) is not None:
+        return f'. {text[0].upper()}{text[1:]}'
     for place in (folder, *paths):
         if os.path.exists(place) and not os.access(place, os.R_OK | os.W_OK):
             return f'. {_not_permitted(place, place == folder)}'
     return ''
+
+
+def read_only(folder: str) -> str | None:
+    """Say that the file system of a folder is read-only; None if it is not.
+
+    :raises OSError: if it cannot be examined
+    """
+    if os.statvfs(folder).f_flag & os.ST_RDONLY:
+        return f'the file system of {folder} is mounted read-only'
+    return None
+
+
+def may_only_read(folder: str, path: str) -> str | None:
+    """Say that this user may read a file, but not write it or its folder.
+
+    :returns: None if this user may do both, or may not read the file
+    """
+    if not os.access(path, os.R_OK) or (
+        os.access(folder, os.W_OK) and os.access(path, os.W_OK)
+    ):
+        return None
+    return f'{state_files.user(os.geteuid())} may read it, but not write it'
 
 
 def _not_permitted(place: str, is_folder: bool) -> str:

@@ -17,7 +17,7 @@ import pathlib
 import threading
 import time
 
-from kernel import Kernel
+from os_acc.testing.kernel import Kernel
 
 
 @contextlib.contextmanager
@@ -78,7 +78,7 @@ def gone(pid: int, seconds: float = 20.0) -> bool:
     return True
 
 
-def wait_for(path: pathlib.Path, seconds: float = 30.0) -> str:
+def wait_for(path: pathlib.Path, seconds: float = 300.0) -> str:
     """Wait for a file. Returns its text."""
     deadline = time.monotonic() + seconds
     while not path.exists():

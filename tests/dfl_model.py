@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""A DFL card in the generated kernel of tests/kernel.py.
+"""A DFL card in the generated kernel of os_acc.testing.
 
 It behaves as Linux 6.1 does with the simulated card of tests/lab/dfl: a port
 that is given back has no driver, and a port whose programming has failed stays
@@ -23,12 +23,11 @@ import shutil
 import struct
 from typing import Any
 
-import kernel as kernel_module
-
 from os_acc import exception
 from os_acc.devices import dfl
 from os_acc.devices import sysfs
 from os_acc.privileged import dfl_ioctl
+from os_acc.testing import kernel as kernel_module
 
 PF = '0000:3b:00.0'
 VFS = ('0000:3b:00.1', '0000:3b:00.2')

@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""A card with an FPGA manager in the generated kernel of tests/kernel.py."""
+"""A card with an FPGA manager in the generated kernel of os_acc.testing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pathlib
 import struct
 from typing import Any
 
-import kernel as kernel_module
+from os_acc.testing import kernel as kernel_module
 
 CARD = '0000:3b:00.0'
 REGION = '/fpga-region@1'

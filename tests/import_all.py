@@ -21,7 +21,13 @@ import importlib.util
 import pkgutil
 import sys
 
-PACKAGES = ('os_acc', 'acc_plug_libvirt', 'acc_plug_noop', 'acc_plug_powervm')
+PACKAGES = (
+    'os_acc',
+    'acc_plug_cdi',
+    'acc_plug_libvirt',
+    'acc_plug_noop',
+    'acc_plug_powervm',
+)
 
 
 # Only these modules import Cyborg, which is not installed on each Python.

@@ -19,12 +19,17 @@ import dataclasses
 from typing import Any
 
 from os_acc import exception
+from os_acc import objects
 from os_acc.privileged import amd
+from os_acc.privileged import container_specs
+from os_acc.privileged import device_files
 from os_acc.privileged import device_users
 from os_acc.privileged import dfl
 from os_acc.privileged import fpga_manager
+from os_acc.privileged import idxd
 from os_acc.privileged import mdev
 from os_acc.privileged import network
+from os_acc.privileged import nvme_of
 from os_acc.privileged import pci
 from os_acc.privileged import programming
 from os_acc.privileged import reenumeration
@@ -32,8 +37,10 @@ from os_acc.privileged import storage_calls
 from os_acc.privileged import vfs
 
 INSTANCE = '3b0a6bb0-1111-4222-8333-444455556666'
+NAMESPACE = 'uuid.3b0a6bb0-1111-4222-8333-444455559999'
 NEW_MDEV = '3b0a6bb0-1111-4222-8333-444455557777'
 MAC = 'fa:16:3e:00:00:01'
+MEMORY = ['/dev/mem', 'c', 1, 1]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,6 +84,25 @@ def _take(
     seconds: Any = 5.0,
 ) -> Any:
     return pci.take(address, driver, list(siblings), instance, seconds)
+
+
+def _pci_handle(address: str) -> dict[str, Any]:
+    made: dict[str, Any] = objects.PCIHandle(
+        address=address
+    ).obj_to_primitive()
+    return made
+
+
+def _files_handle(files: list[list[Any]]) -> dict[str, Any]:
+    made: dict[str, Any] = objects.DeviceFileHandle(
+        name='c1:1',
+        share=None,
+        files=[
+            objects.DeviceFile(path=path, type=kind, major=major, minor=minor)
+            for path, kind, major, minor in files
+        ],
+    ).obj_to_primitive()
+    return made
 
 
 Invalid = exception.InvalidRequest
@@ -418,6 +444,110 @@ MISUSES: dict[str, tuple[Callable[[Place], Any], Any]] = {
     'hand out what device_spec does not name': (
         lambda p: storage_calls.hand_out(p.unnamed, INSTANCE, 5.0),
         Missing,
+    ),
+    "give a container the host's memory": (
+        lambda p: container_specs.write(
+            INSTANCE, INSTANCE, _files_handle([MEMORY])
+        ),
+        Missing,
+    ),
+    'give a container what device_spec does not name': (
+        lambda p: container_specs.write(
+            INSTANCE, INSTANCE, _pci_handle(p.unnamed)
+        ),
+        Missing,
+    ),
+    'a spec of a VAN that is a path': (
+        lambda p: container_specs.write(
+            '../x', INSTANCE, _pci_handle(p.bound)
+        ),
+        Invalid,
+    ),
+    'a spec with a handle that is none': (
+        lambda p: container_specs.write(INSTANCE, INSTANCE, {'a': 1}),
+        Invalid,
+    ),
+    'look for a spec by a path': (
+        lambda p: container_specs.is_written('../x', _pci_handle(p.bound)),
+        Invalid,
+    ),
+    'withdraw a spec by a path': (
+        lambda p: container_specs.withdraw('../../etc/passwd', 1.0),
+        Invalid,
+    ),
+    'a release of a container that never ends': (
+        lambda p: container_specs.withdraw(INSTANCE, 1e9),
+        Invalid,
+    ),
+    'the containers of a path': (
+        lambda p: container_specs.users_of('../x'),
+        Invalid,
+    ),
+    "take the host's memory": (
+        lambda p: device_files.take('c1:1', '', [MEMORY], 5.0),
+        Missing,
+    ),
+    'take a file by a path that leaves /dev': (
+        lambda p: device_files.take(
+            'x', '', [['/dev/../etc/shadow', 'c', 1, 3]], 5.0
+        ),
+        Invalid,
+    ),
+    'take files by a name that is a path': (
+        lambda p: device_files.take('../x', '', [MEMORY], 5.0),
+        Invalid,
+    ),
+    'give back files that were not taken': (
+        lambda p: device_files.give_back('c1:1', '', [], 0, 5.0),
+        [],
+    ),
+    'give back files by a name that is a path': (
+        lambda p: device_files.give_back('../x', '', [], 0, 5.0),
+        Invalid,
+    ),
+    'ask who has a file open that is no device': (
+        lambda p: device_files.users([['/etc/shadow', 'x', 1, 3]]),
+        Invalid,
+    ),
+    'enable a work queue that device_spec does not name': (
+        lambda p: idxd.enable(p.unnamed, 0, INSTANCE, 5.0),
+        Missing,
+    ),
+    'enable a work queue by a path': (
+        lambda p: idxd.enable(f'../devices/{p.bound}', 0, INSTANCE, 5.0),
+        Invalid,
+    ),
+    'enable a work queue of a negative number': (
+        lambda p: idxd.enable(p.bound, -1, INSTANCE, 5.0),
+        Invalid,
+    ),
+    'disable a work queue that no VAN has': (
+        lambda p: idxd.disable(p.bound, 0, INSTANCE, 1.0, 5.0),
+        True,
+    ),
+    'disable a work queue for a VAN that is a path': (
+        lambda p: idxd.disable(p.bound, 0, '../x', 1.0, 5.0),
+        Invalid,
+    ),
+    'connect a namespace that device_spec does not name': (
+        lambda p: nvme_of.connect(NAMESPACE, INSTANCE, 5.0, 0),
+        Missing,
+    ),
+    'connect a namespace by a path': (
+        lambda p: nvme_of.connect('../../x', INSTANCE, 5.0, 0),
+        Invalid,
+    ),
+    'connect as a host of any name': (
+        lambda p: nvme_of.connect(NAMESPACE, 'nqn.x', 5.0, 0),
+        Invalid,
+    ),
+    'release a namespace that nobody has': (
+        lambda p: nvme_of.release(NAMESPACE, INSTANCE, 1.0, 5.0),
+        True,
+    ),
+    'release a block device by its path': (
+        lambda p: nvme_of.release('/dev/sda', INSTANCE, 1.0, 5.0),
+        Invalid,
     ),
     'ask for the progress of what device_spec does not name': (
         lambda p: storage_calls.cleaning_progress(p.unnamed),

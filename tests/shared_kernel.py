@@ -31,14 +31,20 @@ import runpy
 import sys
 from typing import Any
 
-from kernel import Kernel
-import nvme_model
+if importlib.util.find_spec('cyborg') is not None:
+    # The first import of oslo.service decides which threads it uses. Cyborg
+    # must decide this, and os-acc, which is imported below, imports it too.
+    importlib.import_module('cyborg.cmd')
+
+from os_acc.testing import mortal
+from os_acc.testing import nvme_model
+from os_acc.testing.kernel import Kernel
 
 #: Cyborg's module that creates and removes mediated devices, as root.
 _CYBORG_MDEVS = 'cyborg.accelerator.drivers.gpu.utils'
 
 # What belongs to one process and is not shared.
-_OWN = ('drives', 'handlers', '_failures', 'writes')
+_OWN = ('drives', 'handlers', '_failures', 'writes', 'process')
 
 
 class SharedKernel(Kernel):
@@ -59,6 +65,7 @@ class SharedKernel(Kernel):
         made.root = root
         made.drives, made.handlers = nvme_model.Drives(), {}
         made._failures, made.writes = [], []
+        made.process = mortal.Mortal()
         made._load()
         return made
 
@@ -74,13 +81,15 @@ class SharedKernel(Kernel):
                 self._save()
 
     def write(self, path: str, text: str) -> None:
-        with self.changed():
+        # A process that is killed has either made the whole change or none.
+        with self.process.change(path), self.changed():
             super().write(path, text)
 
     def write_vf(
         self, interface: int, number: int, name: str, value: Any
     ) -> None:
-        with self.changed():
+        label = f'{interface}/vf/{number}/{name}'
+        with self.process.change(label), self.changed():
             super().write_vf(interface, number, name, value)
 
     def read_vf(self, interface: int, number: int) -> dict[str, Any]:
@@ -92,13 +101,13 @@ class SharedKernel(Kernel):
         with self.changed():
             for link in list(self.mdev.iterdir()):
                 if link.resolve().parent.name == address:
-                    self._remove_mdev(link.name)
-            if address in self._vfs:
-                self._set_numvfs(address, 0)
+                    self.remove_mdev(link.name)
+            if address in self.vfs:
+                self.set_numvfs(address, 0)
             parent = self.sys / 'class/mdev_bus' / address
             parent.unlink(missing_ok=True)
-            self._remove_function(address)
-            self._vfs.pop(address, None)
+            self.remove_function(address)
+            self.vfs.pop(address, None)
 
     def set_vfs(self, address: str, number: int) -> None:
         """Set the number of VFs as an administrator does, by way of 0."""
@@ -112,14 +121,14 @@ class SharedKernel(Kernel):
         assert mode == 'w', mode
         return _Attribute(self, str(self.root / path.lstrip('/')))
 
-    def _create_mdev(self, kind: pathlib.Path, text: str) -> None:
-        super()._create_mdev(kind, text)
+    def create_mdev(self, kind: pathlib.Path, text: str) -> None:
+        super().create_mdev(kind, text)
         # Cyborg finds an mdev by its type.
         (kind / 'devices' / text).symlink_to(self.mdev / text)
 
-    def _remove_mdev(self, text: str) -> None:
+    def remove_mdev(self, text: str) -> None:
         kind = (self.mdev / text / 'mdev_type').resolve()
-        super()._remove_mdev(text)
+        super().remove_mdev(text)
         (kind / 'devices' / text).unlink(missing_ok=True)
 
     def _load(self) -> None:

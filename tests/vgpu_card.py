@@ -19,9 +19,8 @@ from collections.abc import Mapping
 import pathlib
 import threading
 
-from kernel import Kernel
-
 from os_acc.devices import vgpu_config
+from os_acc.testing.kernel import Kernel
 
 
 class Card:
@@ -76,14 +75,14 @@ class Card:
                     'nvidia/creatable_vgpu_types': '',
                 },
             )
-            self.kernel._bind(vf, 'nvidia')
+            self.kernel.bind(vf, 'nvidia')
             (self.path / f'virtfn{number}').symlink_to(self._folder(vf))
         self.show()
 
     def reboot(self) -> None:
         """Reboot the host: no VF is left until sriov-manage is run."""
         for number, vf in enumerate(self.vfs):
-            self.kernel._remove_function(vf)
+            self.kernel.remove_function(vf)
             (self.path / f'virtfn{number}').unlink()
         self.kernel.reboot()
 

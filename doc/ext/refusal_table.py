@@ -12,6 +12,7 @@ import re
 
 from docutils import nodes
 from docutils.parsers.rst import Directive
+import error_messages
 
 from os_acc.devices import all_refusals
 from os_acc.devices import availability
@@ -22,7 +23,11 @@ _WIDTHS = (40, 30, 30)
 
 def _shown(text):
     """A text with its values in capitals, as the other examples have them."""
-    return re.sub(r'\{(\w+)\}', lambda match: match[1].upper(), text)
+    return re.sub(
+        r'\{(\w+)\}',
+        lambda match: error_messages.SHOWN.get(match[1], match[1].upper()),
+        text,
+    )
 
 
 def _error(kind):
@@ -48,6 +53,7 @@ def _head(kind):
             nodes.literal('', str(error)),
             morecols=len(_HEADS) - 1,
         ),
+        classes=['group'],
     )
 
 

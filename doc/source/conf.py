@@ -14,14 +14,20 @@ import pathlib
 import re
 import sys
 
+from docutils import nodes
 from oslo_versionedobjects import base as ovo_base
 
 from os_acc import exception
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / 'ext'))
 
+import error_messages
+
 extensions = [
+    'drawing',
+    'error_messages',
     'refusal_table',
+    'tables',
     'sphinx.ext.autodoc',
     'openstackdocstheme',
     'oslo_config.sphinxext',
@@ -36,7 +42,26 @@ version = release = importlib.metadata.version('os-acc')
 
 root_doc = 'index'
 html_theme = 'openstackdocs'
+html_static_path = ['_static']
+html_css_files = ['os-acc.css']
 pygments_style = 'native'
+# A block is Python only if it says so.
+highlight_language = 'none'
+# The list of contents shows the name of a method without its class: the class
+# is the entry above it.
+toc_object_entries_show_parents = 'hide'
+html_domain_indices = False
+# Options keep their two dashes, and what can be copied keeps its quotes.
+smartquotes = False
+man_pages = [
+    (
+        'cli',
+        'os-acc',
+        "show and change the accelerators of this host's instances",
+        author,
+        1,
+    ),
+]
 openstackdocs_repo_name = 'openstack/os-acc'
 openstackdocs_auto_name = False
 openstackdocs_auto_version = False
@@ -45,6 +70,22 @@ openstackdocs_pdf_link = False
 autodoc_member_order = 'bysource'
 autodoc_typehints = 'description'
 autodoc_typehints_description_target = 'documented_params'
+# Modules that have another name where they are imported.
+autodoc_type_aliases = {
+    'journal_module.Journal': 'os_acc.journal.Journal',
+}
+
+# Each reference must lead somewhere. The classes of other projects in type
+# hints do not.
+nitpicky = True
+nitpick_ignore_regex = [
+    ('py:class', r'(?!os_acc\.).*'),
+    # Authors get these as the contract says. They do not make them.
+    ('py:class', r'os_acc\.journal\.\w+'),
+    # Variables of types.
+    ('py:class', r'os_acc\..*\._[A-Z]'),
+    ('py:exc', r'cfg\..*'),
+]
 
 # The sample goes beside the other output: nothing is made in the source.
 config_generator_config_file = [('config-generator.conf', '../build/os-acc')]
@@ -98,7 +139,7 @@ def _give_message(_app, _what, _name, obj, _options, lines):
     ):
         return
     if 'msg_fmt' in obj.__dict__:
-        lines += ['', f'Message: {obj.msg_fmt}', '']
+        lines += ['', f'Message: ``{error_messages.message(obj)}``', '']
 
 
 def _join_raises(_app, _what, _name, _obj, _options, lines):
@@ -111,7 +152,17 @@ def _join_raises(_app, _what, _name, _obj, _options, lines):
     lines[:] = text.split('\n')
 
 
+def _leave_out_links(app, doctree, _docname):
+    """Print only the titles of other pages in the man page."""
+    if app.builder.name != 'man':
+        return
+    for node in list(doctree.findall(nodes.reference)):
+        if not node.get('refuri', '').startswith('http'):
+            node.replace_self(nodes.emphasis('', node.astext()))
+
+
 def setup(app):
+    app.connect('doctree-resolved', _leave_out_links)
     app.connect('autodoc-process-docstring', _list_fields)
     app.connect('autodoc-process-docstring', _give_message)
     app.connect('autodoc-process-docstring', _join_raises)

@@ -162,9 +162,11 @@ def plan(
     instance_info: objects.InstanceInfo,
     requests: Sequence[objects.AcceleratorRequest],
     live: bool,
+    plugin_name: str | None = None,
 ) -> list[Plan]:
     """Check the arguments of plug, and choose a driver for each request.
 
+    :param plugin_name: None: that of the host's configuration
     :returns: a plan for each request, in the order of the requests
     :raises ExceptionBase: one of the errors that os_acc.plug documents
     """
@@ -172,7 +174,9 @@ def plan(
     requests = check_requests(requests)
     if not requests:
         _refuse('requests', [], 'at least one', 'os_acc.plug')
-    plugin = host.extensions.plugin(host.conf.os_acc.plugin)
+    if plugin_name is None:
+        plugin_name = host.conf.os_acc.plugin
+    plugin = host.extensions.plugin(plugin_name)
     if live:
         check_live(plugin)
     taken = takes(plugin)
@@ -335,6 +339,22 @@ def check_same(
                 'first)',
                 f'request {request.uuid}',
             )
+
+
+def check_plugin(wanted: str | None, van: objects.VAN) -> None:
+    """Check that a repeated plug names the plugin of the first one.
+
+    :param wanted: the plugin that the caller has named; None: any
+    :raises InvalidRequest: if it is another one
+    """
+    if wanted is not None and wanted != van.plugin:
+        _refuse(
+            'plugin',
+            wanted,
+            f'{van.plugin!r}, the plugin with which it was plugged (unplug '
+            'it first)',
+            f'request {van.uuid}',
+        )
 
 
 def _comparable(name: str, value: Any) -> Any:

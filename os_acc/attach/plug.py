@@ -23,9 +23,11 @@ from os_acc import progress
 from os_acc.attach import failures
 from os_acc.attach import plan as plan_module
 from os_acc.attach import prepare
+from os_acc.attach import recorder
 from os_acc.attach import release
 from os_acc.attach import steps
 from os_acc.devices import boot
+from os_acc.journal import events
 from os_acc.objects import van as states
 
 LOG = logging.getLogger(__name__)
@@ -37,14 +39,18 @@ def plug(
     requests: Sequence[objects.AcceleratorRequest],
     live: bool = False,
     callback: progress.Callback | None = None,
+    plugin: str | None = None,
 ) -> objects.VANList:
     """See os_acc.plug."""
-    plans = plan_module.plan(host, instance_info, requests, live)
+    plans = plan_module.plan(host, instance_info, requests, live, plugin)
     uuid = instance_info.uuid
     with failures.raised_as(exception.PlugException, uuid):
-        with host.locks.instance(uuid):
-            step = steps.Steps(host, callback)
-            entries = _take_up(host, instance_info, plans, live, step)
+        with (
+            recorder.recorded(host, events.PLUG, instance_info) as record,
+            host.locks.instance(uuid),
+        ):
+            step = steps.Steps(host, record, callback)
+            entries = _take_up(host, instance_info, plans, live, step, plugin)
             new = [e for e in entries if e.van.state == states.PREPARING]
             if new:
                 _plug_new(host, new, step)
@@ -64,7 +70,10 @@ def replug(
             instance, 'instance_info', 'an InstanceInfo or a UUID'
         )
     with failures.raised_as(exception.PlugException, uuid):
-        with host.locks.instance(uuid):
+        with (
+            recorder.recorded(host, events.REPLUG, instance) as record,
+            host.locks.instance(uuid),
+        ):
             plan_module.check_readable(host, uuid)
             plugged = []
             for entry in host.journal.entries(uuid):
@@ -74,7 +83,7 @@ def replug(
                 log.about(LOG, uuid, entry.van.uuid).warning(
                     'not plugged again: its state is %s', entry.van.state
                 )
-            step = steps.Steps(host, callback)
+            step = steps.Steps(host, record, callback)
             prepare.make_intact(host, plugged, step, live=False)
     return objects.VANList(objects=[entry.van for entry in plugged])
 
@@ -85,6 +94,7 @@ def _take_up(
     plans: Sequence[plan_module.Plan],
     live: bool,
     step: steps.Steps,
+    plugin: str | None,
 ) -> list[journal.Entry]:
     """Find the entries that exist already, and make the missing ones.
 
@@ -92,6 +102,7 @@ def _take_up(
     were plugged before a reboot of the host, or whose devices are not intact,
     are prepared again.
 
+    :param plugin: the plugin that the caller has named, or None
     :returns: the entries in the order of the plans. New ones are in state
         preparing and not yet in the journal
     """
@@ -106,11 +117,15 @@ def _take_up(
         if plan.request.uuid in plugged:
             before = plugged[plan.request.uuid].request
             plan_module.check_same(plan.request, before)
+            plan_module.check_plugin(plugin, plugged[plan.request.uuid].van)
             # The journal does not have the password and query of a URL.
             before.bitstream = plan.request.bitstream
     half_done = [e for e in asked if e.van.state != states.PLUGGED]
-    if half_done and (errors := release.release(host, half_done, step).errors):
-        failures.fail(exception.PlugException, uuid, errors)
+    if half_done:
+        recovery = recorder.Recorder(events.RECOVER, instance_info)
+        result = release.release(host, half_done, step.recorded_by(recovery))
+        if result.errors:
+            failures.fail(exception.PlugException, uuid, result.errors)
     prepare.make_intact(host, list(plugged.values()), step, live)
     now = boot.boot_id()
     return [
@@ -145,16 +160,17 @@ def _plug_new(
         for entry in entries:
             step.postplug(entry)
         _set_state(vans, states.PLUGGED)
-        host.journal.save_all(vans)
+        host.journal.save_all(vans, events=step.record.ended())
     except BaseException as err:
         _roll_back(host, entries, step, err)
         raise
     for van in vans:
         log.about(LOG, van.instance_uuid, van.uuid).info(
-            'plugged %s by driver %r and plugin %r',
+            'plugged %s by driver %r and plugin %r: %s',
             van.handle.identity if van.handle else None,
             van.driver,
             van.plugin,
+            step.durations(van),
         )
 
 
@@ -173,6 +189,7 @@ def _roll_back(
     log.about(LOG, instance_uuid).warning(
         'plug failed, undoing it: %s', exception.describe(cause)
     )
+    step.record.fail(cause)
     errors = release.release(host, entries, step).errors
     if isinstance(cause, Exception):
         failures.fail(exception.PlugException, instance_uuid, errors, cause)

@@ -86,19 +86,41 @@ def restore(
     ):
         if some:
             failed |= prepare(host, some, step, keep_going=True)
-    done = [e.van for e in entries if e.van.uuid not in failed]
+    ready = [e for e in entries if e.van.uuid not in failed]
+    failed |= restore_attachments(ready, step)
+    done = [e.van for e in ready if e.van.uuid not in failed]
     now = boot.boot_id()
     for van in done:
         log.about(LOG, van.instance_uuid, van.uuid).info(
-            'prepared again'
-            if van.boot_id == now
-            else 'prepared again after a reboot'
+            'prepared again%s: %s',
+            '' if van.boot_id == now else ' after a reboot',
+            step.durations(van),
         )
         van.boot_id, van.error = now, None
-    host.journal.save_all(done)
+    events = step.record.restored(done, [e.van for e in entries], failed)
+    host.journal.save_all(done, events=[] if failed else events)
     host.journal.settle(
-        [], failures.texts(entries, failed), state=states.PLUGGED
+        [],
+        failures.texts(entries, failed),
+        state=states.PLUGGED,
+        events=events if failed else [],
     )
+    return failed
+
+
+def restore_attachments(
+    entries: Sequence[journal.Entry], step: steps.Steps
+) -> Failed:
+    """Have the plugins redo the instance halves of prepared VANs.
+
+    :returns: the errors of the VANs that failed; empty if none failed
+    """
+    failed: Failed = {}
+    for entry in entries:
+        try:
+            step.restore(entry)
+        except exception.StepFailed as err:
+            failed[entry.van.uuid] = err
     return failed
 
 
@@ -111,7 +133,8 @@ def make_intact(
     """Prepare those plugged VANs again whose devices are not intact.
 
     These are VANs from before a reboot of the host, and VANs whose driver
-    says that the hardware no longer holds what it has made.
+    says that the hardware no longer holds what it has made. If only what the
+    plugin has left on the host is missing, only that is made again.
 
     :param live: the guest runs: a VAN whose device is lost is not prepared
         again, because the guest would not get it back
@@ -124,8 +147,13 @@ def make_intact(
     lost = {
         e.van.uuid
         for e in entries
-        if e.van.uuid not in stale and not step.is_intact(e)
+        if e.van.uuid not in stale and not step.is_prepared(e)
     }
+    detached = [
+        e
+        for e in entries
+        if e.van.uuid not in stale | lost and not step.is_attached(e)
+    ]
     for entry in entries:
         if entry.van.uuid in lost:
             _tell_lost(entry.van, live)
@@ -133,6 +161,12 @@ def make_intact(
     again = [e for e in entries if e.van.uuid in stale | lost]
     if again and (failed := restore(host, again, step)):
         raise next(iter(failed.values()))
+    if failed := restore_attachments(detached, step):
+        raise next(iter(failed.values()))
+    if detached:
+        host.journal.save_all(
+            [entry.van for entry in detached], events=step.record.taken()
+        )
     _update(host, [entry.van for entry in again])
 
 

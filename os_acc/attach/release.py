@@ -23,7 +23,9 @@ from os_acc import progress
 from os_acc.attach import failures
 from os_acc.attach import parallel
 from os_acc.attach import plan
+from os_acc.attach import recorder
 from os_acc.attach import steps
+from os_acc.journal import events
 from os_acc.objects import van as states
 
 LOG = logging.getLogger(__name__)
@@ -71,7 +73,10 @@ def unplug(
     uuids = None if wanted is None else plan.van_uuids(wanted)
     uuid = instance_info.uuid
     with failures.raised_as(exception.UnplugException, uuid):
-        with host.locks.instance(uuid):
+        with (
+            recorder.recorded(host, events.UNPLUG, instance_info) as record,
+            host.locks.instance(uuid),
+        ):
             unreadable = [
                 plan.unreadable(host, row)
                 for row in host.journal.unreadable(uuid)
@@ -88,7 +93,7 @@ def unplug(
                 if live:
                     plan.check_live(host.extensions.plugin(entry.van.plugin))
                 entry.live = live
-            step = steps.Steps(host, callback)
+            step = steps.Steps(host, record, callback)
             errors = release(host, entries, step).errors + unreadable
     if errors:
         failures.fail(exception.UnplugException, uuid, errors)
@@ -116,6 +121,7 @@ def release(
         all other undos
     """
     result = Released()
+    step.begin_release()
     marked = _mark(host, entries, result)
     interrupt = _unplug(marked, step, result)
     detached = [e for e in marked if e.van.uuid not in result.failed]
@@ -132,7 +138,7 @@ def release(
         _unprepare(host, detached, step, result, undone)
     except BaseException as err:
         interrupt = interrupt or err
-    _settle(host, marked, result, undone)
+    _settle(host, marked, step, result, undone)
     if result.done >= {entry.van.uuid for entry in entries}:
         result.journal_errors.clear()
     if interrupt is not None:
@@ -244,19 +250,32 @@ def _unprepare(
 def _settle(
     host: host_module.Host,
     entries: Sequence[journal.Entry],
+    step: steps.Steps,
     result: Released,
     undone: set[str],
 ) -> None:
     """Delete the rows of released VANs, and write the errors of the others."""
     released = [e.van for e in entries if e.van.uuid in undone]
     try:
-        host.journal.settle(released, failures.texts(entries, result.failed))
+        host.journal.settle(
+            released,
+            failures.texts(entries, result.failed),
+            events=step.record.released(
+                released, [entry.van for entry in entries], result.failed
+            ),
+        )
     except Exception as err:
         result.journal_errors.append(_journal_error(host, err))
         return
     for van in released:
         result.done.add(van.uuid)
-        log.about(LOG, van.instance_uuid, van.uuid).info('released')
+        log.about(LOG, van.instance_uuid, van.uuid).info(
+            'unplugged %s from driver %r and plugin %r: %s',
+            van.handle.identity if van.handle else None,
+            van.driver,
+            van.plugin,
+            step.durations(van),
+        )
 
 
 def _journal_error(

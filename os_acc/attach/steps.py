@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+import copy
 import logging
 import time
 
@@ -21,10 +22,23 @@ from os_acc import log
 from os_acc import objects
 from os_acc import progress
 from os_acc.attach import plan
+from os_acc.attach import recorder
 from os_acc.journal import programs
 from os_acc.programming import records
 
 LOG = logging.getLogger(__name__)
+
+_DEVICE, _INSTANCE = 'device half', 'instance half'
+
+# The half of a VAN that each step belongs to.
+_HALVES = {
+    'prepareVAN': _DEVICE,
+    'plug': _INSTANCE,
+    'postplug': _DEVICE,
+    'restore': _INSTANCE,
+    'unplug': _INSTANCE,
+    'unprepareVAN': _DEVICE,
+}
 
 
 class Steps:
@@ -33,17 +47,49 @@ class Steps:
     A step that fails raises StepFailed.
 
     :param host: has the drivers, the plugins and the journal
+    :param record: gets each step and its result
     :param callback: gets the progress of each step; may be None
     """
 
     def __init__(
         self,
         host: host_module.Host,
+        record: recorder.Recorder,
         callback: progress.Callback | None = None,
     ) -> None:
+        self.record = record
         self._extensions = host.extensions
         self._journal = host.journal
         self._reporter = progress.Reporter(callback)
+        self._waiting_since: float | None = None
+        self._seconds: dict[tuple[str, str], float] = {}
+
+    def recorded_by(self, record: recorder.Recorder) -> Steps:
+        """The same steps, which another recorder gets."""
+        made = copy.copy(self)
+        made.record = record
+        return made
+
+    def begin_release(self) -> None:
+        """Let the plugins wait anew, and begin to count the durations anew.
+
+        See VAN.time_left() and durations().
+        """
+        self._waiting_since = None
+        self._seconds.clear()
+
+    def durations(self, van: objects.VAN) -> str:
+        """Say how long the steps of each half of a VAN took, for the log."""
+        return ', '.join(
+            f'{half} {self._seconds.get((van.uuid, half), 0.0):.3f} s'
+            for half in (_DEVICE, _INSTANCE)
+        )
+
+    def _time_left(self, seconds: float) -> float:
+        now = time.monotonic()
+        if self._waiting_since is None:
+            self._waiting_since = now
+        return max(self._waiting_since + seconds - now, 0.0)
 
     def prepare(self, entry: journal.Entry) -> None:
         """Call prepareVAN, and check the handle and the function.
@@ -110,7 +156,7 @@ class Steps:
                 + '. Program it again',
             )
 
-    def is_intact(self, entry: journal.Entry) -> bool:
+    def is_prepared(self, entry: journal.Entry) -> bool:
         """Ask the driver whether the device is as prepareVAN has left it.
 
         This only looks, so it reports no progress.
@@ -121,12 +167,29 @@ class Steps:
         except Exception as err:
             raise failure(van, 'is_intact', err) from err
 
+    def is_attached(self, entry: journal.Entry) -> bool:
+        """Ask the plugin whether the host has all that plug() has left."""
+        van = entry.van
+        try:
+            return self._extensions.plugin(van.plugin).is_intact(van)
+        except Exception as err:
+            raise failure(van, 'is_intact of the plugin', err) from err
+
     def plug(self, entry: journal.Entry) -> None:
         plugin = self._extensions.plugin(entry.van.plugin)
         self._run(
             entry,
             'plug',
             lambda: plugin.plug(entry.van, entry.instance_info, entry.live),
+        )
+
+    def restore(self, entry: journal.Entry) -> None:
+        """Have the plugin redo the instance half."""
+        plugin = self._extensions.plugin(entry.van.plugin)
+        self._run(
+            entry,
+            'restore',
+            lambda: plugin.restore(entry.van, entry.instance_info),
         )
 
     def postplug(self, entry: journal.Entry) -> None:
@@ -164,7 +227,7 @@ class Steps:
         save: Callable[[objects.VAN], None] | None = None,
     ) -> None:
         van = entry.van
-        actor = _actor(van, step)
+        actor, extension = _actor(van, step), _extension(van, step)
         logger = log.about(LOG, van.instance_uuid, van.uuid)
 
         def tell(
@@ -188,6 +251,7 @@ class Steps:
             lambda fraction, message: tell(
                 progress.RUNNING, fraction, message
             ),
+            self._time_left,
         )
         start = time.monotonic()
         try:
@@ -200,21 +264,38 @@ class Steps:
                 raise
             text = exception.describe(err)
             tell(progress.FAILED, message=text)
+            took = time.monotonic() - start
+            self._record(van, step, extension, took, err)
             logger.error(
                 '%s of %s failed after %.3f s: %s',
                 step,
                 actor,
-                time.monotonic() - start,
+                took,
                 text,
                 exc_info=logger.isEnabledFor(logging.DEBUG),
             )
             raise failure(van, step, err) from err
         finally:
             van.connect(None)
+            half = (van.uuid, _HALVES[step])
+            seconds = time.monotonic() - start
+            self._seconds[half] = self._seconds.get(half, 0.0) + seconds
         tell(progress.DONE, 1.0)
-        logger.debug(
-            '%s by %s took %.3f s', step, actor, time.monotonic() - start
-        )
+        self._record(van, step, extension, seconds)
+        logger.debug('%s by %s took %.3f s', step, actor, seconds)
+
+    def _record(
+        self,
+        van: objects.VAN,
+        step: str,
+        extension: str,
+        seconds: float,
+        err: BaseException | None = None,
+    ) -> None:
+        """Record a step; if the call takes long, write what happened."""
+        self.record.step(van, step, extension, seconds, err)
+        if found := self.record.due():
+            self._journal.note(found)
 
 
 def failure(
@@ -244,6 +325,15 @@ def is_interruption(err: BaseException | None) -> bool:
 
 
 def _actor(van: objects.VAN, step: str) -> str:
-    if step in ('plug', 'unplug'):
-        return f'plugin {van.plugin!r}'
-    return f'driver {van.driver!r}'
+    kind = 'plugin' if _is_of_plugin(step) else 'driver'
+    return f'{kind} {_extension(van, step)!r}'
+
+
+def _extension(van: objects.VAN, step: str) -> str:
+    """The name of the driver or plugin that does a step."""
+    name: str = van.plugin if _is_of_plugin(step) else van.driver
+    return name
+
+
+def _is_of_plugin(step: str) -> bool:
+    return step in ('plug', 'unplug', 'restore') or step.endswith('plugin')

@@ -12,23 +12,29 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+import contextlib
+import difflib
+import itertools
 import logging
 import os
 import sys
+import time
 from typing import Any
 import warnings
 
 from cliff import app
+from cliff import command
 from cliff import commandmanager
 from oslo_config import cfg
 from stevedore import named
 
 import os_acc
+from os_acc import exception
+from os_acc.cli import exit_codes
+from os_acc.cli import logs
+from os_acc.cli import usage
 
-# Loggers that are silent unless --verbose or --debug is given.
-QUIET = ('os_acc', 'oslo.privsep', 'oslo_service', 'stevedore')
-
-INTERRUPTED = 130
+LOG = logging.getLogger(__name__)
 
 
 class Commands(commandmanager.CommandManager):
@@ -45,9 +51,18 @@ class Commands(commandmanager.CommandManager):
         for point in found.list_entry_points():
             self.commands[point.name.replace('_', ' ')] = point
 
+    def add_command(self, name: str, command_class: Any) -> None:
+        """Add a command of cliff, unless os-acc has its own of that name."""
+        if name not in self.commands:
+            super().add_command(name, command_class)
+
 
 class OSAccApp(app.App):
     """Shows and changes the accelerators of the instances on this host."""
+
+    # The help shows this name. By default, cliff shows sys.argv[0], which is
+    # "-c" or "__main__.py" if Python starts the program.
+    NAME = 'os-acc'
 
     def __init__(self) -> None:
         super().__init__(
@@ -57,6 +72,50 @@ class OSAccApp(app.App):
             deferred_help=True,
         )
 
+        #: The arguments of the sub-command, up to --.
+        self.arguments: list[str] = []
+        #: What follows --, for the sub-command run.
+        self.command_line: list[str] = []
+        #: Why the configuration cannot be read. The sub-command tells it, in
+        #: its own form.
+        self.configuration_error: Exception | None = None
+
+    def run(self, argv: list[str]) -> int:
+        if '--' in argv and 'run' in argv:
+            place = argv.index('--')
+            argv, self.command_line = argv[:place], argv[place + 1 :]
+        result: int = super().run(argv)
+        return result
+
+    def run_subcommand(self, argv: list[str]) -> int:
+        self.arguments = argv
+        if argv[0] == 'help':
+            argv = [each for each in argv[1:] if each[:1] != '-'] or argv
+        try:
+            self.command_manager.find_command(argv)
+        except ValueError:
+            begun = ' '.join(argv) + ' '
+            if self.arguments[0] != 'help' or not any(
+                name.startswith(begun)
+                for name in self.command_manager.commands
+            ):
+                self.stderr.write(usage.line(self.NAME, self._unknown(argv)))
+                return exit_codes.WRONG_USAGE
+        result: int = super().run_subcommand(self.arguments)
+        return result
+
+    def _unknown(self, argv: list[str]) -> str:
+        """Say that there is no such command, and name similar ones."""
+        words = list(itertools.takewhile(lambda a: a[:1] != '-', argv))
+        if not words:
+            return f'{argv[0]!r} is not an option'
+        called = ' '.join(words[:2])
+        known = sorted(self.command_manager.commands)
+        near = [name for name in known if name.split()[0] in words[:1]]
+        near = near or difflib.get_close_matches(called, known)
+        text = f'{called!r} is not a command'
+        return f'{text}; there is {", ".join(near)}' if near else text
+
     def build_option_parser(
         self, *args: Any, **kwargs: Any
     ) -> argparse.ArgumentParser:
@@ -64,6 +123,8 @@ class OSAccApp(app.App):
         # --state-path.
         kwargs['argparse_kwargs'] = {'allow_abbrev': False}
         parser = super().build_option_parser(*args, **kwargs)
+        usage.one_line(parser)
+        usage.without_colors(parser)
         parser.add_argument(
             '--config-file',
             action='append',
@@ -82,12 +143,47 @@ class OSAccApp(app.App):
         return parser
 
     def configure_logging(self) -> None:
-        super().configure_logging()
-        if self.options.verbose_level <= 1 and not self.options.debug:
-            # A command that fails prints its error in one line. The log would
-            # repeat the error.
-            for name in QUIET:
-                logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+        try:
+            logs.configure(
+                self.stderr,
+                self.options.verbose_level,
+                self.options.debug,
+                self.options.log_file,
+            )
+        except OSError as err:
+            self.configuration_error = exception.InvalidRequest(
+                subject='os-acc',
+                field='--log-file',
+                value=self.options.log_file,
+                expected=f'a file that can be written ({err.strerror})',
+            )
+
+    def prepare_to_run_command(self, cmd: command.Command) -> None:
+        """Log which command is run, by whom; not its arguments.
+
+        A bitstream among the arguments may be a URL with a password.
+        """
+        self._started = time.monotonic()
+        LOG.info('Command %s of user id %d begins', cmd.cmd_name, os.geteuid())
+
+    def clean_up(
+        self, cmd: command.Command, result: int, err: BaseException | None
+    ) -> None:
+        LOG.info(
+            'Command %s ended with exit code %d after %.3f s',
+            cmd.cmd_name,
+            result,
+            time.monotonic() - self._started,
+        )
+
+    def print_help_if_requested(self) -> None:
+        """Print the help for --help without a command, and end."""
+        if self.options.deferred_help:
+            # Only here, because it is slow to import.
+            from os_acc.cli import help as help_module
+
+            help_module.show(self)
+            raise SystemExit(exit_codes.DONE)
 
     def interact(self) -> None:
         """Print the help if no command is given; cliff would open a shell."""
@@ -103,8 +199,9 @@ class OSAccApp(app.App):
         try:
             os_acc.CONF(arguments, project='os-acc')
         except cfg.Error as err:
-            self.LOG.error(err)
-            raise SystemExit(2) from err
+            self.configuration_error = err
+        except UnicodeDecodeError as err:
+            self.configuration_error = _not_text(self.options.config_file, err)
         if self.options.state_path:
             os_acc.CONF.set_override(
                 'state_path',
@@ -113,13 +210,35 @@ class OSAccApp(app.App):
             )
 
 
+def _not_text(
+    paths: list[str], err: UnicodeDecodeError
+) -> exception.InvalidRequest:
+    """Make the error for a configuration file that is not UTF-8.
+
+    :param paths: the files of --config-file; none: those of oslo.config
+    """
+    for path in paths or cfg.find_config_files(project='os-acc'):
+        with contextlib.suppress(OSError):
+            with open(path, 'rb') as file:
+                for number, line in enumerate(file, 1):
+                    try:
+                        line.decode()
+                    except UnicodeDecodeError as found:
+                        return exception.InvalidRequest(
+                            f'configuration file {path}: line {number} is '
+                            f'not UTF-8 (byte 0x{line[found.start]:02x} at '
+                            f'position {found.start + 1} of the line)'
+                        )
+    return exception.InvalidRequest(
+        f'a configuration file is not UTF-8: {err}'
+    )
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command.
 
     :param argv: the arguments; None: the arguments of the process
-    :returns: the exit code: 0 done; 1 failed; 2 wrong arguments or input;
-        3 recover or orphans left something undone, or cyborg check found
-        something; 130 interrupted by Ctrl-C
+    :returns: the exit code: see os_acc.cli.exit_codes
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not sys.warnoptions:
@@ -130,4 +249,4 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         # The code is 128 + SIGINT, as in a shell. Ctrl-C came before or after
         # the command itself; cliff handles Ctrl-C inside a command.
-        return INTERRUPTED
+        return exit_codes.INTERRUPTED

@@ -6,29 +6,31 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""The ARQs that os-acc plug reads: from a file, or from Cyborg."""
+"""The requests of os-acc plug: ARQs of a file or of Cyborg, or selectors."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import sys
 from typing import Any
 
 import os_acc
 from os_acc import exception
+from os_acc import instance_names
 from os_acc import objects
 from os_acc import opts
 from os_acc.cli import base
 from os_acc.cli import progress
+from os_acc.cli import selectors
+from os_acc.cli import waiting
 from os_acc.cyborg import api
 from os_acc.cyborg import connections
 from os_acc.cyborg import requests
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say where the ARQs come from."""
+    """Add the options that say where the requests come from."""
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument(
         '--arqs',
@@ -42,26 +44,41 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="ask Cyborg for the instance's ARQs, and for the functions and "
         'bitstreams of their device profiles',
     )
+    selectors.add_resource_class(source)
+    selectors.add_options(parser)
     add_cloud(parser)
-    parser.add_argument(
-        '--wait',
-        metavar='SECONDS',
-        nargs='?',
-        type=seconds,
-        const=requests.WAIT,
-        help='with --from-cyborg: wait until Cyborg has ended the bind of all '
-        f'ARQs (default: {requests.WAIT:g} seconds)',
+    add_wait(
+        parser,
+        'wait for a free device, and while another process works on the '
+        'instance; with --from-cyborg: wait until Cyborg has ended the bind '
+        'of all ARQs',
     )
     parser.add_argument(
         '--function',
         metavar='ID',
-        help='with --arqs: the function to program for all ARQs of the file',
+        help='the function to program for all requests; not with '
+        '--from-cyborg',
     )
     parser.add_argument(
         '--bitstream',
         metavar='REF',
-        help='with --arqs: the bitstream to program for all ARQs of the file: '
-        'a path, an https URL or the UUID of an image',
+        help='the bitstream to program for all requests: a path, an https '
+        'URL or the UUID of an image; not with --from-cyborg',
+    )
+
+
+def add_wait(parser: argparse.ArgumentParser, what: str) -> None:
+    """Add the option --wait.
+
+    :param what: what is waited for, for the help
+    """
+    parser.add_argument(
+        '--wait',
+        metavar='SECONDS',
+        nargs='?',
+        type=waiting.seconds,
+        const=waiting.DEFAULT,
+        help=f'{what} (default: {waiting.DEFAULT:g} seconds)',
     )
 
 
@@ -76,36 +93,50 @@ def add_cloud(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def seconds(text: str) -> float:
-    """Read a time limit: seconds, 0 or more."""
-    value = float(text)
-    if not math.isfinite(value) or value < 0:
-        raise argparse.ArgumentTypeError(f'{text!r}: expected 0 or more')
-    return value
-
-
 def read(parsed_args: argparse.Namespace) -> requests.Bound:
-    """Read the ARQs as the options say.
+    """Read the ARQs, or make requests, as the options say.
 
     :raises InvalidRequest: if options contradict each other, or an ARQ has a
         wrong value
     :raises ExceptionBase: the errors of os_acc.cyborg.requests.bound
     """
     if parsed_args.from_cyborg:
+        _refuse(parsed_args, ['trait', 'count'], '--resource-class')
         for name in ('function', 'bitstream'):
             if getattr(parsed_args, name) is not None:
                 raise exception.InvalidRequest(
-                    f'plug: --{name} is for --arqs; with --from-cyborg the '
-                    'device profile names the function and the bitstream'
+                    f'plug: --{name} is not for --from-cyborg: the device '
+                    'profile names the function and the bitstream'
                 )
         return _from_cyborg(parsed_args)
-    for name in ('wait', 'os_cloud'):
+    _refuse(parsed_args, ['os_cloud'], '--from-cyborg')
+    if parsed_args.resource_class is not None:
+        return _from_selectors(parsed_args)
+    _refuse(parsed_args, ['trait', 'count'], '--resource-class')
+    return _from_file(parsed_args)
+
+
+def _refuse(
+    parsed_args: argparse.Namespace, names: list[str], source: str
+) -> None:
+    """Refuse options that are for another source of the requests."""
+    for name in names:
         if getattr(parsed_args, name) is not None:
             option = name.replace('_', '-')
-            raise exception.InvalidRequest(
-                f'plug: --{option} is for --from-cyborg'
-            )
-    return _from_file(parsed_args)
+            raise exception.InvalidRequest(f'plug: --{option} is for {source}')
+
+
+def _from_selectors(parsed_args: argparse.Namespace) -> requests.Bound:
+    made = selectors.requests(
+        instance_names.instance_uuid(parsed_args.instance),
+        parsed_args.resource_class,
+        parsed_args.trait,
+        parsed_args.count,
+        parsed_args.function,
+    )
+    for request in made:
+        request.bitstream = parsed_args.bitstream
+    return requests.Bound(made, '')
 
 
 def _from_cyborg(parsed_args: argparse.Namespace) -> requests.Bound:
@@ -124,6 +155,8 @@ def _from_cyborg(parsed_args: argparse.Namespace) -> requests.Bound:
 
 
 def _from_file(parsed_args: argparse.Namespace) -> requests.Bound:
+    # Nova's instances have UUIDs: a name is an error here.
+    _ = objects.InstanceInfo(uuid=parsed_args.instance)
     arqs = _file(parsed_args.arqs)
     made = objects.AcceleratorRequest.from_arqs(arqs)
     for request in made:

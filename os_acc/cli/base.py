@@ -11,8 +11,13 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
+import contextlib
+import os
+import re
 import sys
 from typing import Any
+from typing import ClassVar
 
 from cliff import columns
 from cliff import command
@@ -21,40 +26,37 @@ from oslo_config import cfg
 import os_acc
 from os_acc import exception
 from os_acc import host
+from os_acc import instance_names
 from os_acc import journal as journal_module
 from os_acc import loader
 from os_acc import objects
+from os_acc import opts
+from os_acc import progress
+from os_acc.cli import app as app_module
+from os_acc.cli import exit_codes
+from os_acc.cli import listing
+from os_acc.cli import notices
+from os_acc.cli import progress as bars
+from os_acc.cli import report
+from os_acc.cli import tables
+from os_acc.cli import usage
 
-FAILED = 1
-WRONG_INPUT = 2
-UNFINISHED = 3
-
-#: Shown as the state of a VAN whose row in the journal cannot be read.
 #: The owner of the VANs that the command plugs.
 OWNER = 'os-acc'
 
+#: Shown as the state of a VAN whose row in the journal cannot be read.
 UNREADABLE = 'unreadable'
 
-_WRONG_INPUT = (
-    cfg.Error,
-    exception.InvalidRequest,
-    exception.NoMatchingDriver,
-    exception.AmbiguousDriver,
-    exception.NoMatchingPlugin,
-    exception.UnsupportedHandle,
-    exception.LiveNotSupported,
-)
-
 VAN_COLUMNS = (
-    'VAN',
-    'Instance',
-    'State',
-    'Driver',
-    'Plugin',
-    'Handle',
-    'Device',
-    'Live migratable',
-    'Error',
+    listing.Column('uuid', 'VAN'),
+    listing.Column('instance_uuid'),
+    listing.Column('state'),
+    listing.Column('driver', long=True),
+    listing.Column('plugin', long=True),
+    listing.Column('handle', long=True),
+    listing.Column('device'),
+    listing.Column('live_migratable', long=True),
+    listing.Column('error', rare=True, brief=True),
 )
 
 
@@ -62,10 +64,19 @@ class Command(command.Command):
     """A command that turns an error into one line and an exit code.
 
     :ivar unfinished: True: the command has done its work, but something is
-        left undone; the exit code is then UNFINISHED
+        left undone; the exit code is then DIFFERS
+    :cvar creates: whether it may create the journal. Then the folder that
+        --state-path names must exist, because it may be mistyped
+    :cvar announces: whether it says on a terminal that it still works, when
+        it takes long; False for a command that uses the terminal otherwise
+    :ivar notice: what says so
     """
 
+    app: app_module.OSAccApp
     unfinished = False
+    creates: ClassVar[bool] = False
+    announces: ClassVar[bool] = True
+    notice: notices.Notice
 
     def get_epilog(self) -> str:
         """Add nothing to the help.
@@ -76,17 +87,108 @@ class Command(command.Command):
         """
         return ''
 
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        usage.one_line(parser)
+        usage.without_colors(parser)
+        return parser
+
     def run(self, parsed_args: argparse.Namespace) -> int:
-        try:
-            result: int = super().run(parsed_args)
-            return UNFINISHED if self.unfinished and not result else result
-        except (exception.ExceptionBase, cfg.Error) as err:
-            if self.app.options.debug:
-                self.app.LOG.exception('')
-            text = ' '.join(str(err).split())
-            self.app.LOG.error('%s: %s', type(err).__name__, text)
-            wrong = isinstance(err, _WRONG_INPUT)
-            return WRONG_INPUT if wrong else FAILED
+        with self.patience():
+            try:
+                self.check_configuration()
+                result: int = super().run(parsed_args)
+            except BrokenPipeError:
+                raise
+            except Exception as err:
+                return self.tell(err)
+        if self.unfinished and not result:
+            return exit_codes.DIFFERS
+        return result
+
+    @contextlib.contextmanager
+    def patience(self) -> Iterator[None]:
+        """Say on a terminal that the command still works, if it does."""
+        self.notice = notices.Notice(self.app.stderr, self.cmd_name or '')
+        self._bar = bars.Bar(self.app.stderr)
+        if not self.announces:
+            yield
+            return
+        with self.notice:
+            yield
+
+    def check_configuration(self) -> None:
+        """Check that the configuration could be read.
+
+        :raises cfg.Error: if a file is missing or has a wrong line
+        :raises InvalidRequest: if a file or an option is wrong
+        """
+        if self.app.configuration_error is not None:
+            raise self.app.configuration_error
+        path = self.app.options.state_path
+        if self.creates and path is not None and not os.path.isdir(path):
+            raise exception.InvalidRequest(
+                subject='os-acc',
+                field='--state-path',
+                value=path,
+                expected='a folder that exists; os-acc makes only that of the '
+                'option state_path',
+            )
+
+    def say(self, text: str) -> None:
+        """Print a text on standard error, as wide as the terminal."""
+        note(text)
+
+    def show_progress(self, event: progress.Progress) -> None:
+        """Draw a bar for a step, or say what is done if it takes long."""
+        self.notice(event)
+        self._bar(event)
+
+    def out(self, text: str) -> None:
+        """Print lines on standard output, as wide as the terminal."""
+        lines = tables.fitted(text, self.app.stdout)
+        self.app.stdout.write('\n'.join(lines) + '\n')
+        self.app.stdout.flush()
+
+    def tell(self, err: Exception) -> int:
+        """Print an error in one line.
+
+        :returns: the exit code
+        """
+        if self.app.options.debug:
+            self.app.LOG.error('', exc_info=err)
+        text = str(err)
+        if isinstance(err, cfg.ConfigFileValueError):
+            text = opts.told(err)
+        text = f'{type(err).__name__}: {" ".join(text.split())}'
+        lines = tables.fitted(text, self.app.stderr)
+        self.app.LOG.error('%s', '\n'.join(lines))
+        return exit_codes.of(err)
+
+    def initialize(self) -> objects.RecoveryReport | None:
+        """Initialize os_acc, and say what its recovery did.
+
+        :returns: what the recovery did; None: it was done before
+        """
+        done = os_acc.initialize(owner=OWNER)
+        if done is not None:
+            for line in report.lines(done):
+                self.say(f'Recovery before this command: {line}')
+        return done
+
+
+def instance_info(called: str, **fields: Any) -> objects.InstanceInfo:
+    """Make an InstanceInfo of what the operator calls the instance.
+
+    :param called: a UUID, or any name
+    :param fields: its other fields; without a name in them, it is the name
+        that the operator has given
+    :raises InvalidRequest: if it is neither a UUID nor a name
+    """
+    fields.setdefault('name', called)
+    return objects.InstanceInfo(
+        uuid=instance_names.instance_uuid(called), **fields
+    )
 
 
 def look(extensions: loader.Extensions | None = None) -> host.Host:
@@ -99,13 +201,57 @@ def look(extensions: loader.Extensions | None = None) -> host.Host:
     return host.Host(os_acc.CONF, extensions, read_only=True)
 
 
+def open_existing() -> host.Host:
+    """Make the Host of a journal that exists.
+
+    It is for a command that has nothing to do without a journal. Such a
+    command must not make one where a mistyped state path points to.
+
+    :raises JournalMissing: if there is no journal
+    :raises JournalError: if it was set aside, because it was damaged
+    """
+    with reading() as journal:
+        # vans() raises the error of a journal that was set aside.
+        if not journal.exists() and not journal.vans():
+            raise exception.JournalMissing(
+                path=journal.path,
+                reason='it does not exist, so there is nothing to do; if the '
+                'path is wrong, correct --state-path or [os_acc] state_path',
+            )
+    return host.Host.open(os_acc.CONF)
+
+
+@contextlib.contextmanager
+def reading() -> Iterator[journal_module.Journal]:
+    """Open the journal to read it, without drivers.
+
+    Rows whose handle class is of a driver's package are unreadable then.
+    """
+    conf = os_acc.CONF.os_acc
+    journal = journal_module.Journal(
+        conf.state_path, conf.journal_timeout, read_only=True
+    )
+    try:
+        yield journal
+    finally:
+        journal.close()
+
+
 def tell_if_empty(journal: journal_module.Journal) -> None:
-    """Say on standard error if there is no journal yet."""
+    """Say on standard error if there is no journal yet, or only a copy.
+
+    Call it after the journal was read.
+    """
     if not journal.exists():
-        print(
-            f'There is no journal {journal.path} yet: nothing was plugged',
-            file=sys.stderr,
-        )
+        note(f'There is no journal {journal.path} yet: nothing was plugged')
+    if journal.copied is not None:
+        note(f'Journal {journal.path} is read from a copy: {journal.copied}')
+
+
+def note(text: str) -> None:
+    """Print a text on standard error, as wide as the terminal."""
+    for line in tables.fitted(text, sys.stderr):
+        print(line, file=sys.stderr, flush=True)
 
 
 def read(path: str) -> str:
@@ -119,17 +265,16 @@ def read(path: str) -> str:
         return file.read()
 
 
-class Nullable(columns.FormattableColumn[Any]):
-    """A value that may be missing.
-
-    A missing value is an empty cell in a table, and null in JSON. In a table,
-    each item of a list is on a line of its own.
-    """
+class _Error(columns.FormattableColumn[str]):
+    """The error of a VAN, which a table shows without the VAN's UUID."""
 
     def human_readable(self) -> str:
-        if isinstance(self._value, list):
-            return '\n'.join(map(str, self._value))
-        return '' if self._value is None else str(self._value)
+        return re.sub(r'^VAN [0-9a-f-]{36}: ', '', str(self._value))
+
+
+def error_cell(text: str | None) -> _Error | None:
+    """Return the cell for the error of a VAN that the same row names."""
+    return None if text is None else _Error(text)
 
 
 def van_row(van: objects.VAN) -> tuple[Any, ...]:
@@ -141,8 +286,8 @@ def van_row(van: objects.VAN) -> tuple[Any, ...]:
         van.state,
         van.driver,
         van.plugin,
-        Nullable(handle),
-        Nullable(van.device),
-        Nullable(van.live_migratable),
-        Nullable(van.error),
+        handle,
+        van.device,
+        van.live_migratable,
+        error_cell(van.error),
     )

@@ -15,12 +15,11 @@ from collections.abc import Sequence
 import sys
 from typing import Any
 
-from cliff import lister
-
-import os_acc
 from os_acc import host
 from os_acc.cli import arqs
 from os_acc.cli import base
+from os_acc.cli import listing
+from os_acc.cli import waiting
 from os_acc.cyborg import api
 from os_acc.cyborg import check
 from os_acc.cyborg import connections
@@ -28,24 +27,25 @@ from os_acc.placement import client
 
 MINIMUM_AGE = 3600.0
 
-COLUMNS = (
-    'Problem',
-    'VAN',
-    'ARQ',
-    'Instance',
-    'Device',
-    'Details',
-    'To do',
-    'Result',
-)
 
-
-class CyborgCheck(base.Command, lister.Lister):
+class CyborgCheck(base.Command, listing.Listing):
     """List what differs between this host, Cyborg and Placement.
 
     The exit code is 3 if something differs, and 0 if nothing does or if
     everything was fixed.
     """
+
+    columns = (
+        listing.Column('problem'),
+        listing.Column('van_uuid', long=True),
+        listing.Column('arq_uuid', long=True),
+        listing.Column('instance_uuid', long=True),
+        listing.Column('device', long=True),
+        listing.Column('details'),
+        listing.Column('to_do'),
+        listing.Column('result', rare=True),
+    )
+    shorten = ('arq_uuid', 'van_uuid', 'instance_uuid')
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
@@ -58,7 +58,7 @@ class CyborgCheck(base.Command, lister.Lister):
         parser.add_argument(
             '--minimum-age',
             metavar='SECONDS',
-            type=arqs.seconds,
+            type=waiting.seconds,
             default=MINIMUM_AGE,
             help='with --fix: leave instances with a VAN that was changed '
             f'within this time (default: {MINIMUM_AGE:g})',
@@ -68,34 +68,39 @@ class CyborgCheck(base.Command, lister.Lister):
     def take_action(
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Iterable[Any]]:
-        cloud = parsed_args.os_cloud
-        cyborg = api.API(connections.by_cloud(connections.ACCELERATOR, cloud))
-        placement = client.Client(
-            connections.by_cloud(connections.PLACEMENT, cloud)
-        )
-        if parsed_args.fix:
-            opened = host.Host.open(os_acc.CONF)
-        else:
-            opened = base.look()
+        # Before anything that takes time: it may be refused.
+        opened = base.open_existing() if parsed_args.fix else base.look()
         try:
-            result = check.examine(opened, cyborg, placement)
-            if parsed_args.fix:
-                check.fix(opened, result, parsed_args.minimum_age)
+            result = self._examine(opened, parsed_args)
         finally:
             opened.close()
         for note in result.notes:
             print(note, file=sys.stderr)
         self.unfinished = not all(each.fixed for each in result.differences)
-        return COLUMNS, [
+        return self.keys(), [
             (
                 each.problem,
-                base.Nullable(each.van),
-                base.Nullable(each.arq),
-                base.Nullable(each.instance),
-                base.Nullable(each.device),
+                each.van,
+                each.arq,
+                each.instance,
+                each.device,
                 each.details,
                 each.advice,
-                base.Nullable(each.result),
+                each.result,
             )
             for each in result.differences
         ]
+
+    def _examine(
+        self, opened: host.Host, parsed_args: argparse.Namespace
+    ) -> check.Result:
+        cloud = parsed_args.os_cloud
+        cyborg = api.API(connections.by_cloud(connections.ACCELERATOR, cloud))
+        placement = client.Client(
+            connections.by_cloud(connections.PLACEMENT, cloud)
+        )
+        result = check.examine(opened, cyborg, placement)
+        base.tell_if_empty(opened.journal)
+        if parsed_args.fix:
+            check.fix(opened, result, parsed_args.minimum_age)
+        return result

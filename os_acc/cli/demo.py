@@ -38,6 +38,8 @@ class Demo(base.Command):
     nothing on this host.
     """
 
+    announces = False
+
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         with tempfile.TemporaryDirectory(prefix='os-acc-demo-') as folder:
             self._start(folder)
@@ -47,8 +49,7 @@ class Demo(base.Command):
             self._unplug(first)
 
     def _say(self, text: str = '') -> None:
-        self.app.stdout.write(text + '\n')
-        self.app.stdout.flush()
+        self.out(text)
 
     def _start(self, folder: str) -> None:
         conf = os_acc.CONF
@@ -124,8 +125,8 @@ class Demo(base.Command):
             'fail', [f'postplug@{requests[1].uuid}'], 'os_acc_fake'
         )
         self._say(
-            f'\n== plug for {instance.name}: after all three are plugged, the '
-            'postplug of the second one fails'
+            f'\n== plug for {instance.name}: the last step of the second VAN '
+            'fails on purpose'
         )
         names = self._name(requests)
         try:
@@ -146,6 +147,10 @@ class Demo(base.Command):
         count = os_acc.unplug(instance, progress=self._teller(names))
         left = len(os_acc.get_vans())
         self._say(f'   released {count}; left in the journal: {left} VANs')
+        self._say(
+            '\nThe journal of the demo is deleted now. Next: os-acc doctor '
+            'checks this host, os-acc device list shows its devices.'
+        )
 
     @staticmethod
     def _name(requests: list[objects.AcceleratorRequest]) -> dict[str, str]:
@@ -169,7 +174,7 @@ class Demo(base.Command):
             if event.status in (progress.DONE, progress.FAILED):
                 seconds = time.monotonic() - start
                 self._say(
-                    f'   {seconds:6.3f} s  {event.step:12} '
+                    f'   at {seconds:5.3f} s  {event.step:12} '
                     f'{names[event.van_uuid]:34} {event.status}'
                 )
 

@@ -16,8 +16,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from cliff import columns
-from cliff import lister
-from cliff import show
 
 from os_acc import discovery
 from os_acc import driver as driver_base
@@ -26,6 +24,9 @@ from os_acc import host as host_module
 from os_acc import journal as journal_module
 from os_acc import objects
 from os_acc.cli import base
+from os_acc.cli import listing
+from os_acc.cli import names
+from os_acc.cli import watching
 from os_acc.objects import device as device_objects
 
 _DEVICE_COLUMNS = (
@@ -42,6 +43,18 @@ _DEVICE_COLUMNS = (
     'function_id',
     'health',
 )
+
+
+# What a table has without --long.
+_SHORT = (
+    'address',
+    'resource_class',
+    'handles_total',
+    'handles_free',
+    'health',
+)
+
+_TITLES = {'handles_total': 'Total', 'handles_free': 'Free'}
 
 
 class _NotFree(columns.FormattableColumn[dict[str, int]]):
@@ -90,14 +103,22 @@ class _Functions(columns.FormattableColumn[dict[str, str | None]]):
         )
 
 
-class DeviceList(base.Command, lister.Lister):
+class DeviceList(watching.Command, listing.Listing):
     """List the accelerators that the drivers find on this host.
 
-    Handles free counts what can be given out now. Not free says why the others
-    cannot: used, used by the host, absent or reserved. device show has the
-    reason of each. A device whose Health is not ok is given to nobody: see
-    os-acc device free.
+    Free counts the handles that can be given out now. With --long, Not free
+    says why the others cannot: used, used by the host, absent or reserved.
+    device show has the reason of each. A device whose Health is not ok is
+    given to nobody: see os-acc device free.
     """
+
+    columns = (
+        *(
+            listing.Column(key, _TITLES.get(key, ''), key not in _SHORT)
+            for key in _DEVICE_COLUMNS
+        ),
+        listing.Column('not_free', long=True),
+    )
 
     def take_action(
         self, parsed_args: argparse.Namespace
@@ -110,15 +131,9 @@ class DeviceList(base.Command, lister.Lister):
         except exception.DiscoveryFailed as err:
             # Print the devices that were found. Then produce_output() fails.
             devices, self.failed = err.devices, err
-        names = [
-            name.replace('_', ' ').capitalize() for name in _DEVICE_COLUMNS
-        ]
-        return [*names, 'Not free'], [
+        return self.keys(), [
             [
-                *(
-                    base.Nullable(_plain(getattr(device, name)))
-                    for name in _DEVICE_COLUMNS
-                ),
+                *(_plain(getattr(device, name)) for name in _DEVICE_COLUMNS),
                 _NotFree(_not_free(device)),
             ]
             for device in devices
@@ -142,8 +157,8 @@ class DeviceList(base.Command, lister.Lister):
         return result
 
 
-class DeviceShow(base.Command, show.ShowOne):
-    """Show all that is known of a device, and whether it can be plugged."""
+class DeviceShow(base.Command, listing.Showing):
+    """Show all about a device, and whether it can be plugged."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -151,42 +166,40 @@ class DeviceShow(base.Command, show.ShowOne):
             'address',
             metavar='ADDRESS',
             help='an address that device list shows, the address of any PCI '
-            'function, or the UUID of a mediated device',
+            'function, the UUID of a mediated device or its first 8 or more '
+            'characters, or the path of a device file',
         )
         return parser
 
     def take_action(
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Sequence[Any]]:
-        wanted = parsed_args.address.lower()
+        wanted = parsed_args.address
+        if not wanted.startswith('/'):
+            wanted = wanted.lower()
         host = base.look()
         told: dict[str, Any] = {}
-        for device in _devices_at(host, wanted):
-            told |= _told(device, told)
+        devices = _devices(host)
+        wanted = names.mediated_device(_mediated(devices), wanted)
+        for device in devices:
+            if device.address == wanted:
+                told |= _told(device, told)
         for _, driver in sorted(host.extensions.drivers.items()):
             for name, value in self._shown_by(driver, wanted).items():
-                told.setdefault(name, value)
+                told.setdefault(_key(name), value)
         unreadable = [
             f'{row.van_uuid} of instance {row.instance_uuid}: {row.reason}'
             for row in host.journal.unreadable()
             if wanted in (row.device, (row.handle or '').rpartition('/')[2])
         ]
         if unreadable:
-            told['unreadable VANs'] = unreadable
+            told['unreadable_vans'] = unreadable
         if not told:
             raise exception.DeviceNotFound(
                 wanted=parsed_args.address,
                 reason='no driver reports this address on this host',
             )
-        return (
-            [name.capitalize() for name in told],
-            [
-                value
-                if isinstance(value, columns.FormattableColumn)
-                else base.Nullable(value)
-                for value in told.values()
-            ],
-        )
+        return list(told), list(told.values())
 
     def _shown_by(
         self, driver: driver_base.DriverBase, address: str
@@ -204,12 +217,22 @@ class DeviceShow(base.Command, show.ShowOne):
             return {}
 
 
-def _devices_at(host: host_module.Host, address: str) -> list[objects.Device]:
+def _devices(host: host_module.Host) -> list[objects.Device]:
     try:
-        devices = discovery.devices(host)
+        return discovery.devices(host)
     except exception.DiscoveryFailed as err:
-        devices = err.devices
-    return [device for device in devices if device.address == address]
+        found: list[objects.Device] = err.devices
+        return found
+
+
+def _mediated(devices: Iterable[objects.Device]) -> set[str]:
+    """The UUIDs of the mediated devices."""
+    return {
+        each.handle.uuid
+        for device in devices
+        for each in device.handles
+        if isinstance(each.handle, objects.MdevHandle)
+    }
 
 
 def _not_free(device: objects.Device) -> dict[str, int]:
@@ -227,8 +250,7 @@ def _told(device: objects.Device, before: dict[str, Any]) -> dict[str, Any]:
         VFs of a PF that other entries of device_spec name
     """
     told: dict[str, Any] = {
-        name.replace('_', ' '): _plain(getattr(device, name))
-        for name in _DEVICE_COLUMNS
+        name: _plain(getattr(device, name)) for name in _DEVICE_COLUMNS
     }
     handles = [
         {
@@ -251,19 +273,24 @@ def _told(device: objects.Device, before: dict[str, Any]) -> dict[str, Any]:
     ]
     if 'handles' in before:
         handles = before['handles'].machine_readable() + handles
-        for name in ('handles total', 'handles free'):
+        for name in ('handles_total', 'handles_free'):
             told[name] += before[name]
-        for name in ('resource class', 'traits'):
+        for name in ('resource_class', 'traits'):
             told[name] = _joined(before[name], told[name])
     if device.health != device_objects.OK:
-        told['health reason'] = device.health_reason
-        told['health since'] = device.health_since
+        told['health_reason'] = device.health_reason
+        told['health_since'] = device.health_since
     told['handles'] = _Handles(handles)
     if kinds:
-        told['mdev types'] = _MdevTypes(kinds)
+        told['mdev_types'] = _MdevTypes(kinds)
     if device.functions:
         told['functions'] = _Functions(dict(device.functions))
     return told
+
+
+def _key(name: str) -> str:
+    """The key of what a driver shows by a name with blanks."""
+    return name.lower().replace(' ', '_')
 
 
 def _joined(one: Any, other: Any) -> list[Any]:

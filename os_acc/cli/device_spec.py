@@ -18,17 +18,24 @@ from os_acc.cli import base
 from os_acc.devices import allocated
 from os_acc.devices import availability
 from os_acc.devices import companions
+from os_acc.devices import device_files
 from os_acc.devices import device_spec
+from os_acc.devices import file_availability
+from os_acc.devices import file_groups
+from os_acc.devices import file_place
 from os_acc.devices import mdev
+from os_acc.devices import nvme_of_availability
+from os_acc.devices import nvme_of_refusals
 from os_acc.devices import pci
 from os_acc.devices import proposals
 from os_acc.devices import spec_files
-from os_acc.objects import fields
+from os_acc.devices import spec_nvme_of
+from os_acc.objects import pci_address
 from os_acc.privileged import held
 
 
 class DeviceSpec(base.Command):
-    """Propose entries of device_spec for the accelerators of this host.
+    """Propose entries of device_spec for this host's accelerators.
 
     The output can be pasted into a configuration file. It has no device that
     the host itself uses. The command changes nothing.
@@ -53,8 +60,9 @@ class _Change(base.Command):
         parser.add_argument(
             'address',
             metavar='ADDRESS',
-            help='the address of a PCI function, or the name of another '
-            'parent of mediated devices',
+            help='the address of a PCI function, the name of another parent '
+            'of mediated devices, the path of a device file, or the name of a '
+            'namespace of an NVMe-oF target',
         )
         return parser
 
@@ -70,13 +78,15 @@ class _Change(base.Command):
             )
         # Refuse to build upon files that cannot be read or trusted.
         device_spec.load(os_acc.CONF)
-        self._change(name, spec_files.path_of(folder, name))
+        # A path has slashes, and a name of a device has none.
+        file = name.removeprefix('/').replace('/', '+')
+        self._change(name, spec_files.path_of(folder, file))
 
     def _change(self, name: str, path: str) -> None:
         raise NotImplementedError
 
     def _say(self, text: str) -> None:
-        self.app.stdout.write(text + '\n')
+        self.out(text)
 
 
 class DeviceAllow(_Change):
@@ -84,15 +94,21 @@ class DeviceAllow(_Change):
 
     It removes the file that device deny has written. If no other entry of
     device_spec offers the device then, it writes a file into device_spec_dir.
-    Services need no restart.
+    It cannot do that for a namespace of an NVMe-oF target: only an entry with
+    nvme_of says where it is. Services need no restart.
     """
 
     def _change(self, name: str, path: str) -> None:
         if spec_files.remove(path):
             self._say(f'removed {path}')
         entry = _entry(name)
+        if entry is None and _is_namespace(name):
+            why = nvme_of_refusals.NOT_NAMED.say()
+            raise exception.DeviceNotFound(
+                wanted=f'namespace {name}', reason=f'{why.text}: {why.remedy}'
+            )
         if entry is None:
-            spec_files.write(path, {'address': name})
+            spec_files.write(path, {_key(name): name})
             self._say(f'wrote {path}')
             entry = _entry(name)
         if entry is not None and entry.deny:
@@ -103,6 +119,10 @@ class DeviceAllow(_Change):
 
     @staticmethod
     def _hint(name: str, entry: device_spec.Spec | None) -> str:
+        if _is_path(name):
+            return _file_hint(name)
+        if _is_namespace(name):
+            return _namespace_hint(name, entry)
         function = pci.find(name) if pci.is_address(name) else None
         if function is None and name not in mdev.parents():
             return ' once this host has it'
@@ -126,7 +146,7 @@ class DeviceDeny(_Change):
     """
 
     def _change(self, name: str, path: str) -> None:
-        spec_files.write(path, {'address': name, 'deny': True})
+        spec_files.write(path, {_key(name): name, 'deny': True})
         self._say(f'wrote {path}')
         holders = allocated.Holders(base.look().journal.handles())
         for each in _of(holders, name):
@@ -144,12 +164,56 @@ class DeviceDeny(_Change):
         self._say(f'{name} is not offered')
 
 
+def _is_path(name: str) -> bool:
+    return name.startswith('/')
+
+
+def _key(name: str) -> str:
+    """The key of device_spec that names a device."""
+    return 'devices' if _is_path(name) else 'address'
+
+
+def _file(path: str) -> file_groups.Accelerator | None:
+    """The accelerator that device_spec makes of a device file."""
+    there = device_files.resolve(path) or path
+    for found in file_groups.read(device_spec.load(os_acc.CONF)):
+        if found.path == there:
+            return found
+    return None
+
+
+def _file_hint(path: str) -> str:
+    if (found := _file(path)) is None:
+        return ' once this host has it'
+    text = f' by {found.spec.source}, as {found.name}'
+    for obstacle in file_availability.obstacles(found):
+        return f'{text}, but it cannot be given out now: {obstacle.text}'
+    return text
+
+
+def _is_namespace(name: str) -> bool:
+    """Whether it is the world wide name of a namespace."""
+    return spec_nvme_of.parse_name(name) == name
+
+
+def _namespace_hint(name: str, entry: device_spec.Spec | None) -> str:
+    assert entry is not None
+    text = f' by {entry.source}'
+    for obstacle in nvme_of_availability.obstacles(name, entry):
+        return f'{text}, but it cannot be given out now: {obstacle.text}'
+    return text
+
+
 def _device(text: str) -> str:
     """Check the name of a device, and give it in its canonical form.
 
-    :raises InvalidRequest: if it is no PCI address and no such name
+    :raises InvalidRequest: if it is no PCI address, no such name and no path
     """
-    address = fields.parse_pci_address(text)
+    if _is_path(text):
+        return device_files.check_path(text)
+    if (namespace := spec_nvme_of.parse_name(text)) is not None:
+        return namespace
+    address = pci_address.parse(text)
     if address is not None:
         return '%04x:%02x:%02x.%x' % address
     if ':' in text:
@@ -165,16 +229,35 @@ def _device(text: str) -> str:
 def _entry(name: str) -> device_spec.Spec | None:
     """The entry that counts for a device, which may deny it."""
     specs = device_spec.load(os_acc.CONF)
+    if _is_path(name):
+        found = _file(name)
+        if found is None or found.denied_by is None:
+            return found.spec if found is not None else None
+        return device_spec.Spec(deny=True, source=found.denied_by)
     if pci.is_address(name):
         function = pci.find(name)
         return None if function is None else specs.first(function)
+    if _is_namespace(name):
+        return specs.first_namespace(name)
     return specs.first_parent(name)
 
 
 def _of(holders: allocated.Holders, name: str) -> list[allocated.Holder]:
-    """The VANs that have a device or a part of it, by its address or UUID."""
+    """The VANs that have a device or a part of it.
+
+    :param name: an address, a UUID, a path, or the name of a note of held
+    """
+    if _is_path(name):
+        file = _file(name)
+        return list(holders.of_file(file.name)) if file is not None else []
+    if files := holders.of_file(file_place.without_share(name)):
+        return list(files)
     found = list(holders.on(name))
-    whole = holders.of_function(name) or holders.of_mdev(name)
+    whole = (
+        holders.of_function(name)
+        or holders.of_mdev(name)
+        or holders.of_handle(f'file/{name}')
+    )
     return found if whole is None or whole in found else [whole, *found]
 
 

@@ -16,23 +16,30 @@ from collections.abc import Sequence
 import dataclasses
 from typing import Any
 
-from cliff import lister
-
 import os_acc
 from os_acc import doctor
 from os_acc import finding
 from os_acc import loader
+from os_acc.cli import answers
 from os_acc.cli import base
+from os_acc.cli import listing
 from os_acc.doctor import configuration
 
 
-class Doctor(base.Command, lister.Lister):
-    """Find what is wrong on this host; exit code 1 if there is an error.
+class Doctor(answers.Command, listing.Listing):
+    """Find what is wrong on this host; exit code 1 for an error.
 
-    The command changes nothing.
+    The command changes nothing. It looks for devices, checks the hardware of
+    each VAN, and starts the privsep daemon, as root also in the name of the
+    service's user.
     """
 
-    sick = False
+    columns = (
+        listing.Column('subject'),
+        listing.Column('verdict'),
+        listing.Column('finding'),
+        listing.Column('what_to_do'),
+    )
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -46,16 +53,35 @@ class Doctor(base.Command, lister.Lister):
     def take_action(
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Iterable[Any]]:
-        extensions = loader.load_all()
-        found = list(configuration.findings(os_acc.CONF, extensions))
-        if not found:
-            found = list(doctor.findings(base.look(extensions)))
-        self.sick = any(each.verdict == finding.ERROR for each in found)
-        return ('Subject', 'Verdict', 'Finding', 'What to do'), [
-            dataclasses.astuple(each)
+        return self.keys(), [
+            dataclasses.astuple(each) for each in self._findings(parsed_args)
+        ]
+
+    def answer(self, parsed_args: argparse.Namespace) -> dict[str, Any]:
+        found = self._findings(parsed_args)
+        keys = self.keys()
+        return {
+            'healthy': not self.failed,
+            'findings': [
+                dict(zip(keys, dataclasses.astuple(each), strict=True))
+                for each in found
+            ],
+        }
+
+    def _findings(
+        self, parsed_args: argparse.Namespace
+    ) -> list[finding.Finding]:
+        found = examine(loader.load_all())
+        self.failed = any(each.verdict == finding.ERROR for each in found)
+        return [
+            each
             for each in found
             if not (parsed_args.problems and each.verdict == finding.OK)
         ]
 
-    def run(self, parsed_args: argparse.Namespace) -> int:
-        return super().run(parsed_args) or (base.FAILED if self.sick else 0)
+
+def examine(extensions: loader.Extensions) -> list[finding.Finding]:
+    """Check the whole host; if the configuration is wrong, only that."""
+    return list(configuration.findings(os_acc.CONF, extensions)) or list(
+        doctor.findings(base.look(extensions))
+    )

@@ -15,12 +15,15 @@ import logging
 import sys
 from typing import NamedTuple
 
-import os_acc
 from os_acc import exception
 from os_acc import host
 from os_acc import log
 from os_acc import objects
 from os_acc.cli import base
+from os_acc.cli import errors
+from os_acc.cli import exit_codes
+from os_acc.cli import names
+from os_acc.journal import events
 
 LOG = logging.getLogger(__name__)
 
@@ -45,9 +48,11 @@ class VANForget(base.Command):
     be released; use os-acc unplug for that.
     """
 
+    announces = False
+
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
-        parser.add_argument('van', metavar='VAN', help='UUID of the VAN')
+        parser.add_argument('van', metavar='VAN', help=names.VAN_HELP)
         parser.add_argument(
             '--yes',
             action='store_true',
@@ -56,20 +61,23 @@ class VANForget(base.Command):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        wanted = objects.AcceleratorRequest(uuid=parsed_args.van).uuid
-        opened = host.Host.open(os_acc.CONF)
+        with base.reading() as read:
+            wanted = names.van(
+                names.vans(read), parsed_args.van, 'van forget: VAN'
+            )
+        opened = base.open_existing()
         try:
             lost = _find(opened, wanted)
-            self.app.stdout.write(_left_undone(lost))
+            self.out(_left_undone(lost))
             if not (parsed_args.yes or self._confirmed()):
                 self.app.stdout.write('not forgotten\n')
-                return base.FAILED
+                return exit_codes.FAILED
             with opened.locks.instance(lost.instance):
                 if _find(opened, wanted) != lost:
                     raise exception.InvalidRequest(
                         f'VAN {wanted} was changed meanwhile: try again'
                     )
-                opened.journal.forget(wanted)
+                opened.journal.forget(wanted, [_forgotten(lost)])
                 log.about(LOG, lost.instance, lost.van).warning(
                     'deleted from the journal: handle %s on device %s was not '
                     'released (%s)',
@@ -100,7 +108,8 @@ class VANForget(base.Command):
 def _find(opened: host.Host, van: str) -> _Lost:
     """Find a VAN that cannot be released.
 
-    :raises InvalidRequest: if there is no such VAN, or it can be released
+    :raises NotFound: if there is no such VAN
+    :raises InvalidRequest: if it can be released
     """
     for row in opened.journal.unreadable():
         if row.van_uuid == van:
@@ -115,7 +124,7 @@ def _find(opened: host.Host, van: str) -> _Lost:
     for entry in opened.journal.entries():
         if entry.van.uuid == van:
             return _without_extension(opened, entry.van)
-    raise exception.InvalidRequest(
+    raise errors.NotFound(
         subject='van forget',
         field='VAN',
         value=van,
@@ -144,6 +153,21 @@ def _without_extension(opened: host.Host, van: objects.VAN) -> _Lost:
         van.handle.identity if van.handle is not None else None,
         van.device,
         reason,
+    )
+
+
+def _forgotten(lost: _Lost) -> events.Event:
+    return events.Event(
+        at=events.now(),
+        operation=events.FORGET,
+        step=None,
+        result=events.DONE,
+        van_uuid=lost.van,
+        instance_uuid=lost.instance,
+        device=lost.device,
+        handle=lost.handle,
+        extension=lost.driver,
+        reason=events.masked(lost.reason),
     )
 
 

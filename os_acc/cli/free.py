@@ -11,13 +11,13 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 import logging
 
-import os_acc
 from os_acc import exception
 from os_acc import health
-from os_acc import host
 from os_acc.cli import base
+from os_acc.journal import events
 
 LOG = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class DeviceFree(base.Command):
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         address = parsed_args.address.lower()
-        opened = host.Host.open(os_acc.CONF)
+        opened = base.open_existing()
         try:
             done = []
             for _, driver in sorted(opened.extensions.drivers.items()):
@@ -56,6 +56,8 @@ class DeviceFree(base.Command):
             if opened.journal.free(address):
                 done.append('it is not reserved any more')
             done += health.free(opened.journal, address)
+            if done:
+                opened.journal.note([_freed(address, done)])
         finally:
             opened.close()
         if not done:
@@ -69,4 +71,15 @@ class DeviceFree(base.Command):
             )
         for each in done:
             LOG.info('Device %s: %s', address, each)
-            self.app.stdout.write(f'{address}: {each}\n')
+            self.out(f'{address}: {each}')
+
+
+def _freed(address: str, done: Sequence[str]) -> events.Event:
+    return events.Event(
+        at=events.now(),
+        operation=events.FREE,
+        step=None,
+        result=events.DONE,
+        device=address,
+        reason=events.masked('; '.join(done)),
+    )

@@ -15,15 +15,22 @@ from collections.abc import Iterable
 from collections.abc import Sequence
 from typing import Any
 
-from cliff import lister
-
 import os_acc
 from os_acc import discovery
 from os_acc.cli import base
+from os_acc.cli import listing
 
 
-class HostShow(base.Command, lister.Lister):
-    """Show drivers and plugins, their handle types and their load errors."""
+class HostShow(base.Command, listing.Listing):
+    """Show drivers and plugins, handle types and load errors."""
+
+    columns = (
+        listing.Column('kind'),
+        listing.Column('name'),
+        listing.Column('handles'),
+        listing.Column('guest_config', long=True),
+        listing.Column('status'),
+    )
 
     def take_action(
         self, parsed_args: argparse.Namespace
@@ -32,7 +39,7 @@ class HostShow(base.Command, lister.Lister):
         info = discovery.info(host, None)
         chosen = os_acc.CONF.os_acc.plugin
         rows: list[tuple[Any, ...]] = [
-            ('driver', driver.driver_name, _handles(driver), 'loaded')
+            ('driver', driver.driver_name, _handles(driver), None, 'loaded')
             for driver in info.driver_info
         ]
         for plugin in info.plugin_info:
@@ -40,13 +47,19 @@ class HostShow(base.Command, lister.Lister):
             if plugin.plugin_name == chosen:
                 status += ", this host's plugin"
             rows.append(
-                ('plugin', plugin.plugin_name, _handles(plugin), status)
+                (
+                    'plugin',
+                    plugin.plugin_name,
+                    _handles(plugin),
+                    plugin.guest_config_format,
+                    status,
+                )
             )
         for name, error in sorted(info.load_errors.items()):
             loaded = name not in host.extensions.errors
             status = f'{"faulty" if loaded else "not loaded"}: {error}'
-            rows.append((*name.split(' ', 1), '', status))
-        return ('Kind', 'Name', 'Handles', 'Status'), rows
+            rows.append((*name.split(' ', 1), None, None, status))
+        return self.keys(), rows
 
 
 def _handles(info: Any) -> str:

@@ -14,25 +14,32 @@ from collections.abc import Iterable
 from collections.abc import Sequence
 from typing import Any
 
-from cliff import lister
-
-import os_acc
 from os_acc import exception
-from os_acc import host
 from os_acc import loader
 from os_acc import orphans
 from os_acc.cli import base
+from os_acc.cli import listing
 
 MINIMUM_AGE = 3600.0
 
 
-class Orphans(base.Command, lister.Lister):
-    """List the VANs of instances that no longer exist, or release them.
+class Orphans(base.Command, listing.Listing):
+    """List or release the VANs of instances that are gone.
 
     The plugin asks the hypervisor whether the guest of an instance exists.
     But the guest of an instance that exists may be gone for a while, such as
     during a hard reboot. So --release needs the list of the instances too.
     """
+
+    columns = (
+        listing.Column('uuid', 'VAN'),
+        listing.Column('instance_uuid'),
+        listing.Column('owner'),
+        listing.Column('handle', long=True),
+        listing.Column('changed', long=True),
+        listing.Column('result'),
+        listing.Column('error', rare=True),
+    )
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
@@ -75,7 +82,7 @@ class Orphans(base.Command, lister.Lister):
             )
         known = [] if path is None else _read(path)
         if parsed_args.release:
-            opened = host.Host.open(os_acc.CONF)
+            opened = base.open_existing()
         else:
             opened = base.look(loader.load_all())
         try:
@@ -102,23 +109,14 @@ class Orphans(base.Command, lister.Lister):
                 (
                     van.uuid,
                     van.instance_uuid,
-                    base.Nullable(van.owner),
-                    base.Nullable(van.handle and van.handle.identity),
+                    van.owner,
+                    van.handle and van.handle.identity,
                     str(van.updated_at),
                     result,
-                    base.Nullable(van.error),
+                    base.error_cell(van.error),
                 )
             )
-        columns = (
-            'VAN',
-            'Instance',
-            'Owner',
-            'Handle',
-            'Changed',
-            'Result',
-            'Error',
-        )
-        return columns, rows
+        return self.keys(), rows
 
 
 def _read(path: str) -> list[str]:

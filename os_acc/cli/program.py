@@ -11,15 +11,15 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 import os_acc
 from os_acc.cli import base
-from os_acc.cli import progress
 
 
 class DeviceProgram(base.Command):
     """Program a function into a device that does not hold it yet."""
+
+    creates = True
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
@@ -47,12 +47,12 @@ class DeviceProgram(base.Command):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        os_acc.initialize(owner=base.OWNER)
+        self.initialize()
         done = os_acc.program_device(
             parsed_args.address.lower(),
             parsed_args.bitstream,
             parsed_args.function,
             parsed_args.region,
-            progress.Bar(sys.stderr),
+            self.show_progress,
         )
         print('programmed' if done else 'already programmed')

@@ -26,7 +26,7 @@ from os_acc.placement import provider_config
 
 
 class ProviderConfig(base.Command):
-    """Print the provider.yaml by which Nova offers this host's devices.
+    """Print the provider.yaml by which Nova offers the devices.
 
     Flavors can then request the devices without Cyborg. With --install, the
     file is written into the folder that nova-compute reads when it starts.
@@ -83,16 +83,13 @@ class ProviderConfig(base.Command):
         finally:
             host.close()
         for note in offer.notes:
-            self._note(note)
+            self.say(note)
         if not offer.inventories:
-            self._note('no device can be offered')
+            self.say('no device can be offered')
         if parsed_args.install:
             self._install(parsed_args, offer, used)
         else:
             self.app.stdout.write(provider_config.text(offer))
-
-    def _note(self, text: str) -> None:
-        self.app.stderr.write(text + '\n')
 
     def _install(
         self,
@@ -102,7 +99,7 @@ class ProviderConfig(base.Command):
     ) -> None:
         folder = parsed_args.directory or _folder()
         for text in provider_config.others(folder):
-            self._note(text)
+            self.say(text)
         written = provider_config.install(
             folder, offer, used, parsed_args.force
         )

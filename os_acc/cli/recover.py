@@ -15,17 +15,24 @@ from collections.abc import Iterable
 from collections.abc import Sequence
 from typing import Any
 
-from cliff import lister
-
 import os_acc
 from os_acc import host
 from os_acc import recovery
 from os_acc.cli import base
+from os_acc.cli import listing
+from os_acc.cli import report
 from os_acc.journal import file as journal_file
 
 
-class Recover(base.Command, lister.Lister):
-    """Finish or undo what a crash or a reboot of the host left behind."""
+class Recover(base.Command, listing.Listing):
+    """Finish or undo what a crash or a reboot left behind."""
+
+    columns = (
+        listing.Column('van_uuid'),
+        listing.Column('instance_uuid'),
+        listing.Column('result'),
+        listing.Column('error', rare=True),
+    )
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
@@ -46,37 +53,43 @@ class Recover(base.Command, lister.Lister):
             rebuilt = journal_file.rebuild(
                 conf.state_path, conf.journal_timeout
             )
-            self.app.stderr.write(
+            self.say(
                 f'New journal: {rebuilt.vans} VANs and the records of '
                 f'{rebuilt.programs} programmed regions were read and kept, '
                 f'{rebuilt.lost} rows conflicted with others and were lost. '
-                'Plug each instance again to add its missing VANs.\n'
+                'Plug each instance again to add its missing VANs.'
             )
-        # os_acc.initialize() recovers too, but does not return a report.
-        report = recovery.recover(host.Host.open(os_acc.CONF))
-        self.unfinished = bool(
-            report.failed or report.unreadable or report.errors
-        )
-        rows: list[tuple[Any, ...]] = [
-            (van.uuid, van.instance_uuid, result, van.error)
-            for result, vans in (
-                ('released', report.released),
-                ('prepared again', report.restored),
-                ('failed', report.failed),
+        elif (missing := _missing()) is not None:
+            self.say(f'There is no journal {missing}: nothing to do')
+            return self.keys(), []
+        opened = host.Host.open(os_acc.CONF)
+        try:
+            done = recovery.recover(opened)
+        finally:
+            opened.close()
+        self.unfinished = bool(done.failed or done.unreadable or done.errors)
+        rows = report.rows(done)
+        found = f'{len(rows)} VANs or instances' if rows else 'nothing to do'
+        if not parsed_args.rebuild:
+            self.say(f'Journal {opened.journal.path}: {found}')
+        return self.keys(), [
+            (
+                row.van and row.van.uuid,
+                row.instance_uuid,
+                row.result,
+                base.error_cell(row.error),
             )
-            for van in vans
+            for row in rows
         ]
-        rows += [
-            (None, uuid, 'skipped: another process holds its lock', None)
-            for uuid in report.busy
-        ]
-        rows += [
-            (None, uuid, 'unreadable', err)
-            for uuid, err in report.unreadable.items()
-        ]
-        rows += [
-            (None, uuid, 'failed', err) for uuid, err in report.errors.items()
-        ]
-        if not rows and not parsed_args.rebuild:
-            self.app.stderr.write('There is nothing to recover\n')
-        return ('VAN', 'Instance', 'Result', 'Error'), rows
+
+
+def _missing() -> str | None:
+    """Return the path of the journal if there is none.
+
+    :raises JournalError: if it was set aside, because it was damaged
+    """
+    with base.reading() as journal:
+        if journal.exists():
+            return None
+        journal.vans()
+        return journal.path

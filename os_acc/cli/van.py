@@ -13,81 +13,145 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable
 from collections.abc import Sequence
+import contextlib
 from typing import Any
 
-from cliff import lister
-from cliff import show
-
 from os_acc import exception
+from os_acc import instance_names
 from os_acc import journal
 from os_acc import loader
-from os_acc import objects
+from os_acc.cli import answers
 from os_acc.cli import base
+from os_acc.cli import history
+from os_acc.cli import listing
+from os_acc.cli import names
+from os_acc.cli import watching
+from os_acc.journal import events
 from os_acc.objects import van as states
 
 _NONE = loader.Extensions({}, {}, {})
 
+_STATES = (*states.STATES, base.UNREADABLE)
 
-class VANList(base.Command, lister.Lister):
+
+class VANList(watching.Command, answers.Command, listing.Listing):
     """List the VANs of this host."""
+
+    columns = base.VAN_COLUMNS
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         parser.add_argument(
-            '--instance', metavar='UUID', help='only VANs of this instance'
+            '--instance',
+            metavar='INSTANCE',
+            help='only VANs of this instance: its UUID, its first 8 or more '
+            'characters, or the name by which plug got it',
         )
         parser.add_argument(
             '--state',
-            choices=(*states.STATES, base.UNREADABLE),
-            help='only VANs in this state',
+            metavar='STATE',
+            choices=_STATES,
+            help='only VANs in this state: ' + ', '.join(_STATES),
         )
-        return parser
-
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[tuple[str, ...], Iterable[Any]]:
-        instance = parsed_args.instance
-        if instance is not None:
-            # Refuse a misspelt UUID, instead of listing no VANs for it.
-            instance = objects.InstanceInfo(uuid=instance).uuid
-        entries, unreadable = _read(instance)
-        rows = [
-            *(base.van_row(entry.van) for entry in entries),
-            *(_unreadable_row(row) for row in unreadable),
-        ]
-        state = base.VAN_COLUMNS.index('State')
-        return base.VAN_COLUMNS, [
-            row for row in rows if parsed_args.state in (None, row[state])
-        ]
-
-
-class VANShow(base.Command, show.ShowOne):
-    """Show all fields of one VAN."""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser: argparse.ArgumentParser = super().get_parser(prog_name)
-        parser.add_argument('van', metavar='VAN', help='UUID of the VAN')
         return parser
 
     def take_action(
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Iterable[Any]]:
-        wanted = parsed_args.van.lower()
+        entries, unreadable = _read(_instance(parsed_args))
+        rows = [
+            *(base.van_row(entry.van) for entry in entries),
+            *(_unreadable_row(row) for row in unreadable),
+        ]
+        state = self.keys().index('state')
+        return self.keys(), [
+            row for row in rows if parsed_args.state in (None, row[state])
+        ]
+
+    def answer(self, parsed_args: argparse.Namespace) -> dict[str, Any]:
+        entries, unreadable = _read(_instance(parsed_args))
+        vans = [
+            {
+                **answers.van(entry.van),
+                'instance_name': entry.instance_info.name,
+            }
+            for entry in entries
+        ]
+        vans += [dict(_unreadable_fields(row)) for row in unreadable]
+        return {
+            'vans': [
+                van
+                for van in vans
+                if parsed_args.state in (None, van['state'])
+            ]
+        }
+
+
+def _instance(parsed_args: argparse.Namespace) -> str | None:
+    if parsed_args.instance is None:
+        return None
+    with base.reading() as read:
+        called = names.instance(read, parsed_args.instance, 'van list')
+    # This refuses a misspelt UUID, instead of listing no VANs for it.
+    return instance_names.instance_uuid(called)
+
+
+class VANShow(base.Command, listing.Showing):
+    """Show all fields of one VAN."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument(
+            'van',
+            metavar='VAN',
+            help=f'{names.VAN_HELP}, or the name of an instance that has '
+            'only one',
+        )
+        return parser
+
+    def take_action(
+        self, parsed_args: argparse.Namespace
+    ) -> tuple[Sequence[str], Iterable[Any]]:
         entries, unreadable = _read()
+        known = [entry.van.uuid for entry in entries]
+        known += [row.van_uuid for row in unreadable]
+        wanted = _only_van_of(parsed_args.van, entries) or names.van(
+            known,
+            parsed_args.van,
+            'van show: VAN',
+            'the UUID of a VAN in the journal, or the name of an instance '
+            'that has only one (see van list)',
+            named=True,
+        )
         for entry in entries:
             if entry.van.uuid == wanted:
-                fields = _fields(entry)
+                fields = [*_fields(entry), _history(wanted)]
                 return [n for n, _ in fields], [v for _, v in fields]
-        for row in unreadable:
-            if row.van_uuid == wanted:
-                fields = _unreadable_fields(row)
-                return [n for n, _ in fields], [v for _, v in fields]
+        (row,) = (row for row in unreadable if row.van_uuid == wanted)
+        fields = [*_unreadable_fields(row), _history(wanted)]
+        return [n for n, _ in fields], [v for _, v in fields]
+
+
+def _only_van_of(name: str, entries: list[journal.Entry]) -> str | None:
+    """The VAN of the instance that a name means.
+
+    :returns: None if the instance has none
+    :raises InvalidRequest: if it has several
+    """
+    found: list[str] = []
+    with contextlib.suppress(exception.InvalidRequest):
+        uuid = instance_names.instance_uuid(name)
+        found = [e.van.uuid for e in entries if e.van.instance_uuid == uuid]
+    if len(found) > 1:
         raise exception.InvalidRequest(
             subject='van show',
             field='VAN',
-            value=parsed_args.van,
-            expected='the UUID of a VAN in the journal (see van list)',
+            value=name,
+            expected='a VAN, or the name of an instance that has only one: '
+            f'this one has {len(found)} (see os-acc van list --instance '
+            f'{name!r})',
         )
+    return str(found[0]) if found else None
 
 
 def _read(
@@ -114,18 +178,28 @@ def _read_with(
         read.close()
 
 
+def _history(van: str) -> tuple[str, history.History]:
+    """Make the field that says what happened to a VAN."""
+    read = base.look(_NONE).journal
+    try:
+        found = read.events(events.Wanted(van=van))
+    finally:
+        read.close()
+    return 'history', history.History(found)
+
+
 def _unreadable_row(row: journal.UnreadableRow) -> tuple[Any, ...]:
     """Return the values of base.VAN_COLUMNS."""
     return (
         row.van_uuid,
         row.instance_uuid,
         base.UNREADABLE,
-        base.Nullable(None),
-        base.Nullable(None),
-        base.Nullable(row.handle),
-        base.Nullable(row.device),
-        base.Nullable(None),
-        base.Nullable(row.reason),
+        None,
+        None,
+        row.handle,
+        row.device,
+        None,
+        row.reason,
     )
 
 
@@ -142,7 +216,7 @@ def _unreadable_fields(row: journal.UnreadableRow) -> list[tuple[str, Any]]:
 
 
 def _fields(entry: journal.Entry) -> list[tuple[str, Any]]:
-    van = entry.van
+    van, request = entry.van, entry.request
     handle = van.handle
     return [
         ('uuid', van.uuid),
@@ -163,4 +237,7 @@ def _fields(entry: journal.Entry) -> list[tuple[str, Any]]:
         ('boot_id', van.boot_id),
         ('created_at', str(van.created_at)),
         ('updated_at', str(van.updated_at)),
+        ('device_profile_name', request.device_profile_name),
+        ('device_profile_group_id', request.device_profile_group_id),
+        ('device_rp_uuid', request.device_rp_uuid),
     ]

@@ -78,7 +78,7 @@ def bound(
 ) -> Bound:
     """Read the ARQs of an instance, with the functions of their profiles.
 
-    :param host_name: the name of this host: see os_acc.opts.host
+    :param host_name: the name of this host, as in ``[os_acc] host``
     :param wait: how many seconds to wait until Cyborg has ended the bind of
         all ARQs. An ARQ belongs to no instance before its bind has started,
         so this also waits while the instance has no ARQ. None: do not wait

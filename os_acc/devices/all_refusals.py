@@ -10,12 +10,22 @@
 
 from __future__ import annotations
 
+from os_acc.devices import file_refusals
+from os_acc.devices import idxd_refusals
+from os_acc.devices import nvme_of_refusals
 from os_acc.devices import nvme_refusals
 from os_acc.devices import reasons
 from os_acc.devices import refusals
 from os_acc.devices import vgpu_refusals
 
-MODULES = (refusals, nvme_refusals, vgpu_refusals)
+MODULES = (
+    refusals,
+    nvme_refusals,
+    vgpu_refusals,
+    file_refusals,
+    idxd_refusals,
+    nvme_of_refusals,
+)
 
 
 def table() -> dict[reasons.Kind, list[reasons.Refusal]]:

@@ -19,8 +19,12 @@ from collections.abc import Sequence
 import dataclasses
 from typing import Protocol
 
+from os_acc.devices import file_place
 from os_acc.devices import pci
 from os_acc.devices import reasons
+
+#: How the identities of handles begin whose devices are device files.
+FILE = 'file/'
 
 
 class Unhealthy(Protocol):
@@ -79,12 +83,18 @@ class Holders:
         self._programmed = frozenset(map(_slot, programmed))
         self._by_handle: dict[str, Holder] = {}
         self._by_device: dict[str, list[Holder]] = {}
+        self._by_file: dict[str, list[Holder]] = {}
+        self._behind_file: dict[str, Holder] = {}
         for each in holders:
             if each.handle is None:
                 continue
             self._by_handle[each.handle] = each
             if each.device is not None:
                 self._by_device.setdefault(each.device, []).append(each)
+            if (name := file_in(each.handle)) is not None:
+                self._by_file.setdefault(name, []).append(each)
+                first = name.partition(file_place.SEPARATOR)[0]
+                self._behind_file.setdefault(first, each)
 
     def __bool__(self) -> bool:
         return bool(self._by_handle)
@@ -94,8 +104,22 @@ class Holders:
         return self._by_handle.get(identity)
 
     def of_function(self, address: str) -> Holder | None:
-        """The VAN that has a PCI function as a whole."""
-        return self._by_handle.get(f'pci/{address}')
+        """The VAN that has a PCI function as a whole, or a file of it.
+
+        A VAN that only requests the function comes last.
+        """
+        whole = self._by_handle.get(f'pci/{address}')
+        if whole is not None and whole.device is not None:
+            return whole
+        return self._behind_file.get(address, whole)
+
+    def of_file(self, name: str) -> Sequence[Holder]:
+        """The VANs that have device files, by DeviceFileHandle.name."""
+        return self._by_file.get(name, ())
+
+    def file_of_mdev(self, uuid: str) -> Holder | None:
+        """The VAN that has a device file of a mediated device."""
+        return self._behind_file.get(uuid)
 
     def has(self, van_uuid: str | None, address: str) -> bool:
         """Whether a VAN has a PCI function, and not only requests it."""
@@ -121,6 +145,25 @@ class Holders:
     def on(self, device: str) -> Sequence[Holder]:
         """The VANs that have a device or a part of it."""
         return self._by_device.get(device, ())
+
+
+def file_in(identity: str | None) -> str | None:
+    """The name of a DeviceFileHandle, by its identity; None: it is no such."""
+    if identity is None or not identity.startswith(FILE):
+        return None
+    return identity.removeprefix(FILE).partition('/')[0]
+
+
+def function_in(identity: str | None) -> str | None:
+    """The address of the PCI function that a handle stands for.
+
+    :param identity: of a PCIHandle, or of a DeviceFileHandle with a function
+        behind its files; None for any other
+    """
+    if (name := file_in(identity)) is not None:
+        return file_place.function_in(name)
+    kind, _, address = (identity or '').partition('/')
+    return address if kind == 'pci' and pci.is_address(address) else None
 
 
 def _slot(address: str) -> str:

@@ -33,6 +33,7 @@ from os_acc.devices import companions
 from os_acc.devices import device_spec
 from os_acc.devices import group_use
 from os_acc.devices import host_use
+from os_acc.devices import idxd_refusals
 from os_acc.devices import open_files
 from os_acc.devices import pci
 from os_acc.devices import reasons
@@ -209,7 +210,9 @@ def _not_offered(
 ) -> Iterator[Reason]:
     if spec is None:
         yield device_spec.not_offered(function.address)
-    elif spec.mdev_types or spec.vgpu_type:
+    elif spec.queues is not None:
+        yield idxd_refusals.FOR_QUEUES_ONLY.say()
+    elif spec.offers_parts:
         yield refusals.FOR_PARTS_ONLY.say()
     elif spec.names_interface_of(function):
         yield refusals.OWN_INTERFACE.say(interface=spec.devname)
@@ -308,10 +311,8 @@ def _is_beside(
     A card of Xilinx has a management function and a user function, which one
     instance may have.
     """
-    address = (part.handle or '').removeprefix('pci/')
-    if part.instance_uuid != taker.instance_uuid or not pci.is_address(
-        address
-    ):
+    address = allocated.function_in(part.handle)
+    if part.instance_uuid != taker.instance_uuid or address is None:
         return False
     found = pci.find(address)
     return found is not None and found.physfn != function.address

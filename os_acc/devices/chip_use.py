@@ -88,5 +88,6 @@ def obstacles(
 
 
 def has_pf(holder: allocated.Holder) -> bool:
-    """Whether a VAN has a function that is no VF."""
-    return holder.handle == f'pci/{holder.device}'
+    """Whether a VAN has a function that is no VF, or a file of one."""
+    function = allocated.function_in(holder.handle)
+    return function is not None and function == holder.device

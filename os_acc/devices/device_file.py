@@ -26,6 +26,7 @@ from os_acc.devices import sysfs
 
 # include/uapi/linux/fcntl.h and stat.h
 _AT_FDCWD = -100
+_AT_SYMLINK_NOFOLLOW = 0x100
 _AT_STATX_DONT_SYNC = 0x4000
 _STATX_TYPE = 0x1
 # The fields stx_mode, stx_rdev_major and stx_rdev_minor of struct statx.
@@ -77,19 +78,20 @@ def parse(text: str, kind: str = 'c') -> Number:
     return Number(kind, int(major), int(minor))
 
 
-def number_of(path: str) -> Number | None:
-    """The device number of an existing file. This follows links.
+def number_of(path: str, follow: bool = True) -> Number | None:
+    """The device number of an existing file.
 
     This uses statx() and not stat(), because a stat() of a file on a network
     file system waits as long as its server does not answer.
 
+    :param follow: if the path is a link, take the file that it stands for
     :returns: None if it is no device file, or cannot be read
     """
     buffer = ctypes.create_string_buffer(_STATX_SIZE)
     failed = _LIBC.statx(
         _AT_FDCWD,
         os.fsencode(path),
-        _AT_STATX_DONT_SYNC,
+        _AT_STATX_DONT_SYNC | (0 if follow else _AT_SYMLINK_NOFOLLOW),
         _STATX_TYPE,
         buffer,
     )

@@ -30,8 +30,8 @@ from os_acc.devices import pci
 from os_acc.devices import reasons
 from os_acc.devices import refusals
 from os_acc.devices import spec_address
-from os_acc.devices import spec_entry
 from os_acc.devices import spec_files
+from os_acc.devices import spec_reading
 from os_acc.devices import spec_values
 from os_acc.devices.spec_entry import ACTIVATIONS
 from os_acc.devices.spec_entry import BETWEEN_HOST
@@ -124,6 +124,33 @@ class Specs:
             function = pci.find(name)
             return self.first(function) if function is not None else None
         return next((s for s in self._order() if s.matches_parent(name)), None)
+
+    def find_namespace(self, wwn: str) -> Spec | None:
+        """The entry for a namespace of an NVMe-oF target. See find()."""
+        return _granted(self.first_namespace(wwn))
+
+    def first_namespace(self, wwn: str) -> Spec | None:
+        """The entry that counts for a namespace. See first()."""
+        return next(
+            (s for s in self._order() if s.matches_namespace(wwn)), None
+        )
+
+    def namespaces(self) -> Iterator[tuple[str, Spec]]:
+        """The namespaces that are offered, each with its entry."""
+        for name in self.named_namespaces():
+            if (spec := self.find_namespace(name)) is not None:
+                yield name, spec
+
+    def named_namespaces(self) -> list[str]:
+        """The namespaces that entries with nvme_of name, denied or not."""
+        return list(
+            dict.fromkeys(
+                name
+                for spec in self.entries
+                if spec.nvme_of is not None
+                for name in spec.nvme_of.namespaces
+            )
+        )
 
     def check(self, function: pci.Function) -> Spec:
         """The entry for a function.
@@ -236,5 +263,5 @@ def parse(text: str) -> tuple[Spec, ...]:
     for item in parsed if isinstance(parsed, list) else [parsed]:
         if not isinstance(item, dict):
             spec_values.refuse('entry', item, 'a JSON object')
-        entries.append(spec_entry.read(item))
+        entries.append(spec_reading.read(item))
     return tuple(entries)

@@ -21,6 +21,7 @@ import os
 import re
 
 from os_acc import exception
+from os_acc.devices import idxd
 from os_acc.devices import network
 from os_acc.devices import nvmet
 from os_acc.devices import pci
@@ -235,6 +236,8 @@ def _parts_given_out(function: pci.Function) -> Reason | None:
     for entry in sorted(function.entries):
         if _UUID.fullmatch(entry):
             return refusals.HAS_MDEV.say(uuid=entry)
+    if (use := idxd.use_of(function)) is not None:
+        return use
     kind = None
     if 'nvidia' in function.entries:
         kind = sysfs.read_int(f'{function.path}/nvidia/current_vgpu_type')

@@ -33,12 +33,15 @@ _HOST_PID_NAMESPACE = 'pid:[4026531836]'
 _NVIDIA_MAJOR = 195
 
 
-def users_of(files: Collection[device_file.DeviceFile]) -> list[str]:
+def users_of(
+    files: Collection[device_file.DeviceFile], writers: bool = False
+) -> list[str]:
     """Find the other processes that have one of the given devices open.
 
     This compares device numbers, so it does not matter by which path a process
     has opened the device, nor whether that path still exists.
 
+    :param writers: whether to find only those that have opened it for writing
     :returns: a clause for each process, such as
         'process 4711 (qemu) has /dev/vfio/12 open'; the path is that of the
         given device file
@@ -53,7 +56,7 @@ def users_of(files: Collection[device_file.DeviceFile]) -> list[str]:
     for pid in sysfs.names(sysfs.PROC):
         if not pid.isdigit() or pid == own:
             continue
-        for number in _open_devices(pid):
+        for number in open_devices(pid, writers):
             if number in paths:
                 name = sysfs.read(f'{sysfs.PROC}/{pid}/comm') or '?'
                 reason = refusals.PROCESS.say(
@@ -120,8 +123,13 @@ def nvidia_files(address: str) -> list[device_file.DeviceFile]:
     ]
 
 
-def _open_devices(pid: str) -> Iterable[device_file.Number]:
-    """The numbers of the devices that a process has open."""
+def open_devices(
+    pid: str, writers: bool = False
+) -> Iterable[device_file.Number]:
+    """The numbers of the devices that a process has open.
+
+    :param writers: whether to give only those that it has opened for writing
+    """
     folder = f'{sysfs.PROC}/{pid}/fd'
     try:
         # The process may end meanwhile.
@@ -133,7 +141,9 @@ def _open_devices(pid: str) -> Iterable[device_file.Number]:
                     # like read 'socket:[4711]' (proc(5), /proc/pid/fd).
                     if os.readlink(path).startswith('/'):
                         number = device_file.number_of(path)
-                        if number is not None:
+                        if number is not None and not (
+                            writers and _only_reads(pid, fd)
+                        ):
                             yield number
     except PermissionError as err:
         raise exception.PrivilegeError(
@@ -141,6 +151,18 @@ def _open_devices(pid: str) -> Iterable[device_file.Number]:
             'device open; reading it takes CAP_SYS_PTRACE and '
             'CAP_DAC_READ_SEARCH'
         ) from err
+
+
+def _only_reads(pid: str, fd: str) -> bool:
+    """Whether a process has opened a file for reading only.
+
+    The flags are octal: proc(5), /proc/pid/fdinfo.
+    """
+    text = sysfs.read(f'{sysfs.PROC}/{pid}/fdinfo/{fd}') or ''
+    for line in text.splitlines():
+        if line.startswith('flags:'):
+            return int(line.split()[1], 8) & os.O_ACCMODE == os.O_RDONLY
+    return False
 
 
 def exclusively_used(names: Iterable[str]) -> list[str]:

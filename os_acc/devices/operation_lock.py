@@ -50,9 +50,19 @@ def held(path: str, seconds: float) -> Iterator[int]:
         raise exception.DeviceNotFound(
             wanted=path, reason=os.strerror(errno.ENOENT)
         )
-    fd = root_folder.open_file(_FOLDER, os.path.basename(path))
+    with named(os.path.basename(path), seconds) as fd:
+        yield fd
+
+
+@contextlib.contextmanager
+def named(name: str, seconds: float) -> Iterator[int]:
+    """Hold the lock of a device that need not be in sysfs. See held().
+
+    :param name: without slashes, such as the world wide name of a namespace
+    """
+    fd = root_folder.open_file(_FOLDER, name)
     try:
-        _lock(fd, path, seconds)
+        _lock(fd, name, seconds)
         yield fd
     finally:
         os.close(fd)
@@ -77,7 +87,7 @@ def kept_until(lock: int, act: Callable[[], _T]) -> Callable[[], _T]:
     return run
 
 
-def _lock(fd: int, path: str, seconds: float) -> None:
+def _lock(fd: int, name: str, seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while True:
         try:
@@ -88,8 +98,7 @@ def _lock(fd: int, path: str, seconds: float) -> None:
                 raise
         if time.monotonic() >= deadline:
             raise exception.Timeout(
-                what=f'an earlier operation on {os.path.basename(path)} '
-                'to end',
+                what=f'an earlier operation on {name} to end',
                 seconds=seconds,
             )
         time.sleep(0.01)

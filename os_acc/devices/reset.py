@@ -19,7 +19,16 @@ from os_acc.devices import sysfs
 LOG = logging.getLogger(__name__)
 
 AUTO, NONE, REQUIRED = 'auto', 'none', 'required'
-MODES = (AUTO, NONE, REQUIRED)
+#: The values of the drivers' option reset, with what they mean.
+CHOICES = (
+    (
+        AUTO,
+        'It is reset if VFIO does not do so itself and the kernel can.',
+    ),
+    (NONE, 'It is never reset.'),
+    (REQUIRED, 'It is an error if it cannot be reset.'),
+)
+MODES = tuple(mode for mode, _ in CHOICES)
 
 
 def can(function: pci.Function) -> bool:

@@ -43,13 +43,15 @@ def open_folder(name: str) -> int:
         os.close(top)
 
 
-def open_at(path: str) -> int:
+def open_at(path: str, mode: int = 0o700) -> int:
     """Open another folder that only root may write to, as open_folder().
 
     It is made if it does not exist. The folders above it must exist, and only
     root may be able to write to them: they are not checked.
+
+    :param mode: of the folder, if it is made
     """
-    return _open(path, None)
+    return _open(path, None, mode)
 
 
 def open_file(folder: str, name: str) -> int:
@@ -97,12 +99,12 @@ def check_name(name: str) -> str:
     return name
 
 
-def _open(name: str, parent: int | None) -> int:
+def _open(name: str, parent: int | None, mode: int = 0o700) -> int:
     path = name if parent is None else f'{PATH}/{name}'
     try:
         with contextlib.suppress(FileExistsError):
             # oslo.privsep sets the umask to 0.
-            os.mkdir(name, 0o700, dir_fd=parent)
+            os.mkdir(name, mode, dir_fd=parent)
         fd = os.open(name, _FOLDER, dir_fd=parent)
     except OSError as err:
         raise _refused(path, str(err.strerror)) from err

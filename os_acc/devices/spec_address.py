@@ -85,6 +85,9 @@ class Address:
 #: Every device. This is what an entry without an address names.
 ANY = Address(fields=(), name=_ANY)
 
+#: No PCI function and no parent of mdevs: an entry for device files has it.
+NONE = Address()
+
 
 def read(key: str, value: Any) -> Address:
     """Read an address in any of its forms.

@@ -6,20 +6,18 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""One entry of device_spec: its keys, and which devices it names."""
+"""One entry of device_spec: what it says, and which devices it names."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 import dataclasses
-from typing import Any
 
 from os_acc.devices import host_parts
 from os_acc.devices import pci
-from os_acc.devices import reset
 from os_acc.devices import spec_address
-from os_acc.devices import spec_commands
-from os_acc.devices import spec_values
+from os_acc.devices import spec_edits
+from os_acc.devices import spec_idxd
+from os_acc.devices import spec_nvme_of
 from os_acc.devices import sysfs
 
 BIND_OS_ACC, BIND_LIBVIRT, BIND_NONE = 'os-acc', 'libvirt', 'none'
@@ -97,6 +95,23 @@ class Spec:
     :ivar persistent: whether a device keeps its function over a reboot of the
         host
     :ivar region_type: the region type that bitstreams must be made for
+    :ivar devices: globs of the device files that it names, each of which is
+        an accelerator. It then names no PCI function and no parent of mdevs
+    :ivar along: globs of the files that go along with each of them
+    :ivar shared: how many VANs may have one at once, or
+        spec_device_files.ANY_NUMBER; None: one only
+    :ivar owner: the user, by name or number, that a file belongs to while a
+        VAN has it; None: it is not changed, as group and mode
+    :ivar permissions: what a container may do with the files
+    :ivar keeps_data: whether a device that stores data is given out although
+        it is not emptied
+    :ivar env: variables of the environment that a container gets with it, see
+        spec_edits
+    :ivar mounts: what a container gets with it of the host's files
+    :ivar hooks: what the container runtime runs for it
+    :ivar queues: how the work queues of the device are set up; None: it is
+        offered for something else
+    :ivar nvme_of: the namespaces that it names; it then names nothing else
     :ivar deny: the devices that it names are not offered, whatever the other
         entries say
     :ivar source: where the entry is: the option or file, and its number
@@ -132,6 +147,19 @@ class Spec:
     function_file: str | None = None
     persistent: bool = False
     region_type: str | None = None
+    devices: tuple[str, ...] = ()
+    along: tuple[str, ...] = ()
+    shared: int | None = None
+    owner: str | None = None
+    group: str | None = None
+    mode: int | None = None
+    permissions: str = 'rw'
+    keeps_data: bool = False
+    env: tuple[str, ...] = ()
+    mounts: tuple[spec_edits.Mount, ...] = ()
+    hooks: tuple[spec_edits.Hook, ...] = ()
+    queues: spec_idxd.Queues | None = None
+    nvme_of: spec_nvme_of.Target | None = None
     deny: bool = False
     source: str = ''
 
@@ -158,15 +186,42 @@ class Spec:
     def matches_parent(self, name: str) -> bool:
         """Whether it names a parent of mdevs that is no PCI function."""
         return (
-            self.devname is None
+            self.nvme_of is None
+            and self.devname is None
             and self.vendor_id is None
             and self.product_id is None
             and self.address.names_parent(name)
         )
 
+    def matches_namespace(self, wwn: str) -> bool:
+        """Whether it names a namespace of an NVMe-oF target.
+
+        An entry that denies may name it by its address. No other entry can:
+        it would not say where the namespace comes from.
+        """
+        if self.nvme_of is not None:
+            return wwn in self.nvme_of.namespaces
+        return self.deny and self.matches_parent(wwn)
+
     def allows_mdev(self, kind: str) -> bool:
         """Whether mdevs of a type may be made on the parents it names."""
         return not self.mdev_types or kind in self.mdev_types
+
+    @property
+    def edits(self) -> spec_edits.Edits:
+        """What a container gets with one of its devices."""
+        return spec_edits.Edits(self.env, self.mounts, self.hooks)
+
+    @property
+    def offers_parts(self) -> bool:
+        """Whether it offers something else than whole PCI functions."""
+        return bool(
+            self.devices
+            or self.mdev_types
+            or self.vgpu_type
+            or self.queues is not None
+            or self.nvme_of is not None
+        )
 
     @property
     def names_any(self) -> bool:
@@ -179,6 +234,8 @@ class Spec:
         )
 
     def _names(self, function: pci.Function) -> bool:
+        if self.nvme_of is not None:
+            return False
         # A denial of every device is meant for all.
         if self.names_any and not self.deny and host_parts.what(function):
             return False
@@ -204,206 +261,3 @@ class Spec:
             return ''
         path = f'{sysfs.SYS}/class/net/{self.devname}/device'
         return sysfs.link(path) or ''
-
-
-def _managed(key: str, value: Any) -> str:
-    """Read who binds a function to VFIO, as Nova says it.
-
-    With ``managed: no``, Nova expects that the operator has bound it already.
-    """
-    return BIND_LIBVIRT if spec_values.flag(key, value) else BIND_NONE
-
-
-def _remote_managed(key: str, value: Any) -> None:
-    if spec_values.flag(key, value):
-        spec_values.refuse(
-            key,
-            value,
-            'false: os-acc does not attach VFs that a SmartNIC DPU manages; '
-            "leave them to Nova's [pci] device_spec",
-        )
-
-
-Reader = Callable[[str, Any], Any]
-
-# Nova's keys without the ids. null means the same as leaving the key out.
-_NOVA: dict[str, Reader] = {
-    'address': spec_address.read,
-    'devname': spec_values.interface,
-    'resource_class': spec_values.resource_class,
-    'traits': spec_values.traits,
-    'physical_network': spec_values.text,
-    'trusted': spec_values.flag,
-    'live_migratable': spec_values.flag,
-    'one_time_use': spec_values.flag,
-    'managed': _managed,
-    'remote_managed': _remote_managed,
-}
-
-_KEYS: dict[str, Reader] = _NOVA | {
-    'vendor_id': spec_values.pci_id,
-    'product_id': spec_values.pci_id,
-    'bind': spec_values.one_of(*BINDS),
-    'vfio_driver': spec_values.kernel_driver,
-    'between_tenants': spec_values.one_of(BETWEEN_VFIO, BETWEEN_HOST),
-    'companions': spec_values.flag,
-    'command_empties': spec_values.flag,
-    'num_vfs': spec_values.count,
-    'reset': spec_values.one_of(*reset.MODES),
-    'mdev_types': spec_values.texts,
-    'vgpu_type': spec_values.text,
-    'max_instances': spec_values.count,
-    'programming': spec_values.one_of('single', 'dynamic'),
-    'programmer': spec_values.one_of(*PROGRAMMERS),
-    'activation': spec_values.one_of(*ACTIVATIONS),
-    'program': spec_commands.program,
-    'check': spec_commands.check,
-    'clear': spec_commands.clear,
-    'progress': spec_commands.progress,
-    'function_file': spec_values.glob_below,
-    'persistent': spec_values.flag,
-    'region_type': spec_values.text,
-    'deny': spec_values.flag,
-}
-
-# An entry with one of these keys offers parts of devices only.
-_PARTS = ('vgpu_type', 'mdev_types')
-# The keys that apply to every entry.
-_ALWAYS = frozenset(
-    {
-        'address',
-        'devname',
-        'vendor_id',
-        'product_id',
-        'resource_class',
-        'traits',
-        'max_instances',
-        'deny',
-        'remote_managed',
-    }
-)
-# The keys that apply only to entries whose devices are programmed.
-_PROGRAMMING = frozenset(
-    {
-        'programming',
-        'activation',
-        'check',
-        'clear',
-        'progress',
-        'function_file',
-        'persistent',
-        'region_type',
-    }
-)
-# The keys that have no effect with a programmer.
-_OF_COMMANDS = frozenset({'program', 'check', 'clear', 'progress'})
-_NOT_WITH = {
-    PROGRAMMER_COMMAND: frozenset[str](),
-    PROGRAMMER_DFL: _OF_COMMANDS,
-    PROGRAMMER_FPGA_MANAGER: _OF_COMMANDS | {'function_file'},
-    PROGRAMMER_AMD: _OF_COMMANDS | {'function_file', 'activation'},
-}
-# The keys that apply, by what an entry is for.
-_FOR_PARTS = _ALWAYS | frozenset(_PARTS)
-_FOR_PROGRAMMING = frozenset(_KEYS) - frozenset(_PARTS)
-_FOR_OTHERS = frozenset(_KEYS) - _PROGRAMMING
-
-
-def _check_applies(item: dict[str, Any], spec: Spec) -> None:
-    """Check that no key is set that has no effect in this entry.
-
-    :raises InvalidRequest: if there is one
-    """
-    parts = [key for key in _PARTS if getattr(spec, key)]
-    if parts:
-        applying = _FOR_PARTS
-    elif spec.programmer is not None:
-        applying = _FOR_PROGRAMMING
-    else:
-        applying = _FOR_OTHERS
-    for key, value in item.items():
-        field = 'bind' if key == 'managed' else key
-        now = getattr(spec, field, None)
-        if key in applying or not now or now == getattr(Spec, field):
-            continue
-        if not parts:
-            why = f'no {key} in an entry without program or programmer'
-        elif key == 'one_time_use':
-            why = (
-                f'no one_time_use in an entry with {parts[0]}: only whole '
-                'functions and VFs can be reserved after their release'
-            )
-        else:
-            why = (
-                f'no {key} in an entry with {parts[0]}: it applies to whole '
-                'functions and VFs only'
-            )
-        spec_values.refuse(key, value, why)
-
-
-def read(item: dict[str, Any]) -> Spec:
-    """Read one entry.
-
-    :param item: the JSON object
-    :raises InvalidRequest: if a key or value is invalid, or a key has no
-        effect beside the others; the error names it
-    """
-    values: dict[str, Any] = {}
-    for key, value in item.items():
-        if key not in _KEYS:
-            spec_values.refuse(
-                'key', key, f'one of {", ".join(sorted(_KEYS))}'
-            )
-        if value is not None or key not in _NOVA:
-            values[key] = _KEYS[key](key, value)
-    if values.get('devname') is not None and 'address' in values:
-        spec_values.refuse(
-            'devname',
-            item['devname'],
-            'no devname if there is an address: they exclude each other',
-        )
-    values.pop('remote_managed', None)
-    bind = values.pop('managed', None)
-    values.setdefault('bind', bind)
-    if 'program' in values:
-        values.setdefault('programmer', PROGRAMMER_COMMAND)
-    spec = Spec(**values)
-    _check_programmer(item, spec)
-    _check_applies(item, spec)
-    return spec
-
-
-def _check_programmer(item: dict[str, Any], spec: Spec) -> None:
-    """Check that the keys fit to how the devices are programmed.
-
-    :raises InvalidRequest: if one does not
-    """
-    if spec.programmer is None:
-        return
-    if spec.programmer == PROGRAMMER_COMMAND and not spec.program:
-        spec_values.refuse(
-            'program', None, 'a command, because the programmer is command'
-        )
-    if spec.check and spec.activation not in (None, PARTIAL):
-        spec_values.refuse(
-            'check',
-            item['check'],
-            f'no check if the activation is {spec.activation}: it would run '
-            'before the function can be used',
-        )
-    for key in sorted(_NOT_WITH[spec.programmer] & item.keys()):
-        spec_values.refuse(
-            key,
-            item[key],
-            f'no {key} in an entry with the programmer {spec.programmer}',
-        )
-    if spec.programming != 'single' and spec.programmer in (
-        PROGRAMMER_AMD,
-        PROGRAMMER_FPGA_MANAGER,
-    ):
-        spec_values.refuse(
-            'programming',
-            spec.programming,
-            f'single if the programmer is {spec.programmer}: it programs the '
-            'card as a whole',
-        )

@@ -41,7 +41,8 @@ def vfs_obstacles(
     :param spec: the entry of device_spec for the PF
     """
     device = f'PF {pf.address}'
-    holders = holders or allocated.Holders()
+    # Without VANs, Holders is false, and still knows what has failed.
+    holders = allocated.Holders() if holders is None else holders
     yield from availability.unhealthy_obstacles(pf, holders)
     yield from availability.whole_obstacles(pf.address, device, taker, holders)
     # Who has VFs of another PF is not in the way of VFs of this one.

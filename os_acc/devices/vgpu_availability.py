@@ -54,7 +54,8 @@ def vgpu_obstacles(
     if now is None:
         yield Obstacle.of(device, vgpu_refusals.NO_VGPU_FILE.say())
         return
-    holders = holders or allocated.Holders()
+    # Without VANs, Holders is false, and still knows what has failed.
+    holders = allocated.Holders() if holders is None else holders
     if not holders.has(taker.van_uuid, address):
         yield from availability.unhealthy_obstacles(vf, holders)
     for reason in availability.taken_by_others(vf, taker, holders):

@@ -36,11 +36,13 @@ class Deadline:
     own error, which says more than the error of the operation.
 
     :param seconds: for the whole operation, as given to at_most()
+    :ivar seconds: the same
     """
 
     _SHARE = 0.9  # of the time, for the steps; the rest for raising the error
 
     def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
         self._end = time.monotonic() + self._SHARE * seconds
 
     def left(self, share: float = 1.0) -> float:

@@ -22,6 +22,7 @@ from os_acc import host as host_module
 from os_acc.doctor import extensions
 from os_acc.doctor import guard
 from os_acc.doctor import privileges
+from os_acc.doctor import service_user
 from os_acc.doctor import state
 from os_acc.doctor import users
 
@@ -39,4 +40,8 @@ def findings(host: host_module.Host) -> Iterator[finding.Finding]:
     yield from guard.guarded(state.subject(host), lambda: state.findings(host))
     yield from guard.guarded(users.SUBJECT, lambda: users.findings(host.conf))
     yield from guard.guarded('privsep daemon', privileges.findings)
+    yield from guard.guarded(
+        'privsep daemon of the service',
+        lambda: service_user.findings(host.conf),
+    )
     yield from extensions.findings(host)

@@ -11,9 +11,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+import functools
 
 from os_acc import discovery
 from os_acc import driver as driver_base
+from os_acc import exception
 from os_acc import finding
 from os_acc import host as host_module
 from os_acc.doctor import guard
@@ -54,7 +56,7 @@ def loaded(host: host_module.Host) -> Iterator[finding.Finding]:
 
 
 def findings(host: host_module.Host) -> Iterator[finding.Finding]:
-    """Report the findings and faults of the drivers and the host's plugin."""
+    """Report the findings and faults of the drivers and the plugins in use."""
     extensions = host.extensions
     yield from guard.guarded('host_info', lambda: _declared(host))
     for name, driver in sorted(extensions.drivers.items()):
@@ -66,8 +68,33 @@ def findings(host: host_module.Host) -> Iterator[finding.Finding]:
             # diagnose() and get_devices() often fail for the same reason.
             if each.text not in known:
                 yield each
-    if plugin := extensions.plugins.get(host.conf.os_acc.plugin):
-        yield from guard.guarded(f'plugin {plugin.name}', plugin.diagnose)
+    plugins_of = _plugins_of_vans(host)
+    used = {host.conf.os_acc.plugin, *(plugins_of or {}).values()}
+    for name, plugin in sorted(extensions.plugins.items()):
+        subject = f'plugin {name}'
+        if name in used:
+            yield from guard.guarded(subject, plugin.diagnose)
+        if plugins_of is not None:
+            yield from guard.guarded(
+                subject, functools.partial(plugin.leftovers, plugins_of.keys())
+            )
+
+
+def _plugins_of_vans(host: host_module.Host) -> dict[str, str | None] | None:
+    """The plugin of each VAN, by the VAN's UUID.
+
+    :returns: None for the plugin of an unreadable row; None if the journal
+        cannot be read, which the module state reports
+    """
+    found: dict[str, str | None] = {}
+    try:
+        for row in host.journal.unreadable():
+            found[row.van_uuid] = None
+        for van in host.journal.vans():
+            found[van.uuid] = van.plugin
+    except exception.JournalError:
+        return None
+    return found
 
 
 def _declared(host: host_module.Host) -> Iterator[finding.Finding]:
@@ -83,8 +110,18 @@ def _declared(host: host_module.Host) -> Iterator[finding.Finding]:
 def _devices(
     subject: str, driver: driver_base.DriverBase
 ) -> Iterator[finding.Finding]:
-    """Report what is wrong with the devices of a driver."""
-    for fault in discovery.examine(driver).faults:
+    """Report how many devices a driver lists, and what is wrong with them."""
+    examined = discovery.examine(driver)
+    if examined.devices:
+        free = sum(each.handles_free for each in examined.devices)
+        total = sum(each.handles_total for each in examined.devices)
+        yield finding.Finding(
+            f'devices of {subject}',
+            finding.OK,
+            f'discovery lists {len(examined.devices)}, with {free} of {total} '
+            'handles free',
+        )
+    for fault in examined.faults:
         yield finding.Finding(
             subject,
             finding.ERROR,

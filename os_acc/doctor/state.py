@@ -19,9 +19,8 @@ from os_acc import health
 from os_acc import host as host_module
 from os_acc import journal
 from os_acc import objects
-from os_acc.devices import boot
+from os_acc.doctor import vans as van_checks
 from os_acc.journal import health as rows
-from os_acc.objects import van as states
 
 
 def subject(host: host_module.Host) -> str:
@@ -79,9 +78,8 @@ def _vans(
             'reinstall or upgrade the package that wrote it; if that is '
             f'impossible, run os-acc van forget {row.van_uuid}',
         )
-    booted = boot.boot_id()
     for van in vans:
-        yield from _van(host, van, booted)
+        yield from van_checks.findings(host, van)
     for found in host.journal.unhealthy():
         if health.counts(found):
             yield unhealthy(found)
@@ -96,44 +94,6 @@ def unhealthy(found: rows.Health) -> finding.Finding:
         reason.text,
         reason.remedy,
     )
-
-
-def _van(
-    host: host_module.Host, van: objects.VAN, booted: str
-) -> Iterator[finding.Finding]:
-    """Report what is wrong with a VAN; nothing if it is in order."""
-    name, whose = f'VAN {van.uuid}', f'instance {van.instance_uuid}'
-    if van.driver not in host.extensions.drivers:
-        yield finding.Finding(
-            name,
-            finding.ERROR,
-            f'{whose}: its driver {van.driver!r} is not loaded, so it cannot '
-            'be released',
-            'reinstall the package of the driver; if that is impossible, run '
-            f'os-acc van forget {van.uuid}',
-        )
-    elif van.state == states.ERROR:
-        yield finding.Finding(
-            name,
-            finding.ERROR,
-            f'{whose}: {van.error}',
-            'remove the cause, then run os-acc recover or os-acc unplug '
-            f'{van.instance_uuid}',
-        )
-    elif van.state != states.PLUGGED:
-        yield finding.Finding(
-            name,
-            finding.WARNING,
-            f'{whose}: its state is {van.state}',
-            'if no service is working on this VAN now, run os-acc recover',
-        )
-    elif van.boot_id != booted:
-        yield finding.Finding(
-            name,
-            finding.WARNING,
-            f'{whose}: the host was rebooted after the VAN was prepared',
-            'run os-acc recover, or start the service, which does the same',
-        )
 
 
 def _without_journal(host: host_module.Host) -> finding.Finding:

@@ -26,6 +26,7 @@ from os_acc.devices import availability
 from os_acc.devices import chip
 from os_acc.devices import chip_use
 from os_acc.devices import device_spec
+from os_acc.devices import file_availability
 from os_acc.devices import group_use
 from os_acc.devices import pci
 from os_acc.devices import refusals
@@ -196,6 +197,15 @@ def check_not_whole(
     check_healthy(by, van, address)
     taker = allocated.Taker(van.uuid, van.instance_uuid)
     check(availability.whole_obstacles(address, device, taker, holders(by)))
+
+
+def check_no_file(by: driver.DriverBase, van: objects.VAN, uuid: str) -> None:
+    """Check that no other VAN has the device file of a mediated device.
+
+    :raises DeviceBusy: if one has
+    """
+    taker = allocated.Taker(van.uuid, van.instance_uuid)
+    check(file_availability.mdev_obstacles(uuid, taker, holders(by)))
 
 
 def check(obstacles: Iterable[availability.Obstacle]) -> None:

@@ -68,6 +68,9 @@ class DRCDriver(driver.DriverBase):
         slots, holders = inventory.read(), allocation.holders(self)
         return [self._device(slot, slots, holders) for slot in slots.values()]
 
+    def takes_unlisted(self, request: objects.AcceleratorRequest) -> bool:
+        return not self.config.discover
+
     def _device(
         self,
         slot: inventory.Slot,
@@ -173,6 +176,12 @@ class DRCDriver(driver.DriverBase):
         slots: dict[str, inventory.Slot],
     ) -> None:
         """Choose the first free slot with all of the request's traits."""
+        if request.resource_class not in (None, self.config.resource_class):
+            raise exception.DeviceNotFound(
+                wanted=f'request {request.uuid}',
+                reason=f'the slots are of {self.config.resource_class}, not '
+                f'of {request.resource_class}',
+            )
         for slot in slots.values():
             if slot.owner or not set(request.traits) <= set(slot.traits):
                 continue

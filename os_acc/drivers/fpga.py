@@ -48,10 +48,11 @@ OPTS = (
     cfg.StrOpt(
         'at_unplug',
         default=KEEP,
-        choices=(KEEP, CLEAR),
-        help='What happens to a function when its last user has left: keep '
-        'leaves it in the device for the next user, clear removes it with '
-        "the device_spec's clear command.",
+        choices=[
+            (KEEP, 'It stays in the device for the next user.'),
+            (CLEAR, "The device_spec's clear command removes it."),
+        ],
+        help='What happens to a function when its last user has left.',
     ),
 )
 
@@ -291,6 +292,8 @@ class FPGADriver(driver.DriverBase):
     def unprepareVAN(
         self, van: objects.VAN, instance_info: objects.InstanceInfo
     ) -> None:
+        if self.is_anothers(van):
+            return
         self._claims.give_back(van)
         if programming.REGION not in van.driver_data or van.device is None:
             return

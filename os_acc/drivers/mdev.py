@@ -45,14 +45,23 @@ OPTS = (
     cfg.StrOpt(
         'owner',
         default=OS_ACC,
-        choices=(OS_ACC, CYBORG, EXTERNAL),
+        choices=[
+            (OS_ACC, 'os-acc makes and removes them.'),
+            (
+                CYBORG,
+                'The Cyborg agent makes them when it binds an ARQ, and '
+                'removes them when it unbinds it. os-acc makes one that is '
+                'missing, as after a reboot, and leaves its removal to the '
+                'agent, which could not delete the ARQ otherwise.',
+            ),
+            (
+                EXTERNAL,
+                'Nova or Cyborg makes and removes them. os-acc only checks '
+                'that they exist.',
+            ),
+        ],
         help='Who makes and removes the mediated devices that a request '
-        'names, as an ARQ does. cyborg: the Cyborg agent makes them when it '
-        'binds an ARQ, and removes them when it unbinds it. os-acc makes one '
-        'that is missing, as after a reboot, and leaves its removal to the '
-        'agent, which could not delete the ARQ otherwise. external: Nova or '
-        'Cyborg makes and removes them, and os-acc only checks that they '
-        'exist.',
+        'names, as an ARQ does.',
     ),
 )
 
@@ -257,6 +266,7 @@ class MdevDriver(driver.DriverBase):
                     'mdev',
                 )
             if there is not None:
+                allocation.check_no_file(self, van, wanted.uuid)
                 mdev_handles.check_free(van, there, wanted)
                 mdev_handles.hold(wanted)
             else:
@@ -353,7 +363,9 @@ class MdevDriver(driver.DriverBase):
     def unprepareVAN(
         self, van: objects.VAN, instance_info: objects.InstanceInfo
     ) -> None:
-        if isinstance(van.handle, objects.MdevHandle):
+        if isinstance(van.handle, objects.MdevHandle) and not self.is_anothers(
+            van
+        ):
             mdev_handles.release(van, van.handle)
 
     @staticmethod

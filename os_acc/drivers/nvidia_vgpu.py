@@ -57,7 +57,11 @@ class NvidiaVGPUDriver(driver.DriverBase):
             return vgpu.is_vgpu_function(request.handle.address)
         if request.handle is not None:
             return False
-        entries = device_spec.load(CONF).entries
+        entries = [
+            spec
+            for spec in device_spec.load(CONF).entries
+            if spec.nvme_of is None
+        ]
         wanted = request.resource_class
         if any(
             spec.vgpu_type and vgpu_report.resource_class(spec) == wanted
@@ -310,6 +314,8 @@ class NvidiaVGPUDriver(driver.DriverBase):
         self, van: objects.VAN, instance_info: objects.InstanceInfo
     ) -> None:
         if van.handle is None or TYPE not in van.driver_data:
+            return
+        if self.is_anothers(van):
             return
         from os_acc.privileged import mdev as privileged
 

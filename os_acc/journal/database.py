@@ -184,10 +184,20 @@ def hint(path: str) -> str:
     with contextlib.suppress(OSError):
         if text := sharing.hint(folder, path, f'{path}-wal', f'{path}-shm'):
             return text
-        disk = os.statvfs(folder)
-        if disk.f_bavail * disk.f_frsize < _LITTLE:
-            return f'. The disk of {folder} is full'
+        if why := full(folder):
+            return f'. {why[0].upper()}{why[1:]}'
     return ''
+
+
+def full(folder: str) -> str | None:
+    """Say that the disk of a folder is full; None if it is not.
+
+    :raises OSError: if it cannot be examined
+    """
+    disk = os.statvfs(folder)
+    if disk.f_bavail * disk.f_frsize < _LITTLE:
+        return f'the disk of {folder} is full'
+    return None
 
 
 def _quote(path: str) -> str:

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
+import logging
 import sqlite3
 from typing import Any
 from typing import TypeVar
@@ -32,12 +33,18 @@ from os_acc import objects
 from os_acc.journal import codec
 from os_acc.journal import commits
 from os_acc.journal import connections
+from os_acc.journal import copies
 from os_acc.journal import database
+from os_acc.journal import events as event_rows
 from os_acc.journal import health as health_rows
+from os_acc.journal import history
+from os_acc.journal import measures
 from os_acc.journal import programs as records
 from os_acc.journal import reservations
 from os_acc.journal import rows
 from os_acc.objects import van as van_states
+
+LOG = logging.getLogger(__name__)
 
 _R = TypeVar('_R')
 
@@ -54,24 +61,36 @@ class Journal:
         file only when something is read; while there is no file, the journal
         reads as empty. False: create or migrate the file, and set a damaged
         one aside
+    :param program: the program or service that this process is, for events
+    :ivar copied: why the journal is read from a copy; None if it is not. See
+        os_acc.journal.copies
     :raises JournalError: if the journal cannot be opened; the error says why
         and what to do
     """
 
     def __init__(
-        self, state_path: str, timeout: float, read_only: bool = False
+        self,
+        state_path: str,
+        timeout: float,
+        read_only: bool = False,
+        program: str = '',
     ) -> None:
         objects.register_all()
         self.read_only = read_only
+        self._program = program
         self._connections = connections.Connections(state_path, timeout)
         self._commits = commits.Commits(self._connections)
         self.path = self._connections.path
+        self.copied: str | None = None
+        self._copy: copies.Copy | None = None
         if not read_only:
             self._connections.create()
 
     def close(self) -> None:
         """Close the connections. Every later call raises JournalError."""
         self._connections.close()
+        if self._copy is not None:
+            self._copy.remove()
 
     def exists(self) -> bool:
         """Return whether there is a journal.
@@ -147,6 +166,13 @@ class Journal:
         """
         return self._select(lambda db: rows.unsettled(db, boot_id))
 
+    def kept(self) -> list[tuple[str, str]]:
+        """List the instances that are processes.
+
+        :returns: the UUID of each, and its InstanceInfo.process
+        """
+        return self._select(rows.kept)
+
     def add(self, entries: Iterable[codec.Entry]) -> None:
         """Write the intent to plug VANs: add their rows, all or none.
 
@@ -168,11 +194,15 @@ class Journal:
         self.save_all([van])
 
     def save_all(
-        self, vans: Iterable[objects.VAN], attached: bool | None = None
+        self,
+        vans: Iterable[objects.VAN],
+        attached: bool | None = None,
+        events: Sequence[event_rows.Event] = (),
     ) -> None:
         """Write all fields of VANs in one commit: all VANs, or none.
 
         :param attached: the new value of Entry.attached; None: keep the old
+        :param events: written by the same commit
         :raises DeviceBusy: if another VAN has the handle of a VAN. The VAN
             object gets its saved values again
         :raises JournalError: if a VAN is no longer in the journal
@@ -198,7 +228,7 @@ class Journal:
                     raise
 
         try:
-            self._write(act, _updated_at(changed))
+            self._write(act, _updated_at(changed), events=events)
         except exception.DeviceBusy:
             for van, saved in refused:
                 self._set_back(van, saved)
@@ -234,6 +264,7 @@ class Journal:
         released: Iterable[objects.VAN],
         failed: Iterable[tuple[objects.VAN, str]],
         state: str = van_states.ERROR,
+        events: Sequence[event_rows.Event] = (),
     ) -> None:
         """Delete released VANs and write the errors of others, in one commit.
 
@@ -244,6 +275,7 @@ class Journal:
         :param failed: each other VAN and its error; a VAN without a row is
             not an error
         :param state: the new state of the other VANs
+        :param events: written by the same commit
         """
         released = list(released)
         gone = [_key(van) for van in released]
@@ -262,11 +294,14 @@ class Journal:
             for van, text in errors.items():
                 rows.change(db, van, state=state, error=text, updated_at=now)
 
-        self._write(act, dict.fromkeys(errors, now), gone)
+        self._write(act, dict.fromkeys(errors, now), gone, events)
 
-    def forget(self, van_uuid: str) -> codec.Holder:
+    def forget(
+        self, van_uuid: str, events: Sequence[event_rows.Event] = ()
+    ) -> codec.Holder:
         """Delete a VAN's row, readable or not. Nothing is undone.
 
+        :param events: written by the same commit
         :returns: the columns of the deleted row
         :raises JournalError: if the VAN has no row
         """
@@ -278,8 +313,35 @@ class Journal:
             raise database.error(self.path, f'it has no VAN {van_uuid}')
 
         return self._commit(
-            act, lambda db: not rows.select(db, 'uuid = ?', van_uuid)
+            act, lambda db: not rows.select(db, 'uuid = ?', van_uuid), events
         )
+
+    def events(
+        self, wanted: event_rows.Wanted | None = None
+    ) -> list[event_rows.Event]:
+        """Read events, the oldest first.
+
+        :param wanted: None: all that the journal has
+        """
+        chosen = wanted or event_rows.Wanted()
+        return self._select(lambda db: event_rows.read(db, chosen))
+
+    def measures(self) -> list[measures.Measure]:
+        """Read the sums of all events that were ever written."""
+        return self._select(measures.read)
+
+    def note(self, events: Sequence[event_rows.Event]) -> None:
+        """Write events in a commit of their own.
+
+        If that fails, it is logged: what has happened has happened.
+        """
+        try:
+            self._commit(
+                lambda db: history.write(db, self._program, events),
+                lambda db: True,
+            )
+        except exception.JournalError as err:
+            LOG.warning('%d events are not written: %s', len(events), err)
 
     def reservations(self) -> list[reservations.Reservation]:
         """List the reserved devices."""
@@ -317,6 +379,18 @@ class Journal:
                 )
                 for each in health_rows.read(db)
             ),
+            [
+                event_rows.Event(
+                    at=event_rows.now(),
+                    operation=event_rows.UNHEALTHY,
+                    step=None,
+                    result=event_rows.FAILED,
+                    device=found.device,
+                    extension=found.driver or None,
+                    error=found.cause,
+                    reason=event_rows.masked(found.reason),
+                )
+            ],
         )
 
     def announce_unhealthy(self, found: health_rows.Health) -> None:
@@ -392,12 +466,32 @@ class Journal:
             if not self.read_only:
                 raise
             return []
+        except exception.JournalError as err:
+            if not self.read_only or self.copied is not None:
+                raise
+            self.copied = copies.reason(self.path, err)
+            if self.copied is None:
+                raise
+            try:
+                self._copy = copies.Copy(self.path)
+            except OSError:
+                raise err from None
+        self._read_copy(self._copy)
+        return self._select(act)
+
+    def _read_copy(self, copy: copies.Copy) -> None:
+        """Read from a copy from now on."""
+        self._connections.close()
+        self._connections = connections.Connections(
+            copy.state_path, self._connections.timeout
+        )
 
     def _write(
         self,
         act: Callable[[sqlite3.Connection], None],
         written: Mapping[rows.VanKey, str],
         gone: Sequence[rows.VanKey] = (),
+        events: Sequence[event_rows.Event] = (),
     ) -> None:
         """Write rows of VANs.
 
@@ -412,16 +506,38 @@ class Journal:
                 found.get(van) == time for van, time in written.items()
             ) and found.keys().isdisjoint(gone)
 
-        self._commit(act, is_there)
+        self._commit(act, is_there, events)
 
     def _commit(
         self,
         act: Callable[[sqlite3.Connection], _R],
         is_there: Callable[[sqlite3.Connection], bool],
+        events: Sequence[event_rows.Event] = (),
     ) -> _R:
+        """Write to the journal.
+
+        :param events: written by the same commit, if that is possible
+        """
         if self.read_only:
             raise database.error(self.path, 'it was opened for reading only')
-        return self._commits.write(act, is_there)
+        if not events:
+            return self._commits.write(act, is_there)
+
+        def with_events(db: sqlite3.Connection) -> _R:
+            result = act(db)
+            history.write(db, self._program, events)
+            return result
+
+        try:
+            return self._commits.write(with_events, is_there)
+        except exception.JournalBusy:
+            raise
+        except exception.JournalError as err:
+            # Without them it may fit on a disk that is full.
+            LOG.warning(
+                'Written again without its %d events: %s', len(events), err
+            )
+            return self._commits.write(act, is_there)
 
     def _set_back(self, van: objects.VAN, saved: sqlite3.Row) -> None:
         """Set the fields of a VAN back to their saved values.

@@ -24,6 +24,9 @@ from os_acc.objects import van as van_states
 #: What selects a VAN's row: the UUIDs of the VAN and of its instance.
 VanKey = tuple[str, str]
 
+# Where the JSON of the instance has its process.
+_PROCESS = 'json_extract(instance, \'$."versioned_object.data".process\')'
+
 # The most placeholders in one statement. SQLITE_MAX_VARIABLE_NUMBER is 999 in
 # sqlite before 3.32.
 _MOST = 500
@@ -48,6 +51,17 @@ def unsettled(db: sqlite3.Connection, boot_id: str) -> list[str]:
         (van_states.PLUGGED, boot_id),
     )
     return [row['instance_uuid'] for row in rows]
+
+
+def kept(db: sqlite3.Connection) -> list[tuple[str, str]]:
+    """List the instances that are processes: UUID and process."""
+    rows = database.execute(
+        db,
+        f'SELECT DISTINCT instance_uuid, {_PROCESS} AS process FROM van'
+        f' WHERE CASE WHEN json_valid(instance) THEN {_PROCESS} END'
+        ' IS NOT NULL ORDER BY instance_uuid',
+    )
+    return [(row['instance_uuid'], str(row['process'])) for row in rows]
 
 
 def insert(db: sqlite3.Connection, row: Mapping[str, Any]) -> None:

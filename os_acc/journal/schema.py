@@ -131,9 +131,44 @@ MIGRATIONS = [
         count INTEGER NOT NULL
     );
     """,
+    """
+    CREATE TABLE event (
+        seq INTEGER PRIMARY KEY,
+        at TEXT NOT NULL,
+        uid INTEGER NOT NULL,
+        program TEXT NOT NULL,
+        pid INTEGER NOT NULL,
+        operation TEXT NOT NULL,
+        step TEXT,
+        result TEXT NOT NULL,
+        seconds REAL,
+        van_uuid TEXT,
+        instance_uuid TEXT,
+        instance_name TEXT,
+        device TEXT,
+        handle TEXT,
+        extension TEXT,
+        error TEXT,
+        reason TEXT
+    );
+    CREATE TABLE measure (
+        name TEXT NOT NULL,
+        labels TEXT NOT NULL,
+        value REAL NOT NULL,
+        PRIMARY KEY (name, labels)
+    );
+    """,
 ]
 
-TABLES = ('van', 'program', 'reserved', 'health', 'fatal_errors')
+TABLES = (
+    'van',
+    'program',
+    'reserved',
+    'health',
+    'fatal_errors',
+    'event',
+    'measure',
+)
 
 
 def migrate(path: str, timeout: float, change: bool = True) -> None:

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from os_acc.objects.device import DeviceHandleInfo
     from os_acc.objects.device import DeviceMdevTypeInfo
     from os_acc.objects.handle import AttachHandle
+    from os_acc.objects.handle import BlockHandle
+    from os_acc.objects.handle import DeviceFile
+    from os_acc.objects.handle import DeviceFileHandle
     from os_acc.objects.handle import DRCHandle
     from os_acc.objects.handle import MdevHandle
     from os_acc.objects.handle import PCIHandle
@@ -42,9 +45,12 @@ if TYPE_CHECKING:
 _MODULES = {
     'AcceleratorRequest': 'request',
     'AttachHandle': 'handle',
+    'BlockHandle': 'handle',
     'DRCHandle': 'handle',
     'Device': 'device',
     'DeviceChipInfo': 'device',
+    'DeviceFile': 'handle',
+    'DeviceFileHandle': 'handle',
     'DeviceHandleInfo': 'device',
     'DeviceMdevTypeInfo': 'device',
     'HostDriverInfo': 'host_info',
@@ -65,9 +71,12 @@ __all__ = [
     'VAN',
     'AcceleratorRequest',
     'AttachHandle',
+    'BlockHandle',
     'DRCHandle',
     'Device',
     'DeviceChipInfo',
+    'DeviceFile',
+    'DeviceFileHandle',
     'DeviceHandleInfo',
     'DeviceMdevTypeInfo',
     'HostDriverInfo',

@@ -14,6 +14,7 @@ device's name are never taken for two devices.
 
 from __future__ import annotations
 
+import posixpath
 import re
 from typing import Any
 from typing import NoReturn
@@ -22,13 +23,12 @@ import uuid
 from oslo_versionedobjects import fields
 
 from os_acc import exception
+from os_acc.objects import pci_address
 from os_acc.objects import port_values
 
 _UUID = re.compile(r'[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}', re.I)
-_PCI = re.compile(
-    r'(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([01][0-9a-f])\.([0-7])', re.I
-)
 _NAME = re.compile(r'[A-Za-z0-9_][A-Za-z0-9_.:+@=-]{0,254}')
+_PATH = re.compile(r'/[^\x00-\x20\x7f-\uffff"\\]+')
 _DRC = re.compile(r'(?:0x)?([0-9A-F]{8})', re.I)
 
 
@@ -37,21 +37,6 @@ def _refuse(obj: Any, attr: str, value: Any, expected: str) -> NoReturn:
     raise exception.InvalidRequest(
         subject=subject, field=attr, value=value, expected=expected
     )
-
-
-def parse_pci_address(text: str) -> tuple[int, int, int, int] | None:
-    """Split a PCI address.
-
-    :param text: ``[dddd:]bb:ss.f`` in hex digits of any case; the domain may
-        have up to 8 digits, as the kernel prints it with %04x (see
-        drivers/pci/probe.c)
-    :returns: (domain, bus, slot, function); None if text is not a PCI address
-    """
-    match = _PCI.fullmatch(text)
-    if match is None:
-        return None
-    domain, bus, slot, function = match.groups()
-    return int(domain or '0', 16), int(bus, 16), int(slot, 16), int(function)
 
 
 class UUID(fields.FieldType[str]):
@@ -69,7 +54,7 @@ class PCIAddress(fields.FieldType[str]):
     """A PCI address, kept as ``0000:0c:00.1``, in lower case."""
 
     def coerce(self, obj: Any, attr: str, value: Any) -> str:
-        parts = parse_pci_address(value) if isinstance(value, str) else None
+        parts = pci_address.parse(value) if isinstance(value, str) else None
         if parts is None:
             _refuse(obj, attr, value, 'a PCI address (dddd:bb:ss.f)')
         return '%04x:%02x:%02x.%x' % parts
@@ -89,12 +74,52 @@ class Name(fields.FieldType[str]):
         )
 
 
+class DevicePath(fields.FieldType[str]):
+    """The absolute, normal path of a device file, such as /dev/dsa/wq0.0."""
+
+    def coerce(self, obj: Any, attr: str, value: Any) -> str:
+        if (
+            isinstance(value, str)
+            and len(value) <= 4096
+            and _PATH.fullmatch(value)
+            and posixpath.normpath(value) == value
+            and not value.startswith('//')
+        ):
+            return value
+        _refuse(
+            obj,
+            attr,
+            value,
+            'an absolute path in ASCII without ".", "..", blanks, quotes or '
+            'backslashes',
+        )
+
+
+class Permissions(fields.FieldType[str]):
+    """What a container may do with a device file.
+
+    The letters are those of the devices cgroup of the kernel: r (read), w
+    (write) and m (mknod); see Documentation/admin-guide/cgroup-v1/devices.rst.
+    They are kept in this order.
+    """
+
+    def coerce(self, obj: Any, attr: str, value: Any) -> str:
+        if (
+            isinstance(value, str)
+            and value
+            and set(value) <= set('rwm')
+            and len(set(value)) == len(value)
+        ):
+            return ''.join(each for each in 'rwm' if each in value)
+        _refuse(obj, attr, value, 'one or more of the letters r, w and m')
+
+
 class DeviceAddress(Name):
     """A PCI address in its canonical form, or a name such as mtty."""
 
     def coerce(self, obj: Any, attr: str, value: Any) -> str:
         name = super().coerce(obj, attr, value)
-        parts = parse_pci_address(name)
+        parts = pci_address.parse(name)
         return name if parts is None else '%04x:%02x:%02x.%x' % parts
 
 
@@ -177,6 +202,14 @@ class NameField(fields.AutoTypedField[str]):
 
 class DeviceAddressField(fields.AutoTypedField[str]):
     AUTO_TYPE = DeviceAddress()
+
+
+class DevicePathField(fields.AutoTypedField[str]):
+    AUTO_TYPE = DevicePath()
+
+
+class PermissionsField(fields.AutoTypedField[str]):
+    AUTO_TYPE = Permissions()
 
 
 class DRCIndexField(fields.AutoTypedField[str]):

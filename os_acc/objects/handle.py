@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from oslo_versionedobjects import fields as ovo_fields
+
 from os_acc.objects import base
 from os_acc.objects import fields
 
@@ -99,6 +101,75 @@ class DRCHandle(AttachHandle):
     @property
     def identity(self) -> str:
         return f'drc/{self.drc_index}'
+
+
+@base.VersionedObjectRegistry.register
+class DeviceFile(base.VersionedObject):
+    """A character or block device in /dev."""
+
+    # Version 1.0: Initial version
+    VERSION = '1.0'
+
+    fields = {
+        'path': fields.DevicePathField(),
+        # c: a character device, b: a block device, as in mknod(1).
+        'type': ovo_fields.EnumField(valid_values=['c', 'b']),
+        'major': fields.CountField(),
+        'minor': fields.CountField(),
+        # Letters of r (read), w (write) and m (mknod). Unset, it is rw.
+        'permissions': fields.PermissionsField(default='rw'),
+    }
+
+
+@base.VersionedObjectRegistry.register
+class DeviceFileHandle(AttachHandle):
+    """Files of /dev that belong to one accelerator.
+
+    The numbers of the files are those of this boot of the host: a driver
+    reads them again when it prepares the VAN after a reboot.
+    """
+
+    # Version 1.0: Initial version
+    VERSION = '1.0'
+
+    fields = {
+        # Identifies the accelerator on this host, also after a reboot.
+        'name': fields.DeviceAddressField(),
+        # Set if several VANs may have the accelerator at once: it then
+        # differs between their handles.
+        'share': fields.NameField(nullable=True),
+        'files': ovo_fields.ListOfObjectsField('DeviceFile'),
+    }
+
+    @property
+    def identity(self) -> str:
+        if self.share is None:
+            return f'file/{self.name}'
+        return f'file/{self.name}/{self.share}'
+
+
+@base.VersionedObjectRegistry.register
+class BlockHandle(AttachHandle):
+    """A block device that comes over a network, such as a namespace of NVMe.
+
+    Its name in /dev, such as nvme1n1, may change at each connection.
+    """
+
+    # Version 1.0: Initial version
+    VERSION = '1.0'
+
+    fields = {
+        # A symbolic link of udev that names the same device at each
+        # connection, such as /dev/disk/by-id/nvme-uuid.1b4e28ba-...
+        'path': fields.DevicePathField(),
+        # The world wide name, as the kernel has it in the file wwid of the
+        # device in sysfs, such as uuid.1b4e28ba-... or eui.0025...
+        'wwn': fields.NameField(),
+    }
+
+    @property
+    def identity(self) -> str:
+        return f'block/{self.wwn}'
 
 
 @base.VersionedObjectRegistry.register

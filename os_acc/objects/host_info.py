@@ -21,6 +21,7 @@ from oslo_versionedobjects import fields as ovo_fields
 from os_acc import exception
 from os_acc import objects
 from os_acc.objects import base
+from os_acc.objects import fields
 
 
 def _versions(name: str) -> list[str]:
@@ -108,6 +109,7 @@ class _SpeaksHandles:
     handle_info: list[HostHandleInfo]
 
     def has_handle(self, name: str) -> bool:
+        """Whether it knows a handle class."""
         return any(i.handle_object_name == name for i in self.handle_info)
 
     def get_handle(self, name: str) -> HostHandleInfo:
@@ -138,11 +140,18 @@ class HostPluginInfo(_SpeaksHandles, base.VersionedObject):
     """A plugin and the attach handles that it takes."""
 
     # Version 1.0: Initial version
-    VERSION = '1.0'
+    # Version 1.1: Added guest_config_format
+    VERSION = '1.1'
+
+    ADDED_IN = {'guest_config_format': '1.1'}
 
     fields = {
         'plugin_name': ovo_fields.StringField(),
         'handle_info': ovo_fields.ListOfObjectsField('HostHandleInfo'),
+        # What the plugin puts into guest_config of a VAN: libvirt-xml,
+        # cdi-device (a qualified name), powervm-json, or a name of its own.
+        # None: nothing, or it is not known.
+        'guest_config_format': fields.NameField(nullable=True),
     }
 
     def __str__(self) -> str:
@@ -183,6 +192,7 @@ class HostInfo(base.VersionedObject):
     }
 
     def has_plugin(self, name: str) -> bool:
+        """Whether a plugin is loaded."""
         return any(info.plugin_name == name for info in self.plugin_info)
 
     def get_plugin(self, name: str) -> HostPluginInfo:
@@ -196,6 +206,7 @@ class HostInfo(base.VersionedObject):
         raise exception.NoMatchingPlugin(plugin=name, reason='not loaded')
 
     def has_driver(self, name: str) -> bool:
+        """Whether a driver is loaded."""
         return any(info.driver_name == name for info in self.driver_info)
 
     def get_driver(self, name: str) -> HostDriverInfo:

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 from typing import Any
+from typing import ClassVar
 
 from oslo_utils import versionutils
 from oslo_versionedobjects import fields as ovo_fields
@@ -28,7 +29,9 @@ class InstanceInfo(base.VersionedObject):
 
     # Version 1.0: Initial version
     # Version 1.1: name and project_id may be None
-    VERSION = '1.1'
+    # Version 1.2: Added process
+    VERSION = '1.2'
+    ADDED_IN: ClassVar[dict[str, str]] = {'process': '1.2'}
 
     fields = {
         'uuid': fields.UUIDField(),
@@ -38,6 +41,10 @@ class InstanceInfo(base.VersionedObject):
         # The hypervisor's own id of the instance. PowerVM: the UUID of the
         # LPAR. libvirt: not needed, as the domain has the instance's UUID.
         'hypervisor_id': ovo_fields.StringField(nullable=True),
+        # The process that uses the accelerators, as os_acc.devices.process
+        # identifies it. When it has ended, recover() releases them. None:
+        # the instance is no process.
+        'process': ovo_fields.StringField(nullable=True),
     }
 
     def obj_make_compatible(

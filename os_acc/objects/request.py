@@ -62,8 +62,9 @@ class AcceleratorRequest(base.VersionedObject):
         # Path, URL or image id of the bitstream to program.
         'bitstream': ovo_fields.StringField(nullable=True),
         'function_id': fields.NameField(nullable=True),
-        # The network port that the accelerator serves, and what it needs.
+        # The network port that the accelerator serves.
         'port_uuid': fields.UUIDField(nullable=True),
+        # What that port needs of the accelerator.
         'port': ovo_fields.ObjectField(
             port.PortBinding.obj_name(), nullable=True
         ),

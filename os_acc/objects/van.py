@@ -113,15 +113,18 @@ class VAN(base.VersionedObject):
 
     _save: Callable[[VAN], None] | None = None
     _report: Callable[[float | None, str | None], None] | None = None
+    _time_left: Callable[[float], float] | None = None
 
     def connect(
         self,
         save: Callable[[VAN], None] | None,
         report: Callable[[float | None, str | None], None] | None = None,
+        time_left: Callable[[float], float] | None = None,
     ) -> None:
-        """Set what save() and report_progress() call. Only os-acc calls it."""
+        """Set what the following methods call. Only os-acc calls it."""
         self._save = save
         self._report = report
+        self._time_left = time_left
 
     def save(self) -> None:
         """Write the VAN to the journal. It is on the disk at the return.
@@ -154,6 +157,18 @@ class VAN(base.VersionedObject):
         """
         if self._report is not None:
             self._report(fraction, message)
+
+    def time_left(self, seconds: float) -> float:
+        """How long a plugin may still wait in unplug().
+
+        The VANs of an instance are unplugged one after the other, and often
+        wait for the same: that its guest ends. So they share the time, which
+        begins when the first of them asks.
+
+        :param seconds: for all VANs of the call together
+        :returns: seconds; 0 if none are left, and then one look is enough
+        """
+        return seconds if self._time_left is None else self._time_left(seconds)
 
 
 @base.VersionedObjectRegistry.register

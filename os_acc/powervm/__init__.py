@@ -40,9 +40,12 @@ OPTS = (
     ),
     cfg.StrOpt(
         'protocol',
-        choices=('http', 'https'),
+        choices=[
+            ('http', 'NovaLink on this host.'),
+            ('https', 'The default if a password is set.'),
+        ],
         help='Protocol of the REST API. Unset: https if a password is set, '
-        'else http (NovaLink on this host).',
+        'else http.',
     ),
     cfg.StrOpt(
         'username', help='User name for the log-on. NovaLink needs none.'

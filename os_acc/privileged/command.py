@@ -118,13 +118,13 @@ def run(
     :param output: gets the output while the command runs
     :returns: the output
     :raises DeviceError: if the command cannot be started, fails, or does not
-        end in time
+        end in time. Its kwargs have the exit code as ``code``, or None
     """
     output = Output() if output is None else output
 
-    def failed(reason: str) -> exception.DeviceError:
+    def failed(reason: str, code: int | None = None) -> exception.DeviceError:
         return exception.DeviceError(
-            device=device, reason=f'{command[0]}: {reason}'
+            device=device, reason=f'{command[0]}: {reason}', code=code
         )
 
     with contextlib.ExitStack() as stack:
@@ -147,7 +147,7 @@ def run(
     if process.returncode:
         code = process.returncode
         how = f'signal {-code}' if code < 0 else f'exit code {code}'
-        raise failed(f'{how}: {output.end}')
+        raise failed(f'{how}: {output.end}', code)
     return output
 
 

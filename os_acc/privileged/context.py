@@ -6,187 +6,48 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""The privileged daemon of oslo.privsep, and how its functions are called.
-
-Each process has a daemon of its own. Over a connection that a fork has
-duplicated, a process could get the answers to the other's calls, or none. So a
-forked child drops its parent's connection and starts a daemon when it first
-needs one.
-"""
+"""os-acc's own privileged context, and what its daemon tells of itself."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-import errno
-import functools
+import atexit
 import importlib
 import logging
 import os
-import shlex
-import shutil
-import sys
 import threading
-from typing import Any
-from typing import ParamSpec
-from typing import TypeVar
 
-from oslo_config import cfg
 from oslo_privsep import capabilities
-from oslo_privsep import comm
-from oslo_privsep import daemon
-from oslo_privsep import priv_context
 
 from os_acc import exception
 from os_acc.devices import open_files
 from os_acc.devices import root_folder
+from os_acc.privileged import privsep
 
 LOG = logging.getLogger(__name__)
 
 SECTION = 'os_acc_privileged'
 
-# oslo.privsep's command; also its name in the filters of oslo.rootwrap.
-_HELPER = 'privsep-helper'
-
-#: Seconds that a fork waits for a daemon that is being started.
-LONGEST_WAIT = 10.0
-
 # The modules of the calls that every plug makes.
 _MODULES = (
+    'os_acc.privileged.device_files',
     'os_acc.privileged.device_users',
     'os_acc.privileged.mdev',
     'os_acc.privileged.pci',
 )
 
 # To write to sysfs, the user id of root is enough. To see which files other
-# users' processes have open, and to set up VFs of NICs, takes capabilities.
+# users' processes have open, to set up VFs of NICs, and to change the owner
+# and the permissions of device files, takes capabilities.
 CAPABILITIES = (
     capabilities.CAP_SYS_PTRACE,  # to read the links in /proc/PID/fd
     capabilities.CAP_DAC_READ_SEARCH,  # to look into /proc/PID/fd
     capabilities.CAP_NET_ADMIN,  # to set a VF's MAC address on its PF
+    capabilities.CAP_CHOWN,  # to give a device file to a user or group
+    capabilities.CAP_FOWNER,  # to restore the mode of a file of another user
 )
 
-# Calls mostly wait for guests and for the kernel, so there are more threads
-# than CPUs.
-_THREADS = 32
-
-# Errors that mean that the host, not the device, has run out of something.
-_OF_THE_HOST = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOLCK)
-
-_P = ParamSpec('_P')
-_T = TypeVar('_T')
-
-
-class _Context(priv_context.PrivContext):
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._starting = threading.RLock()
-
-    def start(
-        self, method: priv_context.Method = priv_context.Method.ROOTWRAP
-    ) -> None:
-        """Start the daemon, or wait while another thread starts it."""
-        with self._starting:
-            if self.channel is None:
-                super().start(method)
-
-    def before_fork(self) -> bool:
-        """Wait until no thread starts the daemon, and let none start it.
-
-        :returns: whether it succeeded within LONGEST_WAIT
-        """
-        return self._starting.acquire(timeout=LONGEST_WAIT)
-
-    def after_fork_in_parent(self) -> None:
-        """Undo a before_fork() that succeeded."""
-        self._starting.release()
-
-    def after_fork_in_child(self) -> None:
-        """Forget the parent's daemon and threads."""
-        self._starting = threading.RLock()
-        self.start_lock = threading.Lock()
-        channel, self.channel = self.channel, None
-        if channel is not None:
-            # This closes the child's copy only. channel.close() would shut
-            # down the parent's connection.
-            channel.writer.writesock.close()
-
-    def helper_command(self, sockpath: str) -> list[str]:
-        """Make the command that starts the daemon.
-
-        The command never asks for a password. If the service has called
-        oslo_privsep.priv_context.init(), as nova-compute does, its root helper
-        runs the bare name privsep-helper: oslo.rootwrap knows the command by
-        that name only (its exec_dirs say where the file is). Otherwise sudo
-        runs the privsep-helper beside the Python interpreter if there is one,
-        since root's PATH may lack it.
-        """
-        command: list[str] = super().helper_command(sockpath)
-        if self.conf.helper_command:
-            return command
-        if command[0] == 'sudo':
-            command[:1] = [] if os.geteuid() == 0 else ['sudo', '-n']
-        place = command.index(_HELPER)
-        if command[:place] in ([], ['sudo', '-n']):
-            beside = os.path.join(os.path.dirname(sys.executable), _HELPER)
-            if os.path.exists(beside):
-                command[place] = beside
-        return command
-
-    def command(self) -> str:
-        """The command that starts the daemon, for messages.
-
-        It lacks the context and the path of the socket.
-        """
-        command = self.helper_command('')
-        return shlex.join(command[: command.index('--privsep_context')])
-
-
-pctxt = _Context(
-    'os_acc',
-    cfg_section=SECTION,
-    pypath=f'{__name__}.pctxt',
-    capabilities=CAPABILITIES,
-)
-cfg.CONF.set_default('thread_pool_size', _THREADS, group=SECTION)
-
-
-def entry(func: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Make a function run in the daemon.
-
-    Arguments and result must be of types that msgpack can encode.
-
-    :returns: a function that raises what the function raises, and
-        PrivilegeError if the daemon is unavailable
-    """
-    remote = pctxt.entrypoint(func)
-
-    @functools.wraps(func)
-    def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-        try:
-            result: _T = remote(*args, **kwargs)
-        except (
-            daemon.FailedToDropPrivileges,
-            daemon.ProtocolError,
-            comm.PrivsepTimeout,
-        ) as err:
-            raise _unavailable(err) from err
-        except OSError as err:
-            if pctxt.client_mode:
-                raise _unavailable(err) from err
-            if err.errno in _OF_THE_HOST:
-                raise exception.PrivilegeError(
-                    reason=f'the privsep daemon: {exception.describe(err)}'
-                ) from err
-            # The daemon works; the device is gone or does not work.
-            raise exception.DeviceError(
-                device=str(args[0]) if args else func.__name__,
-                reason=exception.describe(err),
-            ) from err
-        return result
-
-    # oslo.privsep recognizes an entry point by these attributes.
-    call.__dict__.update(remote.__dict__)
-    return call
+pctxt = privsep.Context(f'{__name__}.pctxt', SECTION, CAPABILITIES)
+entry = pctxt.entry
 
 
 @entry
@@ -233,9 +94,13 @@ def start_in_background() -> None:
     needs the daemon raises an error.
     """
     if pctxt.client_mode and pctxt.channel is None:
-        threading.Thread(
+        thread = threading.Thread(
             target=_start, name='os-acc privsep start', daemon=True
-        ).start()
+        )
+        thread.start()
+        # A process that ends before would leave the socket in the folder of
+        # temporary files, and privsep-helper with nobody to connect to.
+        atexit.register(thread.join, privsep.LONGEST_WAIT)
 
 
 def _start() -> None:
@@ -246,39 +111,3 @@ def _start() -> None:
             'The privileged daemon was not started in advance: %s',
             exception.describe(err),
         )
-
-
-def _unavailable(err: Exception) -> exception.PrivilegeError:
-    how = pctxt.command()
-    name = shlex.split(how)[0]
-    if shutil.which(name) is None:
-        reason = f'no command {name!r} is on the PATH'
-    else:
-        reason = exception.describe(err)
-    return exception.PrivilegeError(
-        reason=f'the privsep daemon, started by {how!r}, is unavailable: '
-        f'{reason}. See [{SECTION}] helper_command, and the sudoers rule in '
-        'the documentation'
-    )
-
-
-# Whether the forking thread has made before_fork() succeed.
-_forking = threading.local()
-
-
-def _before_fork() -> None:
-    # Python ignores an exception of this hook and forks all the same.
-    _forking.ready = False
-    _forking.ready = pctxt.before_fork()
-
-
-def _after_fork_in_parent() -> None:
-    if _forking.ready:
-        pctxt.after_fork_in_parent()
-
-
-os.register_at_fork(
-    before=_before_fork,
-    after_in_parent=_after_fork_in_parent,
-    after_in_child=pctxt.after_fork_in_child,
-)

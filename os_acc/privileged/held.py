@@ -27,6 +27,7 @@ import os
 from typing import Any
 
 from os_acc import exception
+from os_acc.devices import file_place
 from os_acc.devices import mdev
 from os_acc.devices import pci
 from os_acc.devices import root_folder
@@ -38,8 +39,12 @@ LOG = logging.getLogger(__name__)
 #: caller must not choose it.
 FOLDER = '/var/lib/os-acc-root'
 
-#: Kinds of notes: a whole function, the VFs of a PF, a VF as a vGPU, an mdev.
-PCI, VFS, VGPU, MDEV = 'pci', 'vfs', 'vgpu', 'mdev'
+#: Kinds of notes: a whole function, the VFs of a PF, a VF as a vGPU, an mdev,
+#: device files, a work queue of Intel DSA or IAA.
+PCI, VFS, VGPU, MDEV, FILE = 'pci', 'vfs', 'vgpu', 'mdev', 'file'
+IDXD = 'idxd'
+#: The kind of the notes of nvme_of_notes, which has its own rules.
+NAMESPACE = 'namespace'
 
 #: The files of the notes.
 files = root_files.RootFiles(
@@ -70,6 +75,11 @@ def values(kind: str, name: str, what: str) -> dict[str, Any] | None:
     """The values of a note; None if the device is not given out."""
     known = _read(kind, name)
     return known if known is not None and known['what'] == what else None
+
+
+def holder(kind: str, name: str) -> dict[str, Any] | None:
+    """The values of a note, whatever its ``what`` says; None if none."""
+    return _read(kind, name)
 
 
 def is_noted(kind: str, name: str, what: str) -> bool:
@@ -139,16 +149,21 @@ def mdev_text(device: mdev.Mdev) -> str:
 
 
 def of_device(device: str) -> list[tuple[str, str]]:
-    """The notes of a device and of its parts: its VFs, vGPUs and mdevs.
+    """The notes of a device and of its parts: VFs, vGPUs, mdevs, files.
 
-    :param device: a PCI address, or the name of another parent of mdevs
+    :param device: a PCI address, the name of another parent of mdevs, or the
+        path of a device file
     :returns: kind and name of each
     """
     found = []
     for each in files.names():
         kind, _, name = each.partition('-')
         known = _read(kind, name)
-        if name == device or (known and known.get('device') == device):
+        if (
+            name == device
+            or name.startswith(f'{device}{file_place.SEPARATOR}')
+            or (known and known.get('device') == device)
+        ):
             found.append((kind, name))
     return found
 
@@ -156,7 +171,8 @@ def of_device(device: str) -> list[tuple[str, str]]:
 def forget_unused(device: str, is_used: Callable[[str], bool]) -> None:
     """Delete the notes of a device and of its parts that no VAN has.
 
-    This is for os-acc device deny, which reads the journal and runs as root.
+    That of a namespace stays: it says whose data the namespace may hold. This
+    is for os-acc device deny, which reads the journal and runs as root.
 
     :param device: as in of_device()
     :param is_used: whether a VAN has a PCI function or mdev, by its address or
@@ -164,7 +180,7 @@ def forget_unused(device: str, is_used: Callable[[str], bool]) -> None:
     :raises PrivilegeError: if a note cannot be deleted
     """
     for kind, name in of_device(device):
-        if not is_used(name):
+        if kind != NAMESPACE and not is_used(name):
             forget(kind, name)
 
 

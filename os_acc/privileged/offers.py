@@ -16,8 +16,6 @@ refuses a file that another user than root could have written.
 from __future__ import annotations
 
 import dataclasses
-import glob
-import os
 
 from oslo_config import cfg
 
@@ -27,10 +25,10 @@ from os_acc.devices import companions
 from os_acc.devices import device_spec
 from os_acc.devices import mdev
 from os_acc.devices import pci
-from os_acc.devices import trust
 from os_acc.devices import vgpu
 from os_acc.privileged import context
 from os_acc.privileged import held
+from os_acc.privileged import root_options
 
 
 def specs() -> device_spec.Specs:
@@ -54,38 +52,8 @@ def configuration() -> cfg.ConfigOpts:
 
 
 def reread(conf: cfg.ConfigOpts) -> cfg.ConfigOpts:
-    """Read again the files that a configuration was read from.
-
-    Environment variables do not count: the caller could have set them.
-
-    :raises InvalidRequest: if a file cannot be read, or another user than
-        root could have written it
-    """
-    arguments = []
-    for path in conf.config_file or ():
-        trust.check_file(path)
-        arguments += ['--config-file', path]
-    for folder in conf.config_dir or ():
-        # The default folders need not exist.
-        if not os.path.isdir(folder):
-            continue
-        trust.check_folder(folder)
-        for path in sorted(glob.glob(f'{glob.escape(folder)}/*.conf')):
-            trust.check_file(path)
-        arguments += ['--config-dir', folder]
-    fresh = cfg.ConfigOpts()
-    opts.register(fresh)
-    try:
-        fresh(
-            arguments,
-            project='os-acc',
-            default_config_files=[],
-            default_config_dirs=[],
-            use_env=False,
-        )
-    except cfg.Error as err:
-        raise exception.InvalidRequest(f'configuration: {err}') from err
-    return fresh
+    """Read os-acc's options again. See root_options.reread()."""
+    return root_options.reread(conf, opts.register)
 
 
 def entry(function: pci.Function) -> device_spec.Spec:

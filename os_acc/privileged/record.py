@@ -141,6 +141,91 @@ class DflPort(Record):
     failed: bool
 
 
+@dataclasses.dataclass(frozen=True)
+class DeviceFile(Record):
+    """A device file whose owner or permissions were changed.
+
+    :ivar name: of the accelerator that the file is of
+    :ivar inode: another file at the same path has another one
+    :ivar before: user id, group id and permissions before
+    :ivar ours: the same, as they were to be set
+    """
+
+    name: str
+    path: str
+    inode: int
+    before: list[int]
+    ours: list[int]
+
+
+@dataclasses.dataclass(frozen=True)
+class ContainerSpec(Record):
+    """The CDI spec of a VAN. See container_specs.
+
+    :ivar folder: where its file is
+    :ivar kind: of its device
+    :ivar instance: the instance of the VAN
+    :ivar nodes: path, type, major and minor of each device file in it, without
+        those that every such container has
+    :ivar handle: the identity of the VAN's handle
+    """
+
+    folder: str
+    kind: str
+    instance: str
+    nodes: list[list[Any]]
+    handle: str = ''
+
+
+@dataclasses.dataclass(frozen=True)
+class IdxdDevice(Record):
+    """A device of Intel DSA or IAA that was set up and enabled.
+
+    :ivar ids: vendor:product
+    :ivar mode: of each work queue, as size
+    :ivar queues: the group of each work queue, by its number in digits
+    :ivar engines: the group of each engine, by its number in digits
+    """
+
+    ids: str
+    mode: str
+    size: int
+    queues: dict[str, int]
+    engines: dict[str, int]
+
+
+@dataclasses.dataclass(frozen=True)
+class IdxdQueue(Record):
+    """A work queue of Intel DSA or IAA that was configured and enabled.
+
+    :ivar ids: vendor:product
+    :ivar van: the UUID of the VAN that has it
+    :ivar before: what its files contained before, by their names
+    """
+
+    ids: str
+    van: str
+    before: dict[str, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Connection(Record):
+    """The connections of an instance to a subsystem of an NVMe-oF target.
+
+    :ivar nqn: of the subsystem
+    :ivar instance: its UUID
+    :ivar portals: those that nobody was connected to before, each as address,
+        port and transport
+    :ivar namespaces: the world wide names of those that the instance has by
+        these connections
+    """
+
+    nqn: str
+    instance: str
+    portals: list[list[Any]]
+    namespaces: list[str]
+
+
 _T = TypeVar('_T', bound=Record)
 
 
@@ -215,3 +300,8 @@ ports = Records('ports', Port)
 dfl_cards = Records('dfl-cards', DflCard)
 removals = Records('removals', Removal)
 dfl_ports = Records('dfl-ports', DflPort)
+device_files = Records('device-files', DeviceFile)
+container_specs = Records('container-specs', ContainerSpec)
+idxd_devices = Records('idxd-devices', IdxdDevice)
+idxd_queues = Records('idxd-queues', IdxdQueue)
+connections = Records('connections', Connection)

@@ -30,6 +30,7 @@ class RootFiles:
     :param opened: opens the folder, and makes it if it does not exist; gives a
         file descriptor, which is closed here
     :param durable: whether the files must survive a loss of power
+    :param mode: of the files
     """
 
     def __init__(
@@ -37,10 +38,12 @@ class RootFiles:
         path: Callable[[], str],
         opened: Callable[[], int],
         durable: bool,
+        mode: int = 0o600,
     ) -> None:
         self._path = path
         self._open = opened
         self._durable = durable
+        self._mode = mode
 
     def path(self, name: str) -> str:
         """The path of a file, for errors."""
@@ -82,9 +85,10 @@ class RootFiles:
         new = f'{name}.new'
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _SAFE
         with self._opened(name) as folder:
-            fd = os.open(new, flags, 0o600, dir_fd=folder)
+            fd = os.open(new, flags, self._mode, dir_fd=folder)
             with open(fd, 'w', encoding='utf-8') as file:
                 file.write(text)
+                os.fchmod(fd, self._mode)
                 file.flush()
                 if self._durable:
                     os.fsync(fd)

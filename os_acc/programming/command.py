@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 import contextlib
 import glob
-import threading
 
 from oslo_config import cfg
 
@@ -87,32 +86,17 @@ class CommandProgrammer(programmer.Programmer):
 
         The call to the privileged half blocks, so another thread asks for it.
         """
-        from os_acc.privileged import programming as privileged
-
-        done = threading.Event()
-
-        def ask() -> None:
-            last = None
-            while not done.wait(_REPORT_EVERY):
-                # program() itself reports what is wrong with the daemon.
-                with contextlib.suppress(exception.ExceptionBase):
-                    now = privileged.percent(self.device, self._region)
-                    if now is not None and now != last and not done.is_set():
-                        report(now / 100, 'programming')
-                        last = now
-
         if self._spec.progress is None:
             yield
             return
-        thread = threading.Thread(
-            target=ask, name='os-acc programming', daemon=True
-        )
-        thread.start()
-        try:
+        from os_acc.privileged import programming as privileged
+
+        def ask() -> tuple[float, str] | None:
+            now = privileged.percent(self.device, self._region)
+            return None if now is None else (now / 100, 'programming')
+
+        with progress.asked(ask, report, _REPORT_EVERY):
             yield
-        finally:
-            done.set()
-            thread.join()
 
     def look(self) -> str | None:
         """Read the function's id from function_file, if there is one."""

@@ -38,10 +38,10 @@ class ProgrammedEvent:
     :ivar device: the address of the device
     :ivar driver: the name of os-acc's driver for it
     :ivar chip_serial: the serial number of its chip; None if unknown
-    :ivar region: the region that was programmed; '' for the whole device
+    :ivar region: the region that was programmed; empty for the whole device
     :ivar function_id: the function that it has now; None: none, or unknown
-    :ivar state: PROGRAMMED, CLEARED or ERROR
-    :ivar reason: why the state is ERROR, else None
+    :ivar state: ``programmed``, ``cleared`` or ``error``
+    :ivar reason: why the state is ``error``, else None
     :ivar handles: the identities of the attach handles that give access to
         the function, such as 'pci/0000:3b:00.1'
     """

@@ -65,9 +65,9 @@ def test_one(cloud: live.Live, nova: nova_part.Nova, case: Case) -> None:
 
     (van,) = live.plug(instance)
 
-    assert (van['VAN'], van['Instance']) == (arq['uuid'], instance)
-    assert van['State'] == 'plugged'
-    taken = van['Handle']
+    assert (van['uuid'], van['instance_uuid']) == (arq['uuid'], instance)
+    assert van['state'] == 'plugged'
+    taken = van['handle']
     if case.handle == 'MDEV':
         assert arq['attach_handle_uuid'] in taken
         assert kernel.snapshot()[arq['attach_handle_uuid']] == [
@@ -105,7 +105,7 @@ def test_fpga(cloud: live.Live, nova: nova_part.Nova) -> None:
     assert names.function_trait('aes128') in nova.traits(provider)
     programmed = cloud.tool.calls()
     (van,) = live.plug(instance)
-    assert van['State'] == 'plugged'
+    assert van['state'] == 'plugged'
     # The function is in already.
     assert cloud.tool.calls() == programmed
     cloud.report()
@@ -124,8 +124,8 @@ def test_all_at_once(cloud: live.Live, nova: nova_part.Nova) -> None:
 
     found = live.plug(instance)
 
-    assert {van['State'] for van in found} == {'plugged'}
-    assert {van['VAN'] for van in found} == {
+    assert {van['state'] for van in found} == {'plugged'}
+    assert {van['uuid'] for van in found} == {
         arq['uuid'] for arq in nova.arqs(instance)
     }
     assert len(found) == len(CASES)

@@ -30,9 +30,9 @@ def test_many(cloud: live.Live, nova: nova_part.Nova) -> None:
 
         assert [len(each) for each in plugged] == [EACH] * INSTANCES
         found = [van for vans in plugged for van in vans]
-        assert {van['State'] for van in found} == {'plugged'}
-        assert len({van['Handle'] for van in found}) == INSTANCES * EACH
-        assert {van['VAN'] for van in found} == {
+        assert {van['state'] for van in found} == {'plugged'}
+        assert len({van['handle'] for van in found}) == INSTANCES * EACH
+        assert {van['uuid'] for van in found} == {
             arq['uuid'] for arq in nova.arqs()
         }
         cloud.report()

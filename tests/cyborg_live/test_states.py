@@ -102,11 +102,11 @@ def test_handle_bound_anew(cloud: live.Live, nova: nova_part.Nova) -> None:
     nova.delete(old)
     new = nova.boot(gpu)
 
-    live.plug(new, code=1, text=old)
+    live.plug(new, code=5, text=old)
 
     assert [each.instance_uuid for each in live.vans()] == [old]
     (found,) = [each for each in live.check(code=3) if old in json.dumps(each)]
-    assert van['VAN'] in json.dumps(found)
+    assert van['uuid'] in json.dumps(found)
 
     # The instance still has a guest.
     hardware.set_guests(old)
@@ -116,7 +116,7 @@ def test_handle_bound_anew(cloud: live.Live, nova: nova_part.Nova) -> None:
     hardware.set_guests()
     live.check('--fix', '--minimum-age', '0')
     assert live.vans() == []
-    assert live.plug(new)[0]['State'] == 'plugged'
+    assert live.plug(new)[0]['state'] == 'plugged'
     assert live.check() == []
 
 

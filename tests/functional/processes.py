@@ -13,9 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable
 import os
 import signal
-import sys
-import threading
-import traceback
 from typing import Any
 
 import os_acc
@@ -24,6 +21,9 @@ import os_acc
 from os_acc import host as _host  # noqa: F401
 from os_acc import loader
 from os_acc import objects
+from os_acc.testing.children import run as run
+from os_acc.testing.children import start as start
+from os_acc.testing.children import wait as wait
 
 objects.register_all()
 # Imports all drivers and plugins.
@@ -42,49 +42,6 @@ def configure(state_path: str, **fake_options: Any) -> None:
     FakeDriver.load('fake')
     for name, value in fake_options.items():
         conf.set_override(name, value, 'os_acc_fake')
-
-
-def _stop_coverage() -> None:
-    # It would trace the child slowly, and lose the result.
-    if 'coverage' in sys.modules:
-        running = sys.modules['coverage'].Coverage.current()
-        if running is not None:
-            running.stop()
-    threading.settrace(None)
-
-
-def start(work: Callable[[], None]) -> int:
-    """Do work in a forked child.
-
-    :returns: its process id, for wait()
-    """
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        _stop_coverage()
-        try:
-            work()
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(code)
-    return pid
-
-
-def wait(pid: int) -> int:
-    """Wait for a child.
-
-    :returns: 0: it was done; 1: it raised (its trace is on stderr); negative:
-        the signal that ended it
-    """
-    _, status = os.waitpid(pid, 0)
-    return os.waitstatus_to_exitcode(status)
-
-
-def run(work: Callable[[], None]) -> int:
-    """Do work in a forked child, and wait for it. See wait()."""
-    return wait(start(work))
 
 
 class Boundaries:

@@ -172,14 +172,21 @@ def broken(environment, tmp_path_factory):
 
 
 @pytest.fixture
-def arguments(tmp_path):
+def arguments(tmp_path, environment):
+    """What the example needs; its daemon runs as the user of the tests."""
+    helper = f'{environment.python} -m oslo_privsep.daemon'
+    conf = tmp_path / 'os-acc.conf'
     for name in ('slots', 'guests'):
         (tmp_path / name).mkdir()
-    (tmp_path / 'os-acc.conf').write_text(
+    conf.write_text(
         f"""
 [os_acc]
 plugin = example
 state_path = {tmp_path}/state
+
+[os_acc_example_privileged]
+helper_command = {helper} --config-file {conf}
+capabilities =
 
 [os_acc_example]
 slots = a, b
@@ -188,7 +195,7 @@ guests = {tmp_path}/guests
 element = device
 """
     )
-    return ['--config-file', str(tmp_path / 'os-acc.conf')]
+    return ['--config-file', str(conf)]
 
 
 def assert_it_works(said):
@@ -249,16 +256,16 @@ def test_one_that_does_not_load_leaves_the_others(broken, arguments):
 def test_host_show_names_the_one_that_does_not_load(broken, arguments):
     command = 'import sys; from os_acc.cli import app; sys.exit(app.main())'
     rows = {
-        (row['Kind'], row['Name']): row
+        (row['kind'], row['name']): row
         for row in json.loads(
             broken.run(command, *arguments, 'host', 'show', '-f', 'json')
         )
     }
-    status = rows['plugin', 'broken']['Status']
+    status = rows['plugin', 'broken']['status']
     assert status.startswith('not loaded: RuntimeError: the bus')
-    assert 'not loaded' in rows['driver', 'missing']['Status']
-    assert rows['driver', 'example']['Status'] == 'loaded'
+    assert 'not loaded' in rows['driver', 'missing']['status']
+    assert rows['driver', 'example']['status'] == 'loaded'
     chosen = rows['plugin', 'example']
-    assert chosen['Status'] == "loaded, this host's plugin"
-    assert chosen['Handles'] == 'TestHandle 1.0'
-    assert rows['plugin', 'libvirt']['Status'] == 'loaded'
+    assert chosen['status'] == "loaded, this host's plugin"
+    assert chosen['handles'] == 'TestHandle 1.0'
+    assert rows['plugin', 'libvirt']['status'] == 'loaded'

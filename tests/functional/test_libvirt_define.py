@@ -56,6 +56,14 @@ def mdev(name='nvidia-223'):
     )
 
 
+def block(kind='uuid.'):
+    wwn = f'{kind}{uuid.uuid4()}'
+    if kind == 'eui.':
+        wwn = wwn.replace('-', '')
+    path = f'/dev/disk/by-id/nvme-{wwn}'
+    return objects.BlockHandle(path=path, wwn=wwn)
+
+
 # Name: the options, and the handles, each with its driver_data. The options
 # vfio_driver and iommufd need later versions of libvirt.
 VARIETIES = {
@@ -83,6 +91,7 @@ VARIETIES = {
         [(mdev(), {}), (mdev('vfio_ap-passthrough'), {})],
     ),
     'mdev, guest address': ({}, [(mdev(), {'guest_address': '05:00.0'})]),
+    'block': ({}, [(block(), {}), (block('eui.'), {})]),
     'mixed': (
         {'managed': False, 'rom_bar': True, 'display': True},
         [
@@ -91,6 +100,7 @@ VARIETIES = {
             (pci('10000:e1:00.0', managed=True), {}),
             (mdev('vfio_ap-passthrough'), {}),
             (mdev('vfio_ccw-io'), {}),
+            (block(), {}),
             (objects.TestHandle(name='0c:00.1'), {}),
         ],
     ),
@@ -143,10 +153,22 @@ def meaning(element):
 
 
 def hostdevs(xml):
-    """Return the hostdevs of a domain by alias."""
+    """Return the hostdevs and disks of a domain by alias."""
+    root = etree.fromstring(xml)
     return {
-        found.find('alias').get('name'): meaning(found)
-        for found in etree.fromstring(xml).iterfind('devices/hostdev')
+        found.find('alias').get('name'): (
+            *meaning(found)[:2],
+            # libvirt adds where the guest sees a disk.
+            [
+                c
+                for c in meaning(found)[2]
+                if found.tag != 'disk' or (c[0] != 'address')
+            ],
+        )
+        for found in (
+            *root.iterfind('devices/hostdev'),
+            *root.iterfind('devices/disk'),
+        )
     }
 
 
@@ -184,8 +206,11 @@ def test_define(xml, vans):
     for van in vans:
         if van.guest_config:
             _, attributes, children = back[f'ua-acc-{van.uuid}']
-            assert attributes['mode'] == 'subsystem'
             source = next(c for c in children if c[0] == 'source')
+            if isinstance(van.handle, objects.BlockHandle):
+                assert source[1]['dev'] == van.handle.path
+                continue
+            assert attributes['mode'] == 'subsystem'
             assert identity(source[2][0][1]) == van.handle.identity
 
 

@@ -55,6 +55,13 @@ print('ready', flush=True)
 sys.stdin.read()
 """
 
+OPENED = """
+import sys
+file = open('/dev/full', sys.argv[1], buffering=0)
+print('ready', flush=True)
+sys.stdin.read()
+"""
+
 
 @pytest.fixture
 def start(tmp_path, monkeypatch):
@@ -124,6 +131,14 @@ def test_a_character_device_is_no_block_device(private):
 def test_the_files_that_processes_usually_have(start):
     start(sys.executable, '-c', OTHER_FILES)
     assert open_files.users_of([FULL, LOOP]) == []
+
+
+@pytest.mark.parametrize('mode', ['rb', 'r+b'])
+def test_only_who_can_write(start, mode):
+    start(sys.executable, '-c', OPENED, mode)
+    found = open_files.users_of([FULL], writers=True)
+    assert len(found) == (mode != 'rb')
+    assert len(open_files.users_of([FULL])) == 1
 
 
 def test_a_process_that_has_ended(start, private):

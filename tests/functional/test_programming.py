@@ -26,7 +26,6 @@ import time
 from typing import Any
 import uuid
 
-import kernel as kernel_module
 import processes
 import pytest
 import vendor as vendor_module
@@ -37,6 +36,7 @@ from os_acc import exception
 from os_acc import journal
 from os_acc import objects
 from os_acc.drivers.fake.hardware import Hardware
+from os_acc.testing import kernel as kernel_module
 
 DEVICE = 'f0'
 

@@ -8,7 +8,7 @@
 
 """Two users, each with a privileged daemon of its own, and one FPGA.
 
-The daemons are processes of oslo.privsep with its three capabilities, made by
+The daemons are processes of oslo.privsep with its capabilities, made by
 fork instead of sudo. The kernel is a tree of files.
 """
 
@@ -22,7 +22,6 @@ import shutil
 import tempfile
 import uuid
 
-import kernel as kernel_module
 from oslo_privsep import priv_context
 import processes
 import pytest
@@ -38,6 +37,7 @@ from os_acc import objects
 from os_acc.privileged import context
 from os_acc.privileged import pci
 from os_acc.privileged import programming as privileged
+from os_acc.testing import kernel as kernel_module
 
 INSTANCE, OTHER = str(uuid.uuid4()), str(uuid.uuid4())
 CARD = vendor_module.FPGA

@@ -292,10 +292,10 @@ def test_files_from_before_it_was_shared(host):
         assert f'chgrp {GROUP} {path} && chmod 0660 {path}' in error
         doctor = json.loads(host.command('doctor', '-f', 'json').stdout)
         wrong = [
-            each['Finding']
+            each['finding']
             for each in doctor
-            if each['Subject'] == 'users of the state path'
-            and each['Verdict'] == 'error'
+            if each['subject'] == 'users of the state path'
+            and each['verdict'] == 'error'
         ]
         for name in ('journal.db', 'journal.db-wal', 'locks', 'bitstreams'):
             assert any(f'{host.state}/{name}' in text for text in wrong), name

@@ -14,6 +14,7 @@ The users and the group have numbers only: the tests make no account.
 from __future__ import annotations
 
 from collections.abc import Callable
+import importlib
 import json
 import os
 import pathlib
@@ -171,8 +172,8 @@ def import_all() -> None:
 
     The users of the tests may not be able to read the folder of Python.
     """
-    for _ in modules.modules():
-        pass
+    for name in modules.modules():
+        importlib.import_module(name)
     with tempfile.TemporaryDirectory() as folder, web.serving() as server:
         Host(pathlib.Path(folder)).configure()
         try:
@@ -186,4 +187,4 @@ def import_all() -> None:
         finally:
             os_acc._host.close()
             os_acc._host = None
-            os_acc.CONF.clear()
+            os_acc.CONF.reset()

@@ -29,7 +29,6 @@ from cyborg.common import rpc
 from cyborg.conf import CONF
 from cyborg.objects import ext_arq
 from cyborg.objects.extarq import fpga_ext_arq
-from kernel import Kernel
 import oslo_messaging
 from oslo_messaging._drivers import common as messaging
 import pytest
@@ -42,7 +41,8 @@ from os_acc import selection
 from os_acc.cyborg import connections
 from os_acc.cyborg import names
 from os_acc.cyborg.agent import driver as agent_driver
-from os_acc.privileged import context
+from os_acc.privileged import privsep
+from os_acc.testing.kernel import Kernel
 
 PF = '0000:41:00.0'
 VFS = [f'0000:41:00.{number}' for number in (1, 2, 3, 4)]
@@ -192,7 +192,7 @@ def agent(tmp_path: pathlib.Path, monkeypatch: Any) -> Iterator[Agent]:
     monkeypatch.setattr(connections, 'by_group', lambda *_: cyborg)
     yield Agent(cyborg, kernel)
     cyborg.close()
-    context.pctxt.set_client_mode(True)
+    privsep.run_here(False)
     CONF.clear()
     for group in list(CONF._groups):
         for option in CONF._groups[group]._opts:
@@ -286,7 +286,7 @@ def test_a_gpu_that_is_pulled_stays_while_it_is_bound(
     arq = agent.cyborg.bind(GPU_NAME)
     agent.period()
     agent.period()
-    agent.kernel._remove_function(GPU)
+    agent.kernel.remove_function(GPU)
     everything = {
         PF_NAME: {'CUSTOM_QAT': 4},
         GPU_NAME: {'PGPU': 1},
@@ -362,7 +362,7 @@ def test_the_right_vfs_are_left(
 def test_without_cyborg_s_api_nothing_is_dropped(agent: Agent) -> None:
     before = agent.period()
     agent.cyborg.bind(GPU_NAME)
-    agent.kernel._remove_function(GPU)
+    agent.kernel.remove_function(GPU)
     agent.cyborg.down = True
     with pytest.raises(exception.RemoteServiceError, match='nobody answers'):
         agent.update(agent.cyborg.context)
@@ -589,7 +589,7 @@ def test_a_bind_that_goes_on_while_the_agent_is_restarted(
 
     def slow(self: Any, context: Any, state: str, *more: Any) -> Any:
         if state == 'Bound':
-            agent.kernel._remove_function(GPU)
+            agent.kernel.remove_function(GPU)
             for _ in range(2):
                 agent.start()
                 with pytest.raises(

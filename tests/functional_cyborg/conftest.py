@@ -23,12 +23,12 @@ from typing import Any
 import uuid
 
 import cyborg_host
-from kernel import Kernel
 import pytest
 
 import os_acc
 from os_acc import objects
-from os_acc.privileged import context
+from os_acc.privileged import privsep
+from os_acc.testing.kernel import Kernel
 
 INTEL = '0000:07:00.0'
 INTEL_VFS = ['0000:07:00.1', '0000:07:00.2']
@@ -232,7 +232,7 @@ def host(tmp_path, monkeypatch) -> Iterator[Host]:
         os_acc.unplug(objects.InstanceInfo(uuid=owner, name='', project_id=''))
     assert made.kernel.snapshot() == before
     os_acc._host.close()
-    context.pctxt.set_client_mode(True)
+    privsep.run_here(False)
     for group in ('os_acc', 'os_acc_cyborg'):
         for option in conf._groups[group]._opts:
             conf.clear_override(option, group)

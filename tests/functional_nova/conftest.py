@@ -24,7 +24,6 @@ from unittest import mock
 import uuid
 
 import arqs
-from kernel import Kernel
 from nova import context as nova_context
 from nova import exception as nova_exception
 from nova import objects as nova_objects
@@ -38,6 +37,8 @@ import pytest
 import acc_plug_libvirt
 import os_acc
 from os_acc.privileged import context
+from os_acc.privileged import privsep
+from os_acc.testing.kernel import Kernel
 
 PF = '0000:01:00.0'
 GPU = '0000:02:00.0'
@@ -290,7 +291,7 @@ def site(tmp_path, monkeypatch) -> Iterator[Site]:
     yield made
     if os_acc._host is not None:
         os_acc._host.close()
-    context.pctxt.set_client_mode(True)
+    privsep.run_here(False)
     for name in options:
         CONF.clear_override(name, 'os_acc')
     for name in ('host', 'state_path'):

@@ -13,8 +13,9 @@ Usage: python tests/functional_nova/nova_tests.py [REGULAR_EXPRESSION...]
 These are tests of Nova, in the installed package nova, and ours, in the folder
 operations. They run with stestr, in both of Nova's concurrency modes: native
 threads and eventlet. With regular expressions, only the tests that match one
-of them run. Without, all of ours run, and those of Nova that TESTS selects, or
-FEW if the environment variable OS_ACC_NOVA_TESTS is few.
+of them run. Without, all of ours run, and those of Nova that TESTS selects. If
+the environment variable OS_ACC_NOVA_TESTS is few, those of Nova that FEW
+selects run, with native threads only.
 
 With the environment variable OS_ACC_NOVA_UNCHANGED=1, Nova's own tests run
 with Nova's own driver, for a comparison, and ours do not run.
@@ -55,6 +56,8 @@ KNOWN: dict[str, str] = {
 }
 # By the value of OS_NOVA_DISABLE_EVENTLET_PATCHING.
 MODES = {'1': 'native threads', '0': 'eventlet'}
+#: The time limit of each test. On a busy machine they take up to 60 s.
+TEST_SECONDS = 400
 HERE = pathlib.Path(__file__).parent
 NOVA_S, OURS = './nova/tests/functional', './operations'
 
@@ -73,6 +76,8 @@ def furnish(folder: pathlib.Path) -> None:
 
 def environment(folder: pathlib.Path, path: str, mode: str) -> dict[str, str]:
     made = {**os.environ, 'OS_NOVA_DISABLE_EVENTLET_PATCHING': mode}
+    # The lock of Nova's fixture CellDatabases has been seen to wait for ever.
+    made.setdefault('OS_TEST_TIMEOUT', str(TEST_SECONDS))
     # The folder above has the module kernel.
     search = [str(folder), str(HERE.parent)]
     if path == NOVA_S and not unchanged():
@@ -146,7 +151,8 @@ def main(args: Sequence[str]) -> int:
     passed = []
     for mode in MODES:
         selected = '|'.join(args) or (FEW if few else TESTS)
-        passed.append(run(NOVA_S, selected, mode))
+        if not few or MODES[mode] == 'native threads':
+            passed.append(run(NOVA_S, selected, mode))
         if not unchanged():
             passed.append(run(OURS, '|'.join(args) or '.', mode))
     return 0 if all(passed) else 1

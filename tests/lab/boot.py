@@ -59,7 +59,7 @@ KERNEL = (
 )
 FAILED = 70  # EX_SOFTWARE: pytest never returns it
 TIMED_OUT = 124  # as timeout(1) returns it
-HUNG = 125
+BROKEN = 125  # QEMU hangs, or was ended by a signal
 # QEMU 7.2 sometimes stops for ever while a guest runs in the machine: its
 # emulated CPU waits for an interrupt that does not come. Any machine that is
 # alive, even an idle one, uses more CPU time than this.
@@ -68,8 +68,22 @@ HANG_CPU_SECONDS = 0.1
 # It also sometimes uses CPU time without end before the tests begin, which
 # takes half a minute else.
 BOOT_SECONDS = 300.0
-# How often a machine is booted again because QEMU hung.
-HANGS = 3
+# QEMU 7.2 has also died of SIGSEGV, with the tests half done. virtme-ng does
+# not tell, so QEMU runs in this script. 128 and more: a signal (sh(1)).
+RECORDS_EXIT = """#!/bin/sh
+qemu-system-x86_64 "$@"
+echo $? > "$(dirname "$0")/qemu-exit"
+"""
+FIRST_SIGNAL = 128
+# Python is about thirty times slower in the lab, so the project's time limit
+# per test would be too short. Nothing here uses the two plugins; importing
+# hypothesis takes half a minute.
+PYTEST = (
+    *('-p', 'no:cacheprovider', '-o', 'timeout=1200'),
+    *('-p', 'no:hypothesispytest', '-p', 'no:requests_mock'),
+)
+# How often a machine is booted again because QEMU was broken.
+BREAKS = 3
 
 
 def say(text: str) -> None:
@@ -102,8 +116,8 @@ def arguments() -> argparse.Namespace:
         metavar='N',
         help='boot at most N times if the machine went down before the tests '
         'ended, or reached the time limit; each try has the whole --timeout. '
-        'If QEMU itself hangs, the machine is always booted again. A failed '
-        'test is not tried again',
+        'If QEMU itself hangs or crashes, the machine is always booted again. '
+        'A failed test is not tried again',
     )
     parser.add_argument('--cpus', type=int, default=2)
     parser.add_argument('--memory', default='4G')
@@ -132,6 +146,9 @@ class Lab:
         self.deadline = time.monotonic() + options.timeout
         self.out = folder / 'out'
         self.out.mkdir()
+        self.qemu = self.out / 'qemu'
+        self.qemu.write_text(RECORDS_EXIT)
+        self.qemu.chmod(0o755)
         self.namespace = self._file('namespace.raw', 64 << 20)
         self.state = self._file('state.raw', 512 << 20)
         subprocess.run(
@@ -155,6 +172,9 @@ class Lab:
             environment['PY_COLORS'] = '1'
         return environment | {
             'COVERAGE_FILE': f'/lab/tmp/.coverage.lab.{boot}',
+            # Every process imports eventlet, by oslo.messaging. The import of
+            # its DNS support alone takes 8 s here.
+            'EVENTLET_NO_GREENDNS': 'yes',
             'HOME': '/root',
             'LAB_CWD': os.getcwd(),
             'LAB_PYTHON': sys.executable,
@@ -166,22 +186,16 @@ class Lab:
         }
 
     def _write_orders(self, boot: int) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            (self.out / 'code').unlink()
+        for name in ('code', 'qemu-exit'):
+            (self.out / name).unlink(missing_ok=True)
         (self.out / 'lab.env').write_text(
             ''.join(
                 f'export {name}={shlex.quote(value)}\n'
                 for name, value in self._environment(boot).items()
             )
         )
-        # Python is about thirty times slower in the lab, so the project's time
-        # limit per test would be too short.
-        ours = ['-p', 'no:cacheprovider', '-o', 'timeout=1200']
-        # Nothing here uses these plugins; importing hypothesis takes half a
-        # minute.
-        ours += ['-p', 'no:hypothesispytest', '-p', 'no:requests_mock']
         (self.out / 'arguments').write_text(
-            ''.join(f'{arg}\0' for arg in ours + self.options.pytest)
+            ''.join(f'{arg}\0' for arg in (*PYTEST, *self.options.pytest))
         )
 
     def _command(self) -> list[str]:
@@ -204,6 +218,7 @@ class Lab:
         return [
             *(sys.executable, '-m', 'virtme_ng.run'),
             *('--run', str(CACHE / 'vmlinuz')),
+            *('--qemu', str(self.qemu)),
             *('--disable-kvm', '--force-9p'),
             *('--cpus', str(self.options.cpus)),
             *('--memory', self.options.memory),
@@ -238,7 +253,7 @@ class Lab:
         took = f'{time.monotonic() - started:.0f} s'
         if ended == TIMED_OUT:
             return ended, f'still running at the deadline, after {took}'
-        if ended == HUNG:
+        if ended == BROKEN:
             return ended, (
                 f'QEMU hangs after {took}: the machine has used no CPU time '
                 f'for {HANG_SECONDS:.0f} s, or has not started the tests in '
@@ -247,16 +262,26 @@ class Lab:
         try:
             code = int((self.out / 'code').read_text())
         except FileNotFoundError:
+            if (number := self._signal()) is not None:
+                return BROKEN, f'QEMU died of signal {number} after {took}'
             return FAILED, (
                 f'down after {took}, before the tests ended: try --verbose'
             )
         return code, f'{last} ({took} with the boot)'
 
+    def _signal(self) -> int | None:
+        """The number of the signal that ended QEMU; None if none did."""
+        try:
+            code = int((self.out / 'qemu-exit').read_text())
+        except FileNotFoundError:
+            return None
+        return code - FIRST_SIGNAL if code > FIRST_SIGNAL else None
+
     def _stream(self, process: subprocess.Popen[bytes]) -> tuple[str, int]:
         """Print the output of the machine.
 
         :returns: the last summary line of pytest, and 0 if the machine is
-            down, TIMED_OUT if the deadline has passed, or HUNG
+            down, TIMED_OUT if the deadline has passed, or BROKEN
         """
         assert process.stdout is not None
         last, rest, started = '', b'', False
@@ -269,10 +294,10 @@ class Lab:
                 if left <= 0:
                     return last, TIMED_OUT
                 if not started and time.monotonic() > boot_end:
-                    return last, HUNG
+                    return last, BROKEN
                 if not selector.select(min(left, 10)):
                     if not alive.check():
-                        return last, HUNG
+                        return last, BROKEN
                     continue
                 data = os.read(process.stdout.fileno(), 65536)
                 if not data:
@@ -309,10 +334,12 @@ class Alive:
 def cpu_seconds(session: int) -> float:
     """Return the CPU time of the processes of a session, in seconds."""
     ticks = 0
-    for path in pathlib.Path('/proc').glob('[0-9]*/stat'):
+    for name in filter(str.isdigit, os.listdir('/proc')):
+        # A process may end at any moment.
         with contextlib.suppress(OSError):
+            text = pathlib.Path(f'/proc/{name}/stat').read_text()
             # The name of the command, in parentheses, may have spaces.
-            fields = path.read_text().rpartition(')')[2].split()
+            fields = text.rpartition(')')[2].split()
             # Fields 6, 14 and 15 of proc_pid_stat(5).
             if int(fields[3]) == session:
                 ticks += int(fields[11]) + int(fields[12])
@@ -341,18 +368,28 @@ def end(process: subprocess.Popen[bytes]) -> None:
         process.stdout.close()
 
 
-def compile_sources() -> None:
-    """Compile all modules on the host, because this is slow in the lab."""
-    subprocess.run(
-        [sys.executable, '-m', 'compileall', '-q', HERE]
-        + [
-            name
-            for name in ('os_acc', 'vif_like_plugins')
-            if os.path.isdir(name)
-        ],
-        check=False,
-        timeout=300,
-    )
+def compile_sources(pytest: list[str]) -> None:
+    """Compile all modules on the host, because this is slow in the lab.
+
+    :param pytest: the arguments of pytest; by collecting the tests, pytest
+        compiles them and its plugins in its own way
+    """
+    folders = [
+        name for name in ('os_acc', 'vif_like_plugins') if os.path.isdir(name)
+    ]
+    environment = dict(os.environ)
+    environment.pop('PYTHONDONTWRITEBYTECODE', None)
+    for arguments in (
+        ['compileall', '-q', HERE, *folders],
+        ['pytest', *PYTEST, '--collect-only', *pytest],
+    ):
+        subprocess.run(
+            [sys.executable, '-m', *arguments],
+            check=False,
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            timeout=300,
+        )
 
 
 def terminated(_number: int, _frame: object) -> None:
@@ -363,12 +400,12 @@ def main() -> int:
     options = arguments()
     signal.signal(signal.SIGTERM, terminated)
     subprocess.run([HERE / 'install.sh'], check=True)
-    compile_sources()
+    compile_sources(options.pytest)
     code = FAILED
-    hangs = 0
+    breaks = 0
     for _ in range(options.tries):
-        while (code := run(options)) == HUNG and hangs < HANGS:
-            hangs += 1
+        while (code := run(options)) == BROKEN and breaks < BREAKS:
+            breaks += 1
         if code not in (FAILED, TIMED_OUT):
             break
     return code

@@ -39,9 +39,14 @@ apt_get() {
         -o Dpkg::Options::=--force-confold "$@"
 }
 
+# Each name is asked for by itself: given several, "command -v" succeeds if it
+# finds one of them.
 tools_are_installed() {
-    command -v qemu-system-x86_64 busybox modprobe udevadm mkfs.ext4 ip \
-        libvirtd qemu-img sudo useradd virsh virtlogd >/dev/null
+    local tool
+    for tool in qemu-system-x86_64 busybox modprobe udevadm mkfs.ext4 ip \
+        libvirtd nvme podman qemu-img runc sudo useradd virsh virtlogd; do
+        command -v "$tool" >/dev/null || return 1
+    done
 }
 
 kernel_is_unpacked() {
@@ -99,9 +104,9 @@ packages() {
     local release version
     apt_get update
     apt_get install -y --no-install-recommends \
-        busybox-static e2fsprogs gcc iproute2 kmod libvirt-clients \
-        libvirt-daemon libvirt-daemon-driver-qemu make passwd \
-        qemu-system-x86 qemu-utils sudo tar udev xz-utils
+        busybox-static e2fsprogs gcc iproute2 kmod libc6-dev libvirt-clients \
+        libvirt-daemon libvirt-daemon-driver-qemu make nvme-cli passwd \
+        podman qemu-system-x86 qemu-utils runc sudo tar udev xz-utils
     if is_built; then
         return
     fi

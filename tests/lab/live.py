@@ -37,13 +37,23 @@ cgroup_controllers = []
 stdio_handler = "file"
 """
 
-# Prints the devices on its bus again and again: BEAT number ids... END
-INIT = """#!/bin/busybox sh
+# Debian's kernel has it as a module.
+DISK_MODULES = ('virtio_pci', 'virtio_blk')
+# What the guest writes to each of its disks.
+TEXT = 'hello-from-the-guest'
+
+# Prints the devices on its bus again and again: BEAT number ids... END. It
+# writes to each virtio disk and prints what it reads, and the disk's serial:
+# disk:text:serial
+INIT = f"""#!/bin/busybox sh
 /bin/busybox mkdir -p /proc /sys
 /bin/busybox mount -t proc proc /proc
 /bin/busybox mount -t sysfs sys /sys
 /bin/busybox mount -t devtmpfs dev /dev
-exec >/dev/ttyS0
+exec >/dev/ttyS0 2>&1
+while read -r module; do
+    /bin/busybox insmod /modules/$module
+done </modules/order
 n=0
 while :; do
     n=$((n + 1))
@@ -51,7 +61,18 @@ while :; do
     for each in /sys/bus/pci/devices/*; do
         read vendor <$each/vendor
         read device <$each/device
-        line="$line ${vendor#0x}:${device#0x}"
+        line="$line ${{vendor#0x}}:${{device#0x}}"
+    done
+    for each in /sys/block/vd*; do
+        disk=/dev/${{each##*/}}
+        [ -b $disk ] || continue
+        echo {TEXT} >/text
+        /bin/busybox dd if=/text of=$disk bs=512 conv=sync,fsync 2>/dev/null
+        # Not from the guest's cache.
+        echo 3 >/proc/sys/vm/drop_caches
+        read -r text <$disk
+        read -r serial <$each/serial
+        line="$line disk:$text:$serial"
     done
     echo "$line END"
     /bin/busybox sleep 0.3
@@ -125,6 +146,7 @@ class Libvirtd:
         for name in ('bin', 'dev', 'proc', 'sys'):
             (root / name).mkdir(parents=True, exist_ok=True)
         shutil.copy(shutil.which('busybox'), root / 'bin/busybox')
+        self._add_modules(root / 'modules')
         (root / 'init').write_text(INIT)
         (root / 'init').chmod(0o755)
         subprocess.run(
@@ -135,6 +157,23 @@ class Libvirtd:
             timeout=120,
         )
         shutil.copy(CACHE / 'vmlinuz', self.folder / 'vmlinuz')
+
+    def _add_modules(self, folder: pathlib.Path) -> None:
+        """Add the drivers of a virtio disk, in the order of their loading."""
+        folder.mkdir(exist_ok=True)
+        shown = subprocess.run(
+            ['modprobe', '--all', '--show-depends', *DISK_MODULES],
+            check=True,
+            timeout=60,
+            capture_output=True,
+            text=True,
+        ).stdout
+        words = [line.split() for line in shown.splitlines()]
+        paths = [pathlib.Path(w[1]) for w in words if w[0] == 'insmod']
+        order = list(dict.fromkeys(path.name for path in paths))
+        for path in paths:
+            shutil.copy(path, folder)
+        (folder / 'order').write_text(''.join(f'{n}\n' for n in order))
 
     def start(self) -> None:
         log = open(self.folder / 'libvirtd.log', 'ab')  # noqa: SIM115
@@ -235,6 +274,10 @@ class Guest:
     def sees(self, *ids: str) -> bool:
         bus = self.bus()
         return all(bus.count(each) == ids.count(each) for each in ids)
+
+    def disks(self) -> list[str]:
+        """The disks in the guest now, as disk:text:serial."""
+        return [word for word in self.bus() if word.startswith('disk:')]
 
     def xml(self, *options: str) -> str:
         return virsh('dumpxml', *options, self.uuid).stdout

@@ -20,12 +20,14 @@ import processes
 import pytest
 import use
 
+from acc_plug_cdi import CDIPlugin
 from acc_plug_libvirt import LibvirtPlugin
 import os_acc
 from os_acc import exception
 from os_acc import journal
 from os_acc import objects
 from os_acc.devices import sysfs
+from os_acc.privileged import root_files
 
 INSTANCE = '1b0a6bb0-1111-4222-8333-444455556666'
 MDEV = '5f6a7b8c-1111-4222-8333-444455556666'
@@ -35,9 +37,20 @@ MDEV = '5f6a7b8c-1111-4222-8333-444455556666'
 WATCHED = (
     (journal.Journal, 'journal', ['add', 'save', 'save_all', 'mark']),
     (journal.Journal, 'journal', ['settle']),
-    (LibvirtPlugin, 'plugin', ['plug', 'unplug']),
     (sysfs, 'sysfs', ['write']),
 )
+# What is watched for a plugin besides, and every how manieth step is tried:
+# the steps of the drivers are the same for both.
+PLUGINS = {
+    'libvirt': (((LibvirtPlugin, 'plugin', ['plug', 'unplug']),), 8),
+    'cdi': (
+        (
+            (CDIPlugin, 'plugin', ['plug', 'unplug']),
+            (root_files.RootFiles, 'files', ['write', 'delete']),
+        ),
+        14,
+    ),
+}
 
 
 def requests() -> list[objects.AcceleratorRequest]:
@@ -71,10 +84,16 @@ def nothing() -> None:
 
 
 class Runs:
-    """Processes that use one state path, one after the other."""
+    """Processes that use one state path, one after the other.
 
-    def __init__(self, path: pathlib.Path) -> None:
+    :param plugin: one of PLUGINS
+    """
+
+    def __init__(self, path: pathlib.Path, plugin: str) -> None:
         self.path = path
+        self.plugin = plugin
+        self.specs = path / 'specs'
+        self.specs.mkdir(mode=0o755)
 
     def process(
         self, work: Callable[[], None] | None, kill_at: int | None = None
@@ -90,10 +109,13 @@ class Runs:
         def child() -> None:
             use.configure(self.path / 'state', initialize=False)
             os_acc.CONF.set_override('max_workers', 1, 'os_acc')
+            os_acc.CONF.set_override('plugin', self.plugin, 'os_acc')
+            CDIPlugin.load('cdi')
+            os_acc.CONF.set_override('spec_dir', str(self.specs), 'os_acc_cdi')
             if work is not None:
                 os_acc.initialize()
             boundaries = processes.Boundaries(kill_at)
-            for place, label, methods in WATCHED:
+            for place, label, methods in (*WATCHED, *PLUGINS[self.plugin][0]):
                 boundaries.watch(place, label, methods)
             if work is None:
                 os_acc.initialize()
@@ -113,15 +135,23 @@ class Runs:
             opened.close()
 
 
-def test_killed_at_every_step(tmp_path, snapshot, report):
+@pytest.mark.parametrize('plugin', PLUGINS)
+def test_killed_at_any_step(tmp_path, snapshot, report, plugin):
     """A new process finds all plugged or all as before.
 
-    Each row has its device, and each device in use has its row.
+    Each row has its device, and each device in use has its row. So do the
+    specs of the plugin cdi.
     """
     before = snapshot()
-    runs = Runs(tmp_path)
-    assert runs.process(plug)[0] == 0
+    runs = Runs(tmp_path, plugin)
+    every = PLUGINS[plugin][1]
+    code, names = runs.process(plug)
+    assert code == 0
+    # The first step of unplug comes next: all is plugged there.
+    between = len(names)
     plugged = snapshot()
+    specs = set(runs.specs.iterdir())
+    assert len(specs) == (3 if plugin == 'cdi' else 0)
     assert plugged != before
     assert runs.process(unplug)[0] == 0
     code, names = runs.process(plug_and_unplug)
@@ -129,7 +159,8 @@ def test_killed_at_every_step(tmp_path, snapshot, report):
     assert snapshot() == before
     assert len([n for n in names if n.endswith('sysfs.write')]) >= 32
     ends = {'as before': 0, 'plugged': 0}
-    for kill_at in range(len(names)):
+    chosen = use.some_steps(every, len(names))
+    for kill_at in sorted({between, *chosen}):
         code, _ = runs.process(plug_and_unplug, kill_at)
         assert code == -signal.SIGKILL, names[kill_at]
         if kill_at % 4 == 0:
@@ -139,6 +170,7 @@ def test_killed_at_every_step(tmp_path, snapshot, report):
         left, states = snapshot(), runs.states()
         if states == {'plugged'}:
             assert left == plugged, names[kill_at]
+            assert set(runs.specs.iterdir()) == specs, names[kill_at]
             ends['plugged'] += 1
             assert runs.process(unplug)[0] == 0
             left = snapshot()
@@ -146,7 +178,11 @@ def test_killed_at_every_step(tmp_path, snapshot, report):
             assert states == set(), names[kill_at]
             ends['as before'] += 1
         assert left == before, names[kill_at]
-    report(f'lab: killed at {len(names)} steps of plug and unplug: {ends}')
+        assert list(runs.specs.iterdir()) == [], names[kill_at]
+    report(
+        f'lab: plugin {plugin}: killed at {sum(ends.values())} of '
+        f'{len(names)} steps of plug and unplug: {ends}'
+    )
     assert all(ends.values())
 
 

@@ -22,7 +22,6 @@ import pathlib
 import subprocess
 import uuid
 
-import kernel as kernel_module
 import pytest
 import use
 
@@ -31,6 +30,7 @@ from os_acc import exception
 from os_acc import objects
 from os_acc.privileged import network
 from os_acc.privileged import rtnetlink
+from os_acc.testing import kernel as kernel_module
 
 BUS = pathlib.Path('/sys/bus/netdevsim')
 NUMBER = '77'

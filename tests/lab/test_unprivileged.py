@@ -23,12 +23,14 @@ import time
 from typing import Any
 
 import lab_devices
+import nvmet
 import processes
 import pytest
 import use
 
 import os_acc
 from os_acc import exception
+from os_acc import objects
 from os_acc.devices import spec_files
 from os_acc.devices import sriov
 from os_acc.privileged import context
@@ -187,10 +189,10 @@ def test_all_of_it(service, sudoers, snapshot, report):
 
     counts, refused, capabilities = service.answer(work)
     assert snapshot() == before
-    # CAP_DAC_READ_SEARCH is 2, CAP_NET_ADMIN 12, CAP_SYS_PTRACE 19:
-    # include/uapi/linux/capability.h
+    # CAP_CHOWN is 0, CAP_DAC_READ_SEARCH 2, CAP_FOWNER 3, CAP_NET_ADMIN 12,
+    # CAP_SYS_PTRACE 19: include/uapi/linux/capability.h
     assert [int(text, 16) for text in capabilities] == [
-        1 << 2 | 1 << 12 | 1 << 19
+        1 << 0 | 1 << 2 | 1 << 3 | 1 << 12 | 1 << 19
     ]
     assert refused[0] == 'DeviceInUseByHost'
     assert counts['first VF'] == ['create_vfs', 'take']
@@ -257,6 +259,45 @@ def test_either_capability_is_needed(service, sudoers, snapshot, only):
     assert only in text
     assert undo == []
     assert snapshot() == before
+
+
+def test_a_namespace_of_a_target(service, sudoers, tmp_path):
+    """The daemon connects and empties it with its own capabilities.
+
+    nvme-cli gets the secret from the daemon's memory.
+    """
+    target = nvmet.Target(tmp_path)
+    made = subprocess.run(
+        ['nvme', 'gen-dhchap-key'],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    secret = tmp_path / 'secret'
+    secret.write_text(made.stdout)
+    secret.chmod(0o600)
+    service.write_config(specs=[target.entry(dhchap_secret_file=str(secret))])
+    wwn = f'uuid.{target.uuids[0]}'
+    path = f'/dev/disk/by-id/nvme-{wwn}'
+    handle = objects.BlockHandle(path=path, wwn=wwn)
+
+    def work():
+        wanted = objects.AcceleratorRequest(uuid=INSTANCE, handle=handle)
+        plugged = plug(wanted), nvmet.connections()
+        return *plugged, os_acc.unplug(use.instance(INSTANCE))
+
+    try:
+        with nvmet.written_to_the_kernel() as written:
+            names, connected, unplugged = service.answer(work)
+            assert f'dhchap_secret={made.stdout.strip()}' in written()
+        assert names == [f'block/{wwn}']
+        host = f'nqn.2014-08.org.nvmexpress:uuid:{INSTANCE}'
+        assert connected == [host]
+        assert unplugged == 1
+        assert nvmet.connections() == []
+    finally:
+        target.remove()
 
 
 def test_without_the_daemon(service, snapshot):

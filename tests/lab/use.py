@@ -16,6 +16,7 @@ import fcntl
 import json
 import os
 import pathlib
+import random
 import signal
 import socket
 import stat
@@ -34,13 +35,15 @@ from os_acc import objects
 from os_acc.devices import pci
 from os_acc.devices import sysfs
 from os_acc.devices import vfio
-from os_acc.privileged import context
 
 # Loaded here once: in the lab that takes its time.
+from os_acc.privileged import container_specs as _container_specs  # noqa: F401
 from os_acc.privileged import device_users as _device_users  # noqa: F401
 from os_acc.privileged import mdev as _mdev  # noqa: F401
 from os_acc.privileged import network as _network  # noqa: F401
+from os_acc.privileged import nvme_of as _nvme_of  # noqa: F401
 from os_acc.privileged import pci as _pci  # noqa: F401
+from os_acc.privileged import privsep
 
 # Find the entry points once. Forked children have them in memory.
 loader.load_all()
@@ -60,13 +63,27 @@ VFS = tuple(f'0000:01:00.{n}' for n in range(1, 5))
 MTTY = 'mtty'
 
 
+def some_steps(every: int, count: int) -> list[int]:
+    """Choose the steps at which a test of crashes kills the process.
+
+    A process starts slowly in the lab. So a run tries some of the steps, and
+    starts at a random one: runs in a row try them all.
+
+    :param every: try each such step; the variable OS_ACC_LAB_EVERY sets it
+        for all tests: with 1 they try all steps
+    :param count: how many steps there are
+    """
+    every = int(os.environ.get('OS_ACC_LAB_EVERY', str(every)))
+    return list(range(random.randrange(every), count, every))
+
+
 def configure(
     state: pathlib.Path,
     specs: Sequence[dict[str, Any]] = SPECS,
     initialize: bool = True,
 ) -> None:
     """Configure this process as nova-compute does."""
-    context.pctxt.set_client_mode(False)
+    privsep.run_here(True)
     conf = os_acc.CONF
     conf([], project='os-acc', default_config_files=[])
     for name, value in {

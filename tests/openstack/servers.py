@@ -147,9 +147,9 @@ def vans(server: Server | None = None) -> list[dict[str, Any]]:
 
 def states(found: Sequence[dict[str, Any]]) -> set[str]:
     """Return the states of VANs."""
-    return {van['State'] for van in found}
+    return {van['state'] for van in found}
 
 
 def ids(found: Sequence[dict[str, Any]]) -> set[str]:
     """Return the UUIDs of VANs. A VAN has the UUID of its ARQ."""
-    return {str(uuid.UUID(van['VAN'])) for van in found}
+    return {str(uuid.UUID(van['uuid'])) for van in found}

@@ -75,7 +75,7 @@ def test_a_device_that_another_has_already(
 
     assert 'is busy' in refused.fault['message'], refused.fault
     # All that was plugged for the server was undone, and no more.
-    assert [van['Instance'] for van in vans()] == [holder]
+    assert [van['instance_uuid'] for van in vans()] == [holder]
 
 
 def _arq(instance: str) -> dict[str, object]:

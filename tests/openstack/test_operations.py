@@ -39,7 +39,7 @@ def expect_plugged(servers: Servers, server: Server) -> set[str]:
     found = vans(server)
     assert states(found) == {'plugged'}, found
     assert ids(found) == {arq['uuid'] for arq in arqs}
-    handles = {van['Handle'] for van in found}
+    handles = {van['handle'] for van in found}
     assert len(handles) == COUNT
     assert servers.allocated(server.id) == COUNT
     return ids(found)

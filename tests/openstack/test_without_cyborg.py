@@ -44,7 +44,7 @@ def test_flavors_with_resources(cloud: clouds.Cloud, servers: Servers) -> None:
 
     before = vans(server)
     assert states(before) == {'plugged'}, before
-    assert len({van['Handle'] for van in before}) == LOCAL_DEVICES
+    assert len({van['handle'] for van in before}) == LOCAL_DEVICES
     assert servers.arqs() == []
     assert servers.allocated(server.id, LOCAL_CLASS) == LOCAL_DEVICES
 

@@ -12,6 +12,7 @@ import dataclasses
 import io
 import json
 import logging
+import os
 import sys
 
 import os_acc
@@ -46,8 +47,7 @@ class Command:
 
     def __call__(self, *arguments, stdin='', terminal=False):
         root = logging.getLogger()
-        loggers = [root, *map(logging.getLogger, app.QUIET)]
-        levels = [logger.level for logger in loggers]
+        level = root.level
         handlers = list(root.handlers)
         self._capsys.readouterr()
         with self._monkeypatch.context() as patch:
@@ -63,14 +63,22 @@ class Command:
             finally:
                 if os_acc._host is not None:
                     os_acc._host.close()
+                for handler in root.handlers:
+                    if handler not in handlers:
+                        handler.close()
                 root.handlers[:] = handlers
-                for logger, level in zip(loggers, levels, strict=True):
-                    logger.setLevel(level)
+                root.setLevel(level)
         captured = self._capsys.readouterr()
         return Result(code, captured.out, captured.err)
 
     @property
     def general(self):
+        if not os.path.exists(self.state_path):
+            # The command makes only the folder of the option.
+            os_acc.CONF.set_override(
+                'state_path', str(self.state_path), 'os_acc'
+            )
+            return []
         return ['--state-path', str(self.state_path)]
 
     def fine(self, *arguments, **kwargs):

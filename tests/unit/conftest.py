@@ -8,39 +8,36 @@
 
 """The fixture ``host``: a real journal, real locks, a driver and a plugin.
 
-The driver and the plugin record their calls. A test can make a call fail.
+The driver and the plugin record their calls: see recording.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from collections.abc import Iterator
 import os
 import pathlib
 import signal
 import tempfile
-import threading
-from typing import Any
-import uuid
 
 import hypothesis
-import kernel as kernel_module
 import pages
 import pytest
+import recording
 
 import os_acc
-from os_acc import driver
 from os_acc import loader
-from os_acc import objects
-from os_acc import plugin
 from os_acc.devices import root_folder
 from os_acc.devices import sysfs
 from os_acc.privileged import context
+from os_acc.privileged import privsep
+from os_acc.testing import kernel as kernel_module
 
 # An example that takes long on a busy machine is no failure.
 hypothesis.settings.register_profile(
     'os-acc',
     deadline=None,
+    # A failure says how to repeat it, also on another machine.
+    print_blob=True,
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile('os-acc')
@@ -63,6 +60,14 @@ def _has_room(folder: str) -> bool:
     )
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        '--write-screens',
+        action='store_true',
+        help='write the files of tests/unit/screens anew',
+    )
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         'markers',
@@ -70,6 +75,19 @@ def pytest_configure(config: pytest.Config) -> None:
         'page that contains the marker. See test_programming_page.py.',
     )
     _keep_in_memory(config)
+
+
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    """Leave the tests of the kit that kill processes to tests/functional."""
+    slow = [
+        each for each in items if each.get_closest_marker('os_acc_processes')
+    ]
+    here = pathlib.Path(__file__).parent
+    slow = [each for each in slow if here in each.path.parents]
+    config.hook.pytest_deselected(items=slow)
+    items[:] = [each for each in items if each not in slow]
 
 
 @pytest.fixture(autouse=True)
@@ -98,134 +116,6 @@ def _keep_in_memory(config: pytest.Config) -> None:
     if only and 'TMPDIR' not in os.environ and _has_room(MEMORY):
         # The environment is for the workers of xdist and other processes.
         os.environ['TMPDIR'] = tempfile.tempdir = MEMORY
-
-
-class Calls:
-    """The calls in their order, and hooks that run at a call."""
-
-    def __init__(self) -> None:
-        self.log: list[tuple[str, str]] = []
-        self.hooks: dict[tuple[str, str | None], Callable[[Any], None]] = {}
-        self._lock = threading.Lock()
-
-    def __call__(self, step: str, van: objects.VAN) -> None:
-        with self._lock:
-            self.log.append((step, van.uuid))
-        for key in ((step, van.uuid), (step, None)):
-            if key in self.hooks:
-                self.hooks[key](van)
-
-    def on(
-        self,
-        step: str,
-        do: Callable[[Any], None] | BaseException,
-        van: str | None = None,
-    ) -> None:
-        def fail(_van: Any) -> None:
-            raise do
-
-        act = fail if isinstance(do, BaseException) else do
-        self.hooks[(step, van)] = act
-
-    def of(self, *steps: str) -> list[str]:
-        """Return the UUIDs of the VANs that had these steps, in order."""
-        return [van for step, van in self.log if step in steps]
-
-    def clear(self) -> None:
-        self.log.clear()
-        self.hooks.clear()
-
-
-class RecordingDriver(driver.DriverBase):
-    calls: Calls
-    claims = True
-    handle_types: tuple[str, ...] = ()
-
-    def can_handle(self, request: objects.AcceleratorRequest) -> bool:
-        return self.claims
-
-    def get_devices(self) -> list[objects.Device]:
-        return [
-            objects.Device(
-                address='dev0',
-                driver=self.name,
-                handles_total=8,
-                handles_free=8,
-            )
-        ]
-
-    def prepareVAN(self, van, request, instance_info) -> None:
-        if van.handle is None:
-            van.handle = request.handle or objects.TestHandle(
-                name=f'made-{van.uuid}'
-            )
-        van.device = 'dev0'
-        van.driver_data = {'was': 'free'}
-        van.save()
-        self.calls('prepareVAN', van)
-
-    def postplug(self, van, instance_info) -> None:
-        self.calls('postplug', van)
-
-    def unprepareVAN(self, van, instance_info) -> None:
-        self.calls('unprepareVAN', van)
-
-
-class RecordingPlugin(plugin.PluginBase):
-    calls: Calls
-    takes: tuple[str, ...] = ('TestHandle', 'PCIHandle')
-
-    def describe(self) -> objects.HostPluginInfo:
-        return objects.HostPluginInfo(
-            plugin_name=self.name,
-            handle_info=[objects.HostHandleInfo.of(n) for n in self.takes],
-        )
-
-    def plug(self, van, instance_info, live) -> None:
-        self.calls('plug', van)
-        van.guest_config = f'<{van.handle.identity} live={live}>'
-
-    def unplug(self, van, instance_info, live) -> None:
-        self.calls('unplug', van)
-
-
-class Host:
-    """A host with the recording driver and plugin."""
-
-    def __init__(self) -> None:
-        self.calls = Calls()
-        self.driver = RecordingDriver.load('recording')
-        self.plugin = RecordingPlugin.load('recording')
-        self.driver.calls = self.plugin.calls = self.calls
-        self.errors: dict[str, str] = {}
-        self.drivers: dict[str, Any] = {'recording': self.driver}
-
-    def load(self) -> loader.Extensions:
-        return loader.Extensions(
-            self.drivers, {'recording': self.plugin}, self.errors
-        )
-
-    @staticmethod
-    def restart() -> None:
-        """Initialize again, as a new process does."""
-        os_acc.initialize(reset=True)
-
-    @staticmethod
-    def instance() -> objects.InstanceInfo:
-        return objects.InstanceInfo(
-            uuid=uuid.uuid4(), name='guest', project_id='project'
-        )
-
-    @staticmethod
-    def request(**kwargs: Any) -> objects.AcceleratorRequest:
-        return objects.AcceleratorRequest(uuid=uuid.uuid4(), **kwargs)
-
-    def requests(self, count: int) -> list[objects.AcceleratorRequest]:
-        return [self.request() for _ in range(count)]
-
-    @staticmethod
-    def states() -> dict[str, str]:
-        return {van.uuid: van.state for van in os_acc.get_vans()}
 
 
 @pytest.fixture
@@ -261,12 +151,12 @@ def kernel(clean, tmp_path, monkeypatch) -> Iterator[kernel_module.Kernel]:
     os_acc.CONF.set_override('release_timeout', 0.2, 'os_acc')
     os_acc.CONF.set_override('device_timeout', 2.0, 'os_acc')
     yield made
-    context.pctxt.set_client_mode(True)
+    privsep.run_here(False)
 
 
 @pytest.fixture
-def host(clean, monkeypatch) -> Host:
-    made = Host()
+def host(clean, monkeypatch) -> recording.Host:
+    made = recording.Host()
     monkeypatch.setattr(loader, 'load_all', made.load)
     os_acc.CONF.set_override('plugin', 'recording', 'os_acc')
     os_acc.initialize()

@@ -88,8 +88,8 @@ def option(name: str, value: Any) -> None:
     os_acc.CONF.set_override(name, value, 'os_acc_cyborg')
 
 
-@pytest.fixture(name='here')
-def stand_in_host(kernel, tmp_path, monkeypatch):
+def furnish(kernel: Any) -> None:
+    """Put the devices of what_is_found() into the tree of files."""
     devices.furnish(kernel)
     path = kernel.add_function(FPGA, '8086:09c4', 0x120000, 'fpga', totalvfs=2)
     kernel.write(str(path / 'sriov_numvfs'), '2')
@@ -97,13 +97,11 @@ def stand_in_host(kernel, tmp_path, monkeypatch):
         kernel.add_function(each, '8086:09c4', 0x120000)
     gpu = kernel.pci / 'devices' / devices.GPU
     kernel.add_mdev_parent(gpu.resolve(), {'acme-1': 1, 'acme-2': 2}, 2)
-    host = Host(tmp_path / 'stand-in', kernel)
-    # The entry points are beside the modules and not in a folder of this test,
-    # because stevedore keeps a cache for each sys.path.
-    monkeypatch.setenv('PYTHONPATH', str(STAND_IN))
-    monkeypatch.setenv('STAND_IN', str(host.folder))
-    monkeypatch.setenv('STAND_IN_SYS', str(kernel.sys))
-    host.find(
+
+
+def what_is_found() -> list[dict]:
+    """What the stand-in's drivers find, if a test does not say otherwise."""
+    return [
         device('fpga', FPGA, *(['PCI', slot(vf)] for vf in VFS)),
         device('fpga', OTHER, ['PCI', slot(OTHER)]),
         device(
@@ -121,7 +119,19 @@ def stand_in_host(kernel, tmp_path, monkeypatch):
             *(['TEST_PCI', slot(f'0000:0c:0{n}.0')] for n in range(1, 4)),
             attributes=[['rc', 'CUSTOM_TEST']],
         ),
-    )
+    ]
+
+
+@pytest.fixture(name='here')
+def stand_in_host(kernel, tmp_path, monkeypatch):
+    furnish(kernel)
+    host = Host(tmp_path / 'stand-in', kernel)
+    # The entry points are beside the modules and not in a folder of this test,
+    # because stevedore keeps a cache for each sys.path.
+    monkeypatch.setenv('PYTHONPATH', str(STAND_IN))
+    monkeypatch.setenv('STAND_IN', str(host.folder))
+    monkeypatch.setenv('STAND_IN_SYS', str(kernel.sys))
+    host.find(*what_is_found())
     before = kernel.snapshot()
     os_acc.CONF.set_override('plugin', 'noop', 'os_acc')
     os_acc.CONF.set_override(

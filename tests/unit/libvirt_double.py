@@ -81,6 +81,9 @@ def _alias(element: etree._Element) -> str | None:
 
 
 def _source(element: etree._Element) -> list[str | int]:
+    if element.tag == 'disk':
+        # libvirt compares the targets only.
+        return [element.find('target').get('dev')]
     address = element.find('source/address')
     return [
         value if name == 'uuid' else int(value, 0)
@@ -123,6 +126,12 @@ class Connection:
 
     def isAlive(self) -> bool:
         return self.alive and self.daemon.up
+
+    def getLibVersion(self) -> int:
+        return 9000000
+
+    def numOfDomains(self) -> int:
+        return len(self.daemon.domains)
 
     def setKeepAlive(self, interval: int, count: int) -> None:
         pass
@@ -279,9 +288,8 @@ class Domain:
             raise libvirtError(
                 'domain is not running', VIR_ERR_OPERATION_INVALID
             )
-        source = etree.tostring(element.find('source'))
         for each in self.live if live else self.config:
-            if etree.tostring(each.find('source')) == source:
+            if _source(each) == _source(element):
                 return
         raise libvirtError('device not found', VIR_ERR_DEVICE_MISSING)
 

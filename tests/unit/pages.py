@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 import json
+import os
 import pathlib
 import re
 import shlex
@@ -22,6 +23,9 @@ from typing import Any
 from oslo_config import cfg
 
 SOURCE = pathlib.Path(__file__).parents[2] / 'doc' / 'source'
+
+#: The README, as the name of a page.
+README = '../../README.rst'
 
 _BLOCK = re.compile(
     r'^\.\. code-block:: (\w+)\n\n((?:   .*\n|\n)+)', re.MULTILINE
@@ -60,6 +64,40 @@ def steps(text: str) -> Iterator[tuple[list[str], str]]:
     for step in re.split(r'^\$ os-acc ', text, flags=re.MULTILINE)[1:]:
         line, _, said = step.partition('\n')
         yield shlex.split(line), said.strip()
+
+
+#: Set this variable to write the samples into the pages instead of comparing
+#: them, after the output of a command was changed.
+WRITE = 'OS_ACC_WRITE_SAMPLES'
+
+
+def check_sample(page: str, shown: str, said: str, *varying: str) -> None:
+    """Check that a sample of a page is what a command has printed.
+
+    :param shown: the sample, without the indentation of the page
+    :param said: the output
+    :param varying: regular expressions for what differs from run to run, such
+        as a time
+    """
+    masks = '|'.join(varying)
+
+    def plain(text: str) -> str:
+        lines = (line.rstrip() for line in text.strip().splitlines())
+        text = '\n'.join(lines)
+        return re.sub(masks, '#', text) if masks else text
+
+    if plain(shown) == plain(said):
+        return
+    assert os.environ.get(WRITE), (
+        f'a sample in {page} is not what the command prints. It prints:\n'
+        f'{said}\nTo put it into the page, run the test with {WRITE}=1'
+    )
+    path = SOURCE / page
+    text = path.read_text()
+    old = textwrap.indent(shown.strip(), '   ')
+    assert text.count(old) == 1, (page, shown)
+    new = textwrap.indent(said.strip(), '   ')
+    path.write_text(text.replace(old, new))
 
 
 def device_specs(text: str) -> list[dict[str, Any]]:

@@ -20,7 +20,6 @@ from hypothesis import HealthCheck
 from hypothesis import given
 from hypothesis import settings
 from hypothesis import strategies as st
-import kernel
 import pytest
 
 import os_acc
@@ -31,6 +30,7 @@ from os_acc.devices import device_spec
 from os_acc.devices import group_use
 from os_acc.devices import pci
 from os_acc.devices import sriov
+from os_acc.testing import kernel
 
 CLASSES = (0x120000, 0x030200, 0x020000, 0x010802, 0x060400)
 NATIVE = {0x120000: 'qat', 0x030200: 'nvidia', 0x010802: 'nvme'}

@@ -63,7 +63,7 @@ def vgpus(kernel) -> None:
             'nvidia/creatable_vgpu_types': '558 : A40-1Q\n559 : A40-2Q\n',
         },
     )
-    kernel._bind(VF, 'nvidia')
+    kernel.bind(VF, 'nvidia')
     (pf / 'virtfn0').symlink_to(vf)
 
 

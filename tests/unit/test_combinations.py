@@ -171,7 +171,7 @@ def test_a_preset_vgpu_is_released_after_a_denial(here):
             'nvidia/creatable_vgpu_types': '',
         },
     )
-    here._bind(VGPU, 'nvidia')
+    here.bind(VGPU, 'nvidia')
     (pf / 'virtfn0').symlink_to(vf)
     devices.spec({'address': VGPU, 'bind': 'none'})
     before = here.snapshot()
@@ -190,7 +190,7 @@ def test_a_vf_that_does_not_exist_yet_is_shown_as_reserved(here, run):
     devices.spec({'address': devices.PF, 'num_vfs': 2, 'one_time_use': True})
     os_acc.unplug(plug(devices.pci(devices.VFS[0])))
     shown = run('device', 'show', devices.PF, '-f', 'json').json
-    states = {each['handle']: each['state'] for each in shown['Handles']}
+    states = {each['handle']: each['state'] for each in shown['handles']}
     assert states == {
         f'pci/{devices.VFS[0]}': 'reserved',
         f'pci/{devices.VFS[1]}': 'free',

@@ -15,14 +15,13 @@ import contextlib
 import json
 
 import devices
-import kernel as kernel_module
 import pytest
 
 import os_acc
 from os_acc import exception
 from os_acc import objects
-from os_acc.attach import release as release_module
 from os_acc.privileged import pci as privileged_pci
+from os_acc.testing import mortal
 
 GPU = '0000:3b:00.0'
 SOUND = '0000:3b:00.1'
@@ -223,20 +222,12 @@ def crashes(here, monkeypatch, act, after: bool) -> Iterator[int]:
     :returns: the number of the write, for each time that it has died there;
         after that, a new process runs
     """
-    release = release_module.release
-
-    def release_unless_dead(host, entries, step):
-        if here.dead:
-            raise kernel_module.KernelCrash
-        return release(host, entries, step)
-
-    monkeypatch.setattr(release_module, 'release', release_unless_dead)
     for number in range(99):
         here.crash_at(number, after)
         with contextlib.suppress(
             exception.PlugException,
             exception.UnplugException,
-            kernel_module.KernelCrash,
+            mortal.Crash,
         ):
             act()
         died = here.dead

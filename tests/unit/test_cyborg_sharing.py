@@ -159,7 +159,7 @@ def test_the_wait_of_a_sharer_has_a_limit(here, pool, begun):
     with pytest.raises(exception.PlugException, match='Waited'):
         plug(vf(1, function_id=F1))
     # The driver discovers its devices before and after it programs.
-    assert 0.5 + 2 * 2.0 <= time.monotonic() - began < 15
+    assert 0.5 + 2 * 2.0 <= time.monotonic() - began < 60
 
 
 def test_a_claim_is_saved_before_programming(here, begun):

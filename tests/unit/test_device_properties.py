@@ -20,13 +20,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine
 from hypothesis.stateful import invariant
 from hypothesis.stateful import rule
-import kernel
 import pytest
 
 import os_acc
 from os_acc import exception
 from os_acc import objects
-from os_acc.attach import release as release_module
+from os_acc.testing import kernel
+from os_acc.testing import mortal
 
 INSTANCES = [f'{n}b0a6bb0-1111-4222-8333-444455556666' for n in range(3)]
 MDEVS = [f'{n}f6a7b8c-1111-4222-8333-444455556666' for n in range(2)]
@@ -72,15 +72,6 @@ class Host(RuleBasedStateMachine):
         root = pathlib.Path(self.folder.name)
         self.kernel = kernel.Kernel(root / 'host')
         self.kernel.install(self.patch)
-        # A crash undoes nothing.
-        release = release_module.release
-
-        def release_unless_dead(host, entries, step):
-            if self.kernel.dead:
-                raise kernel.KernelCrash
-            return release(host, entries, step)
-
-        self.patch.setattr(release_module, 'release', release_unless_dead)
         devices.furnish(self.kernel)
         (self.kernel.sys / 'class/net/eth0/flags').write_text('0x1003\n')
         self.kernel.add_function(
@@ -127,7 +118,7 @@ class Host(RuleBasedStateMachine):
             act()
         except (exception.PlugException, exception.UnplugException):
             pass
-        except kernel.KernelCrash:
+        except mortal.Crash:
             pass
         finally:
             self.kernel.calm()

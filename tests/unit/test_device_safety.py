@@ -558,9 +558,9 @@ def test_what_somebody_else_has_bound_since_is_left_as_it_is(here):
 def test_an_override_of_ours_that_somebody_else_left_is_undone(here):
     instance = devices.instance()
     os_acc.plug(instance, [devices.pci(devices.GPU)])
-    here._unbind(devices.GPU)
+    here.unbind(devices.GPU)
     here.add_driver(VF_DRIVER)
-    here._bind(devices.GPU, VF_DRIVER)
+    here.bind(devices.GPU, VF_DRIVER)
     assert os_acc.unplug(instance) == 1
     assert here.driver_of(devices.GPU) == VF_DRIVER
     path = here.pci / 'devices' / devices.GPU

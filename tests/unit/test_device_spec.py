@@ -27,7 +27,8 @@ from os_acc.devices import device_spec
 from os_acc.devices import pci
 from os_acc.devices import pci_scan
 from os_acc.devices import spec_address
-from os_acc.devices import spec_entry
+from os_acc.devices import spec_idxd
+from os_acc.devices import spec_reading
 
 
 @pytest.fixture
@@ -106,7 +107,7 @@ def test_a_denial_counts_before_all_others(here, first):
 
 
 def test_a_denied_pf_and_a_denied_vf(here):
-    here._set_numvfs(devices.PF, 2)
+    here.set_numvfs(devices.PF, 2)
     offered, vf = {'address': '*:01:00.*'}, devices.VFS[0]
     assert named(offered, {'address': devices.PF, 'deny': True}) == set()
     found = named(offered, {'address': vf, 'deny': True})
@@ -115,7 +116,7 @@ def test_a_denied_pf_and_a_denied_vf(here):
 
 def test_a_denied_pf_by_its_ids(here):
     """Its VFs are denied too, though they have another product id."""
-    here._set_numvfs(devices.PF, 2)
+    here.set_numvfs(devices.PF, 2)
     for address in devices.VFS[:2]:
         path = here.pci / 'devices' / address / 'modalias'
         path.write_text(path.read_text().replace('d00004940', 'd000037C9'))
@@ -152,7 +153,7 @@ def test_mdev_types(here):
 
 
 def test_vfs_are_named_with_their_pf(here):
-    here._set_numvfs(devices.PF, 2)
+    here.set_numvfs(devices.PF, 2)
     expected = {devices.PF, *devices.VFS[:2]}
     assert named({'address': devices.PF, 'num_vfs': 2}) == expected
     assert named({'address': devices.VFS[0]}) == {devices.VFS[0]}
@@ -393,7 +394,7 @@ def test_what_is_stored(clean, entry, field, expected):
 def test_keys_about_vfs_name_the_vfs_of_a_pf(here):
     """A VF may have another product id than its PF."""
     (here.pci / 'devices' / devices.PF / 'sriov_vf_device').write_text('37c9')
-    here._set_numvfs(devices.PF, 2)
+    here.set_numvfs(devices.PF, 2)
     vfs = set(devices.VFS[:2])
     for address in vfs:
         path = here.pci / 'devices' / address / 'modalias'
@@ -409,7 +410,7 @@ def test_keys_about_vfs_name_the_vfs_of_a_pf(here):
 
 def test_a_glob_does_not_stand_for_vfs(here):
     """Only a complete address of a PF does, as in Nova."""
-    here._set_numvfs(devices.PF, 2)
+    here.set_numvfs(devices.PF, 2)
     assert named({'address': '*:01:00.0'}) == {devices.PF}
     assert named({'address': {'bus': '01', 'function': '0'}}) == {devices.PF}
 
@@ -516,7 +517,7 @@ def test_globs(fields, numbers, left_out, dotted):
         text += f'.{written[3][0]}'
     if not text.strip():
         return  # refused: see test_malformed_is_a_clear_error
-    spec = spec_entry.read({'address': text})
+    spec = spec_reading.read({'address': text})
     # Most random numbers differ, so take the wanted ones in half the fields.
     near = tuple(
         wanted if wanted is not None and place % 2 else number
@@ -558,7 +559,7 @@ def test_regular_expressions(patterns, numbers):
         and re.match(patterns.get('slot', ''), slot)
         and re.match(patterns.get('function', ''), number)
     )
-    spec = spec_entry.read({'address': patterns})
+    spec = spec_reading.read({'address': patterns})
     assert spec.matches(wanted) is bool(expected)
 
 
@@ -571,23 +572,26 @@ _JSON = st.recursive(
     max_leaves=5,
 )
 _KEYS = sorted(
-    {field.name for field in dataclasses.fields(device_spec.Spec)} - {'source'}
-    | {'managed', 'remote_managed'}
+    {field.name for field in dataclasses.fields(device_spec.Spec)}
+    - {'source', 'queues', 'along'}
+    | {'managed', 'remote_managed', 'with'}
+    | spec_idxd.KEYS
 )
 
 
 @given(st.sampled_from(_KEYS), _JSON)
 def test_any_value_is_read_or_refused(key, value):
     try:
-        spec_entry.read({key: value})
+        spec_reading.read({key: value})
     except exception.InvalidRequest as err:
-        assert err.kwargs['field'] == key
+        # nvme_of has keys of its own.
+        assert err.kwargs['field'].partition('.')[0] == key
 
 
 @given(st.text('0123456789abcdefx:.* [-]mt', max_size=20))
 def test_any_address_is_read_or_refused(text):
     try:
-        spec = spec_entry.read({'address': text})
+        spec = spec_reading.read({'address': text})
     except exception.InvalidRequest as err:
         assert err.kwargs['field'] == 'address'
     else:

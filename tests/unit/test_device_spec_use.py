@@ -34,7 +34,7 @@ def refused(request) -> BaseException | None:
 @pytest.mark.parametrize('managed', [None, True, False])
 def test_what_the_operator_has_bound_stays_bound(here, managed):
     """Nova's managed: no. A request cannot make libvirt bind it."""
-    here._bind(devices.GPU, 'vfio-pci')
+    here.bind(devices.GPU, 'vfio-pci')
     before = here.snapshot()
     devices.spec({'address': devices.GPU, 'managed': 'no'})
     (device,) = os_acc.get_devices()
@@ -57,7 +57,7 @@ def test_what_the_operator_has_not_bound_is_refused(here):
 
 def test_vfs_that_are_named_without_their_pf(here):
     """Nova's example of a card with VFs of several types."""
-    here._set_numvfs(devices.PF, 3)
+    here.set_numvfs(devices.PF, 3)
     devices.spec(
         {'address': devices.VFS[0], 'resource_class': 'CUSTOM_BIG'},
         {'address': devices.VFS[1], 'resource_class': 'small'},

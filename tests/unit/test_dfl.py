@@ -19,7 +19,6 @@ import uuid
 import command
 import devices
 import dfl_model
-import kernel as kernel_module
 import pages
 import pytest
 
@@ -33,6 +32,8 @@ from os_acc.privileged import dfl as privileged
 from os_acc.privileged import dfl_ports
 from os_acc.privileged import record
 from os_acc.privileged import vfs as privileged_vfs
+from os_acc.testing import kernel as kernel_module
+from os_acc.testing import mortal
 
 PF, VFS = dfl_model.PF, dfl_model.VFS
 AES = 'aaaaaaaa-1111-4222-8333-444455556666'
@@ -260,9 +261,7 @@ def test_killed_at_each_step(kernel, card, images, after):
     number = 0
     while True:
         kernel.crash_at(number, after)
-        with contextlib.suppress(
-            exception.ExceptionBase, kernel_module.KernelCrash
-        ):
+        with contextlib.suppress(exception.ExceptionBase, mortal.Crash):
             os_acc.plug(instance, [wanted])
             os_acc.unplug(instance)
         if not kernel.dead:
@@ -391,11 +390,11 @@ def test_killed_in_the_ioctl_of_a_port_that_a_vf_has(
     def killed(found, port, data, offset):
         with contextlib.suppress(exception.DeviceError):
             card.program(found, port, data, offset)
-        raise kernel_module.KernelCrash
+        raise mortal.Crash
 
     with monkeypatch.context() as patch:
         patch.setattr('os_acc.privileged.dfl_ioctl.program', killed)
-        with pytest.raises(kernel_module.KernelCrash):
+        with pytest.raises(mortal.Crash):
             privileged.program(PF, '0', first, digest[first], None, 30.0)
     privileged.program(PF, '1', second, digest[second], None, 30.0)
     again = functools.partial(
@@ -516,7 +515,7 @@ def test_ports_are_not_given_back_under_a_vf(kernel, card):
 
 def test_vfs_with_ports_of_an_interrupted_call(kernel, card):
     kernel.crash_at(1, False)
-    with pytest.raises(kernel_module.KernelCrash):
+    with pytest.raises(mortal.Crash):
         privileged_vfs.create_vfs(PF, 2, 30.0)
     kernel.revive()
     assert privileged_vfs.remove_vfs(PF, 30.0) == []

@@ -198,7 +198,7 @@ def run(host, odd, capsys, monkeypatch):
 def problems(run):
     result = run('doctor', '--problems', '-f', 'json')
     return result.code, [
-        (row['Subject'], row['Verdict'], row['Finding']) for row in result.json
+        (row['subject'], row['verdict'], row['finding']) for row in result.json
     ]
 
 
@@ -206,7 +206,7 @@ def test_device_list_shows_the_other_devices(run, odd):
     odd([device(handles_free=3), device(address='dev2')])
     result = run('device', 'list', '-f', 'json')
     assert result.code == 1
-    assert {row['Address'] for row in result.json} == {'dev0', 'dev2'}
+    assert {row['address'] for row in result.json} == {'dev0', 'dev2'}
     assert result.err.startswith(
         "DiscoveryFailed: Discovery failed: driver 'odd': device dev1: "
         'handles_free is 3, expected'
@@ -216,7 +216,7 @@ def test_device_list_shows_the_other_devices(run, odd):
 def test_host_show_names_a_faulty_driver(run, odd):
     odd([], ('USBHandle',))
     rows = run.fine('host', 'show', '-f', 'json').json
-    status = {row['Name']: row['Status'] for row in rows}
+    status = {row['name']: row['status'] for row in rows}
     assert status['odd'].startswith("faulty: driver 'odd': handle_types is")
     assert status['recording'].startswith('loaded')
 
@@ -282,7 +282,7 @@ def test_device_show_survives_a_driver(run, odd, monkeypatch, answer):
     monkeypatch.setattr(driver, 'show_device', lambda address: answer())
     result = run('device', 'show', 'dev0', '-f', 'json')
     assert result.code == 0
-    assert result.json['Address'] == 'dev0'
+    assert result.json['address'] == 'dev0'
     assert result.err.startswith("driver 'odd': ")
 
 

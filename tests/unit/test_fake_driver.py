@@ -416,27 +416,29 @@ def test_a_step_of_plug_takes_its_time(fake, step):
     fake.set('delays', {step: '0.3'})
     start = time.monotonic()
     instance, _ = fake.plug(function_id='aes')
-    assert 0.3 <= time.monotonic() - start < 2
+    assert time.monotonic() - start >= 0.3
+    fake.set('delays', {step: '60'})
     start = time.monotonic()
     os_acc.unplug(instance)
-    assert time.monotonic() - start < 0.3
+    assert time.monotonic() - start < 60
 
 
 def test_unplug_takes_its_time(fake):
-    fake.set('delays', {'unprepareVAN': '0.3'})
+    fake.set('delays', {'unprepareVAN': '60'})
     start = time.monotonic()
     instance, _ = fake.plug()
-    assert time.monotonic() - start < 0.3
+    assert time.monotonic() - start < 60
+    fake.set('delays', {'unprepareVAN': '0.3'})
     start = time.monotonic()
     os_acc.unplug(instance)
-    assert 0.3 <= time.monotonic() - start < 2
+    assert time.monotonic() - start >= 0.3
 
 
 def test_discovery_takes_its_time(fake):
     fake.set('delays', {'get_devices': '0.3'})
     start = time.monotonic()
     os_acc.get_devices()
-    assert 0.3 <= time.monotonic() - start < 2
+    assert time.monotonic() - start >= 0.3
 
 
 @pytest.mark.parametrize(

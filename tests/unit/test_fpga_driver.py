@@ -798,7 +798,7 @@ def test_unplug_where_device_spec_has_changed(kernel, tool):
 def test_an_entry_that_names_only_a_vf(kernel, tool):
     """It cannot be programmed, because that takes the entry of its PF."""
     spec = json.loads(os_acc.CONF.os_acc.device_spec[0])
-    kernel._set_numvfs(FPGA, 2)
+    kernel.set_numvfs(FPGA, 2)
     devices.spec({**spec, 'address': VFS[0]})
     assert [d.driver for d in os_acc.get_devices()] == ['pci']
 

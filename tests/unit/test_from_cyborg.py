@@ -151,7 +151,7 @@ def test_a_service_that_never_answers(cloud, tmp_path, service):
     content['clouds'][cloud_double.CLOUD]['api_timeout'] = 0.2
     (tmp_path / 'clouds.yaml').write_text(json.dumps(content))
     adapter = connections.by_cloud(service, cloud_double.CLOUD)
-    cloud.hook = lambda path: time.sleep(3 * (f'/{service}/' in path))
+    cloud.hook = lambda path: time.sleep(20 * (f'/{service}/' in path))
     # Its late answer finds nobody. Nothing of that goes to standard error.
     cloud.handle_error = lambda *_: None
     before = time.monotonic()
@@ -160,7 +160,7 @@ def test_a_service_that_never_answers(cloud, tmp_path, service):
             api_module.API(adapter).arqs()
         else:
             client.Client(adapter).provider(OTHER)
-    assert time.monotonic() - before < 2.5
+    assert time.monotonic() - before < 15
 
 
 def test_a_service_that_is_down(cloud, api):
@@ -350,12 +350,12 @@ class TestWait:
 def test_plug_from_cyborg(run, cloud):
     cloud.arqs = [bound(), bound(address='0000:0c:00.2'), cloud_double.arq()]
     rows = run.fine(*plug()).json
-    assert [row['VAN'] for row in rows] == [a['uuid'] for a in cloud.arqs[:2]]
-    assert {row['State'] for row in rows} == {'plugged'}
+    assert [row['uuid'] for row in rows] == [a['uuid'] for a in cloud.arqs[:2]]
+    assert {row['state'] for row in rows} == {'plugged'}
     # Again: the same VANs.
     assert run.fine(*plug()).json == rows
     (shown, _) = run.fine('van', 'list', '-f', 'json').json
-    assert shown['Instance'] == INSTANCE
+    assert shown['instance_uuid'] == INSTANCE
 
 
 def test_the_project_is_that_of_the_arq(run, cloud):
@@ -435,8 +435,8 @@ def test_plug_that_waits(run, cloud, monkeypatch):
     result = run(*plug('--wait'))
     assert result.code == 0
     assert '0 of 1 ARQs are bound' in result.err
-    assert f'instance {INSTANCE}' in result.err
-    assert result.json[0]['State'] == 'plugged'
+    assert f'instance {INSTANCE[:8]}' in result.err
+    assert result.json[0]['state'] == 'plugged'
 
 
 def test_plug_that_waits_too_long(run, cloud):
@@ -466,7 +466,6 @@ def test_ctrl_c_during_the_wait(run, cloud, interruptible):
     [
         (['--from-cyborg', '--function', 'aes'], '--function'),
         (['--from-cyborg', '--bitstream', '/x'], '--bitstream'),
-        (['--arqs', '-', '--wait', '1'], '--wait'),
         (['--arqs', '-', '--os-cloud', 'x'], '--os-cloud'),
     ],
 )
@@ -487,7 +486,7 @@ def test_options_that_do_not_fit(run, arguments, text):
 def test_options_that_are_wrong(run, arguments):
     result = run('plug', INSTANCE, *arguments)
     assert result.code == 2
-    assert 'usage' in result.err
+    assert 'error: ' in result.err
 
 
 def test_an_instance_that_is_no_uuid(run, cloud):

@@ -19,7 +19,6 @@ import uuid
 
 import command
 import devices
-import kernel as kernel_module
 import pytest
 import vendor as vendor_module
 
@@ -37,6 +36,7 @@ from os_acc.objects import device as device_objects
 from os_acc.privileged import pci as privileged_pci
 from os_acc.privileged import reenumeration as privileged
 from os_acc.programming import announcing
+from os_acc.testing import mortal
 
 FPGA, VFS = vendor_module.FPGA, vendor_module.VFS
 AER = 'TLP 1\nTOTAL_ERR_FATAL {}\n'
@@ -147,11 +147,11 @@ def test_what_the_command_says_of_it(tool, run, config_of):
     tool.mode('ok')
     arguments = config_of()
     (listed,) = run.fine(*arguments, 'device', 'list', '-f', 'json').json
-    assert (listed['Health'], listed['Handles free']) == ('unhealthy', 0)
-    assert listed['Not free'] == {'reserved': 3}
+    assert (listed['health'], listed['handles_free']) == ('unhealthy', 0)
+    assert listed['not_free'] == {'reserved': 3}
     shown = run.fine(*arguments, 'device', 'show', FPGA, '-f', 'json').json
-    assert 'its programming failed' in shown['Health reason']
-    assert shown['Health since'].startswith('20')
+    assert 'its programming failed' in shown['health_reason']
+    assert shown['health_since'].startswith('20')
     done = run.fine(*arguments, 'device', 'free', FPGA).out
     assert done.startswith(
         f'{FPGA}: it is given out again; it was unhealthy since 20'
@@ -161,7 +161,7 @@ def test_what_the_command_says_of_it(tool, run, config_of):
         2, *arguments, 'device', 'free', FPGA
     )
     (listed,) = run.fine(*arguments, 'device', 'list', '-f', 'json').json
-    assert (listed['Health'], listed['Handles free']) == ('ok', 3)
+    assert (listed['health'], listed['handles_free']) == ('ok', 3)
     shown = run.fine(*arguments, 'device', 'show', FPGA, '-f', 'json').json
     assert 'Health reason' not in shown
     (van,) = os_acc.plug(devices.instance(), [request(tool)])
@@ -512,7 +512,7 @@ def test_fatal_errors_of_a_pf_concern_its_vfs(here):
 def test_who_only_looks_writes_nothing(here, run, config_of):
     write(here, devices.GPU, 'aer_dev_fatal', AER.format(1).encode())
     listed = run.fine(*config_of(), 'device', 'list', '-f', 'json').json
-    healths = {each['Address']: each['Health'] for each in listed}
+    healths = {each['address']: each['health'] for each in listed}
     assert healths[devices.GPU] == 'unhealthy'
     assert healths[devices.PF] == 'ok'
     assert causes() == []
@@ -699,11 +699,10 @@ def killed_while_it_is_off_the_bus(tool, kernel):
     tool.configure('single', activation='reenumerate')
 
     def rescan(path, text):
-        kernel.crash_at(0, False)
-        kernel.step('rescan', text, lambda: None)
+        kernel.process.die()
 
     kernel.handlers['rescan'] = rescan
-    with pytest.raises(kernel_module.KernelCrash):
+    with pytest.raises(mortal.Crash):
         program(tool)
     kernel.revive()
     del kernel.handlers['rescan']

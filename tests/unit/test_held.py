@@ -132,7 +132,7 @@ def test_vfs_that_stay_for_others_leave_no_note(here):
     devices.spec(VFS, ANY)
     instance = devices.instance()
     os_acc.plug(instance, [devices.pci(devices.VFS[0])])
-    here._bind(devices.VFS[1], 'qat')
+    here.bind(devices.VFS[1], 'qat')
     assert os_acc.unplug(instance) == 1
     assert len(pci.get(devices.PF).vf_addresses) == 4
     assert notes() == []
@@ -146,7 +146,7 @@ def test_vfs_that_stayed_come_back_after_a_denial(here):
     devices.spec(VFS, ANY)
     first, second = devices.instance(), devices.instance()
     os_acc.plug(first, [devices.pci(devices.VFS[0])])
-    here._bind(devices.VFS[1], 'qat')
+    here.bind(devices.VFS[1], 'qat')
     os_acc.unplug(first)
     os_acc.plug(second, [devices.pci(devices.VFS[0])])
     denied(devices.PF)
@@ -159,7 +159,7 @@ def test_vfs_that_stayed_come_back_after_a_denial(here):
 def test_a_device_that_is_gone_leaves_no_note(here):
     instance = devices.instance()
     os_acc.plug(instance, [devices.pci(devices.GPU)])
-    here._unbind(devices.GPU)
+    here.unbind(devices.GPU)
     (here.pci / 'devices' / devices.GPU).unlink()
     assert os_acc.unplug(instance) == 1
     assert notes() == []
@@ -211,7 +211,7 @@ def test_a_release_is_finished_after_a_denial(here, monkeypatch, entry):
     """The row of the VAN was not deleted at the first attempt."""
     devices.spec({'address': devices.GPU, **entry})
     if 'bind' in entry:
-        here._bind(devices.GPU, 'vfio-pci')
+        here.bind(devices.GPU, 'vfio-pci')
     instance = devices.instance()
     os_acc.plug(instance, [devices.pci(devices.GPU)])
     with monkeypatch.context() as patch:

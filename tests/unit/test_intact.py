@@ -138,7 +138,7 @@ def test_a_function_that_was_unbound_by_hand(furnished):
     requests = [devices.pci(devices.GPU), devices.pci(devices.NIC)]
     os_acc.plug(instance, requests)
     for address in (devices.GPU, devices.NIC):
-        furnished._unbind(address)
+        furnished.unbind(address)
     os_acc.plug(instance, requests)
     for address in (devices.GPU, devices.NIC):
         assert furnished.driver_of(address) == 'vfio-pci'
@@ -148,8 +148,8 @@ def test_a_function_that_was_unbound_by_hand(furnished):
 def test_a_function_that_was_given_to_the_host_by_hand(furnished):
     instance, request = devices.instance(), devices.pci(devices.NIC)
     os_acc.plug(instance, [request])
-    furnished._unbind(devices.NIC)
-    furnished._bind(devices.NIC, 'e1000e')
+    furnished.unbind(devices.NIC)
+    furnished.bind(devices.NIC, 'e1000e')
     os_acc.plug(instance, [request])
     assert furnished.driver_of(devices.NIC) == 'vfio-pci'
 
@@ -158,8 +158,8 @@ def test_vfs_that_were_removed_by_hand(furnished):
     devices.spec({'address': devices.PF, 'num_vfs': 2}, {'address': '*'})
     instance, request = devices.instance(), devices.pci(devices.VFS[1])
     os_acc.plug(instance, [request])
-    furnished._unbind(devices.VFS[1])
-    furnished._set_numvfs(devices.PF, 0)
+    furnished.unbind(devices.VFS[1])
+    furnished.set_numvfs(devices.PF, 0)
     os_acc.plug(instance, [request])
     assert furnished.driver_of(devices.VFS[1]) == 'vfio-pci'
 
@@ -167,7 +167,7 @@ def test_vfs_that_were_removed_by_hand(furnished):
 def test_a_function_that_a_guest_has_open_is_left_alone(furnished):
     instance, request = devices.instance(), devices.pci(devices.GPU)
     os_acc.plug(instance, [request])
-    furnished._unbind(devices.GPU)
+    furnished.unbind(devices.GPU)
     pid = furnished.hold(furnished.node(devices.GPU))
     with pytest.raises(exception.PlugException, match=f'process {pid}'):
         os_acc.plug(instance, [request])

@@ -23,7 +23,6 @@ from hypothesis import HealthCheck
 from hypothesis import given
 from hypothesis import settings
 from hypothesis import strategies as st
-import kernel as kernel_module
 import pytest
 import vgpu_card
 
@@ -31,6 +30,7 @@ import os_acc
 from os_acc import exception
 from os_acc import objects
 from os_acc.devices import vgpu_config
+from os_acc.testing import kernel as kernel_module
 
 CARD = '0000:41:00.0'
 TYPES = {564: ('NVIDIA A40-24Q', 24), 559: ('NVIDIA A40-2Q', 2)}

@@ -13,16 +13,19 @@ The rest is tested with libvirt itself, in tests/lab/test_live.py.
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import threading
 import time
+import types
 
 import libvirt_double as double
 from lxml import etree
 import pytest
 
 import acc_plug_libvirt
+from acc_plug_libvirt import connection
 from acc_plug_libvirt import detach
 import os_acc
 from os_acc import exception
@@ -608,6 +611,21 @@ def test_doctor(plugin, libvirt, daemon, monkeypatch):
     monkeypatch.setitem(sys.modules, 'libvirt', None)
     (found,) = plugin.diagnose()
     assert 'libvirt-python' in found.text
+
+
+def test_libvirt_prints_nothing_unless_the_program_uses_it(monkeypatch):
+    registered = []
+    made = types.SimpleNamespace(
+        registerErrorHandler=lambda *given: registered.append(given)
+    )
+    monkeypatch.setattr(importlib, 'import_module', lambda name: made)
+    monkeypatch.setitem(sys.modules, 'libvirt', made)
+    assert connection.module() is made
+    assert registered == []
+    monkeypatch.delitem(sys.modules, 'libvirt')
+    assert connection.module() is made
+    ((handler, context),) = registered
+    assert handler(context, 'an error') is None
 
 
 # --- an attach whose caller has given up

@@ -432,7 +432,12 @@ class TestPlugin:
         info = plugin.describe()
         assert info.plugin_name == 'libvirt'
         takes = [h.handle_object_name for h in info.handle_info]
-        assert takes == ['PCIHandle', 'MdevHandle', 'TestHandle']
+        assert takes == [
+            'PCIHandle',
+            'MdevHandle',
+            'BlockHandle',
+            'TestHandle',
+        ]
 
     def test_test_handle_needs_nothing(self, options):
         options(guest_addresses=['0c:00.1=05:00.0'])
@@ -448,7 +453,7 @@ class TestPlugin:
             text_of(plugin, handle)
         assert str(caught.value) == (
             f"plugin 'libvirt' does not take {name}; it takes: PCIHandle, "
-            'MdevHandle, TestHandle'
+            'MdevHandle, BlockHandle, TestHandle'
         )
 
     def test_live_without_the_package(self, plugin, monkeypatch):

@@ -305,7 +305,7 @@ def test_a_block_device_of_the_function(here):
 
 @pytest.fixture
 def bound(here):
-    here._bind(devices.GPU, 'vfio-pci')
+    here.bind(devices.GPU, 'vfio-pci')
     return f'{sysfs.SYS}/bus/pci/devices/{devices.GPU}'
 
 

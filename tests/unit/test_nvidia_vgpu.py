@@ -92,6 +92,15 @@ def test_an_unhealthy_card(card, here):
     assert os_acc.unplug(instance) == 1
 
 
+def test_an_unhealthy_card_without_vans(card, here):
+    journal = os_acc._get().journal
+    health.mark(journal, PF, health_rows.GONE, 'it does not answer')
+    for wanted in (devices.pci(VF), devices.wanted('VGPU')):
+        assert 'it does not answer' in str(cause(wanted))
+    (device,) = os_acc.get_devices()
+    assert (device.health, device.handles_free) == ('unhealthy', 0)
+
+
 def test_selected(card, here):
     (device,) = os_acc.get_devices()
     assert (device.address, device.resource_class) == (PF, 'VGPU')

@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import nvme_model
 import pytest
 
 from os_acc import exception
@@ -18,6 +17,7 @@ from os_acc.privileged.nvme import cleaning
 from os_acc.privileged.nvme import commands
 from os_acc.privileged.nvme import controller as controllers
 from os_acc.privileged.nvme import function
+from os_acc.testing import nvme_model
 
 ADDRESS = '0000:04:00.0'
 FORMAT = 0x80

@@ -27,7 +27,7 @@ import pytest
 from os_acc import exception
 from os_acc import objects
 from os_acc.objects import base
-from os_acc.objects import fields
+from os_acc.objects import pci_address
 
 objects.register_all()
 
@@ -39,16 +39,19 @@ UUID2 = '0d573cd0-f0c1-4f7d-9b6f-9a8714390489'
 HASHES = {
     'AcceleratorRequest': '1.1-008a0603260589a41b8a4475f46767e8',
     'AttachHandle': '1.0-77509ea1ea0dd750d5864b9bd87d3f9d',
+    'BlockHandle': '1.0-7438b9c3368b60605f90c3fd580010f1',
     'DRCHandle': '1.0-092324c3a52c85ac402d7a733cc6f491',
     'Device': '1.2-b61d8951618d8ef35ffc4520729158e8',
     'DeviceChipInfo': '1.0-ab8bdac0ff348d9729a79c980474b544',
+    'DeviceFile': '1.0-d005d64e8fcb9564f8d24b3c3bc669cf',
+    'DeviceFileHandle': '1.0-bcf7c7f55ad86564808fc2a41de5e297',
     'DeviceHandleInfo': '1.0-74327ccb946771caa5bea18d204ac9f8',
     'DeviceMdevTypeInfo': '1.0-a380928827220397eaa90c3471eaebd0',
     'HostDriverInfo': '1.0-ed828bd30f147bbec31150633dcaf645',
     'HostHandleInfo': '1.0-12bc2ca05231f271eefb1e1e1ecf50f4',
     'HostInfo': '1.0-34333a904f14ce93d59c1db3af3355ed',
-    'HostPluginInfo': '1.0-cf143e6082de46b2f94aee08b235ff99',
-    'InstanceInfo': '1.1-8181037853cf1670b93879a8b03ff74e',
+    'HostPluginInfo': '1.1-03bdd99966f9595fa1cc590ca967183d',
+    'InstanceInfo': '1.2-e0a7f1afd84366433fbd935481e556a4',
     'MdevHandle': '1.0-e5c9994de54ebe4ff7bad3cf71e6b66f',
     'PCIHandle': '1.0-ef77f65f317b86a6fd07ccc632cdfc07',
     'PortBinding': '1.0-72a66ee08f25f573a8708aec93b35f55',
@@ -64,6 +67,7 @@ FIELDS = {
         'instance_uuid port port_uuid resource_class state traits uuid'
     ),
     'AttachHandle': '',
+    'BlockHandle': 'path wwn',
     'DRCHandle': 'bus_grp_required drc_index drc_name',
     'Device': (
         'address chip driver function_id functions handles handles_free '
@@ -71,13 +75,15 @@ FIELDS = {
         'numa_node product_id programming resource_class traits vendor_id'
     ),
     'DeviceChipInfo': 'address board functions interface_ids serial',
+    'DeviceFile': 'major minor path permissions type',
+    'DeviceFileHandle': 'files name share',
     'DeviceHandleInfo': 'handle holder reason region state',
     'DeviceMdevTypeInfo': 'available capacity label name',
     'HostDriverInfo': 'driver_name handle_info',
     'HostHandleInfo': 'handle_object_name max_version min_version',
     'HostInfo': 'driver_info load_errors plugin_info',
-    'HostPluginInfo': 'handle_info plugin_name',
-    'InstanceInfo': 'hypervisor_id image_id name project_id uuid',
+    'HostPluginInfo': 'guest_config_format handle_info plugin_name',
+    'InstanceInfo': 'hypervisor_id image_id name process project_id uuid',
     'MdevHandle': 'parent type uuid',
     'PCIHandle': 'address managed physical_network',
     'PortBinding': (
@@ -204,14 +210,14 @@ class TestPCIAddress:
         assert round_trip(handle) == handle
         assert round_trip(handle).address == canonical
         assert objects.VAN(device=text).device == canonical
-        assert fields.parse_pci_address(text) == (domain, bus, slot, function)
+        assert pci_address.parse(text) == (domain, bus, slot, function)
 
     @given(st.text() | st.from_regex(r'[0-9a-fA-F:.x/ \n]{4,20}'))
     def test_what_is_taken_is_canonical_already_or_longer(self, text):
         try:
             handle = objects.PCIHandle(address=text)
         except exception.InvalidRequest:
-            assert fields.parse_pci_address(text) is None
+            assert pci_address.parse(text) is None
         else:
             assert text.lower().lstrip('0') in (
                 handle.address.lstrip('0'),
@@ -739,13 +745,19 @@ class TestInstanceInfo:
             data = info.obj_to_primitive(version)['versioned_object.data']
             assert data == {'uuid': UUID, 'name': None, 'project_id': 'p'}
 
+    def test_a_reader_of_version_1_1_gets_no_process(self):
+        info = objects.InstanceInfo(uuid=UUID, process='b/4026531836/7/8')
+        data = info.obj_to_primitive('1.1')['versioned_object.data']
+        assert data == {'uuid': UUID}
+
     def test_what_version_1_0_wrote_is_read(self):
         primitive = objects.InstanceInfo(
             uuid=UUID, name='n', project_id=''
         ).obj_to_primitive('1.0')
         info = objects.InstanceInfo.obj_from_primitive(primitive)
         assert (info.name, info.project_id) == ('n', '')
-        assert info.VERSION == '1.1'
+        assert info.VERSION == '1.2'
+        assert info.process is None
 
 
 class TestCompatibility:

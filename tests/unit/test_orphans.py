@@ -327,10 +327,10 @@ def test_the_command_lists_and_changes_nothing(run, host):
     instance, (van,) = plug(host)
     assert run.fine('orphans', '-f', 'json').json == []
     rows = run.fine('orphans', '--minimum-age', 0, '-f', 'json').json
-    assert [(r['VAN'], r['Instance'], r['Owner']) for r in rows] == [
+    assert [(r['uuid'], r['instance_uuid'], r['owner']) for r in rows] == [
         (van.uuid, instance.uuid, 'nova')
     ]
-    assert (rows[0]['Result'], rows[0]['Error']) == ('orphan', None)
+    assert (rows[0]['result'], rows[0]['error']) == ('orphan', None)
     assert van.uuid in run.fine('orphans', '--minimum-age', 0).out
     known = ['--minimum-age', 0, '--known', '-', '-f', 'json']
     assert run.fine('orphans', *known, stdin=instance.uuid).json == []
@@ -348,7 +348,7 @@ def test_the_command_releases(run, host, tmp_path):
     arguments += ['--release', '-f', 'json', '--owner']
     assert run.fine(*arguments, 'other').json == []
     rows = run.fine(*arguments, 'nova').json
-    assert [(r['VAN'], r['Result']) for r in rows] == [(van.uuid, 'released')]
+    assert [(r['uuid'], r['result']) for r in rows] == [(van.uuid, 'released')]
     assert gone.uuid not in {v.instance_uuid for v in os_acc.get_vans()}
     assert run.fine(*arguments, 'nova').json == []
 
@@ -360,8 +360,8 @@ def test_the_command_says_what_it_could_not_release(run, host):
     result = run(*arguments, '--owner', 'nova', '-f', 'json', stdin=OTHER)
     assert result.code == 3
     (row,) = result.json
-    assert (row['VAN'], row['Result']) == (van.uuid, 'not released')
-    assert 'in use' in row['Error']
+    assert (row['uuid'], row['result']) == (van.uuid, 'not released')
+    assert 'in use' in row['error']
 
 
 def test_the_command_where_the_hypervisor_does_not_answer(
@@ -374,8 +374,8 @@ def test_the_command_where_the_hypervisor_does_not_answer(
 
     monkeypatch.setattr(host.plugin, 'has_guest', has_guest)
     (row,) = run.fine('orphans', '--minimum-age', 0, '-f', 'json').json
-    assert row['Result'] == 'unknown'
-    assert 'is down' in row['Error']
+    assert row['result'] == 'unknown'
+    assert 'is down' in row['error']
 
 
 @pytest.mark.parametrize(

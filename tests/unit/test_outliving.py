@@ -111,7 +111,7 @@ def test_the_wait_for_the_turn_has_its_own_limit(turns, left, seconds, turn):
     start = time.monotonic()
     with pytest.raises(exception.Timeout, match='an earlier operation'):
         turns.run(THING, lambda _: 1, seconds, 'x', turn_seconds=turn)
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 25
 
 
 def test_one_at_a_time(turns):

@@ -72,13 +72,13 @@ def test_an_override_that_was_there_comes_back(here):
 
 
 def test_one_that_is_bound_to_vfio_stays_bound(here):
-    here._bind(devices.GPU, 'vfio-pci')
+    here.bind(devices.GPU, 'vfio-pci')
     before = here.snapshot()
     instance = devices.instance()
     os_acc.plug(instance, [devices.pci(devices.GPU)])
     os_acc.unplug(instance)
     assert here.snapshot() == before
-    here._unbind(devices.GPU)
+    here.unbind(devices.GPU)
 
 
 def test_a_variant_driver_is_chosen(here):
@@ -119,10 +119,10 @@ def test_vfs_that_somebody_uses_stay(here):
     os_acc.plug(instance, [devices.pci(devices.VFS[0])])
     override = here.pci / 'devices' / devices.VFS[1] / 'driver_override'
     here.write(str(override), 'vfio-pci')
-    here._bind(devices.VFS[1], 'vfio-pci')
+    here.bind(devices.VFS[1], 'vfio-pci')
     assert os_acc.unplug(instance) == 1
     assert here.driver_of(devices.VFS[1]) == 'vfio-pci'
-    here._set_numvfs(devices.PF, 0)
+    here.set_numvfs(devices.PF, 0)
     probe = here.pci / 'devices' / devices.PF / 'sriov_drivers_autoprobe'
     here.write(str(probe), '1')
 
@@ -191,11 +191,11 @@ def test_bound_by_nobody(here):
     os_acc.CONF.set_override('bind', 'none', 'os_acc_pci')
     err = cause(devices.pci(devices.DISK))
     assert 'someone else has to bind it' in str(err)
-    here._bind(devices.GPU, 'vfio-pci')
+    here.bind(devices.GPU, 'vfio-pci')
     instance = devices.instance()
     os_acc.plug(instance, [devices.pci(devices.GPU)])
     os_acc.unplug(instance)
-    here._unbind(devices.GPU)
+    here.unbind(devices.GPU)
 
 
 USES = {
@@ -286,17 +286,17 @@ def test_a_group_goes_to_one_guest(here):
     os_acc.unplug(instance, both[1:])
     os_acc.unplug(instance, both[:1])
     here._bind_free = None
-    here._unbind(devices.SHARED_NIC)
+    here.unbind(devices.SHARED_NIC)
     os_acc.plug(instance, both[:1])
     err = cause(devices.pci(devices.SHARED_NIC))
     assert isinstance(err, exception.DeviceBusy)
     assert instance.uuid in str(err)
     os_acc.unplug(instance)
-    here._bind(devices.SHARED_NIC, 'e1000e')
+    here.bind(devices.SHARED_NIC, 'e1000e')
 
 
 def test_held_by_another_guest(here):
-    here._bind(devices.GPU, 'vfio-pci')
+    here.bind(devices.GPU, 'vfio-pci')
     pid = here.hold(here.node(devices.GPU))
     before = here.snapshot()
     err = cause(devices.pci(devices.GPU))
@@ -304,7 +304,7 @@ def test_held_by_another_guest(here):
     assert f'process {pid} (qemu)' in str(err)
     assert here.snapshot() == before
     here.end(pid)
-    here._unbind(devices.GPU)
+    here.unbind(devices.GPU)
 
 
 def test_claimed_by_a_domain_of_libvirt(here):
@@ -360,11 +360,11 @@ def test_the_kernel_refuses_the_bind(here):
 
 def test_no_driver_takes_it(here):
     here.add_driver('vfio-pci2')
-    here._allowed = lambda address, driver: driver != 'vfio-pci'
+    here.allowed = lambda address, driver: driver != 'vfio-pci'
     err = cause(devices.pci(devices.GPU))
     assert isinstance(err, exception.Timeout)
     assert 'vfio-pci' in str(err)
-    del here._allowed
+    del here.allowed
 
 
 def test_its_own_driver_does_not_take_it_again(here):
@@ -425,11 +425,11 @@ def test_another_device_at_the_address_after_a_reboot(here):
 def test_somebody_else_bound_it_meanwhile(here):
     instance = devices.instance()
     os_acc.plug(instance, [devices.pci(devices.GPU)])
-    here._unbind(devices.GPU)
-    here._bind(devices.GPU, 'nvidia')
+    here.unbind(devices.GPU)
+    here.bind(devices.GPU, 'nvidia')
     assert os_acc.unplug(instance) == 1
     assert here.driver_of(devices.GPU) == 'nvidia'
-    here._unbind(devices.GPU)
+    here.unbind(devices.GPU)
     override = here.pci / 'devices' / devices.GPU / 'driver_override'
     here.write(str(override), '\n')
 

@@ -20,16 +20,15 @@ import logging
 import uuid
 
 import devices
-import kernel as kernel_module
 import pytest
 
 import os_acc
 from os_acc import exception
 from os_acc import objects
-from os_acc.attach import release as release_module
 from os_acc.privileged import network as privileged
 from os_acc.privileged import record
 from os_acc.privileged import vfs as privileged_vfs
+from os_acc.testing import mortal
 
 PF = '0000:08:00.0'
 VFS = ('0000:08:00.1', '0000:08:00.2')
@@ -217,10 +216,10 @@ def test_whoever_binds_the_vf(kept, managed):
 def test_it_is_restored_before_the_hosts_driver_binds_the_vf(kept):
     path = kept.pci / 'devices' / PF
     kept.write(f'{path}/sriov_drivers_autoprobe', '1')
-    kept._native[VFS[0]] = 'iavf'
+    kept.native[VFS[0]] = 'iavf'
     kept.add_driver('iavf')
-    kept._bind(VFS[0], 'iavf')
-    kept._add_net((kept.pci / 'devices' / VFS[0]).resolve(), 'ens8f0v0')
+    kept.bind(VFS[0], 'iavf')
+    kept.add_net((kept.pci / 'devices' / VFS[0]).resolve(), 'ens8f0v0')
     instance = devices.instance()
     os_acc.plug(instance, [request(VFS[0])])
     kept.writes.clear()
@@ -283,8 +282,8 @@ def test_the_pfs_interface_is_gone(kept, caplog):
 def test_the_vfs_are_gone(kept):
     instance = devices.instance()
     os_acc.plug(instance, [request(VFS[0])])
-    kept._unbind(VFS[0])
-    kept._set_numvfs(PF, 0)
+    kept.unbind(VFS[0])
+    kept.set_numvfs(PF, 0)
     assert os_acc.unplug(instance) == 1
 
 
@@ -320,14 +319,6 @@ def test_a_repeated_plug_must_ask_for_the_same(kept):
 @pytest.mark.parametrize('undo', [False, True])
 def test_a_crash_at_every_write(kept, monkeypatch, after, undo):
     """Whatever was done of plug or unplug, recover() undoes it."""
-    release = release_module.release
-
-    def release_unless_dead(host, entries, step):
-        if kept.dead:
-            raise kernel_module.KernelCrash  # a dead process undoes nothing
-        return release(host, entries, step)
-
-    monkeypatch.setattr(release_module, 'release', release_unless_dead)
     before = kept.snapshot()
     number, died = 0, True
     while died:
@@ -341,7 +332,7 @@ def test_a_crash_at_every_write(kept, monkeypatch, after, undo):
                 os_acc.unplug(instance)
             else:
                 os_acc.plug(instance, [request(VFS[0])])
-        except kernel_module.KernelCrash:
+        except mortal.Crash:
             died = True
         except (exception.PlugException, exception.UnplugException):
             died = kept.dead
@@ -489,7 +480,7 @@ def test_no_vf_of_a_nic(nics):
 
 def test_a_pf_with_two_ports(nics):
     """As mlx4: it is unknown which of them a VF uses."""
-    nics._add_net((nics.pci / 'devices' / PF).resolve(), 'ens8f0d1')
+    nics.add_net((nics.pci / 'devices' / PF).resolve(), 'ens8f0d1')
     err = cause(request(VFS[0]))
     assert isinstance(err, exception.DeviceError)
     assert 'it has 2 network interfaces (ens8f0, ens8f0d1)' in str(err)
@@ -560,7 +551,7 @@ def switchdev(kept):
 
     def add(name, **files):
         if not (folder / 'net' / name).exists():
-            kept._add_net(folder, name)
+            kept.add_net(folder, name)
         for file, text in files.items():
             (folder / 'net' / name / file).write_text(f'{text}\n')
 
@@ -648,20 +639,20 @@ def test_only_what_device_spec_names(kept):
 def test_a_vf_that_the_host_uses(kept):
     """Its interface is up on the host: nobody may change its MAC address."""
     folder = (kept.pci / 'devices' / VFS[0]).resolve()
-    kept._bind(VFS[0], 'i40e')
-    kept._add_net(folder, 'ens8f0v0')
+    kept.bind(VFS[0], 'i40e')
+    kept.add_net(folder, 'ens8f0v0')
     (folder / 'net/ens8f0v0/flags').write_text('0x1003\n')
     with pytest.raises(exception.DeviceInUseByHost, match='ens8f0v0'):
         privileged.set_port(VFS[0], GOOD, 1.0)
     assert kept.ports[PF][0] == FRESH
     (kept.sys / 'class/net/ens8f0v0').unlink()
-    kept._unbind(VFS[0])
+    kept.unbind(VFS[0])
 
 
 def test_a_vf_that_a_guest_has_open(kept):
     """Whoever asks: a running guest keeps its MAC address."""
     privileged.set_port(VFS[0], GOOD, 1.0)
-    kept._bind(VFS[0], 'vfio-pci')
+    kept.bind(VFS[0], 'vfio-pci')
     pid = kept.hold(kept.node(VFS[0]))
     for act in (
         lambda: privileged.set_port(VFS[0], {'vlan': [7, 0]}, 1.0),
@@ -671,7 +662,7 @@ def test_a_vf_that_a_guest_has_open(kept):
             act()
     assert kept.ports[PF][0] == FRESH | GOOD
     kept.end(pid)
-    kept._unbind(VFS[0])
+    kept.unbind(VFS[0])
     assert privileged.restore_port(VFS[0], GOOD, 1.0) == []
     assert kept.ports[PF][0] == FRESH
 
@@ -679,13 +670,13 @@ def test_a_vf_that_a_guest_has_open(kept):
 @pytest.fixture
 def shared(kept):
     """The VF shares its IOMMU group with another function."""
-    group = kept._group_of(VFS[0])
+    group = kept.group_of(VFS[0])
     other = kept.add_function('0000:0b:00.0', '8086:10d3', 0x020000)
     members = kept.sys / f'kernel/iommu_groups/{group}/devices'
     (members / other.name).symlink_to(other)
-    kept._bind(VFS[0], 'vfio-pci')
+    kept.bind(VFS[0], 'vfio-pci')
     yield kept
-    kept._unbind(VFS[0])
+    kept.unbind(VFS[0])
     (members / other.name).unlink()
     (kept.pci / 'devices' / other.name).unlink()
 

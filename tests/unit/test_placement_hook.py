@@ -342,7 +342,7 @@ def test_others_change_the_provider_without_end(
 
 
 def test_an_older_call_does_not_overwrite_a_newer_one(make, placement):
-    """The first call is delayed until the second has ended."""
+    """The second programming waits until the hooks know of the first."""
     make('single')
     waiting, go_on = threading.Event(), threading.Event()
     first = []
@@ -351,16 +351,18 @@ def test_an_older_call_does_not_overwrite_a_newer_one(make, placement):
         if path.endswith(AES) and not first:
             first.append(path)
             waiting.set()
-            go_on.wait(30)
+            assert go_on.wait(100)
 
     placement.before_put = delay
-    with futures.ThreadPoolExecutor(1) as pool:
+    with futures.ThreadPoolExecutor(2) as pool:
         old = pool.submit(program, 'aes')
-        assert waiting.wait(30)
-        program('sha')
-        assert traits(placement) == {OTHER, SHA}
+        assert waiting.wait(100)
+        new = pool.submit(program, 'sha')
+        done, _ = futures.wait([new], timeout=0.5)
         go_on.set()
+        assert not done
         assert old.result() is True
+        assert new.result() is True
     assert traits(placement) == {OTHER, SHA}
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import threading
@@ -24,6 +25,7 @@ import pytest
 import os_acc
 from os_acc import exception
 from os_acc.privileged import context
+from os_acc.privileged import privsep
 
 STAND_IN = pathlib.Path(__file__).with_name('daemon_stand_in.py')
 REAL_START = context.start_in_background
@@ -217,7 +219,7 @@ def test_a_fork_while_it_is_being_started(daemon, monkeypatch, tmp_path):
 
 
 def test_a_fork_does_not_wait_for_ever(daemon, monkeypatch):
-    monkeypatch.setattr(context, 'LONGEST_WAIT', 0.1)
+    monkeypatch.setattr(privsep, 'LONGEST_WAIT', 0.1)
     monkeypatch.setenv('PAUSE', '2')
     context.start_in_background()
     time.sleep(0.2)
@@ -239,7 +241,70 @@ def test_a_subprocess_is_no_fork(daemon):
     assert who() == mine
 
 
-# --- what it imports
+# --- when it is killed, or its caller is interrupted
+
+
+def test_a_daemon_that_is_killed_before_it_reads_a_call(daemon):
+    pid = who()
+    os.kill(pid, signal.SIGSTOP)
+    raised: list[exception.PrivilegeError] = []
+
+    def call() -> None:
+        with pytest.raises(exception.PrivilegeError) as err:
+            who()
+        raised.append(err.value)
+
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    channel = context.pctxt.channel
+
+    def is_sent() -> bool:
+        # The caller holds the lock while it sends the call.
+        with channel.lock:
+            return bool(channel.outstanding_msgs)
+
+    wait(is_sent)
+    os.kill(pid, signal.SIGKILL)
+    thread.join(60)
+    assert 'Premature eof' in str(raised)
+    # The next call starts another daemon.
+    assert who() == daemon()[-1] != pid
+
+
+def test_ctrl_c_in_a_terminal_does_not_reach_the_daemon(clean, tmp_path):
+    """This is the real daemon, which needs no privilege to answer."""
+    conf = tmp_path / 'privsep.conf'
+    conf.write_text(f'[{context.SECTION}]\ncapabilities =\n')
+    os_acc.CONF.set_override(
+        'helper_command',
+        f'{sys.executable} -m oslo_privsep.daemon --config-file {conf}',
+        context.SECTION,
+    )
+    context.pctxt.set_client_mode(True)
+    try:
+        before = context.whoami()
+        (pid,) = find(str(conf))
+        assert os.getsid(pid) == pid != os.getsid(0)
+        for number in (signal.SIGINT, signal.SIGHUP):
+            os.kill(pid, number)
+        assert context.whoami() == before
+        assert list(find(str(conf))) == [pid]
+    finally:
+        context.pctxt.stop()
+        os_acc.CONF.clear_override('helper_command', context.SECTION)
+    wait(lambda: not is_running(pid))
+
+
+def find(argument: str) -> list[int]:
+    """The processes with an argument in their command line."""
+    found = []
+    for path in pathlib.Path('/proc').glob('[0-9]*/cmdline'):
+        try:
+            if argument in path.read_text().split('\0'):
+                found.append(int(path.parent.name))
+        except OSError:
+            continue
+    return found
 
 
 @pytest.mark.parametrize(

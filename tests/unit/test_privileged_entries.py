@@ -47,9 +47,15 @@ def calls() -> set[tuple[str, str]]:
     return found
 
 
-# These run in the process of the caller: the first starts the daemon, and the
-# second is for os-acc device deny, which runs as root.
-NOT_REMOTE = {('context', 'start_in_background'), ('held', 'forget_unused')}
+# These run in the process of the caller: the first starts the daemon, the
+# second is for os-acc device deny, which runs as root, and the others are for
+# tests.
+NOT_REMOTE = {
+    ('context', 'start_in_background'),
+    ('held', 'forget_unused'),
+    ('privsep', 'run_here'),
+    ('privsep', 'runs_here'),
+}
 
 CALLS = sorted(calls() - NOT_REMOTE)
 

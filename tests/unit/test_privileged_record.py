@@ -17,7 +17,6 @@ import os
 import uuid
 
 import devices
-import kernel as kernel_module
 import pytest
 
 import os_acc
@@ -30,6 +29,7 @@ from os_acc.privileged import mdev as privileged_mdev
 from os_acc.privileged import pci as privileged_pci
 from os_acc.privileged import record
 from os_acc.privileged import vfs as privileged_vfs
+from os_acc.testing import mortal
 
 INSTANCE = str(uuid.uuid4())
 CARD, IDS = devices.NIC, '8086:10d3'
@@ -66,7 +66,7 @@ def crashes(kernel, act, at: int, after: bool) -> bool:
     kernel.crash_at(at, after)
     try:
         act()
-    except kernel_module.KernelCrash:
+    except mortal.Crash:
         return True
     finally:
         kernel.revive()
@@ -177,12 +177,12 @@ def test_a_give_back_after_the_journal_was_lost(here):
 def test_somebody_else_has_bound_it_between_two_takes(here):
     take()
     here.add_driver('other')
-    here._unbind(CARD)
+    here.unbind(CARD)
     here.write(str(here.pci / f'devices/{CARD}/driver_override'), '\n')
-    here._bind(CARD, 'other')
+    here.bind(CARD, 'other')
     take()
     assert here.driver_of(CARD) == 'vfio-pci'
-    here._allowed = lambda address, driver: True
+    here.allowed = lambda address, driver: True
     privileged_pci.give_back(CARD, IDS, 2.0)
     assert here.driver_of(CARD) == 'other'
 
@@ -210,7 +210,7 @@ def test_vans_of_an_earlier_version_are_an_error_with_a_remedy(here):
 
 def test_a_crash_between_give_back_and_the_journal(here, monkeypatch):
     """It was bound to VFIO before, and is so again: nothing is left to do."""
-    here._bind(devices.GPU, 'vfio-pci')
+    here.bind(devices.GPU, 'vfio-pci')
     before = here.snapshot()
     instance = devices.instance()
     os_acc.plug(instance, [devices.pci(devices.GPU)])
@@ -329,7 +329,7 @@ def test_vfs_that_stay_get_their_autoprobe_and_are_removed_later(here):
     assert not os_acc.get_vans()
     # No VAN knows any more who made them, but the privileged half does.
     os_acc.plug(second, [devices.pci(VF)])
-    here._unbind(other)
+    here.unbind(other)
     assert os_acc.unplug(second) == 1
     assert here.snapshot() == before
     assert records(here) == []
@@ -338,7 +338,7 @@ def test_vfs_that_stay_get_their_autoprobe_and_are_removed_later(here):
 def test_vfs_that_are_kept_come_back_after_a_reboot(here):
     instance, other = devices.instance(), devices.VFS[1]
     os_acc.plug(instance, [devices.pci(VF)])
-    here._bind(other, 'vfio-pci')
+    here.bind(other, 'vfio-pci')
     os_acc.unplug(instance)
     os_acc.plug(instance, [devices.pci(VF)])
     here.reboot()
@@ -372,7 +372,7 @@ def test_device_spec_has_another_num_vfs(here):
 
 
 def test_take_asks_who_has_it_open(here):
-    here._bind(devices.GPU, 'vfio-pci')
+    here.bind(devices.GPU, 'vfio-pci')
     pid = here.hold(here.node(devices.GPU))
     with pytest.raises(exception.DeviceBusy, match=f'process {pid}'):
         take(devices.GPU)
@@ -399,8 +399,8 @@ def test_take_binds_nothing_that_the_operator_binds(here):
 
 
 def test_no_vfs_on_a_pf_that_is_bound_to_vfio(here):
-    here._unbind(devices.PF)
-    here._bind(devices.PF, 'vfio-pci')
+    here.unbind(devices.PF)
+    here.bind(devices.PF, 'vfio-pci')
     with pytest.raises(exception.DeviceBusy, match='VFIO driver'):
         privileged_vfs.create_vfs(devices.PF, 2, 2.0)
 
@@ -411,23 +411,23 @@ def test_no_vfs_on_a_pf_that_is_bound_to_vfio(here):
 def test_the_step_that_takes_too_long_is_named(here):
     os_acc.CONF.set_override('device_timeout', 1.0, 'os_acc')
     instance = devices.instance()
-    del here._native[devices.GPU]  # probing it does nothing
-    here._native[devices.GPU] = None
-    here._allowed = lambda address, driver: False
+    del here.native[devices.GPU]  # probing it does nothing
+    here.native[devices.GPU] = None
+    here.allowed = lambda address, driver: False
     with pytest.raises(
         exception.PlugException,
         match=f'driver vfio-pci to bind PCI function {devices.GPU}',
     ):
         os_acc.plug(instance, [devices.pci(devices.GPU)])
-    del here._allowed
+    del here.allowed
     os_acc.plug(instance, [devices.pci(CARD)])
-    here._explicit_bind = lambda address, driver: None
+    here.explicit_bind = lambda address, driver: None
     with pytest.raises(
         exception.UnplugException,
         match=f'driver e1000e to bind PCI function {CARD} again',
     ):
         os_acc.unplug(instance)
-    del here._explicit_bind
+    del here.explicit_bind
     assert len(os_acc.recover().released) == 1
 
 

@@ -124,7 +124,7 @@ def test_network_cards(here):
 def test_vfs_are_named_by_their_pf(here):
     devices.furnish(here)
     devices.spec()
-    here._set_numvfs(devices.PF, 2)
+    here.set_numvfs(devices.PF, 2)
     assert set(proposed()) == {devices.PF, devices.GPU}
 
 

@@ -254,7 +254,7 @@ def test_a_mode_that_stays_wrong(late):
     start = time.monotonic()
     with pytest.raises(exception.JournalError, match='readonly'):
         opened.entries()
-    assert 0.9 < time.monotonic() - start < 3
+    assert 0.9 < time.monotonic() - start < 30
 
 
 def test_a_private_journal_that_is_read_only_fails_at_once(late, shared):

@@ -14,7 +14,6 @@ import uuid
 
 import command
 import devices
-import kernel as kernel_module
 import pytest
 
 import os_acc
@@ -22,6 +21,7 @@ from os_acc import exception
 from os_acc.devices import pci
 from os_acc.privileged import pci as privileged
 from os_acc.privileged import storage_calls
+from os_acc.testing import mortal
 
 RAID = '0000:07:00.0'
 VFIO = 'vfio-pci'
@@ -77,8 +77,8 @@ def has_secret(drive) -> bool:
 
 def test_root_refuses_what_cannot_be_emptied(here):
     """The operator has bound it, and the caller asked nothing before."""
-    here._unbind(RAID)
-    here._bind(RAID, VFIO)
+    here.unbind(RAID)
+    here.bind(RAID, VFIO)
     with pytest.raises(exception.DeviceError) as caught:
         storage_calls.hand_out(RAID, str(uuid.uuid4()), 2.0)
     assert caught.value.kwargs['reason'].startswith(
@@ -113,8 +113,8 @@ def test_a_drive_that_cannot_be_emptied_is_bound_as_before(here, drive):
 def test_one_that_the_operator_has_bound_is_checked_too(here, drive):
     drive.oacs = 0
     devices.spec({'address': devices.DISK, 'bind': 'none'}, HOST)
-    here._unbind(devices.DISK)
-    here._bind(devices.DISK, VFIO)
+    here.unbind(devices.DISK)
+    here.bind(devices.DISK, VFIO)
     assert 'cannot be emptied' in str(refusal(devices.DISK))
     drive.oacs = 2
     instance = plug()
@@ -122,7 +122,7 @@ def test_one_that_the_operator_has_bound_is_checked_too(here, drive):
     os_acc.unplug(instance)
     assert not has_secret(drive)
     assert here.driver_of(devices.DISK) == VFIO
-    here._unbind(devices.DISK)
+    here.unbind(devices.DISK)
 
 
 def test_with_a_command_it_is_given_out_all_the_same(here, drive, tmp_path):
@@ -269,7 +269,7 @@ def test_killed_while_it_is_erased(here, drive):
     write(drive)
 
     def die() -> None:
-        raise kernel_module.KernelCrash
+        raise mortal.Crash
 
     drive.hooks[0x80] = die
     with pytest.raises(exception.UnplugException):
@@ -320,9 +320,9 @@ def test_bound_to_its_driver_by_hand(here, drive):
     instance = plug()
     write(drive)
     function = here.pci / 'devices' / devices.DISK
-    here._unbind(devices.DISK)
+    here.unbind(devices.DISK)
     here.write(str(function / 'driver_override'), '\n')
-    here._bind(devices.DISK, 'nvme')
+    here.bind(devices.DISK, 'nvme')
     os_acc.unplug(instance)
     assert not has_secret(drive)
     assert here.driver_of(devices.DISK) == 'nvme'
@@ -331,11 +331,11 @@ def test_bound_to_its_driver_by_hand(here, drive):
 def test_bound_to_a_driver_of_somebody_else(here, drive):
     here.add_driver('uio_pci_generic')
     instance = plug()
-    here._unbind(devices.DISK)
-    here._bind(devices.DISK, 'uio_pci_generic')
+    here.unbind(devices.DISK)
+    here.bind(devices.DISK, 'uio_pci_generic')
     with pytest.raises(exception.UnplugException, match='was not emptied'):
         os_acc.unplug(instance)
-    here._unbind(devices.DISK)
+    here.unbind(devices.DISK)
     os_acc.unplug(instance)
     assert drive.formatted
     assert here.driver_of(devices.DISK) == 'nvme'
@@ -413,7 +413,7 @@ class TestBetweenTenants:
         found = {d.address: d.handles_free for d in os_acc.get_devices()}
         assert found[devices.DISK] == 1
         result = run('device', 'show', devices.DISK, '-f', 'json')
-        assert result.json['Status'] == 'free; it stays bound to vfio-pci'
+        assert result.json['status'] == 'free; it stays bound to vfio-pci'
 
     def test_device_free_gives_it_back(self, here, drive, run):
         before = here.snapshot()
@@ -456,7 +456,7 @@ class TestOneTimeUse:
             os_acc.plug(devices.instance(), [devices.wanted('PGPU')])
         assert 'it is reserved' in str(caught.value)
         result = run('device', 'list', '-f', 'json')
-        rows = {row['Address']: row['Not free'] for row in result.json}
+        rows = {row['address']: row['not_free'] for row in result.json}
         assert rows[devices.GPU] == {'reserved': 1}
         result = run('device', 'free', devices.GPU)
         assert result.code == 0, result.err
@@ -493,10 +493,10 @@ class TestOneTimeUse:
         )
         os_acc.unplug(plug(devices.VFS[0]))
         result = run('device', 'list', '-f', 'json')
-        rows = {row['Address']: row['Not free'] for row in result.json}
+        rows = {row['address']: row['not_free'] for row in result.json}
         assert rows[devices.PF] == {'reserved': 1}
         shown = run('device', 'show', devices.PF, '-f', 'json').json
-        states = {each['handle']: each['state'] for each in shown['Handles']}
+        states = {each['handle']: each['state'] for each in shown['handles']}
         assert states[f'pci/{devices.VFS[0]}'] == 'reserved'
         os_acc.unplug(plug(devices.VFS[1]))
         assert run('device', 'free', devices.VFS[0]).code == 0

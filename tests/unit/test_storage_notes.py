@@ -22,7 +22,6 @@ import shutil
 
 import command
 import devices
-import kernel as kernel_module
 import pytest
 
 import os_acc
@@ -34,6 +33,7 @@ from os_acc.privileged import record
 from os_acc.privileged import storage
 from os_acc.privileged import storage_calls
 from os_acc.privileged import storage_notes
+from os_acc.testing import mortal
 
 DISK, IDS, VFIO = devices.DISK, '1b36:0010', 'vfio-pci'
 INSTANCE, OTHER = (devices.instance().uuid for _ in range(2))
@@ -238,8 +238,8 @@ def test_device_free_does_not_empty_what_no_guest_had(here, drive, run):
 
 
 def test_nor_one_that_the_operator_has_bound(here, drive):
-    here._unbind(DISK)
-    here._bind(DISK, VFIO)
+    here.unbind(DISK)
+    here.bind(DISK, VFIO)
     storage_calls.hand_out(DISK, INSTANCE, 2.0)
     with pytest.raises(exception.DeviceBusy, match=INSTANCE):
         storage_calls.hand_out(DISK, OTHER, 2.0)
@@ -284,7 +284,7 @@ def crash_at(patch: pytest.MonkeyPatch, step: str, after: bool) -> None:
                 return act(*args)
             if after:
                 act(*args)
-            raise kernel_module.KernelCrash
+            raise mortal.Crash
 
         return run
 
@@ -316,7 +316,7 @@ def test_a_crash_at_each_step(
         write(drive)
     with (
         monkeypatch.context() as patch,
-        pytest.raises(kernel_module.KernelCrash),
+        pytest.raises(mortal.Crash),
     ):
         crash_at(patch, step, after)
         take() if step in ('note', 'record') else clean()

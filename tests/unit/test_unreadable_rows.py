@@ -87,7 +87,7 @@ def change(run, act):
 
 def states(run, *arguments):
     rows = run.fine('van', 'list', '-f', 'json', *arguments).json
-    return {row['VAN']: row['State'] for row in rows}
+    return {row['uuid']: row['state'] for row in rows}
 
 
 BOTH = {VANS[0]: 'unreadable', VANS[1]: 'plugged'}
@@ -95,17 +95,17 @@ BOTH = {VANS[0]: 'unreadable', VANS[1]: 'plugged'}
 
 def test_van_list(run, unreadable):
     rows = run.fine('van', 'list', '-f', 'json').json
-    (row,) = [row for row in rows if row['VAN'] == VANS[0]]
-    assert REASON in row.pop('Error')
+    (row,) = [row for row in rows if row['uuid'] == VANS[0]]
+    assert REASON in row.pop('error')
     assert row == {
-        'VAN': VANS[0],
-        'Instance': INSTANCE,
-        'State': 'unreadable',
-        'Driver': None,
-        'Plugin': None,
-        'Handle': 'gone/x7',
-        'Device': 'fake:test:0000:0c:00.1',
-        'Live migratable': None,
+        'uuid': VANS[0],
+        'instance_uuid': INSTANCE,
+        'state': 'unreadable',
+        'driver': None,
+        'plugin': None,
+        'handle': 'gone/x7',
+        'device': 'fake:test:0000:0c:00.1',
+        'live_migratable': None,
     }
     assert states(run) == BOTH
     assert states(run, '--instance', INSTANCE) == BOTH
@@ -115,9 +115,16 @@ def test_van_list(run, unreadable):
     assert REASON in run.fine('van', 'list').out
 
 
+def test_unplug_dry_run(run, unreadable):
+    line = run.fails(1, 'unplug', INSTANCE, '--dry-run')
+    assert f'VAN {VANS[0]}' in line
+    assert run.fine('unplug', INSTANCE, '--van', VANS[1], '--dry-run')
+
+
 def test_van_show(run, unreadable):
     shown = run.fine('van', 'show', VANS[0], '-f', 'json').json
     assert REASON in shown.pop('error')
+    assert shown.pop('history')[0]['step'] == 'prepareVAN'
     assert shown == {
         'uuid': VANS[0],
         'instance_uuid': INSTANCE,
@@ -153,7 +160,7 @@ def test_device_list(run, unreadable, tmp_path):
     )
     result = run('--config-file', path, 'device', 'list', '-f', 'json')
     assert result.code == 0
-    assert {row['Address'] for row in result.json} == {'nic0', 'gpu0'}
+    assert {row['address'] for row in result.json} == {'nic0', 'gpu0'}
     (line,) = result.err.splitlines()
     assert line.startswith(
         f'VAN {VANS[0]} of instance {INSTANCE} is unreadable: '
@@ -165,30 +172,30 @@ def test_device_list(run, unreadable, tmp_path):
 @pytest.mark.parametrize('address', ['x7', 'fake:test:0000:0c:00.1'])
 def test_device_show(run, unreadable, address):
     shown = run.fine('device', 'show', address, '-f', 'json').json
-    (text,) = shown['Unreadable vans']
+    (text,) = shown['unreadable_vans']
     assert text.startswith(f'{VANS[0]} of instance {INSTANCE}: ')
 
 
 def test_doctor(run, unreadable):
     rows = run('doctor', '-f', 'json').json
-    (row,) = [row for row in rows if row['Subject'] == f'VAN {VANS[0]}']
-    assert row['Verdict'] == 'error'
-    assert row['Finding'].startswith(f'instance {INSTANCE}: it is unreadable')
-    assert REASON in row['Finding']
-    assert 'handle gone/x7' in row['Finding']
-    assert f'os-acc van forget {VANS[0]}' in row['What to do']
-    (row,) = [row for row in rows if row['Subject'].startswith('state path')]
-    assert row['Finding'] == (
+    (row,) = [row for row in rows if row['subject'] == f'VAN {VANS[0]}']
+    assert row['verdict'] == 'error'
+    assert row['finding'].startswith(f'instance {INSTANCE}: it is unreadable')
+    assert REASON in row['finding']
+    assert 'handle gone/x7' in row['finding']
+    assert f'os-acc van forget {VANS[0]}' in row['what_to_do']
+    (row,) = [row for row in rows if row['subject'].startswith('state path')]
+    assert row['finding'] == (
         'the journal holds 1 VANs, and 1 rows that are unreadable'
     )
 
 
 def test_doctor_names_a_van_without_driver(run, without_driver):
     rows = run('doctor', '-f', 'json').json
-    (row,) = [row for row in rows if row['Subject'] == f'VAN {VANS[0]}']
-    assert row['Verdict'] == 'error'
-    assert "its driver 'acme' is not loaded" in row['Finding']
-    assert f'os-acc van forget {VANS[0]}' in row['What to do']
+    (row,) = [row for row in rows if row['subject'] == f'VAN {VANS[0]}']
+    assert row['verdict'] == 'error'
+    assert "its driver 'acme' is not loaded" in row['finding']
+    assert f'os-acc van forget {VANS[0]}' in row['what_to_do']
 
 
 # --- van forget
@@ -281,11 +288,14 @@ def test_forget_asks_on_a_terminal(run, unreadable, answer, code, left):
 
 
 @pytest.mark.parametrize(
-    ('van', 'says'),
-    [(OTHER, 'see van list'), ('web-1', "uuid is 'web-1', expected a UUID")],
+    ('van', 'code', 'says'),
+    [
+        (OTHER, 4, 'see os-acc van list'),
+        ('web-1', 2, "VAN is 'web-1', expected a UUID"),
+    ],
 )
-def test_forget_what_is_not_there(run, unreadable, van, says):
-    assert says in run.fails(2, 'van', 'forget', van, '--yes')
+def test_forget_what_is_not_there(run, unreadable, van, code, says):
+    assert says in run.fails(code, 'van', 'forget', van, '--yes')
     assert states(run) == BOTH
 
 
@@ -312,7 +322,7 @@ def test_forget_looks_again_once_it_has_the_lock(run, unreadable, monkeypatch):
     monkeypatch.setattr(locking.Locks, 'instance', take)
     result = run('van', 'forget', VANS[0], '--yes')
     held.close()
-    assert result.code == 2
+    assert result.code == 4
     assert 'forgotten' not in result.out.splitlines()
 
 

@@ -341,7 +341,7 @@ def test_bound_without_groups(groupless):
 
 
 def test_the_file_does_not_come(groupless):
-    groupless._show_device = lambda address: None
+    groupless.show_device = lambda address: None
     with pytest.raises(
         exception.Timeout,
         match=f'vfio/devices for PCI function {devices.GPU}',
@@ -355,13 +355,13 @@ def test_it_is_seen_only_after_the_module_is_loaded(here):
     (here.sys / 'class/vfio').rmdir()
     here.groups = False
     instance = devices.instance()
-    show = here._show_device
+    show = here.show_device
 
     def load(address):
         (here.sys / 'class/vfio-dev').mkdir(exist_ok=True)
         show(address)
 
-    here._show_device = load
+    here.show_device = load
     (van,) = os_acc.plug(instance, [devices.pci(devices.GPU)])
     assert '<driver iommufd="yes"/>' in van.guest_config
     (again,) = os_acc.get_vans(instance)

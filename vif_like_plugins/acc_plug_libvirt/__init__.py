@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""The libvirt plugin: PCI functions and mdevs in a domain's XML."""
+"""The libvirt plugin: PCI functions, mdevs and disks in a domain's XML."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 
 
 class LibvirtPlugin(plugin.PluginBase):
-    """The plugin for libvirt. A VAN's guest_config is one <hostdev> element.
+    """The plugin for libvirt. A VAN's guest_config is one element.
+
+    It is a <hostdev>, or a <disk> for a BlockHandle.
 
     The alias of the element is ``ua-acc-<VAN uuid>``. libvirt keeps aliases
     that begin with ua- (https://libvirt.org/formatdomain.html#devices) and
@@ -67,9 +69,10 @@ class LibvirtPlugin(plugin.PluginBase):
 
     def describe(self) -> objects.HostPluginInfo:
         # Nova's CI boots guests with the TestHandles of Cyborg's fake driver.
-        names = ('PCIHandle', 'MdevHandle', 'TestHandle')
+        names = ('PCIHandle', 'MdevHandle', 'BlockHandle', 'TestHandle')
         return objects.HostPluginInfo(
             plugin_name=self.name,
+            guest_config_format='libvirt-xml',
             handle_info=[objects.HostHandleInfo.of(name) for name in names],
         )
 
@@ -86,16 +89,16 @@ class LibvirtPlugin(plugin.PluginBase):
         instance_info: objects.InstanceInfo,
         live: bool,
     ) -> None:
-        """Set guest_config to the <hostdev>, or to None for a TestHandle.
+        """Set guest_config to the element, or to None for a TestHandle.
 
         On a Power host, also set drc_index in driver_data: the DRC index by
         which the guest will identify the device. It is left out if it is not
         known before the guest is defined.
         """
-        text = van.guest_config = self.builder.build(van)
+        text = van.guest_config = self._build(van)
         if text is None:
             return
-        if self._is_power:
+        if self._is_power and not isinstance(van.handle, objects.BlockHandle):
             from acc_plug_libvirt import drc
 
             index = drc.drc_index(text)
@@ -105,6 +108,13 @@ class LibvirtPlugin(plugin.PluginBase):
             from acc_plug_libvirt import attach
 
             attach.attach(self.libvirt(), van, self.config.attach_timeout)
+
+    def _build(self, van: objects.VAN) -> str | None:
+        if isinstance(van.handle, objects.BlockHandle):
+            from acc_plug_libvirt import disk
+
+            return disk.build(van, van.handle)
+        return self.builder.build(van)
 
     def unplug(
         self,
@@ -123,7 +133,7 @@ class LibvirtPlugin(plugin.PluginBase):
         from acc_plug_libvirt import detach
 
         conf = self.config
-        xml = van.guest_config or self.builder.build(van)
+        xml = van.guest_config or self._build(van)
         if xml is None:
             return
         detach.detach(

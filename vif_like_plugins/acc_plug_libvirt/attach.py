@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""Attaches a hostdev to a domain that runs, is paused or is shut off."""
+"""Attaches a device to a domain that runs, is paused or is shut off."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def attach(
     guest's definition if there is one. Where the device is attached already,
     nothing is done.
 
-    :param van: its guest_config is the <hostdev>
+    :param van: its guest_config is the <hostdev> or <disk>
     :param seconds: how long libvirt may take
     :raises DeviceNotFound: if the domain does not exist
     :raises DeviceBusy: if the domain has the device under another alias, or

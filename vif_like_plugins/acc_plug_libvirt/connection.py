@@ -17,6 +17,7 @@ import ctypes
 import importlib
 import logging
 import os
+import sys
 import threading
 import time
 from typing import Any
@@ -46,14 +47,24 @@ def module() -> Any:
 
     :raises HypervisorError: if libvirt-python is not installed
     """
+    is_first = 'libvirt' not in sys.modules
     try:
-        return importlib.import_module('libvirt')
+        found = importlib.import_module('libvirt')
     except ImportError as err:
         raise exception.HypervisorError(
             what='libvirt',
             reason='the package libvirt-python is not installed: '
             f"pip install 'os-acc[libvirt]' ({err})",
         ) from err
+    if is_first:
+        # Otherwise libvirt prints each error, which it raises too. A program
+        # that has imported libvirt itself, such as Nova, decides that.
+        found.registerErrorHandler(_print_nothing, None)
+    return found
+
+
+def _print_nothing(context: object, error: object) -> None:
+    """Leave it to the caller to tell an error."""
 
 
 @contextlib.contextmanager

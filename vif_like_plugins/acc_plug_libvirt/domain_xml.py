@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""Finds, compares and rewrites the hostdevs in a domain's XML."""
+"""Finds, compares and rewrites the hostdevs and disks in a domain's XML."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from typing import NoReturn
 
 from lxml import etree
 
+from acc_plug_libvirt import disk
 from acc_plug_libvirt import hostdev
 from os_acc import exception
 from os_acc import objects
@@ -29,10 +30,10 @@ _USER_ALIAS = 'ua-'
 
 @dataclasses.dataclass(frozen=True)
 class Hostdev:
-    """A <hostdev> of a domain.
+    """A <hostdev> or <disk> of a domain.
 
     :ivar identity: as AttachHandle.identity, 'pci/0000:3b:00.1'; None if it
-        is neither a PCI function nor an mdev
+        is nothing that os-acc attaches
     :ivar alias: the user alias (ua-...); None if there is none
     """
 
@@ -86,13 +87,22 @@ def is_active(root: etree._Element) -> bool:
 
 
 def hostdevs(root: etree._Element) -> Iterator[Hostdev]:
-    """Yield the <hostdev> elements of a domain."""
-    for element in root.iterfind('devices/hostdev'):
+    """Yield the <hostdev> elements of a domain, and the <disk> of VANs.
+
+    Other disks, such as those that are files, are left out.
+    """
+    for element in (
+        *root.iterfind('devices/hostdev'),
+        *root.iterfind("devices/disk[@type='block']"),
+    ):
         alias = element.find('alias')
         name = alias.get('name') if alias is not None else None
+        identity = _identity(element)
+        if element.tag == 'disk' and identity is None:
+            continue
         yield Hostdev(
             element,
-            _identity(element),
+            identity,
             name if name and name.startswith(_USER_ALIAS) else None,
         )
 
@@ -100,7 +110,7 @@ def hostdevs(root: etree._Element) -> Iterator[Hostdev]:
 def identities(root: etree._Element) -> set[str | None]:
     """Return the identities of all host devices of a domain.
 
-    They are in hostdevs, interfaces and NVMe disks.
+    They are in hostdevs, interfaces and disks.
     """
     found = {each.identity for each in hostdevs(root)}
     for path in (
@@ -113,7 +123,9 @@ def identities(root: etree._Element) -> set[str | None]:
 
 
 def _identity(element: etree._Element) -> str | None:
-    """Return the identity of a <hostdev>, in canonical form."""
+    """Return the identity of a <hostdev> or <disk>, in canonical form."""
+    if element.tag == 'disk':
+        return disk.identity(element)
     address = element.find('source/address')
     if element.get('mode') != 'subsystem' or address is None:
         return None
@@ -188,9 +200,9 @@ def update_domain_xml(
 
     Use it for cold migration, live migration and evacuation. What the guest
     sees stays the same: the PCI address of each device in the guest, and the
-    boot order. What depends on the host is taken from the new VAN: source,
-    alias, driver, managed, model, display and ramfb. Other hostdevs stay
-    unchanged.
+    boot order, the target and the serial of a disk. What depends on the host
+    is taken from the new VAN: source, alias, driver, managed, model, display
+    and ramfb. Other devices stay unchanged.
 
     :param xml: the domain's XML on the old host
     :param old_vans: the VANs on the old host
@@ -240,18 +252,18 @@ def _old(there: Sequence[Hostdev], van: objects.VAN) -> Hostdev:
 
 
 def _new(van: objects.VAN) -> etree._Element:
-    """Parse the <hostdev> of a new VAN."""
+    """Parse the element of a new VAN."""
     if not van.guest_config:
         _refuse('new_vans', van.uuid, 'a VAN with guest_config')
     element = etree.fromstring(van.guest_config)
-    if element.tag != 'hostdev':
-        _refuse('new_vans', van.uuid, 'a <hostdev> in guest_config')
+    if element.tag not in ('hostdev', 'disk'):
+        _refuse('new_vans', van.uuid, 'a <hostdev> or <disk> in guest_config')
     return element
 
 
 def _replace(old: etree._Element, new: etree._Element) -> None:
-    """Copy what depends on the host from a new <hostdev> to an old one."""
-    if old.get('type') != new.get('type'):
+    """Copy what depends on the host from a new element to an old one."""
+    if (old.tag, old.get('type')) != (new.tag, new.get('type')):
         _refuse('new_vans', new.get('type'), f'a {old.get("type")} device')
     for name in ('managed', 'model', 'display', 'ramfb'):
         old.attrib.pop(name, None)

@@ -22,7 +22,7 @@ from lxml import etree
 
 from os_acc import exception
 from os_acc import objects
-from os_acc.objects import fields
+from os_acc.objects import pci_address
 
 ALIAS = 'ua-acc-'
 
@@ -97,7 +97,7 @@ class Builder:
             raise exception.UnsupportedHandle(
                 taker="plugin 'libvirt'",
                 handle=handle.obj_name() if handle is not None else None,
-                takes='PCIHandle, MdevHandle, TestHandle',
+                takes='PCIHandle, MdevHandle, BlockHandle, TestHandle',
             )
         etree.SubElement(hostdev, 'alias').set('name', f'{ALIAS}{van.uuid}')
         guest_address = van.driver_data.get(
@@ -193,7 +193,7 @@ def _model(handle: objects.MdevHandle, van: objects.VAN) -> str:
 def _add_guest_address(
     hostdev: etree._Element, text: str, van: objects.VAN
 ) -> None:
-    parts = fields.parse_pci_address(text)
+    parts = pci_address.parse(text)
     # 0000:00:00.0 is the host bridge; libvirt reads it as "no address".
     if parts is None or not any(parts):
         raise exception.InvalidRequest(
@@ -222,7 +222,7 @@ def _set_pci_address(element: etree._Element, address: str) -> None:
 
 def _canonical(handle: str) -> str:
     """Return a PCI address or mdev UUID in the form that handles use."""
-    parts = fields.parse_pci_address(handle)
+    parts = pci_address.parse(handle)
     return '%04x:%02x:%02x.%x' % parts if parts else handle.lower()
 
 

@@ -15,10 +15,17 @@ from os_acc import plugin
 
 
 class NoopPlugin(plugin.PluginBase):
-    """Accepts PCI, mdev, DRC and test handles, and does nothing with them."""
+    """Accepts all handles of os-acc, and does nothing with them."""
 
     def describe(self) -> objects.HostPluginInfo:
-        names = ('PCIHandle', 'MdevHandle', 'DRCHandle', 'TestHandle')
+        names = (
+            'PCIHandle',
+            'MdevHandle',
+            'DRCHandle',
+            'DeviceFileHandle',
+            'BlockHandle',
+            'TestHandle',
+        )
         return objects.HostPluginInfo(
             plugin_name=self.name,
             handle_info=[objects.HostHandleInfo.of(name) for name in names],

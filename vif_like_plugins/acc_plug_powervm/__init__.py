@@ -80,6 +80,7 @@ class PowerVMPlugin(plugin.PluginBase):
     def describe(self) -> objects.HostPluginInfo:
         return objects.HostPluginInfo(
             plugin_name=self.name,
+            guest_config_format='powervm-json',
             handle_info=[objects.HostHandleInfo.of('DRCHandle')],
         )
 

@@ -162,6 +162,8 @@ class CyborgDriver(driver.DriverBase):
         self, van: objects.VAN, instance_info: objects.InstanceInfo
     ) -> None:
         """Undo the device half. This needs none of Cyborg's drivers."""
+        if self.is_anothers(van):
+            return
         if isinstance(van.handle, objects.MdevHandle):
             # Cyborg's own function does not wait until the guest is gone.
             mdev_handles.release(van, van.handle)
@@ -221,6 +223,7 @@ class CyborgDriver(driver.DriverBase):
                     physical_network=handle.physical_network,
                 )
             elif isinstance(handle, objects.MdevHandle):
+                allocation.check_no_file(self, van, handle.uuid)
                 cyborg_mdev.check(van, handle)
             van.handle, van.device = handle, found.parent
             van.save()

@@ -60,9 +60,7 @@ OPTS = (
     cfg.StrOpt(
         'reset',
         default=reset.AUTO,
-        choices=reset.MODES,
-        help='Reset of a PCI function between two instances: auto resets it '
-        'if that is possible, required fails if it is not, none does not '
-        'reset.',
+        choices=reset.CHOICES,
+        help='Whether a PCI function is reset between two instances.',
     ),
 )

@@ -70,7 +70,8 @@ OPTS = (
     cfg.ListOpt(
         'fail',
         default=[],
-        help='Steps that fail: STEP for all VANs, STEP@UUID for one VAN.',
+        help='Steps that fail: STEP for all VANs, or STEP, "@" and the UUID '
+        'of one VAN.',
     ),
 )
 
@@ -103,6 +104,12 @@ class FakeDriver(driver.DriverBase):
             self._device(number, device, holders, in_use)
             for number, device in enumerate(self._devices())
         ]
+
+    def takes_unlisted(self, request: objects.AcceleratorRequest) -> bool:
+        if request.handle is not None:
+            # For a handle that no device has, prepareVAN invents a device.
+            return request.handle.obj_name() in self.handle_types
+        return not self.config.discover and bool(self._fitting(request))
 
     def _device(
         self,
@@ -218,17 +225,17 @@ class FakeDriver(driver.DriverBase):
                 allocation.check_healthy(self, van, choice.device)
                 self._claim(van, *choice)
                 return
+            if type(request.handle).__name__ not in self.handle_types:
+                raise exception.DeviceNotFound(
+                    wanted=f'handle {request.handle.identity}',
+                    reason='the fake devices have none of its class',
+                )
             # No device of ours has this handle: invent one for it.
             device = f'fake:{request.handle.identity}'.replace('/', ':')
             region = '' if request.function_id is not None else None
             self._claim(van, device, region, request.handle)
             return
-        fits = [
-            each
-            for each in self._devices()
-            if request.resource_class in (None, each.resource_class)
-            and (request.function_id is None or each.programming != 'none')
-        ]
+        fits = self._fitting(request)
         wanted = programming.Wanted(request.function_id)
 
         def rank(place: tuple[str, str | None]) -> int:
@@ -262,6 +269,17 @@ class FakeDriver(driver.DriverBase):
             if fits
             else f'no fake device is of {request.resource_class}',
         )
+
+    def _fitting(
+        self, request: objects.AcceleratorRequest
+    ) -> list[fake_hardware.FakeDevice]:
+        """List the devices that fit a request, free or used."""
+        return [
+            each
+            for each in self._devices()
+            if request.resource_class in (None, each.resource_class)
+            and (request.function_id is None or each.programming != 'none')
+        ]
 
     def _choice_of(
         self, handle: objects.AttachHandle

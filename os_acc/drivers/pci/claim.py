@@ -48,30 +48,42 @@ OPTS = (
     cfg.StrOpt(
         'bind',
         default=device_spec.BIND_OS_ACC,
-        choices=device_spec.BINDS,
-        help='Who binds a function to VFIO and back: os-acc, libvirt (a '
-        'managed hostdev), or none (the operator). An entry of '
-        'device_spec can set another value for its devices.',
+        choices=[
+            (device_spec.BIND_OS_ACC, 'os-acc binds it.'),
+            (
+                device_spec.BIND_LIBVIRT,
+                'libvirt binds it, as a managed hostdev.',
+            ),
+            (device_spec.BIND_NONE, 'The operator binds it.'),
+        ],
+        help='Who binds a function to VFIO and back. An entry of device_spec '
+        'can set another value for its devices.',
     ),
     cfg.StrOpt(
         'reset',
         default=reset.AUTO,
-        choices=reset.MODES,
-        help='Reset of a function between two guests: auto resets a function '
-        'if VFIO does not do so itself and the kernel can; required fails if '
-        'the function cannot be reset; none never resets. An entry of '
+        choices=reset.CHOICES,
+        help='Whether a function is reset between two guests. An entry of '
         'device_spec can set another value for its devices.',
     ),
     cfg.StrOpt(
         'between_tenants',
         default=device_spec.BETWEEN_HOST,
-        choices=(device_spec.BETWEEN_VFIO, device_spec.BETWEEN_HOST),
+        choices=[
+            (
+                device_spec.BETWEEN_HOST,
+                'It is bound to the driver that it had before.',
+            ),
+            (
+                device_spec.BETWEEN_VFIO,
+                'It stays bound to its VFIO driver. This is quicker, and no '
+                'driver of the host sees what a guest has left. "os-acc '
+                'device free" gives it back to the host.',
+            ),
+        ],
         help='What a function that os-acc binds is bound to after its '
-        'release: host binds it to the driver that it had before; vfio leaves '
-        'it bound to its VFIO driver, which is quicker, and no driver of the '
-        'host sees what a guest has left. "os-acc device free" gives such a '
-        'function back to the host. An entry of device_spec can set another '
-        'value for its devices.',
+        'release. An entry of device_spec can set another value for its '
+        'devices.',
     ),
 )
 

@@ -48,9 +48,7 @@ class PCIDriver(driver.DriverBase):
             wanted in ('PGPU', 'FPGA', 'SRIOV_NET_VF')
             or wanted.startswith(pci_listing.PREFIX)
             or any(
-                spec.resource_class == wanted
-                and not spec.mdev_types
-                and not spec.vgpu_type
+                spec.resource_class == wanted and not spec.offers_parts
                 for spec in _specs().entries
             )
         )
@@ -82,7 +80,8 @@ class PCIDriver(driver.DriverBase):
     def unprepareVAN(
         self, van: objects.VAN, instance_info: objects.InstanceInfo
     ) -> None:
-        self._claims.give_back(van)
+        if not self.is_anothers(van):
+            self._claims.give_back(van)
 
 
 def _specs() -> device_spec.Specs:

@@ -93,12 +93,11 @@ def listed(
         if function.is_bridge:
             continue
         spec = specs.find(function)
-        # A device that is offered for mdevs or vGPUs is not offered whole, and
-        # a companion is offered only with its GPU.
+        # A device that is offered for its parts is not offered whole, and a
+        # companion is offered only with its GPU.
         if (
             spec is not None
-            and not spec.mdev_types
-            and not spec.vgpu_type
+            and not spec.offers_parts
             and not vgpu.is_place(function)
             and companions.main_of(function, spec) is None
         ):

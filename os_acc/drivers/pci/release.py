@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 import contextlib
 import logging
-import threading
 
 from oslo_config import cfg
 
@@ -21,6 +20,7 @@ from os_acc import driver
 from os_acc import exception
 from os_acc import log
 from os_acc import objects
+from os_acc import progress
 from os_acc.devices import boot
 from os_acc.devices import device_spec
 from os_acc.devices import pci
@@ -332,20 +332,9 @@ def _progress(van: objects.VAN, function: pci.Function) -> Iterator[None]:
         return
     from os_acc.privileged import storage_calls
 
-    done = threading.Event()
-
-    def report() -> None:
-        while not done.wait(_REPORT_EVERY):
-            # The clean-up itself reports what is wrong with the daemon.
-            with contextlib.suppress(exception.ExceptionBase):
-                now = storage_calls.cleaning_progress(function.address)
-                if now is not None and not done.is_set():
-                    van.report_progress(*now)
-
-    thread = threading.Thread(target=report, daemon=True)
-    thread.start()
-    try:
+    with progress.asked(
+        lambda: storage_calls.cleaning_progress(function.address),
+        van.report_progress,
+        _REPORT_EVERY,
+    ):
         yield
-    finally:
-        done.set()
-        thread.join()

@@ -284,8 +284,11 @@ def _entries(specs: device_spec.Specs) -> Iterator[Finding]:
     """Report the entries of device_spec that match no device."""
     matching = {id(specs.first(each)) for each in pci_scan.functions()}
     matching |= {id(specs.first_parent(name)) for name in mdev.parents()}
+    matching |= {
+        id(specs.first_namespace(name)) for name in specs.named_namespaces()
+    }
     for spec in specs.entries:
-        if id(spec) in matching:
+        if id(spec) in matching or spec.devices or spec.nvme_of is not None:
             continue
         yield Finding(
             spec.source,

@@ -232,6 +232,34 @@ class NovaLink:
             )
             self.touch(lpar_uuid)
 
+    def run(self, lpar_uuid: str) -> None:
+        """Add an LPAR that is running, with RMC and without slots."""
+        with self._lock:
+            name = lpar_uuid.upper()
+            self._add(name, copy.deepcopy(self._lpar(RUNNING[0])))
+            made = xml.wrap(self._lpar(name))
+            made.set_parm_value('PartitionState', 'running')
+            self.set_rmc(name, 'active')
+
+    def take_out(self, drc_index: int) -> Callable[[], None]:
+        """Take a slot out of the managed system, as a drawer that is off.
+
+        :returns: a function that puts it back
+        """
+        with self._lock:
+            slot = self._slots()[drc_index]
+            above = slot.getparent()
+            place = above.index(slot)
+            above.remove(slot)
+            self._revision = next(self._revisions)
+
+        def put_back() -> None:
+            with self._lock:
+                above.insert(place, slot)
+                self._revision = next(self._revisions)
+
+        return put_back
+
     def touch(self, lpar_uuid: str) -> None:
         """Change the etag, as an update by another client does."""
         with self._lock:
@@ -274,6 +302,11 @@ class NovaLink:
                     return lpar_uuid
             slot = self._slots().get(drc_index)
             return None if slot is None else slot.findtext(xml.PARTITION_UUID)
+
+    def owners(self) -> dict[int, str | None]:
+        """The slots by DRC index, with what owner_of() says."""
+        with self._lock:
+            return {index: self.owner_of(index) for index in self._slots()}
 
     def _slots(self) -> dict[int, etree._Element]:
         """Return the slots of all systems."""
@@ -447,11 +480,14 @@ class NovaLink:
         name = (given or made).upper()
         if name in self._lpars:
             raise _RefusedError(500, f'LogicalPartition {name} exists.')
+        self._add(name, lpar)
+        return self._entry(name)
+
+    def _add(self, name: str, lpar: etree._Element) -> None:
         number = 1 + max(xml.wrap(self._lpar(one)).id for one in self._lpars)
         like = self._lpars[INACTIVE[0]]
         self._lpars[name] = xml.created(like, lpar, name, number)
         self.touch(name)
-        return self._entry(name)
 
     def _check_etag(self, name: str, etag: str | None) -> None:
         if etag != self._etags[name]:

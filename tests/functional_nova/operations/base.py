@@ -17,7 +17,6 @@ import pathlib
 from typing import Any
 
 import fixtures
-from kernel import Kernel
 from lxml import etree
 from nova import context as nova_context
 from nova import objects as nova_objects
@@ -30,6 +29,7 @@ from operations import cyborg
 from operations import node_devices
 import os_acc
 from os_acc import fixture
+from os_acc.testing.kernel import Kernel
 
 CONF = base.CONF
 IMAGE = '155d900f-4e14-4e4c-a73d-069cbf4541e6'

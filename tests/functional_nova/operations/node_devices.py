@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import pathlib
 
-from kernel import Kernel
 from lxml import etree
 from nova.tests.fixtures import libvirt as fakelibvirt
+
+from os_acc.testing.kernel import Kernel
 
 
 class NodeDevices:

@@ -14,6 +14,7 @@ It stands in for the hardware in unit tests. The lab has QEMU's.
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Iterator
 import contextlib
 import dataclasses
 import struct
@@ -391,7 +392,7 @@ class Drives:
         return self.there[address]
 
     @contextlib.contextmanager
-    def opened(self, address: str):
+    def opened(self, address: str) -> Iterator[Drive]:
         if address in self.refusals:
             raise self.refusals[address]
         drive = self.at(address)

@@ -1,0 +1,101 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Opens each page of the built documentation in a browser.
+
+It saves a picture of each page, as wide as a screen and as wide as a phone,
+for somebody to look at. It fails if a page is wider than the browser: then a
+reader has to scroll each line. A code block may be wider, because it scrolls
+by itself.
+
+Run it with ``tox -e pages``. It needs Chromium on the PATH.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import shutil
+import sys
+
+from playwright import sync_api
+
+WIDTHS = (1280, 400)
+
+# The elements that reach beyond the right edge of the browser, except what is
+# inside a code block.
+OVERFLOW = """() => {
+  const width = document.documentElement.clientWidth;
+  if (document.documentElement.scrollWidth <= width) return [];
+  return [...document.body.querySelectorAll('*')]
+    .filter(e => !e.closest('pre'))
+    .filter(e => e.getBoundingClientRect().right > width + 1)
+    .map(e => e.tagName.toLowerCase() + ': ' + e.textContent.trim()
+      .replace(/\\s+/g, ' ').slice(0, 60));
+}"""
+
+
+def check(
+    browser: sync_api.Browser,
+    width: int,
+    pages: list[pathlib.Path],
+    pictures: pathlib.Path,
+) -> int:
+    """Look at the pages in one width.
+
+    :returns: how many pages are wider than the browser
+    """
+    context = browser.new_context(viewport={'width': width, 'height': 900})
+    # The pages need nothing of other sites to be checked.
+    context.route('http*://**', lambda route: route.abort())
+    tab = context.new_page()
+    wrong = 0
+    for path in pages:
+        tab.goto(path.as_uri(), wait_until='domcontentloaded')
+        tab.screenshot(
+            path=pictures / f'{path.stem}-{width}.png',
+            full_page=True,
+            timeout=300_000,  # milliseconds, for a busy machine
+        )
+        if wide := tab.evaluate(OVERFLOW):
+            wrong += 1
+            print(f'{path.name} is wider than {width} pixels:')
+            print(*(f'    {each}' for each in wide[:10]), sep='\n')
+    context.close()
+    return wrong
+
+
+def main(built: str, pictures: str) -> str | None:
+    """Look at all pages.
+
+    :param built: the folder of the HTML files
+    :param pictures: the folder to which the pictures are written
+    :returns: what is wrong, None if nothing is
+    """
+    program = shutil.which('chromium') or shutil.which('chromium-browser')
+    if program is None:
+        return 'chromium is not on the PATH: install the package chromium'
+    pages = sorted(pathlib.Path(built).resolve().glob('*.html'))
+    if not pages:
+        return f'{built} has no pages: build the documentation first'
+    folder = pathlib.Path(pictures)
+    folder.mkdir(parents=True, exist_ok=True)
+    with sync_api.sync_playwright() as playwright:
+        # Chromium has no sandbox for root, and the pages are our own.
+        browser = playwright.chromium.launch(
+            executable_path=program, args=['--no-sandbox']
+        )
+        wrong = sum(check(browser, each, pages, folder) for each in WIDTHS)
+        browser.close()
+    if wrong:
+        return f'{wrong} pages are too wide; the pictures are in {folder}'
+    print(f'{len(pages)} pages; look at the pictures in {folder}')
+    return None
+
+
+if __name__ == '__main__':
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,147 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Answers in JSON, for scripts: objects with keys in snake_case.
+
+An error is an answer too: an object with the key ``error``, on standard
+output. The exit code is the same as without --json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from os_acc import exception
+from os_acc import objects
+from os_acc.cli import base
+from os_acc.cli import errors
+from os_acc.cli import exit_codes
+from os_acc.cli import waiting
+
+#: The fields of a VAN in an answer; the handle is added.
+_FIELDS = (
+    'uuid',
+    'instance_uuid',
+    'state',
+    'driver',
+    'plugin',
+    'owner',
+    'device',
+    'function_id',
+    'live_migratable',
+    'guest_config',
+    'error',
+)
+
+
+class Command(base.Command):
+    """A command with the option --json.
+
+    :ivar failed: True: the answer itself says what is wrong; the exit code
+        is then FAILED
+    """
+
+    failed = False
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument(
+            '--json',
+            action='store_true',
+            help='print the answer, or the error, as a JSON object for '
+            'scripts',
+        )
+        usual = parser.error
+
+        def error(message: str) -> Any:
+            if '--json' not in self.app.arguments:
+                usual(message)
+            code = exit_codes.WRONG_USAGE
+            self._print(_error('WrongArguments', message, code))
+            raise SystemExit(code)
+
+        parser.error = error  # type: ignore[method-assign]
+        return parser
+
+    def answer(self, parsed_args: argparse.Namespace) -> dict[str, Any]:
+        """Do the work, and return the answer."""
+        raise NotImplementedError
+
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        if not parsed_args.json:
+            result = super().run(parsed_args)
+            return exit_codes.FAILED if self.failed and not result else result
+        try:
+            self.check_configuration()
+            with self.patience():
+                answer = self.answer(parsed_args)
+            self._print(answer)
+        except Exception as err:
+            code = exit_codes.of(err)
+            if self.app.options.debug:
+                self.app.LOG.error('', exc_info=err)
+            self._print(error(err, code))
+            return code
+        return exit_codes.FAILED if self.failed else 0
+
+    def _print(self, answer: dict[str, Any]) -> None:
+        self.app.stdout.write(json.dumps(answer, indent=2) + '\n')
+        self.app.stdout.flush()
+
+
+def instance(info: objects.InstanceInfo) -> dict[str, Any]:
+    """Describe an instance."""
+    return {'uuid': info.uuid, 'name': info.name}
+
+
+def van(found: objects.VAN) -> dict[str, Any]:
+    """Describe a VAN, with its attach handle."""
+    answer = {name: getattr(found, name) for name in _FIELDS}
+    answer['handle'] = handle(found.handle)
+    return answer
+
+
+def handle(found: objects.AttachHandle | None) -> dict[str, Any] | None:
+    """Describe an attach handle: its class, identity and fields."""
+    if found is None:
+        return None
+    return {
+        'class': found.obj_name(),
+        'identity': found.identity,
+        **_fields(found),
+    }
+
+
+def _fields(found: Any) -> dict[str, Any]:
+    answer = {}
+    for name in found.fields:
+        value = getattr(found, name)
+        if isinstance(value, list):
+            value = [_fields(each) for each in value]
+        answer[name] = value
+    return answer
+
+
+def error(err: Exception, code: int) -> dict[str, Any]:
+    """Describe an error; cause is the class of the error behind it."""
+    made = _error(type(err).__name__, exception.describe(err), code)
+    made['error']['cause'] = type(list(errors.causes(err))[-1]).__name__
+    made['error']['may_pass'] = waiting.may_pass(err)
+    return made
+
+
+def _error(name: str, text: str, code: int) -> dict[str, Any]:
+    return {
+        'error': {
+            'type': name,
+            'message': ' '.join(text.split()),
+            'exit_code': code,
+        }
+    }

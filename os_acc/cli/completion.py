@@ -1,0 +1,184 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+"""os-acc complete: completion in the shell, and the candidates for it."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import re
+from typing import NamedTuple
+
+from cliff import complete
+
+import os_acc
+from os_acc.cli import base
+from os_acc.cli import candidates
+from os_acc.cli import completion_scripts
+
+_WORDS = 'words'
+
+# The options of all commands that take a value.
+_CONFIG_FILE, _STATE_PATH = '--config-file', '--state-path'
+_WITH_VALUE = (_CONFIG_FILE, _STATE_PATH, '--log-file')
+
+# What the first positional argument of a command is.
+_POSITIONAL = {
+    'plug': 'instance',
+    'unplug': 'instance',
+    'van show': 'van',
+    'van forget': 'van',
+    'device allow': 'address',
+    'device deny': 'address',
+    'device free': 'address',
+    'device program': 'address',
+    'device show': 'address',
+    'complete': 'shell',
+}
+
+_OPTION = re.compile(r'^  (?:-\w(?: \w+)?, )?(--[\w-]+)', re.M)
+
+
+class _Line(NamedTuple):
+    """A command line up to the cursor.
+
+    :ivar before: the complete words after the options of all commands
+    :ivar current: the word at the cursor, which may be empty
+    :ivar option: the option of all commands whose value current is
+    :ivar values: the values of options of all commands
+    """
+
+    before: list[str]
+    current: str
+    option: str | None
+    values: dict[str, list[str]]
+
+
+class Complete(base.Command):
+    """Print the completion of os-acc for a shell.
+
+    It completes commands, options, UUIDs and names of VANs and instances,
+    and addresses of devices.
+    """
+
+    announces = False
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument(
+            'shell',
+            choices=(*completion_scripts.SCRIPTS, _WORDS),
+            help='the shell. With "words", which is for the printed scripts, '
+            'the command reads the words of a command line up to the cursor, '
+            'one per line, and prints the candidates for the last one',
+        )
+        return parser
+
+    def check_configuration(self) -> None:
+        """Complete commands and options also without a configuration."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        script = completion_scripts.SCRIPTS.get(parsed_args.shell)
+        if script is not None:
+            self.app.stdout.write(script)
+            return
+        # The shell is about to show the line again: nothing may disturb it.
+        logging.disable()
+        try:
+            line = _read(self.app.stdin.read().split('\n')[:-1])
+            for name, text in sorted(self._candidates(line).items()):
+                if name.startswith(line.current):
+                    self.app.stdout.write(f'{name}\t{_one_line(text)}\n')
+        finally:
+            logging.disable(logging.NOTSET)
+
+    def _candidates(self, line: _Line) -> candidates.Found:
+        if line.option is not None:
+            return {}  # a file
+        _configure(line.values)
+        command = self._command(line.before)
+        if command is None:
+            return self._names(line)
+        return self._of_command(command, line)
+
+    def _command(self, words: list[str]) -> list[str] | None:
+        """The command that a line begins with, if it is complete."""
+        names = self.app.command_manager.commands
+        for number in range(len(words), 0, -1):
+            if ' '.join(words[:number]) in names:
+                return words[:number]
+        return None
+
+    def _names(self, line: _Line) -> candidates.Found:
+        """The next words of commands, or the options of all commands."""
+        if line.current.startswith('-') and not line.before:
+            text = self.app.parser.format_help()
+            return dict.fromkeys(_OPTION.findall(text), '')
+        place = len(line.before)
+        return {
+            name.split()[place]: ''
+            for name in self.app.command_manager.commands
+            if name.split()[:place] == line.before
+            and len(name.split()) > place
+        }
+
+    def _of_command(self, command: list[str], line: _Line) -> candidates.Found:
+        """Options, the value of an option, or the positional argument."""
+        words = line.before[len(command) :]
+        if '--' in words:
+            return {}
+        actions = complete.CompleteCommand(
+            self.app, self.app.options
+        ).get_actions(command)
+        options = {o: a for a in actions for o in a.option_strings}
+        last = options.get(words[-1]) if words else None
+        if last is not None and last.nargs != 0:
+            return (
+                dict.fromkeys(map(str, last.choices), '')
+                if last.choices
+                else candidates.of(last.dest)
+            )
+        if line.current.startswith('-'):
+            return {
+                name: action.help or ''
+                for name, action in options.items()
+                if name.startswith('--')
+            }
+        kind = _POSITIONAL.get(' '.join(command))
+        if kind == 'shell':
+            return dict.fromkeys(completion_scripts.SCRIPTS, '')
+        return candidates.of(kind)
+
+
+def _read(words: list[str]) -> _Line:
+    """Read the words of a line, the first of which is os-acc itself."""
+    *before, current = words[1:] or ['']
+    values: dict[str, list[str]] = {}
+    while before and before[0].startswith('-'):
+        name, separator, value = before.pop(0).partition('=')
+        if name not in _WITH_VALUE:
+            continue
+        if not separator:
+            if not before:
+                return _Line([], current, name, values)
+            value = before.pop(0)
+        values.setdefault(name, []).append(value)
+    return _Line(before, current, None, values)
+
+
+def _configure(values: dict[str, list[str]]) -> None:
+    """Use the configuration and the journal that the line names."""
+    if paths := values.get(_CONFIG_FILE):
+        arguments = [part for path in paths for part in (_CONFIG_FILE, path)]
+        os_acc.CONF(arguments, project='os-acc')
+    if folders := values.get(_STATE_PATH):
+        os_acc.CONF.set_override('state_path', folders[-1], 'os_acc')
+
+
+def _one_line(text: str) -> str:
+    return ' '.join(text.replace('%%', '%').split())

@@ -1,0 +1,266 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""os-acc events: what happened to VANs, instances and devices."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Sequence
+import contextlib
+import datetime
+import itertools
+import json
+import re
+from typing import Any
+
+from oslo_config import cfg
+
+from os_acc import exception
+from os_acc import instance_names
+from os_acc import journal as journal_module
+from os_acc.cli import answers
+from os_acc.cli import base
+from os_acc.cli import following
+from os_acc.cli import history
+from os_acc.cli import listing
+from os_acc.cli import names
+from os_acc.journal import events
+
+_COLUMNS = (
+    listing.Column('at', 'Time'),
+    listing.Column('user', 'User', long=True),
+    listing.Column('program', 'Program', long=True),
+    listing.Column('pid', 'PID', long=True),
+    listing.Column('operation', 'Operation', long=True),
+    listing.Column('step', 'Step'),
+    listing.Column('result', 'Result'),
+    listing.Column('seconds', 'Seconds'),
+    listing.Column('subject', 'Subject'),
+    listing.Column('van_uuid', 'VAN', long=True),
+    listing.Column('instance_uuid', 'Instance', long=True),
+    listing.Column('instance_name', 'Name', long=True),
+    listing.Column('device', 'Device', long=True),
+    listing.Column('handle', 'Handle', long=True),
+    listing.Column('extension', 'Extension', long=True),
+    listing.Column('error', 'Error', long=True),
+    listing.Column('reason', 'Reason', long=True),
+    listing.Column('seq', 'Number', long=True),
+)
+
+#: How many of the earlier events --follow shows first.
+_EARLIER = 10
+
+_UNITS = {'s': 1, 'm': 60, 'h': 3600, 'd': 86400, 'w': 604800}
+_AGE = re.compile(r'([0-9]{1,9})([smhdw])')
+
+
+class Events(answers.Command, listing.Listing):
+    """Show what happened to VANs, instances and devices.
+
+    An event is a step of a VAN, such as prepareVAN of its driver, or a call as
+    a whole, such as a plug of an instance. Times are in UTC. The journal keeps
+    the newest 10000 events. The command changes nothing.
+    """
+
+    columns = _COLUMNS
+    shorten = ()
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument(
+            '--van',
+            metavar='VAN',
+            help=f'only events of this VAN: {names.VAN_HELP}',
+        )
+        parser.add_argument(
+            '--instance',
+            metavar='INSTANCE',
+            help='only events of this instance: its UUID, the first 8 or more '
+            'characters of it, or its name',
+        )
+        parser.add_argument(
+            '--device',
+            metavar='ADDRESS',
+            help='only events of this device: its address, or that of a '
+            'handle, such as a VF',
+        )
+        parser.add_argument(
+            '--since',
+            metavar='TIME',
+            help='only events since this time in UTC, such as '
+            '2026-05-31T22:00, or of the last 90s, 30m, 12h, 7d or 2w',
+        )
+        parser.add_argument(
+            '--follow',
+            action='store_true',
+            help='show further events as they happen, each in a line (with '
+            '--json, a JSON object in a line), until Ctrl-C; without --since '
+            f'begin with the last {_EARLIER} events',
+        )
+        return parser
+
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        if not (parsed_args.follow and parsed_args.json):
+            return super().run(parsed_args)
+        try:
+            self.check_configuration()
+            self._follow(parsed_args, _json_line)
+            return 0
+        except (exception.ExceptionBase, cfg.Error) as err:
+            return self.tell(err)
+
+    def take_action(
+        self, parsed_args: argparse.Namespace
+    ) -> tuple[Sequence[str], Iterable[Any]]:
+        table = parsed_args.formatter == 'table'
+        if parsed_args.follow and not table:
+            raise _refused(
+                '--format',
+                parsed_args.formatter,
+                'none with --follow, which prints lines, or JSON with --json',
+            )
+        if parsed_args.follow:
+            # It is no command that ends, so it does not "still work".
+            self.notice.stop()
+            self._follow(
+                parsed_args, lambda e: history.lines(e, parsed_args.long)
+            )
+        return self.keys(), [
+            _row(event, self.keys()) for event in _read(parsed_args)
+        ]
+
+    def answer(self, parsed_args: argparse.Namespace) -> dict[str, Any]:
+        return {'events': [history.described(e) for e in _read(parsed_args)]}
+
+    def _follow(
+        self,
+        parsed_args: argparse.Namespace,
+        lines: Callable[[events.Event], Sequence[str]],
+    ) -> None:
+        """Print events as they happen, until Ctrl-C."""
+        wanted = _wanted(parsed_args)
+        first = _read(parsed_args)
+        shown = first if wanted.since is not None else first[-_EARLIER:]
+        for found in itertools.chain([shown], following.follow(wanted, first)):
+            for event in found:
+                self.app.stdout.write('\n'.join(lines(event)) + '\n')
+            self.app.stdout.flush()
+
+
+def _json_line(event: events.Event) -> Sequence[str]:
+    return [json.dumps(history.described(event))]
+
+
+def _row(event: events.Event, keys: Sequence[str]) -> list[Any]:
+    """The values of columns."""
+    shown: dict[str, Any] = {
+        **history.described(event),
+        'at': history.Time(event.at),
+        'step': history.Step(event),
+        'seconds': history.Seconds(event.seconds),
+        'subject': history.Subject(event),
+    }
+    return [shown[key] for key in keys]
+
+
+def _read(parsed_args: argparse.Namespace) -> list[events.Event]:
+    wanted = _wanted(parsed_args)
+    journal = following.journal()
+    try:
+        found = _chosen(journal, wanted, parsed_args)
+        base.tell_if_empty(journal)
+    finally:
+        journal.close()
+    return found
+
+
+def _chosen(
+    journal: journal_module.Journal,
+    wanted: events.Wanted,
+    parsed_args: argparse.Namespace,
+) -> list[events.Event]:
+    """Read events.
+
+    :raises InvalidRequest: if several VANs or instances have UUIDs with the
+        beginning that the operator has given
+    """
+    found = journal.events(wanted)
+    vans = {e.van_uuid for e in found if e.van_uuid}
+    if parsed_args.van is not None and vans:
+        names.only(vans, parsed_args.van, 'events: --van')
+    named = any(e.instance_name == parsed_args.instance for e in found)
+    uuids = {e.instance_uuid for e in found if e.instance_uuid}
+    if parsed_args.instance is not None and uuids and not named:
+        names.only(uuids, parsed_args.instance, 'events: --instance')
+    return found
+
+
+def _wanted(parsed_args: argparse.Namespace) -> events.Wanted:
+    """Read the options.
+
+    :raises InvalidRequest: if one is wrong
+    """
+    van = instance = None
+    beginnings: list[str] = []
+    if parsed_args.van is not None:
+        van = names.beginning(parsed_args.van)
+        if van is None:
+            raise _refused('--van', parsed_args.van, names.EXPECTED)
+    if parsed_args.instance is not None:
+        instance = parsed_args.instance
+        beginnings.append(names.beginning(instance) or _of_name(instance))
+    since = parsed_args.since
+    return events.Wanted(
+        van=van,
+        instances=beginnings,
+        instance_name=instance,
+        device=parsed_args.device,
+        since=None if since is None else _since(since),
+    )
+
+
+def _of_name(name: str) -> str:
+    """The UUID that os-acc makes of the name of an instance.
+
+    :raises InvalidRequest: if it is no name
+    """
+    uuid: str = instance_names.instance_uuid(name)
+    return uuid
+
+
+def _since(text: str) -> str:
+    """Read a time, or an age, as Event.at has it.
+
+    :raises InvalidRequest: if it is neither
+    """
+    with contextlib.suppress(ValueError, OverflowError):
+        if (age := _AGE.fullmatch(text)) is not None:
+            seconds = int(age[1]) * _UNITS[age[2]]
+            now = datetime.datetime.now(datetime.UTC)
+            return events.written(now - datetime.timedelta(seconds=seconds))
+        read = datetime.datetime.fromisoformat(text)
+        if read.tzinfo is None:
+            read = read.replace(tzinfo=datetime.UTC)
+        return events.written(read.astimezone(datetime.UTC))
+    raise _refused(
+        '--since',
+        text,
+        'a time such as 2026-05-31T22:00, or an age such as 90s, 30m, 12h, '
+        '7d or 2w',
+    )
+
+
+def _refused(
+    field: str, value: str, expected: str
+) -> exception.InvalidRequest:
+    return exception.InvalidRequest(
+        subject='events', field=field, value=value, expected=expected
+    )

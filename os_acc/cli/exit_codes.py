@@ -1,0 +1,83 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""The exit codes of the command, and which error has which code.
+
+The codes are the same for devices, VANs and instances. ``run`` passes on the
+exit code of its command instead (see os_acc.cli.run), and ``cni-like`` has
+the codes of CNI in its answers (see os_acc.cli.cni).
+"""
+
+from __future__ import annotations
+
+from oslo_config import cfg
+
+from os_acc import exception
+from os_acc.cli import errors
+
+DONE = 0
+FAILED = 1
+WRONG_USAGE = 2
+DIFFERS = 3
+NOT_FOUND = 4
+BUSY = 5
+INTERRUPTED = 130
+
+#: What each code means, for the documentation.
+MEANINGS = {
+    DONE: 'done',
+    FAILED: 'failed; standard error has the error in one line',
+    WRONG_USAGE: 'wrong arguments, input or configuration; nothing was '
+    'touched',
+    DIFFERS: 'what is there differs from what it should be: ``recover`` or '
+    '``orphans --release`` left something undone, or ``cyborg check`` found '
+    'something that was not fixed; the table says what and why',
+    NOT_FOUND: 'there is no such device or VAN',
+    BUSY: 'the device, the instance or the journal is in use, or no device is '
+    'free; a later attempt may succeed',
+    INTERRUPTED: 'interrupted by Ctrl-C; ``plug`` has undone what it did',
+}
+
+_NOT_FOUND = (errors.NotFound, exception.DeviceNotFound)
+
+_WRONG_USAGE = (
+    cfg.Error,
+    exception.InvalidRequest,
+    exception.NoMatchingDriver,
+    exception.AmbiguousDriver,
+    exception.NoMatchingPlugin,
+    exception.UnsupportedHandle,
+    exception.LiveNotSupported,
+    exception.JournalMissing,
+)
+
+_BUSY = (
+    exception.DeviceBusy,
+    exception.DeviceInUseByHost,
+    exception.JournalBusy,
+    exception.LockTimeout,
+)
+
+
+def of(err: BaseException) -> int:
+    """Return the exit code for an error.
+
+    The error of a plug or unplug has the code of its cause, unless something
+    is left to undo: then it has failed, and a retry alone does not help. If
+    it has found no device, others have all of them.
+    """
+    if isinstance(err, _NOT_FOUND):
+        return NOT_FOUND
+    if isinstance(err, _WRONG_USAGE):
+        return WRONG_USAGE
+    if getattr(err, 'undo_errors', []):
+        return FAILED
+    for each in errors.causes(err):
+        if isinstance(each, (*_BUSY, exception.DeviceNotFound)):
+            return BUSY
+    return FAILED

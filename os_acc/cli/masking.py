@@ -1,0 +1,172 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+"""Masks what looks like a secret, for a report that strangers read.
+
+No list of secrets is complete. So this masks rather too much.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from oslo_utils import strutils
+
+#: What stands for a secret value.
+MASK = '***'
+
+# The names of values that are secrets.
+_KEY = re.compile(
+    r'pass(?!ive|ed|through)|pwd|secret|token|credential|signature(?!s)'
+    r'|cookie|dhchap|psk|(^|[^a-z])auth$|key$|authorization',
+    re.I,
+)
+
+# The names of options and settings in a text.
+_NAMES = (
+    r'(?:api|access|secret|private|encryption|session|account)[-_]?key'
+    r'|(?:client|dhchap)[-_]?secret|(?:auth|session|access|bearer)[-_]?token'
+    r'|passwd|pwd|psk|credentials?|signature'
+)
+
+# An option of a command line whose value is the next item of a list.
+_OPTION = re.compile(
+    rf'--?(?:[^\W_]+[-_])*(?:{_NAMES}|password|secret|token|key|pass|pin|auth'
+    r'|cookie)',
+    re.I,
+)
+
+# A URL. It begins with the last letter of the scheme, since a search for
+# the whole scheme takes quadratic time in a long word.
+_URL = re.compile(r'(\w://)([^\s"\'<>]*)')
+
+# Texts that are secrets wherever they stand, with what replaces them.
+_TEXTS = (
+    # The keys of NVMe over Fabrics: DH-HMAC-CHAP and TLS.
+    (re.compile(r'\b(DHHC-1|NVMeTLSkey-1):[^\s"\']+'), rf'\1:{MASK}'),
+    # The name by which an instance connects to a target of NVMe over Fabrics.
+    (
+        re.compile(
+            r'(nqn\.2014-08\.org\.nvmexpress:uuid:)[0-9a-f-]{36}', re.I
+        ),
+        rf'\1{MASK}',
+    ),
+    (
+        re.compile(
+            r'-----BEGIN ([A-Z ]*PRIVATE KEY)-----.*?(-----END \1-----|\Z)',
+            re.S,
+        ),
+        MASK,
+    ),
+    # The headers of HTTP.
+    (re.compile(r'\b(Bearer|Basic)\s+[\w.~+/=-]{6,}', re.I), rf'\1 {MASK}'),
+    (
+        re.compile(
+            r'(\bAuthorization["\']?\s*[:=]\s*["\']?)[^"\'\r\n]+', re.I
+        ),
+        rf'\1{MASK}',
+    ),
+    (
+        re.compile(r'(X-\w+-Token["\']?\s*[:=]\s*["\']?)\S+', re.I),
+        rf'\1{MASK}',
+    ),
+    # A token of Keystone.
+    (re.compile(r'\bgAAAAA[\w-]+=*'), MASK),
+    # A token of JSON Web Token, and of GitHub.
+    (re.compile(r'\beyJ[\w-]+\.[\w-]+(\.[\w-]*)?'), MASK),
+    (re.compile(r'\bgh[pousr]_\w{20,}'), MASK),
+    # The user and password of curl.
+    (re.compile(r'(\s-u\s*|--user[ =])[^\s:]{1,255}:\S+'), rf'\1{MASK}'),
+    # name=value and --name value.
+    (
+        re.compile(
+            rf'((?:\b|_)(?:{_NAMES})["\']?(?:\s*[:=]\s*|\s+)["\']?)'
+            r'[^\s"\',;]+',
+            re.I,
+        ),
+        rf'\1{MASK}',
+    ),
+    # With words that mean something else in a sentence.
+    (
+        re.compile(
+            r'((?:\s|^)--?(?:key|pass|pin|auth|cookie)[= ]["\']?)'
+            r'[^\s"\',;]+',
+            re.I,
+        ),
+        rf'\1{MASK}',
+    ),
+)
+
+# What oslo.config says of a line that it cannot read has the line in it.
+_LINE = re.compile(r'(\bat .*?:\d+), .*', re.S)
+
+
+def masked(value: Any) -> Any:
+    """Mask what looks like a secret in a value for JSON.
+
+    These are the values of keys such as password, secret or token, the user,
+    password, query and fragment of a URL, and keys and tokens by their form.
+    Texts that contain JSON are masked in the same way.
+    """
+    if isinstance(value, dict):
+        return {key: _of_key(str(key), each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [
+            MASK if _is_value(before, each) else masked(each)
+            for before, each in zip([None, *value], value, strict=False)
+        ]
+    if isinstance(value, str):
+        return _text(value)
+    return value
+
+
+def _is_value(before: Any, item: Any) -> bool:
+    """Whether an item of a list is the value of the secret option before."""
+    return (
+        isinstance(before, str)
+        and isinstance(item, str)
+        and not item.startswith('-')
+        and _OPTION.fullmatch(before) is not None
+    )
+
+
+def without_line(text: str) -> str:
+    """Cut the line of a file out of an error of oslo.config."""
+    return _LINE.sub(r'\1 (the line is left out)', text)
+
+
+def _of_key(key: str, value: Any) -> Any:
+    if _KEY.search(key) and value and not isinstance(value, bool):
+        return MASK
+    return masked(value)
+
+
+def _text(text: str) -> str:
+    if text[:1] in ('{', '['):
+        try:
+            return json.dumps(masked(json.loads(text)))
+        except (ValueError, RecursionError):
+            pass
+    text = _URL.sub(_without_secrets, text)
+    for pattern, replacement in _TEXTS:
+        text = pattern.sub(replacement, text)
+    hidden: str = strutils.mask_password(text, MASK)
+    return hidden
+
+
+def _without_secrets(url: re.Match[str]) -> str:
+    """Mask the user and password, the query and the fragment of a URL."""
+    scheme, rest = url.groups()
+    # The password may contain "/" and "@", and more URLs may follow.
+    _, at, rest = rest.rpartition('@')
+    if at:
+        scheme += f'{MASK}@'
+    if (end := re.search('[?#]', rest)) and end.end() < len(rest):
+        rest = rest[: end.end()] + MASK
+    return scheme + rest

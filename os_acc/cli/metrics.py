@@ -1,0 +1,271 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""os-acc metrics: figures of this host for Prometheus."""
+
+from __future__ import annotations
+
+import argparse
+import collections
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+import os
+from typing import TYPE_CHECKING
+from typing import Any
+
+from os_acc import discovery
+from os_acc import exception
+from os_acc import health
+from os_acc import host
+from os_acc import journal as journal_module
+from os_acc import objects
+from os_acc.cli import base
+from os_acc.cli import output_files
+from os_acc.journal import events
+from os_acc.journal import measures
+from os_acc.objects import van as states
+
+if TYPE_CHECKING:
+    from prometheus_client import metrics_core
+
+_EXPECTED = 'a new file, or a regular file to replace'
+
+
+class Metrics(base.Command):
+    """Print figures of this host as text for Prometheus.
+
+    With --output, the text goes to a file for node_exporter's textfile
+    collector. The file is replaced at once, so a reader never sees half of it.
+    The command changes nothing else. It needs the extra os-acc[metrics].
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument(
+            '--output',
+            metavar='FILE',
+            help='write the text to this file, such as '
+            '/var/lib/prometheus/node-exporter/os_acc.prom; node_exporter '
+            'reads only files that end in .prom, and must be able to read '
+            'this one',
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        try:
+            import prometheus_client
+        except ImportError as err:
+            raise exception.MissingPackage(
+                what='metrics', package='prometheus_client', extra='metrics'
+            ) from err
+        path = parsed_args.output
+        if path is not None:
+            _check_output(path)
+        opened = base.look()
+        try:
+            # First, because without the journal there are no figures.
+            of_journal = [*_of_journal(opened.journal)]
+            of_journal += _of_measures(opened.journal.measures())
+            devices, failed = self._devices(opened)
+        finally:
+            opened.close()
+        registry = prometheus_client.CollectorRegistry()
+        registry.register(_Found([*of_journal, *_of_devices(devices, failed)]))
+        if path is None:
+            text = prometheus_client.generate_latest(registry)
+            self.app.stdout.write(text.decode())
+            return
+        try:
+            # If the path is a symbolic link, this replaces the file that the
+            # link points to, and keeps the link.
+            prometheus_client.write_to_textfile(
+                os.path.realpath(path), registry
+            )
+        except OSError as err:
+            raise output_files.error(
+                'metrics', '--output', path, _EXPECTED, err
+            ) from err
+
+    def _devices(
+        self, opened: host.Host
+    ) -> tuple[Sequence[objects.Device], bool]:
+        """Return the devices, and whether a driver could not list its own."""
+        try:
+            return discovery.devices(opened), False
+        except exception.DiscoveryFailed as err:
+            self.say(f'{err}')
+            return err.devices, True
+
+
+def _check_output(path: str) -> None:
+    """Refuse a device, a pipe and a folder: a file must not replace them.
+
+    :raises InvalidRequest: if the path is one of these
+    """
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise exception.InvalidRequest(
+            subject='metrics',
+            field='--output',
+            value=path,
+            expected=f'{_EXPECTED}; without --output, the text goes to '
+            'standard output',
+        )
+
+
+class _Found:
+    """A collector of prometheus_client with metrics that were made before."""
+
+    def __init__(self, found: Iterable[metrics_core.Metric]) -> None:
+        self._found = found
+
+    def collect(self) -> Iterable[metrics_core.Metric]:
+        return self._found
+
+
+def _gauge(
+    name: str,
+    text: str,
+    labels: Sequence[str],
+    values: Mapping[Any, float],
+) -> metrics_core.Metric:
+    """Make a gauge.
+
+    :param values: the value for each tuple of values of the labels
+    """
+    from prometheus_client import core
+
+    made = core.GaugeMetricFamily(f'os_acc_{name}', text, labels=labels)
+    for of, value in sorted(values.items()):
+        made.add_metric(of, value)
+    return made
+
+
+def _of_journal(
+    journal: journal_module.Journal,
+) -> Iterator[metrics_core.Metric]:
+    """What the journal says of now."""
+    yield _gauge(
+        'journal_exists',
+        '1 if there is a journal, 0 if nothing was plugged yet.',
+        [],
+        {(): int(journal.exists())},
+    )
+    vans = collections.Counter((van.state,) for van in journal.vans())
+    vans[(base.UNREADABLE,)] += len(journal.unreadable())
+    vans.update({(state,): 0 for state in states.STATES})
+    yield _gauge('vans', 'VANs in the journal.', ['state'], vans)
+    unhealthy = {e.device for e in journal.unhealthy() if health.counts(e)}
+    yield _gauge(
+        'devices_unhealthy',
+        'Devices that are given to nobody because they have failed.',
+        [],
+        {(): len(unhealthy)},
+    )
+    yield _gauge(
+        'devices_reserved',
+        'Devices that are given to nobody after their one-time use.',
+        [],
+        {(): len(journal.reservations())},
+    )
+
+
+def _of_devices(
+    devices: Iterable[objects.Device], failed: bool
+) -> Iterator[metrics_core.Metric]:
+    """What the drivers say of now."""
+    sums = [collections.Counter[tuple[str, str]]() for _ in range(4)]
+    for device in devices:
+        of = (device.driver, device.resource_class or '')
+        free, total = device.handles_free, device.handles_total
+        for each, value in zip(
+            sums, (1, int(free > 0), total, free), strict=True
+        ):
+            each[of] += value
+    for name, text, values in zip(
+        ('devices', 'devices_free', 'handles', 'handles_free'),
+        (
+            'Devices that the drivers find.',
+            'Devices that have a free handle.',
+            'Attach handles of all devices, such as the VFs of a PF.',
+            'Attach handles that can be given out now.',
+        ),
+        sums,
+        strict=True,
+    ):
+        yield _gauge(name, text, ['driver', 'resource_class'], values)
+    yield _gauge(
+        'discovery_failed',
+        '1 if a driver could not list its devices, which are then missing.',
+        [],
+        {(): int(failed)},
+    )
+
+
+def _of_measures(
+    found: Iterable[measures.Measure],
+) -> Iterator[metrics_core.Metric]:
+    """What has happened since the journal was created."""
+    sums = {(name, labels): value for name, labels, value in found}
+    for call in measures.CALLS:
+        yield _durations(call, sums)
+    yield _counter(
+        'failures',
+        'Steps that failed, by error; without a step: calls that failed.',
+        ['operation', 'step', 'extension', 'error'],
+        {
+            labels: value
+            for (name, labels), value in sums.items()
+            if name == measures.FAILURES
+        },
+    )
+    yield _counter(
+        'recovered_vans',
+        'VANs that recovery has worked on, by what became of them.',
+        ['result'],
+        {
+            (result,): sums.get((measures.RECOVERED, (result,)), 0)
+            for result in (events.RELEASED, events.RESTORED, events.FAILED)
+        },
+    )
+
+
+def _counter(
+    name: str,
+    text: str,
+    labels: Sequence[str],
+    values: Mapping[tuple[str, ...], float],
+) -> metrics_core.Metric:
+    from prometheus_client import core
+
+    made = core.CounterMetricFamily(f'os_acc_{name}', text, labels=labels)
+    for of, value in sorted(values.items()):
+        made.add_metric(of, value)
+    return made
+
+
+def _durations(
+    call: str, sums: Mapping[tuple[str, tuple[str, ...]], float]
+) -> metrics_core.Metric:
+    """Make the histogram of the durations of plug or unplug."""
+    from prometheus_client import core
+
+    made = core.HistogramMetricFamily(
+        f'os_acc_{call}_duration_seconds',
+        f'How long the calls of {call} took.',
+        labels=['result'],
+    )
+    for result in (events.DONE, events.FAILED):
+        buckets, total = [], 0.0
+        for limit in (*map(str, measures.BUCKETS), measures.MORE):
+            total += sums.get((measures.DURATIONS, (call, result, limit)), 0)
+            buckets.append((limit, total))
+        seconds = sums.get((measures.SECONDS, (call, result)), 0.0)
+        made.add_metric([result], buckets, sum_value=seconds)
+    return made

@@ -1,0 +1,164 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""What an operator calls a VAN or an instance: a UUID, a prefix, or a name."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+import contextlib
+import itertools
+import re
+
+from os_acc import exception
+from os_acc import instance_names
+from os_acc import journal as journal_module
+from os_acc import uuid_forms
+from os_acc.cli import errors
+
+#: The fewest hex digits of a prefix of a UUID, which is what tables show.
+#: Instances have names too, and a name such as "cafe" must never mean another
+#: instance.
+SHORTEST = 8
+
+#: What is expected for a UUID, for errors.
+EXPECTED = f'a UUID, or the first {SHORTEST} or more characters of one'
+
+VAN_HELP = f'UUID of the VAN, or the first {SHORTEST} or more characters of it'
+
+_PREFIX = re.compile(r'[0-9a-f-]+', re.I | re.ASCII)
+
+# The most hex digits of a prefix. With more, it is a UUID that is misspelt.
+_LONGEST = 26
+
+
+def instance(
+    journal: journal_module.Journal, called: str, command: str
+) -> str:
+    """Return what a command takes for what the operator calls an instance.
+
+    :param called: its UUID; its name; or the first characters of the UUID of
+        an instance that has VANs
+    :param command: for an error, such as 'unplug'
+    :returns: the UUID if it is the first characters of one; otherwise called
+    :raises InvalidRequest: if several UUIDs begin so
+    """
+    if uuid_forms.canonical(called) is not None:
+        return called
+    known = {entry.van.instance_uuid for entry in journal.entries()}
+    known |= {row.instance_uuid for row in journal.unreadable()}
+    with contextlib.suppress(exception.InvalidRequest):
+        if instance_names.instance_uuid(called) in known:
+            return called
+    found = _begin(known, called)
+    return only(found, called, f'{command}: INSTANCE') if found else called
+
+
+def vans(
+    journal: journal_module.Journal, instance_uuid: str | None = None
+) -> set[str]:
+    """Return the UUIDs of the VANs in the journal, readable or not.
+
+    :param instance_uuid: only VANs of this instance; None: of all
+    """
+    known = {entry.van.uuid for entry in journal.entries(instance_uuid)}
+    return known | {r.van_uuid for r in journal.unreadable(instance_uuid)}
+
+
+def van(
+    known: Collection[str],
+    called: str,
+    field: str,
+    expected: str = 'a VAN in the journal (see os-acc van list)',
+    named: bool = False,
+) -> str:
+    """Return the UUID of a VAN.
+
+    :param known: the UUIDs of the VANs that it may be
+    :param called: its UUID, or the first characters of it
+    :param field: the command and its argument, for an error, such as
+        'van forget: VAN'
+    :param expected: for the error if there is no such VAN
+    :param named: True: it may also be a name, which the caller has looked up
+    :raises NotFound: if there is no such VAN
+    :raises InvalidRequest: if it is neither a UUID nor a part of one, or
+        several UUIDs begin so
+    """
+    if beginning(called) is None and not (
+        named and not _PREFIX.fullmatch(called)
+    ):
+        _refuse(field, called, EXPECTED)
+    found = _begin(known, called)
+    if not found:
+        subject, _, name = field.partition(': ')
+        raise errors.NotFound(
+            subject=subject, field=name, value=called, expected=expected
+        )
+    return only(found, called, field)
+
+
+def mediated_device(known: Collection[str], called: str) -> str:
+    """Return the address of a device.
+
+    :param known: the UUIDs of the mediated devices
+    :param called: an address, or the first characters of such a UUID
+    :returns: the UUID if it is the first characters of one; otherwise called
+    :raises InvalidRequest: if several UUIDs begin so
+    """
+    found = _begin(known, called)
+    return only(found, called, 'device show: ADDRESS') if found else called
+
+
+def beginning(text: str) -> str | None:
+    """Read a UUID, or the beginning of one.
+
+    :param text: hyphens may be missing or anywhere
+    :returns: it in lower case, with hyphens where a UUID has them; None if it
+        is neither, or has fewer than SHORTEST hex digits, or almost all
+    """
+    if (uuid := uuid_forms.canonical(text)) is not None:
+        return uuid
+    if not _PREFIX.fullmatch(text):
+        return None
+    digits = text.replace('-', '').lower()
+    if not SHORTEST <= len(digits) <= _LONGEST:
+        return None
+    ends = (0, 8, 12, 16, 20, _LONGEST)
+    parts = (digits[a:b] for a, b in itertools.pairwise(ends))
+    return '-'.join(filter(None, parts))
+
+
+def only(found: Collection[str], called: str, field: str) -> str:
+    """Return the only one of the UUIDs that begin with a text.
+
+    :param found: one or more UUIDs
+    :param field: see van()
+    :raises InvalidRequest: if there are several
+    """
+    first, *others = sorted(found)
+    if others:
+        _refuse(
+            field,
+            called,
+            f'more characters: {len(found)} UUIDs begin with these, such as '
+            f'{first} and {others[0]}',
+        )
+    return first
+
+
+def _begin(known: Collection[str], text: str) -> list[str]:
+    """The UUIDs that begin with a text; none if it is too short."""
+    start = beginning(text)
+    return [uuid for uuid in known if start and uuid.startswith(start)]
+
+
+def _refuse(field: str, value: str, expected: str) -> None:
+    subject, _, name = field.partition(': ')
+    raise exception.InvalidRequest(
+        subject=subject, field=name, value=value, expected=expected
+    )

@@ -1,0 +1,99 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+"""Says on a terminal that a command still works, when it takes long."""
+
+from __future__ import annotations
+
+import threading
+import time
+from types import TracebackType
+from typing import TextIO
+
+from os_acc import progress
+from os_acc.cli import tables
+
+# Seconds from the start to each line; then one after each minute.
+_TIMES = (2.0, 10.0, 30.0, 60.0)
+_FURTHER = 60.0
+
+
+class Notice:
+    """Says what a command is doing, while it is entered.
+
+    Nothing is said to a stream that is no terminal. An error of the stream
+    ends it silently.
+
+    :param stream: where to say it
+    :param command: the name of the command
+    :param times: seconds after the start at which it is said
+    """
+
+    def __init__(
+        self,
+        stream: TextIO,
+        command: str,
+        times: tuple[float, ...] = _TIMES,
+    ) -> None:
+        self._stream = stream
+        self._doing = command
+        self._times = times
+        self._end = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Notice:
+        if self._stream.isatty():
+            self._thread = threading.Thread(
+                target=self._tell, name='os-acc notice', daemon=True
+            )
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+        if self._thread is not None:
+            self._thread.join()
+
+    def stop(self) -> None:
+        """Say nothing more, because something else shows the progress."""
+        self._end.set()
+
+    def __call__(self, event: progress.Progress) -> None:
+        """Take note of a step that is being done."""
+        if event.fraction is not None and event.status == progress.RUNNING:
+            self.stop()  # a bar shows it
+        elif event.status in (progress.STARTED, progress.RUNNING):
+            what = f'VAN {event.van_uuid}' if event.van_uuid else event.device
+            self._doing = ' '.join(
+                filter(None, (event.step, what and f'of {what}'))
+            )
+            if event.message:
+                self._doing += f', {event.message}'
+
+    def _tell(self) -> None:
+        start = time.monotonic()
+        at = 0.0
+        for number in range(10**6):
+            if number < len(self._times):
+                at = self._times[number]
+            else:
+                at += _FURTHER
+            if self._end.wait(max(start + at - time.monotonic(), 0.0)):
+                return
+            try:
+                line = f'Working for {at:.0f} s: {self._doing}'
+                limit = tables.width(self._stream, fit=True)
+                assert limit is not None
+                self._stream.write('\n'.join([*tables.wrap(line, limit), '']))
+                self._stream.flush()
+            except (OSError, ValueError):
+                return

@@ -1,0 +1,42 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Errors of a command that cannot write a file or folder."""
+
+from __future__ import annotations
+
+import errno
+
+from os_acc import exception
+
+# The name is right, and another attempt may succeed.
+_NOT_THE_NAME = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+
+
+def error(
+    subject: str, field: str, path: str, expected: str, err: OSError
+) -> Exception:
+    """Return the error to raise if a file or folder cannot be written.
+
+    :param subject: the command
+    :param field: the argument that names the file
+    :param expected: which file or folder the argument should name
+    :param err: the error of the kernel
+    :returns: an OSError with the path if the disk is full or broken; else an
+        InvalidRequest, because another path is needed
+    """
+    if err.errno in _NOT_THE_NAME:
+        return OSError(err.errno, err.strerror, path)
+    exists = isinstance(err, FileExistsError)
+    return exception.InvalidRequest(
+        subject=subject,
+        field=field,
+        value=path,
+        expected=f'{expected} '
+        f'({"it exists already" if exists else err.strerror})',
+    )

@@ -1,0 +1,128 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Requests by selectors: which device is wanted, without an ARQ."""
+
+from __future__ import annotations
+
+import argparse
+import re
+
+from os_acc import exception
+from os_acc import instance_names
+from os_acc import objects
+
+#: The most accelerators of one instance that selectors may ask for.
+MOST = 256
+
+# As Placement has them: placement/schemas/resource_class.py and trait.py.
+_NAME = re.compile(r'[A-Z0-9_]{1,255}')
+
+
+def add_resource_class(
+    parser: argparse._ActionsContainer, required: bool = False
+) -> None:
+    """Add the option that says which class of device is wanted."""
+    arguments = {'required': True} if required else {}
+    parser.add_argument(
+        '--resource-class',
+        metavar='CLASS',
+        help='the resource class of the wanted devices, as device list shows '
+        'it',
+        **arguments,  # type: ignore[arg-type]
+    )
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that go with --resource-class."""
+    parser.add_argument(
+        '--trait',
+        action='append',
+        metavar='TRAIT',
+        help='with --resource-class: a trait that the devices must have; may '
+        'be repeated',
+    )
+    parser.add_argument(
+        '--count',
+        type=count,
+        metavar='N',
+        help='with --resource-class: how many devices are wanted (default: 1)',
+    )
+
+
+def count(text: str) -> int:
+    """Read a number of devices: 1 to MOST."""
+    value = int(text) if text.isdecimal() else 0
+    if not 1 <= value <= MOST:
+        raise argparse.ArgumentTypeError(f'{text!r}: expected 1 to {MOST}')
+    return value
+
+
+def requests(
+    instance: str,
+    resource_class: str,
+    traits: list[str] | None = None,
+    number: int | None = None,
+    function: str | None = None,
+) -> list[objects.AcceleratorRequest]:
+    """Make the requests of an instance.
+
+    Their UUIDs depend on the instance and the position alone. So a repeated
+    plug asks for the same VANs, and os-acc refuses it if it asks for other
+    devices than the first one.
+
+    :param instance: the UUID of the instance
+    :param number: how many; None: one
+    :raises InvalidRequest: if a value is wrong
+    """
+    _check('resource class', resource_class)
+    for trait in traits or []:
+        _check('trait', trait)
+    return [
+        objects.AcceleratorRequest(
+            uuid=instance_names.request_uuid(instance, position),
+            resource_class=resource_class,
+            traits=list(dict.fromkeys(traits or [])),
+            function_id=function,
+        )
+        for position in range(number or 1)
+    ]
+
+
+def check_count(instance: str, number: int, vans: objects.VANList) -> None:
+    """Check that an instance does not have more than is asked for.
+
+    :param instance: the UUID of the instance
+    :param number: how many are asked for
+    :param vans: the VANs of the instance
+    :raises InvalidRequest: if it has VANs of later positions
+    """
+    later = {
+        instance_names.request_uuid(instance, position)
+        for position in range(number, MOST)
+    }
+    more = [van.uuid for van in vans if van.uuid in later]
+    if more:
+        raise exception.InvalidRequest(
+            subject=f'instance {instance}',
+            field='count',
+            value=number,
+            expected=f'{number + len(more)}, which it has. Unplug the '
+            f'others first: os-acc unplug {instance} '
+            + ' '.join(f'--van {uuid}' for uuid in more),
+        )
+
+
+def _check(field: str, value: str) -> None:
+    if not _NAME.fullmatch(value):
+        raise exception.InvalidRequest(
+            subject='selector',
+            field=field,
+            value=value,
+            expected='1 to 255 letters A-Z, digits and underscores',
+        )

@@ -1,0 +1,50 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""What is said of wrong arguments: one line, and where to look."""
+
+from __future__ import annotations
+
+import argparse
+from typing import NoReturn
+
+from os_acc.cli import exit_codes
+
+
+def one_line(parser: argparse.ArgumentParser) -> None:
+    """Make a parser say in one line what is wrong, and where to look."""
+
+    def error(message: str) -> NoReturn:
+        parser.exit(exit_codes.WRONG_USAGE, line(parser.prog, message))
+
+    parser.error = error  # type: ignore[method-assign]
+
+
+class _PlainHelp(argparse.HelpFormatter):
+    """Help without the colors of autopage.
+
+    autopage puts them around the names of values, and argparse counts their
+    characters when it aligns the columns and breaks the lines. autopage adds
+    them to its own formatters, and to argparse.HelpFormatter itself.
+    """
+
+
+def without_colors(parser: argparse.ArgumentParser) -> None:
+    """Let the help have no colors."""
+    parser.formatter_class = _PlainHelp
+
+
+def line(program: str, message: str) -> str:
+    """Return the line for wrong arguments.
+
+    :param program: the command, such as 'os-acc van list'
+    """
+    name, _, command = program.partition(' ')
+    place = f'{name} help {command}' if command else f'{name} --help'
+    text = ' '.join(message.split()).rstrip('.')
+    return f'{program}: error: {text}. See: {place}\n'

@@ -1,0 +1,120 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Waits until a plug finds a free device."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+import logging
+import math
+import random
+import time
+from typing import TypeVar
+
+import os_acc
+from os_acc import exception
+from os_acc.cli import errors
+from os_acc.cli import report
+
+LOG = logging.getLogger(__name__)
+
+#: Seconds that --wait stands for without a number.
+DEFAULT = 300.0
+
+# Seconds between two attempts, at first and at most. They vary by half, so
+# that many waiting commands do not try at the same moment.
+_FIRST_PAUSE = 0.2
+_LONGEST_PAUSE = 5.0
+
+_MAY_PASS = (
+    exception.DeviceBusy,
+    exception.DeviceNotFound,
+    exception.JournalBusy,
+    exception.LockTimeout,
+)
+
+_T = TypeVar('_T')
+
+
+def seconds(text: str) -> float:
+    """Read a time limit: seconds, 0 or more."""
+    value = float(text)
+    if not math.isfinite(value) or value < 0:
+        raise argparse.ArgumentTypeError(f'{text!r}: expected 0 or more')
+    return value
+
+
+def may_pass(err: BaseException) -> bool:
+    """Whether an error may pass by itself, so that a retry makes sense.
+
+    The device, the journal or a lock is in use, or no device is free. An
+    error of which something is left to undo does not count.
+    """
+    return not getattr(err, 'undo_errors', []) and any(
+        isinstance(each, _MAY_PASS) for each in errors.causes(err)
+    )
+
+
+def retry(
+    act: Callable[[], _T],
+    seconds: float | None,
+    tell: Callable[[str], object],
+    prepare: Callable[[], object] = lambda: None,
+) -> _T:
+    """Act until it succeeds, or fails with an error that does not pass.
+
+    :param seconds: how long to try again; None: act once
+    :param tell: gets a line that says what is waited for, when that changes
+    :param prepare: called before each further attempt
+    :returns: what act returned
+    :raises Exception: the last error of act
+    """
+    deadline = time.monotonic() + (seconds or 0.0)
+    pause = _FIRST_PAUSE
+    told = ''
+    while True:
+        try:
+            return act()
+        except exception.ExceptionBase as err:
+            left = deadline - time.monotonic()
+            if seconds is None or left <= 0 or not may_pass(err):
+                raise
+            reason = _reason(list(errors.causes(err))[-1])
+        if reason != told:
+            told = reason
+            text = f'Waiting for at most {left:.0f} s: {reason}'
+            LOG.info(text)
+            tell(text)
+        # S311: this is no secret.
+        time.sleep(min(pause * random.uniform(0.5, 1.5), left))  # noqa: S311
+        pause = min(pause * 1.7, _LONGEST_PAUSE)
+        prepare()
+
+
+def _reason(err: BaseException) -> str:
+    """Say why an attempt has failed, without the UUID of the request."""
+    values = getattr(err, 'kwargs', {})
+    return str(values.get('reason') or exception.describe(err))
+
+
+def release_ended(tell: Callable[[str], object]) -> None:
+    """Release what ended processes and interrupted commands have left.
+
+    A command that waits may be the only one that does so.
+
+    :param tell: gets a line for each VAN or instance
+    """
+    try:
+        done = os_acc.recover()
+    except exception.ExceptionBase as err:
+        LOG.warning('Not recovered: %s', exception.describe(err))
+        return
+    for line in report.lines(done):
+        tell(f'Recovery while waiting: {line}')

@@ -1,0 +1,114 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""What the host itself uses a device file for."""
+
+from __future__ import annotations
+
+import os
+
+from os_acc.devices import device_files
+from os_acc.devices import file_place
+from os_acc.devices import file_refusals
+from os_acc.devices import host_files
+from os_acc.devices import host_use
+from os_acc.devices import open_files
+from os_acc.devices import pci
+from os_acc.devices import reasons
+from os_acc.devices import refusals
+from os_acc.devices import sysfs
+
+Reason = reasons.Reason
+
+# Classes of character devices that give access to disks.
+_OF_DISKS = frozenset({'scsi_generic', 'bsg', 'nvme', 'nvme-generic'})
+
+
+def never(node: device_files.Node, place: file_place.Place) -> Reason | None:
+    """Say whether a file is one that no instance may ever have."""
+    what = host_files.what(node.number, place)
+    if what is None:
+        return None
+    return file_refusals.FILE_NEVER.say(path=node.path, what=what)
+
+
+def stores_data(node: device_files.Node, place: file_place.Place) -> bool:
+    """Whether a device may keep what an instance has written to it."""
+    if node.number.kind == 'b' or place.subsystem in _OF_DISKS:
+        return True
+    return any(
+        function.base_class == pci.CLASS_STORAGE
+        for function in map(pci.find, place.functions)
+        if function is not None
+    )
+
+
+def used(
+    node: device_files.Node,
+    place: file_place.Place,
+    snapshot: host_use.Snapshot,
+    as_root: bool = False,
+) -> Reason | None:
+    """Say what the host uses the device behind a file for.
+
+    :param as_root: this process is root: also find a block device that the
+        host has opened exclusively
+    """
+    if node.number.kind == 'b':
+        return _block(node, place, snapshot, as_root)
+    if not stores_data(node, place):
+        return None
+    for address in place.functions:
+        function = pci.find(address)
+        if function is not None and (
+            use := host_use.by_host(function, snapshot)
+        ):
+            return use
+    if place.folder is not None and place.subsystem in _OF_DISKS:
+        # The disk is beside the file, such as .../0:0:0:0/scsi_generic/sg0.
+        above = os.path.dirname(os.path.dirname(place.folder))
+        for name in snapshot.below(above):
+            if (use := snapshot.use(name)) is not None:
+                return use
+    return None
+
+
+def _block(
+    node: device_files.Node,
+    place: file_place.Place,
+    snapshot: host_use.Snapshot,
+    as_root: bool,
+) -> Reason | None:
+    """What the host uses a block device, or a partition of it, for."""
+    number = f'{node.number.major}:{node.number.minor}'
+    for mounted in (
+        snapshot.mounts.get(number),
+        snapshot.sources.get(node.path),
+    ):
+        if mounted is not None:
+            return refusals.MOUNTED.say(name=node.path, place=mounted)
+    if place.folder is None:
+        return None
+    names = [
+        name
+        for name, folder in snapshot.paths.items()
+        # The whole disk, its partitions, and the disk of a partition.
+        if folder == place.folder
+        or folder.startswith(f'{place.folder}/')
+        or folder == os.path.dirname(place.folder)
+    ]
+    for name in names:
+        if (use := snapshot.use(name)) is not None:
+            return use
+        file = sysfs.read(f'{snapshot.paths[name]}/loop/backing_file')
+        if file:
+            return file_refusals.FILE_LOOP.say(name=name, file=file)
+    if as_root:
+        for name in open_files.exclusively_used([place.leaf]):
+            return refusals.OPEN_EXCLUSIVELY.say(name=name)
+    return None

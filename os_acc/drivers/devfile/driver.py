@@ -1,0 +1,85 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""The driver devfile: gives device files, such as /dev/dri/renderD128."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from oslo_config import cfg
+
+from os_acc import driver
+from os_acc import exception
+from os_acc import finding
+from os_acc import objects
+from os_acc.devices import idxd_names
+from os_acc.drivers.devfile import claim
+from os_acc.drivers.devfile import files
+from os_acc.drivers.devfile import report
+
+CONF = cfg.CONF
+
+
+class DevfileDriver(driver.DriverBase):
+    handle_types = ('DeviceFileHandle',)
+
+    def can_handle(self, request: objects.AcceleratorRequest) -> bool:
+        if request.handle is not None:
+            # The driver idxd names its handles in its own way.
+            return (
+                isinstance(request.handle, objects.DeviceFileHandle)
+                and idxd_names.split(request.handle.name) is None
+            )
+        wanted = request.resource_class
+        return wanted is not None and (
+            wanted.startswith(files.PREFIX)
+            or any(
+                spec.resource_class == wanted and spec.devices
+                for spec in claim.specs().entries
+            )
+        )
+
+    def get_devices(self) -> list[objects.Device]:
+        return report.devices(self, claim.specs())
+
+    def show_device(self, address: str) -> dict[str, Any] | None:
+        return report.show(self, address, claim.specs())
+
+    def diagnose(self) -> Iterator[finding.Finding]:
+        return report.findings(self, claim.specs())
+
+    def prepareVAN(
+        self,
+        van: objects.VAN,
+        request: objects.AcceleratorRequest,
+        instance_info: objects.InstanceInfo,
+    ) -> None:
+        wanted = van.handle or request.handle
+        if wanted is None:
+            claim.choose(self, van, request)
+        elif not isinstance(wanted, objects.DeviceFileHandle):
+            raise exception.UnsupportedHandle(
+                taker=f'driver {self.name!r}',
+                handle=wanted.obj_name(),
+                takes='DeviceFileHandle',
+            )
+        elif van.handle is not None:
+            claim.claim_again(self, van)
+        else:
+            claim.claim(self, van, wanted.name, wanted.share)
+
+    def is_intact(self, van: objects.VAN) -> bool:
+        return claim.is_intact(van)
+
+    def unprepareVAN(
+        self, van: objects.VAN, instance_info: objects.InstanceInfo
+    ) -> None:
+        if not self.is_anothers(van):
+            claim.give_back(van, CONF.os_acc.release_timeout)

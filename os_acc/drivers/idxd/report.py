@@ -1,0 +1,267 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""What the driver idxd reports of devices: inventory, show, doctor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+import dataclasses
+from typing import Any
+
+from os_acc import finding
+from os_acc import objects
+from os_acc.devices import allocated
+from os_acc.devices import availability
+from os_acc.devices import device_files
+from os_acc.devices import device_spec
+from os_acc.devices import idxd
+from os_acc.devices import idxd_availability
+from os_acc.devices import idxd_names
+from os_acc.devices import pci
+from os_acc.devices import reasons
+from os_acc.devices import spec_idxd
+from os_acc.drivers import inventory
+
+#: The resource classes if an entry of device_spec sets none.
+CLASSES = ('CUSTOM_DSA', 'CUSTOM_IAA')
+
+_CLASS_OF = {'dsa': 'CUSTOM_DSA', 'iax': 'CUSTOM_IAA'}
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """The names in Placement that a request can select a work queue by."""
+
+    resource_class: str | None
+    traits: tuple[str, ...]
+
+
+def kind_of(spec: device_spec.Spec, device: idxd.Device | None) -> Kind:
+    """Name the work queues of a device as Placement does.
+
+    :param device: None if idxd is not bound to the function: whether it is DSA
+        or IAA is unknown then
+    """
+    assert spec.queues is not None
+    chosen = spec.resource_class
+    if chosen is None and device is not None:
+        chosen = _CLASS_OF[device.kind]
+    mode = f'CUSTOM_WQ_{spec.queues.wq_mode.upper()}'
+    return Kind(chosen, tuple(dict.fromkeys((*spec.traits, mode))))
+
+
+def offered(
+    specs: device_spec.Specs,
+) -> Iterator[tuple[pci.Function, device_spec.Spec]]:
+    """The PCI functions whose work queues are offered, if they are there."""
+    for spec in specs.entries:
+        if spec.queues is None:
+            continue
+        function = pci.find(spec.address.complete or '')
+        # Another entry may name it first, or deny it.
+        if function is not None and specs.find(function) is spec:
+            yield function, spec
+
+
+def device(
+    driver: str,
+    function: pci.Function,
+    spec: device_spec.Spec,
+    holders: allocated.Holders,
+) -> objects.Device:
+    """Report a device with its work queues."""
+    assert spec.queues is not None
+    found = idxd.find(function.address)
+    kind = kind_of(spec, found)
+    values: dict[str, Any] = {}
+    if kind.resource_class is not None:
+        values['resource_class'] = kind.resource_class
+    return inventory.device(
+        function.address,
+        driver,
+        list(_handles(function, spec.queues, found, holders)),
+        function=function,
+        traits=list(kind.traits),
+        **values,
+    )
+
+
+def _handles(
+    function: pci.Function,
+    settings: spec_idxd.Queues,
+    found: idxd.Device | None,
+    holders: allocated.Holders,
+) -> Iterator[objects.DeviceHandleInfo]:
+    """The work queues that os-acc has set up, or could set up."""
+    address = function.address
+    numbers = set()
+    if found is not None:
+        numbers.update(idxd_availability.numbers(found, settings))
+    for holder in holders.on(address):
+        name = (holder.handle or '').removeprefix('file/')
+        if (parts := idxd_names.split(name)) and parts[0] == address:
+            numbers.add(parts[1])
+    common = list(_common(function, settings, found, holders))
+    given = idxd_availability.files_given(address, holders)
+    for number in sorted(numbers):
+        own = common
+        if not own and found is not None:
+            own = list(
+                idxd_availability.queue_obstacles(
+                    found, settings, number, False, given
+                )
+            )
+        name = idxd_names.name_of(address, number)
+        yield inventory.handle(
+            objects.DeviceFileHandle.of_canonical(
+                name=name, share=None, files=_files(found, number)
+            ),
+            own,
+            holders.of_handle(f'file/{name}'),
+        )
+
+
+def _files(found: idxd.Device | None, number: int) -> list[objects.DeviceFile]:
+    """The device file of a work queue; none while it is disabled."""
+    queue = None if found is None else found.queue(number)
+    file = None if found is None or queue is None else found.file(queue)
+    if file is None:
+        return []
+    return [
+        objects.DeviceFile(
+            path=device_files.shown(file.path),
+            type='c',
+            major=file.number.major,
+            minor=file.number.minor,
+            permissions='rw',
+        )
+    ]
+
+
+def _common(
+    function: pci.Function,
+    settings: spec_idxd.Queues | None,
+    found: idxd.Device | None,
+    holders: allocated.Holders,
+) -> Iterator[availability.Obstacle]:
+    """Why no work queue of a function can be given out now."""
+    address = function.address
+    yield from idxd_availability.whole_obstacles(
+        address, allocated.ANYONE, holders
+    )
+    yield from availability.unhealthy_obstacles(function, holders)
+    yield from idxd_availability.obstacles(
+        function,
+        found,
+        settings,
+        idxd_availability.has_queues(address, holders),
+        idxd_availability.files_given(address, holders),
+    )
+
+
+def shown(
+    address: str, specs: device_spec.Specs, holders: allocated.Holders
+) -> dict[str, Any] | None:
+    """What os-acc device show prints of a device."""
+    function = pci.find(address)
+    found = None if function is None else idxd.find(address)
+    spec = None if function is None else specs.find(function)
+    settings = None if spec is None else spec.queues
+    if function is None or (found is None and settings is None):
+        return None
+    refused = next(_common(function, settings, found, holders), None)
+    told: dict[str, Any] = {
+        'address': address,
+        'work queues can be given out': 'yes'
+        if refused is None
+        else f'no: {refused.text}',
+    }
+    if found is None:
+        return told
+    return told | {
+        'idxd device': f'{found.name}, {found.state}',
+        'idxd limits': f'{found.max_queues} work queues, {found.max_size} '
+        f'entries, {found.max_groups} groups, {len(found.engines)} engines',
+        'work queues': [
+            _queue_line(found, queue, holders) for queue in found.queues
+        ],
+        'engines': [
+            f'engine {number}: '
+            + ('no group' if group == idxd.NO_GROUP else f'group {group}')
+            for number, group in found.engines.items()
+        ],
+    }
+
+
+def _queue_line(
+    found: idxd.Device, queue: idxd.Queue, holders: allocated.Holders
+) -> str:
+    text = f'{queue.name}: {queue.state}, {queue.mode}, size {queue.size}'
+    if queue.group != idxd.NO_GROUP:
+        text += f', group {queue.group}'
+    if queue.is_enabled:
+        text += f', {queue.kind}, name {queue.label}'
+    if (file := found.file(queue)) is not None:
+        text += f', {file.path}, open {queue.clients} times'
+    name = idxd_names.name_of(found.address, queue.number)
+    holder = holders.of_handle(f'file/{name}')
+    if holder is not None:
+        text += f' (VAN {holder.van_uuid})'
+    return text
+
+
+# What concerns the whole host or needs another configuration, and not only
+# waiting.
+_ERRORS = (reasons.Kind.UNSUITABLE, reasons.Kind.UNHEALTHY)
+
+
+def findings(
+    specs: device_spec.Specs, holders: allocated.Holders
+) -> Iterator[finding.Finding]:
+    """Report each device whose entry of device_spec has idxd."""
+    for spec in specs.entries:
+        if spec.queues is None:
+            continue
+        address = spec.address.complete or ''
+        subject = f'work queues of {address}'
+        function = pci.find(address)
+        if function is None:
+            yield finding.Finding(
+                subject,
+                finding.WARNING,
+                f'{spec.source} offers them, and this host has no such PCI '
+                'function',
+                'compare the address with lspci -D',
+            )
+            continue
+        first = specs.first(function)
+        if first is not None and first is not spec:
+            yield finding.Finding(
+                subject,
+                finding.WARNING,
+                f'{spec.source} does not count, because {first.source} names '
+                'the function, too',
+                'remove one of the two entries',
+            )
+            continue
+        found = idxd.find(address)
+        refused = next(_common(function, spec.queues, found, holders), None)
+        if refused is None:
+            assert found is not None
+            count = len(idxd_availability.numbers(found, spec.queues))
+            yield finding.Finding(
+                subject, finding.OK, f'{found.name}: {count} for programs'
+            )
+        else:
+            yield finding.Finding(
+                subject,
+                finding.ERROR if refused.kind in _ERRORS else finding.WARNING,
+                refused.text,
+                refused.remedy,
+            )

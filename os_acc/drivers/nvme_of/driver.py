@@ -1,0 +1,267 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""The driver nvme_of: gives namespaces that come over a network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+import logging
+import os
+from typing import Any
+
+from oslo_config import cfg
+
+from os_acc import driver
+from os_acc import exception
+from os_acc import finding
+from os_acc import log
+from os_acc import objects
+from os_acc.devices import allocated
+from os_acc.devices import device_spec
+from os_acc.devices import host_use
+from os_acc.devices import nvme_of
+from os_acc.devices import nvme_of_availability as availability
+from os_acc.devices import sysfs
+from os_acc.drivers import allocation
+from os_acc.drivers import inventory
+from os_acc.drivers.nvme_of import report
+
+LOG = logging.getLogger(__name__)
+CONF = cfg.CONF
+
+#: The resource class of namespaces whose entry of device_spec names none.
+RESOURCE_CLASS = 'CUSTOM_NVME_OF'
+
+OPTS = (
+    cfg.FloatOpt(
+        'connect_timeout',
+        default=60.0,
+        min=1,
+        max=3600,
+        help='Seconds to connect one namespace: until its target has answered '
+        'and udev has made its link. Connections are made one after the '
+        'other.',
+    ),
+    cfg.FloatOpt(
+        'disconnect_timeout',
+        default=60.0,
+        min=1,
+        max=3600,
+        help='Seconds to end the connections of one namespace.',
+    ),
+    cfg.IntOpt(
+        'fast_io_fail_timeout',
+        default=120,
+        min=0,
+        max=86400,
+        help='Seconds after which the kernel fails what a guest reads and '
+        'writes while the connection to a target is lost. The kernel goes on '
+        'to connect again. 0: it lets the guest wait for ever. A guest that '
+        'waits so cannot be shut down.',
+    ),
+)
+
+# What makes _choose() try the next namespace.
+_NOT_THIS_ONE = (
+    exception.DeviceBusy,
+    exception.DeviceError,
+    exception.DeviceInUseByHost,
+    exception.DeviceNotFound,
+)
+
+
+class NVMeOFDriver(driver.DriverBase):
+    """Connects namespaces of NVMe-oF targets, each for one instance."""
+
+    CONFIG_OPTS = OPTS
+    handle_types = ('BlockHandle',)
+
+    def can_handle(self, request: objects.AcceleratorRequest) -> bool:
+        if request.handle is not None:
+            return isinstance(request.handle, objects.BlockHandle)
+        return request.resource_class is not None and any(
+            resource_class(spec) == request.resource_class
+            for _, spec in _specs().namespaces()
+        )
+
+    def get_devices(self) -> list[objects.Device]:
+        holders = allocation.holders(self)
+        named = list(_specs().namespaces())
+        snapshot = host_use.Snapshot.read() if named else None
+        return [
+            inventory.device(
+                wwn,
+                self.name,
+                [
+                    inventory.handle(
+                        handle(wwn),
+                        availability.obstacles(
+                            wwn, spec, allocated.ANYONE, holders, snapshot
+                        ),
+                        holders.of_handle(handle(wwn).identity),
+                    )
+                ],
+                resource_class=resource_class(spec),
+                traits=list(spec.traits),
+            )
+            for wwn, spec in named
+        ]
+
+    def show_device(self, address: str) -> dict[str, Any] | None:
+        """Show a namespace by its world wide name."""
+        spec = _specs().find_namespace(address)
+        holder = allocation.holders(self).of_handle(f'block/{address}')
+        if spec is None and holder is None:
+            return None
+        return report.shown(address, self.name, spec, holder)
+
+    def diagnose(self) -> Iterator[finding.Finding]:
+        named = list(_specs().namespaces())
+        if named:
+            yield from report.findings(
+                named, allocation.holders(self), self.journal.handles()
+            )
+
+    def prepareVAN(
+        self,
+        van: objects.VAN,
+        request: objects.AcceleratorRequest,
+        instance_info: objects.InstanceInfo,
+    ) -> None:
+        wanted = van.handle or request.handle
+        if wanted is None:
+            self._choose(van, request)
+            return
+        if not isinstance(wanted, objects.BlockHandle):
+            raise exception.UnsupportedHandle(
+                taker=f'driver {self.name!r}',
+                handle=wanted.obj_name(),
+                takes='BlockHandle',
+            )
+        if wanted.path != nvme_of.link(wanted.wwn):
+            raise exception.InvalidRequest(
+                subject=f'request {request.uuid}',
+                field='handle.path',
+                value=wanted.path,
+                expected=nvme_of.link(wanted.wwn),
+            )
+        self._take(van, wanted.wwn)
+
+    def _take(self, van: objects.VAN, wwn: str) -> None:
+        from os_acc.privileged import nvme_of as privileged
+
+        with self.lock(wwn):
+            allocation.check(
+                availability.obstacles(
+                    wwn,
+                    _specs().find_namespace(wwn),
+                    allocated.Taker(van.uuid, van.instance_uuid),
+                    allocation.holders(self),
+                )
+            )
+            van.handle, van.device = handle(wwn), wwn
+            van.driver_data = {
+                **van.driver_data,
+                'host_nqn': nvme_of.host_nqn(van.instance_uuid),
+            }
+            van.save()
+            privileged.connect(
+                wwn,
+                van.instance_uuid,
+                self.config.connect_timeout,
+                self.config.fast_io_fail_timeout,
+            )
+        log.about(LOG, van.instance_uuid, van.uuid).info(
+            'namespace %s connected', wwn
+        )
+
+    def _choose(
+        self, van: objects.VAN, request: objects.AcceleratorRequest
+    ) -> None:
+        """Take the first namespace that is free and can be connected."""
+        reasons = []
+        for wwn, spec in _specs().namespaces():
+            if resource_class(spec) != request.resource_class or not set(
+                spec.traits
+            ).issuperset(request.traits):
+                continue
+            try:
+                self._take(van, wwn)
+                return
+            except _NOT_THIS_ONE as err:
+                reasons.append(str(err))
+                if van.handle is not None:
+                    # Undo what was done until it failed.
+                    self._give_back(van, wwn)
+                    van.handle, van.device, van.driver_data = None, None, {}
+                    van.save()
+        raise allocation.none_left(
+            request, reasons, 'device_spec offers no such namespace'
+        )
+
+    def is_intact(self, van: objects.VAN) -> bool:
+        """Whether the namespace is there, connected for the instance.
+
+        A connection that is lost counts too: the kernel makes it again.
+        """
+        if not isinstance(van.handle, objects.BlockHandle):
+            return True
+        host = nvme_of.host_nqn(van.instance_uuid)
+        found = nvme_of.blocks(van.handle.wwn)
+        path = f'{sysfs.DEV}{van.handle.path.removeprefix("/dev")}'
+        return (
+            len(found) == 1
+            and any(c.host_nqn == host for c in found[0].controllers())
+            and os.path.basename(os.path.realpath(path)) == found[0].name
+        )
+
+    def unprepareVAN(
+        self, van: objects.VAN, instance_info: objects.InstanceInfo
+    ) -> None:
+        if isinstance(
+            van.handle, objects.BlockHandle
+        ) and not self.is_anothers(van):
+            self._give_back(van, van.handle.wwn)
+
+    def _give_back(self, van: objects.VAN, wwn: str) -> None:
+        from os_acc.privileged import nvme_of as privileged
+
+        emptied = privileged.release(
+            wwn,
+            van.instance_uuid,
+            CONF.os_acc.release_timeout,
+            self.config.disconnect_timeout,
+        )
+        logger = log.about(LOG, van.instance_uuid, van.uuid)
+        if emptied:
+            logger.info('namespace %s released', wwn)
+        else:
+            logger.warning(
+                'namespace %s released, but not emptied, because its target '
+                'cannot be reached; it is emptied before another instance '
+                'gets it',
+                wwn,
+            )
+
+
+def handle(wwn: str) -> objects.BlockHandle:
+    """The handle of a namespace."""
+    made: objects.BlockHandle = objects.BlockHandle.of_canonical(
+        path=nvme_of.link(wwn), wwn=wwn
+    )
+    return made
+
+
+def resource_class(spec: device_spec.Spec) -> str:
+    """The resource class of the namespaces of an entry."""
+    return spec.resource_class or RESOURCE_CLASS
+
+
+def _specs() -> device_spec.Specs:
+    return device_spec.load(CONF)

@@ -1,0 +1,216 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""What happened: one row for each step, the newest MOST rows.
+
+Nothing is recovered from them: they only tell an operator what happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import datetime
+import os
+import re
+import sqlite3
+from typing import Any
+from typing import NamedTuple
+
+from oslo_utils import strutils
+
+from os_acc import exception
+from os_acc.journal import database
+
+#: How many events the journal keeps. An eighth more (SLACK) is written
+#: before the oldest are deleted, so that not every commit has to delete.
+MOST = 10_000
+SLACK = MOST // 8
+
+#: The operations. RECOVER is also that of a plug that first releases what an
+#: earlier call has left half done.
+PLUG = 'plug'
+UNPLUG = 'unplug'
+REPLUG = 'replug'
+RECOVER = 'recover'
+ORPHANS = 'orphans'
+FORGET = 'forget'
+PROGRAM = 'program'
+FREE = 'free'
+UNHEALTHY = 'unhealthy'
+
+#: The results.
+DONE = 'done'
+FAILED = 'failed'
+RELEASED = 'released'
+RESTORED = 'restored'
+
+#: The longest text of an error that is kept, in characters.
+LONGEST = 1000
+
+# These errors only say where their cause happened.
+_WRAPPERS = (exception.StepFailed, exception.AttachException)
+
+# The user and password, and the query, of a URL.
+_USER = re.compile(r'(?<=://)[^\s/@]+@')
+_QUERY = re.compile(r'(?P<before>://[^\s?\'"]*)\?[^\s\'"]*')
+
+
+class Event(NamedTuple):
+    """What happened to a VAN, an instance or a device.
+
+    :ivar at: when it ended, ISO 8601 in UTC, with milliseconds
+    :ivar operation: one of the operations of this module
+    :ivar step: the step of the call, such as prepareVAN; None: the event is
+        about the call as a whole
+    :ivar result: DONE or FAILED; of a VAN as a whole that was recovered,
+        RELEASED, RESTORED or FAILED
+    :ivar seconds: how long it took; None: it has no duration
+    :ivar van_uuid: the VAN; None: it is about no single VAN
+    :ivar instance_uuid: the instance; None: it is about a device only
+    :ivar instance_name: the name of the instance, if it is known
+    :ivar device: the address of the parent device, if it is known
+    :ivar handle: the identity of the handle, if it is known
+    :ivar extension: the name of the driver or plugin that did the step
+    :ivar error: the class of the error
+    :ivar reason: the text of the error
+    :ivar seq: its number in the journal. A later event has a higher one.
+        This and the following are set when the event is written
+    :ivar uid: the id of the user that the program ran as
+    :ivar program: the program or service, as the owner of VANs
+    :ivar pid: the id of its process
+    """
+
+    at: str
+    operation: str
+    step: str | None
+    result: str
+    seconds: float | None = None
+    van_uuid: str | None = None
+    instance_uuid: str | None = None
+    instance_name: str | None = None
+    device: str | None = None
+    handle: str | None = None
+    extension: str | None = None
+    error: str | None = None
+    reason: str | None = None
+    seq: int | None = None
+    uid: int | None = None
+    program: str | None = None
+    pid: int | None = None
+
+
+class Wanted(NamedTuple):
+    """Which events to read. None: all of them.
+
+    :ivar van: the UUID of a VAN, or the beginning of one
+    :ivar instances: UUIDs of instances, or the beginnings of such
+    :ivar instance_name: or the name of an instance
+    :ivar device: the address of a device or of a handle, or the identity of a
+        handle
+    :ivar since: only events that ended at this time or later; as Event.at
+    :ivar after: only events with a higher number than this
+    """
+
+    van: str | None = None
+    instances: Sequence[str] = ()
+    instance_name: str | None = None
+    device: str | None = None
+    since: str | None = None
+    after: int | None = None
+
+
+_COLUMNS = Event._fields
+_INSERT = (
+    f'INSERT INTO event ({", ".join(_COLUMNS)})'
+    f' VALUES ({", ".join("?" * len(_COLUMNS))})'
+)
+
+
+def now() -> str:
+    """The time for Event.at."""
+    return written(datetime.datetime.now(datetime.UTC))
+
+
+def written(time: datetime.datetime) -> str:
+    """Write a time of UTC as Event.at has it. Earlier times sort first."""
+    return time.isoformat(timespec='milliseconds').removesuffix('+00:00') + 'Z'
+
+
+def failure(err: BaseException) -> dict[str, Any]:
+    """Make the fields error and reason of an event.
+
+    The reason is the text that the log has, without what looks like a
+    password or a token: a driver of somebody else may put one into an error,
+    and an event is kept for longer than a VAN.
+    """
+    while isinstance(err, _WRAPPERS) and err.__cause__ is not None:
+        err = err.__cause__
+    reason = masked(exception.describe(err))
+    return {'error': type(err).__name__, 'reason': reason}
+
+
+def masked(text: str) -> str:
+    """Remove what looks like a secret from the text of an error."""
+    text = _QUERY.sub(r'\g<before>?...', _USER.sub('...@', text))
+    return str(strutils.mask_password(text, '...'))[:LONGEST]
+
+
+def insert(
+    db: sqlite3.Connection, program: str, found: Sequence[Event]
+) -> None:
+    """Write events, and delete the oldest if there are too many.
+
+    :param program: the program or service that this process is
+    """
+    # The values of seq and of the columns after it.
+    author = (None, os.geteuid(), program, os.getpid())
+    db.executemany(
+        _INSERT,
+        [(*map(database.storable, each[:-4]), *author) for each in found],
+    )
+    first, last = db.execute('SELECT min(seq), max(seq) FROM event').fetchone()
+    if last - first >= MOST + SLACK:
+        db.execute('DELETE FROM event WHERE seq <= ?', (last - MOST,))
+
+
+def read(db: sqlite3.Connection, wanted: Wanted) -> list[Event]:
+    """Read events, the oldest first."""
+    where, values = ['1'], list[Any]()
+    if wanted.van is not None:
+        where.append("van_uuid LIKE ? ESCAPE '!'")
+        values.append(_beginning(wanted.van))
+    if wanted.instances or wanted.instance_name is not None:
+        tests = ["instance_uuid LIKE ? ESCAPE '!'"] * len(wanted.instances)
+        where.append(f'({" OR ".join([*tests, "instance_name = ?"])})')
+        values += [*map(_beginning, wanted.instances), wanted.instance_name]
+    if wanted.device is not None:
+        where.append(
+            'lower(?) IN (lower(device), lower(handle),'
+            " lower(substr(handle, instr(handle, '/') + 1)))"
+        )
+        values.append(wanted.device)
+    if wanted.since is not None:
+        where.append('at >= ?')
+        values.append(wanted.since)
+    if wanted.after is not None:
+        where.append('seq > ?')
+        values.append(wanted.after)
+    rows = database.execute(
+        db,
+        f'SELECT {", ".join(_COLUMNS)} FROM event'
+        f' WHERE {" AND ".join(where)} ORDER BY seq',
+        values,
+    )
+    return [Event(*row) for row in rows]
+
+
+def _beginning(text: str) -> str:
+    """The pattern of LIKE for texts that begin with this one."""
+    for char in '!%_':
+        text = text.replace(char, f'!{char}')
+    return f'{text}%'

@@ -1,0 +1,383 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""The CDI specs of containers, written as root.
+
+Container runtimes run as root and do what a spec says: they make the device
+files that it names, and run its hooks. So no caller can say what is in a spec.
+It names a VAN's handle; the device files are those that the kernel shows for
+it, and all else comes from the entry of device_spec.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+import dataclasses
+import os
+import stat
+from typing import Any
+
+from oslo_config import cfg
+import yaml
+
+from os_acc import container_opts
+from os_acc import exception
+from os_acc import objects
+from os_acc.devices import container_nodes
+from os_acc.devices import container_spec
+from os_acc.devices import container_use
+from os_acc.devices import device_file
+from os_acc.devices import root_folder
+from os_acc.devices import waiting
+from os_acc.privileged import arguments
+from os_acc.privileged import container_offers
+from os_acc.privileged import context
+from os_acc.privileged import offers
+from os_acc.privileged import record
+from os_acc.privileged import root_files
+
+#: Where runtimes look for specs besides the folder of the option.
+FOLDERS = ('/etc/cdi', '/var/run/cdi')
+
+# No real spec is larger.
+_LARGEST = 1 << 20
+
+
+@context.entry
+def write(van: str, instance: str, handle: dict[str, Any]) -> str:
+    """Write the spec of a VAN, and replace one that it had before.
+
+    :param van: the UUID of the VAN
+    :param instance: the UUID of its instance
+    :param handle: the primitive of its handle
+    :returns: the qualified name of its device
+    :raises DeviceNotFound: if device_spec does not offer the device
+    :raises DeviceError: if a container cannot use the device as it is
+    :raises DeviceBusy: if another VAN has a spec for the handle or for one of
+        its device numbers, somebody else's spec has the name, or a container
+        has the device files of the spec that the VAN had before
+    :raises PrivilegeError: if the folder or the file cannot be written
+    """
+    arguments.uuid(van)
+    arguments.uuid(instance)
+    conf = _options()
+    text, nodes, identity = _content(conf, van, handle)
+    wanted = record.ContainerSpec(
+        conf.spec_dir, conf.kind, instance, _own(nodes), identity
+    )
+    known = record.container_specs.read(van)
+    if known is not None and known != wanted:
+        _replace(van, known, wanted)
+    _refuse_second(van, wanted)
+    _refuse_others(conf, van)
+    record.container_specs.write(van, wanted)
+    files = _files(conf.spec_dir)
+    name = container_spec.file_name(conf.kind, van)
+    if files.read(name) != text:
+        files.write(name, text)
+    return container_spec.qualified_name(conf.kind, van)
+
+
+@context.entry
+def is_written(van: str, handle: dict[str, Any]) -> bool:
+    """Whether the spec of a VAN is there, as write() would write it.
+
+    The arguments and errors are those of write().
+    """
+    arguments.uuid(van)
+    conf = _options()
+    text, _, _ = _content(conf, van, handle)
+    name = container_spec.file_name(conf.kind, van)
+    return _files(conf.spec_dir).read(name) == text
+
+
+@context.entry
+def withdraw(van: str, seconds: float) -> None:
+    """Remove the spec of a VAN, and wait until no container has its device.
+
+    A spec of somebody else stays, whatever its name.
+
+    :param seconds: how long to wait
+    :raises DeviceBusy: if a container still has the device then. The spec is
+        removed, so that no other container gets the device
+    :raises PrivilegeError: if the file cannot be removed
+    """
+    arguments.uuid(van)
+    seconds = arguments.seconds(seconds)
+    known = record.container_specs.read(van)
+    if known is None:
+        # Nothing of this boot is left, unless the folder survives a reboot.
+        conf = _options()
+        _delete(conf.spec_dir, conf.kind, van)
+        return
+    _delete(known.folder, known.kind, van)
+    _wait(van, known, seconds)
+    record.container_specs.delete(van)
+
+
+@context.entry
+def users_of(instance: str) -> list[str]:
+    """Find the containers that have a device of an instance.
+
+    :param instance: its UUID
+    :returns: a clause for each process, see container_use.users_of()
+    """
+    arguments.uuid(instance)
+    found: list[str] = []
+    for van in record.container_specs.names():
+        known = record.container_specs.read(van)
+        if known is not None and known.instance == instance:
+            found += _users(van, known)
+    return found
+
+
+def _options() -> cfg.ConfigOpts.GroupAttr:
+    """The options of the group [os_acc_cdi], which no caller can set.
+
+    :raises InvalidRequest: if one is invalid, or another user than root could
+        have written a file
+    """
+    conf = offers.configuration()
+    conf.register_opts(container_opts.OPTS, group=container_opts.GROUP)
+    found: cfg.ConfigOpts.GroupAttr = conf[container_opts.GROUP]
+    for option in container_opts.OPTS:
+        try:
+            found[option.dest]
+        except (cfg.Error, ValueError) as err:
+            raise exception.InvalidRequest(f'configuration: {err}') from err
+    return found
+
+
+def _content(
+    conf: cfg.ConfigOpts.GroupAttr, van: str, primitive: dict[str, Any]
+) -> tuple[str, list[container_spec.Node], str]:
+    """Make the spec of a VAN.
+
+    :returns: the text of the file, the device files in it, and the identity
+        of the handle
+    """
+    try:
+        handle = objects.AttachHandle.obj_from_primitive(primitive)
+    except exception.InvalidRequest:
+        raise
+    except Exception as err:
+        raise exception.InvalidRequest(
+            subject='privileged call',
+            field='handle',
+            value=primitive,
+            expected=f'an attach handle ({exception.describe(err)})',
+        ) from err
+    edits = container_offers.edits(handle, van)
+    common = container_offers.common(handle)
+    nodes = [
+        dataclasses.replace(each, common=each.common or each.path in common)
+        for each in container_nodes.of_handle(handle, conf.iommufd)
+    ]
+    mode = conf.device_mode
+    owner = container_spec.Owner(
+        conf.device_uid,
+        conf.device_gid,
+        None if mode is None else int(mode, 8),
+    )
+    text = container_spec.build(conf.kind, van, nodes, edits, owner)
+    return text, nodes, handle.identity
+
+
+def _refuse_second(van: str, wanted: record.ContainerSpec) -> None:
+    """Check that no other VAN has a spec for a handle, or for its numbers.
+
+    The kernel may give the number of a device to another one, as when its
+    driver is bound again. Containers that have a file with the number would
+    then have the other device.
+
+    A record whose spec the operator has removed does not count, if no
+    container has the device: its VAN was lost with the journal.
+
+    :raises DeviceBusy: if one has
+    """
+    for name in record.container_specs.names():
+        other = record.container_specs.read(name) if name != van else None
+        if other is None:
+            continue
+        if other.handle == wanted.handle:
+            device, what = wanted.handle, 'it'
+        elif not _may_share(wanted, other) and (
+            both := _numbers(wanted) & _numbers(other)
+        ):
+            kind, major, minor = min(both)
+            device = f'device number {kind} {major}:{minor}'
+            what = f'it, as {other.handle}'
+        else:
+            continue
+        file = container_spec.file_name(other.kind, name)
+        there = _files(other.folder).read(file) is not None
+        if not there and not _users(name, other):
+            record.container_specs.delete(name)
+            continue
+        raise exception.DeviceBusy(
+            device=device,
+            reason=f'VAN {name} of instance {other.instance} has a spec for '
+            f'{what}',
+        )
+
+
+def _numbers(known: record.ContainerSpec) -> set[tuple[Any, ...]]:
+    """Type, major and minor number of each device file of a spec."""
+    return {tuple(node[1:]) for node in known.nodes}
+
+
+def _may_share(one: record.ContainerSpec, other: record.ContainerSpec) -> bool:
+    """Whether two VANs may have a device file with one number.
+
+    They may if they are of one instance, as with two functions of one IOMMU
+    group, or if both have a share of one accelerator.
+    """
+    return one.instance == other.instance or (
+        _shared(one) != '' and _shared(one) == _shared(other)
+    )
+
+
+def _shared(known: record.ContainerSpec) -> str:
+    """The accelerator that a VAN has a share of; empty if there is none."""
+    kind, _, rest = known.handle.partition('/')
+    name, _, share = rest.partition('/')
+    return name if kind == 'file' and share else ''
+
+
+def _own(nodes: Collection[container_spec.Node]) -> list[list[Any]]:
+    return [[node.path, *node.number] for node in nodes if not node.common]
+
+
+def _files(folder: str) -> root_files.RootFiles:
+    return root_files.RootFiles(
+        lambda: folder,
+        lambda: root_folder.open_at(folder, 0o755),
+        durable=True,
+        mode=0o644,
+    )
+
+
+def _replace(
+    van: str, known: record.ContainerSpec, wanted: record.ContainerSpec
+) -> None:
+    """Give up a spec that differs from the one that is wanted.
+
+    :raises DeviceBusy: if a container has a device file that is not in the
+        spec that is wanted
+    """
+    gone = [each for each in known.nodes if each not in wanted.nodes]
+    if gone or (known.folder, known.kind) != (wanted.folder, wanted.kind):
+        # First, so that no container starts with it after the look.
+        _delete(known.folder, known.kind, van)
+    _wait(van, dataclasses.replace(known, nodes=gone), 0)
+
+
+def _delete(folder: str, kind: str, van: str) -> None:
+    files, name = _files(folder), container_spec.file_name(kind, van)
+    text = files.read(name)
+    if text is not None and container_spec.is_ours(text, kind, van):
+        files.delete(name)
+
+
+def _refuse_others(conf: cfg.ConfigOpts.GroupAttr, van: str) -> None:
+    """Check that nobody else defines a VAN's device.
+
+    A runtime drops a device that two specs of one folder define:
+    resolveConflict in pkg/cdi/cache.go. Of two folders, the later one counts.
+
+    :raises DeviceBusy: if somebody does
+    """
+    own = container_spec.file_name(conf.kind, van)
+    for folder in dict.fromkeys((conf.spec_dir, *FOLDERS)):
+        for name in _names(folder):
+            path = f'{folder}/{name}'
+            text = _text(path)
+            if van not in text or (
+                name == own
+                and _same(folder, conf.spec_dir)
+                and container_spec.is_ours(text, conf.kind, van)
+            ):
+                continue
+            if van in container_spec.names(_parsed(text), conf.kind) or (
+                name == own
+            ):
+                raise exception.DeviceBusy(
+                    device=container_spec.qualified_name(conf.kind, van),
+                    reason=f'{path}, which os-acc has not written, defines '
+                    'it; a container runtime would take neither. Remove that '
+                    'file',
+                )
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        found = os.listdir(folder)
+    except FileNotFoundError:
+        return []
+    return sorted(x for x in found if x.endswith(container_spec.SUFFIXES))
+
+
+def _same(one: str, other: str) -> bool:
+    return os.path.realpath(one) == os.path.realpath(other)
+
+
+def _text(path: str) -> str:
+    """Read a file of somebody else; '' if it is no readable text."""
+    try:
+        # A named pipe would block.
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(fd, encoding='utf-8', errors='replace') as file:
+            if stat.S_ISREG(os.fstat(fd).st_mode):
+                return file.read(_LARGEST)
+    except OSError:
+        pass
+    return ''
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return None
+
+
+def _wait(van: str, known: record.ContainerSpec, seconds: float) -> None:
+    users: list[str] = []
+
+    def ended() -> bool:
+        users[:] = _users(van, known)
+        return not users
+
+    try:
+        waiting.until(ended, seconds, van)
+    except exception.Timeout as err:
+        raise exception.DeviceBusy(
+            device=f'VAN {van} (after {seconds:g} s)',
+            reason=f'{users[0]}; stop the container first',
+        ) from err
+
+
+def _users(van: str, known: record.ContainerSpec) -> list[str]:
+    """The processes in containers that have the device of a spec.
+
+    A device file that another VAN may have too does not tell which of the two
+    has it, so it does not count: see _may_share(). If another VAN has the
+    number although it must not, both wait for the container.
+    """
+    shared = set()
+    for each in record.container_specs.names():
+        other = record.container_specs.read(each) if each != van else None
+        if other is not None and _may_share(known, other):
+            shared |= _numbers(other)
+    return container_use.users_of(
+        [
+            container_spec.Node(path, device_file.Number(*number))
+            for path, *number in known.nodes
+            if tuple(number) not in shared
+        ]
+    )

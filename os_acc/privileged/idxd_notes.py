@@ -1,0 +1,203 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""What os-acc has set on work queues and their devices, as root.
+
+The record says what is set in this boot of the host, and what was there
+before. The notes say which VAN has which work queue, also after a reboot: see
+held.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from os_acc import exception
+from os_acc.devices import file_place
+from os_acc.devices import idxd
+from os_acc.devices import idxd_availability
+from os_acc.devices import idxd_names
+from os_acc.devices import pci
+from os_acc.devices import spec_idxd
+from os_acc.privileged import held
+from os_acc.privileged import idxd_setup
+from os_acc.privileged import offers
+from os_acc.privileged import record
+
+
+def settings_of(
+    function: pci.Function, name: str, van: str
+) -> spec_idxd.Queues | None:
+    """How a work queue is set up: as it was given out, or by device_spec."""
+    noted = held.values(held.IDXD, name, van)
+    if noted is not None and noted.get('ids') == function.ids:
+        found = spec_idxd.of_note(noted.get('settings'))
+        if found is not None:
+            return found
+    spec = offers.specs().find(function)
+    return None if spec is None else spec.queues
+
+
+def check_note(function: pci.Function, name: str, van: str) -> None:
+    """Check that no other VAN has a work queue, also since before a reboot.
+
+    The record does not survive a reboot, the notes do. A note of another
+    device that had the address does not count.
+
+    :raises DeviceBusy: if another VAN has it
+    """
+    noted = held.holder(held.IDXD, name)
+    if (
+        noted is not None
+        and noted['what'] != van
+        and noted.get('ids') == function.ids
+    ):
+        raise exception.DeviceBusy(
+            device=f'work queue {name}',
+            reason=f'VAN {noted["what"]} has it, by the note of the '
+            'privileged daemon. If there is no such VAN, delete the note with '
+            f'os-acc device deny {function.address}, and allow the device '
+            'again',
+        )
+
+
+def note(
+    function: pci.Function, name: str, van: str, settings: spec_idxd.Queues
+) -> None:
+    """Note that a VAN has a work queue. It tells one VAN from another."""
+    held.note(
+        held.IDXD,
+        name,
+        van,
+        device=function.address,
+        ids=function.ids,
+        settings=dataclasses.asdict(settings),
+    )
+
+
+def mine(
+    function: pci.Function, name: str, van: str
+) -> record.IdxdQueue | None:
+    """The record of a work queue that a VAN has in this boot.
+
+    :raises DeviceBusy: if another VAN has it
+    """
+    known = record.idxd_queues.read(name)
+    if known is None or known.ids != function.ids:
+        return None
+    if known.van != van:
+        raise exception.DeviceBusy(
+            device=f'work queue {name}', reason=f'VAN {known.van} has it'
+        )
+    queue = _find_queue(name)
+    if queue is None or not is_of(queue, van):
+        # Somebody else has disabled it and configured it since.
+        return None
+    return known
+
+
+def is_of(queue: idxd.Queue, van: str) -> bool:
+    """Whether a work queue is as enable() leaves it, or on the way there."""
+    if queue.is_enabled:
+        return queue.label == idxd_names.label_of(van)
+    return queue.label in ('', idxd_names.label_of(van))
+
+
+def _find_queue(name: str) -> idxd.Queue | None:
+    address, number = idxd_names.parse(name)
+    device = idxd.find(address)
+    return None if device is None else device.queue(number)
+
+
+def has(queue: idxd.Queue, van: str) -> bool:
+    """Whether a work queue is enabled for a VAN."""
+    return queue.is_enabled and queue.label == idxd_names.label_of(van)
+
+
+def files_given(function: pci.Function) -> dict[int, str]:
+    """Which work queues VANs have as device files, by other entries.
+
+    :returns: who has it, by the number of the work queue
+    """
+    found = {}
+    for kind, name in held.of_device(function.address):
+        queue = idxd_names.of_file(file_place.without_share(name))
+        if kind == held.FILE and queue is not None:
+            found[queue[1]] = 'a VAN'
+    return found
+
+
+def layout_of(function: pci.Function) -> idxd_availability.Layout | None:
+    """What os-acc has set on a device that is set up now; None if nothing.
+
+    If an earlier call was interrupted before it had enabled the device, this
+    undoes what that call has set.
+    """
+    known = record.idxd_devices.read(function.address)
+    if known is None:
+        return None
+    layout = _of_record(known)
+    device = idxd.find(function.address)
+    if known.ids == function.ids and device is not None:
+        if not device.is_enabled:
+            _reset_queues(function, device, layout)
+            idxd_setup.clear(idxd_setup.read(function.address), layout)
+        elif all(
+            queue.size == layout.size
+            for queue in device.queues
+            if queue.number in layout.queues
+        ):
+            return layout
+    # Otherwise it left the bus, or somebody else has set it up again since.
+    record.idxd_devices.delete(function.address)
+    return None
+
+
+def _reset_queues(
+    function: pci.Function,
+    device: idxd.Device,
+    layout: idxd_availability.Layout,
+) -> None:
+    """Undo what is set on work queues of a device that is disabled."""
+    for queue in device.queues:
+        name = idxd_names.name_of(function.address, queue.number)
+        known = record.idxd_queues.read(name)
+        if known is not None and known.ids == function.ids:
+            if not queue.is_enabled and is_of(queue, known.van):
+                mode = layout.mode
+                idxd_setup.reset(device, queue, known.before, mode)
+            record.idxd_queues.delete(name)
+
+
+def _of_record(known: record.IdxdDevice) -> idxd_availability.Layout:
+    return idxd_availability.Layout(
+        known.mode,
+        known.size,
+        {int(number): group for number, group in known.queues.items()},
+        {int(number): group for number, group in known.engines.items()},
+    )
+
+
+def in_use(function: pci.Function) -> bool:
+    """Whether a VAN has a work queue of a device in this boot."""
+    for name in record.idxd_queues.names():
+        found = idxd_names.split(name)
+        if found is None or found[0] != function.address:
+            continue
+        known = record.idxd_queues.read(name)
+        if known is not None and known.ids == function.ids:
+            return True
+    return False
+
+
+def forget(name: str, van: str) -> None:
+    """Delete record and note of a VAN's work queue."""
+    known = record.idxd_queues.read(name)
+    if known is not None and known.van == van:
+        record.idxd_queues.delete(name)
+    held.forget(held.IDXD, name, van)

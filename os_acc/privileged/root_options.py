@@ -1,0 +1,58 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Options as root has configured them, read where the caller has no say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import glob
+import os
+
+from oslo_config import cfg
+
+from os_acc import exception
+from os_acc.devices import trust
+
+
+def reread(
+    conf: cfg.ConfigOpts, register: Callable[[cfg.ConfigOpts], None]
+) -> cfg.ConfigOpts:
+    """Read again the files that a configuration was read from.
+
+    Environment variables do not count: the caller could have set them.
+
+    :param register: registers the options that are read
+    :raises InvalidRequest: if a file cannot be read, or another user than
+        root could have written it
+    """
+    arguments = []
+    for path in conf.config_file or ():
+        trust.check_file(path)
+        arguments += ['--config-file', path]
+    for folder in conf.config_dir or ():
+        # The default folders need not exist.
+        if not os.path.isdir(folder):
+            continue
+        trust.check_folder(folder)
+        for path in sorted(glob.glob(f'{glob.escape(folder)}/*.conf')):
+            trust.check_file(path)
+        arguments += ['--config-dir', folder]
+    fresh = cfg.ConfigOpts()
+    register(fresh)
+    try:
+        fresh(
+            arguments,
+            project='os-acc',
+            default_config_files=[],
+            default_config_dirs=[],
+            use_env=False,
+        )
+    except cfg.Error as err:
+        raise exception.InvalidRequest(f'configuration: {err}') from err
+    return fresh

@@ -1,0 +1,64 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""What the authors of drivers and plugins test with: os-acc[testing].
+
+Subclass DriverContract or PluginContract in a test module of pytest. A name
+is imported when it is first used, because Kernel needs neither pytest nor
+fixtures.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+from typing import Any
+
+if TYPE_CHECKING:
+    from os_acc.fixture import OSAccFixture
+    from os_acc.testing.any_plugin import AnyPlugin
+    from os_acc.testing.driver_contract import DriverContract
+    from os_acc.testing.kernel import Kernel
+    from os_acc.testing.mortal import Crash
+    from os_acc.testing.mortal import Mortal
+    from os_acc.testing.plugin_contract import PluginContract
+    from os_acc.testing.rules import Broken
+
+_MODULES = {
+    'AnyPlugin': 'os_acc.testing.any_plugin',
+    'Broken': 'os_acc.testing.rules',
+    'Crash': 'os_acc.testing.mortal',
+    'DriverContract': 'os_acc.testing.driver_contract',
+    'Kernel': 'os_acc.testing.kernel',
+    'Mortal': 'os_acc.testing.mortal',
+    'OSAccFixture': 'os_acc.fixture',
+    'PluginContract': 'os_acc.testing.plugin_contract',
+}
+
+__all__ = [
+    'AnyPlugin',
+    'Broken',
+    'Crash',
+    'DriverContract',
+    'Kernel',
+    'Mortal',
+    'OSAccFixture',
+    'PluginContract',
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+    value = getattr(importlib.import_module(_MODULES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

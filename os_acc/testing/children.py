@@ -1,0 +1,64 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Child processes of a test, each of which uses os-acc."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import os
+import signal
+import sys
+import threading
+import traceback
+
+#: What wait() returns for a process that SIGKILL has ended.
+KILLED = -signal.SIGKILL
+
+
+def _stop_coverage() -> None:
+    # It would trace the child slowly, and lose the result.
+    if 'coverage' in sys.modules:
+        running = sys.modules['coverage'].Coverage.current()
+        if running is not None:
+            running.stop()
+    threading.settrace(None)
+
+
+def start(work: Callable[[], None]) -> int:
+    """Do work in a forked child.
+
+    :returns: its process id, for wait()
+    """
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        _stop_coverage()
+        try:
+            work()
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    return pid
+
+
+def wait(pid: int) -> int:
+    """Wait for a child.
+
+    :returns: 0: it was done; 1: it raised (its trace is on stderr); negative:
+        the signal that ended it
+    """
+    _, status = os.waitpid(pid, 0)
+    return os.waitstatus_to_exitcode(status)
+
+
+def run(work: Callable[[], None]) -> int:
+    """Do work in a forked child, and wait for it. See wait()."""
+    return wait(start(work))

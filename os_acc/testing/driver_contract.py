@@ -1,0 +1,46 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""DriverContract: the contract of drivers as tests of pytest."""
+
+from __future__ import annotations
+
+from os_acc.testing import driver_basics
+from os_acc.testing import driver_crashes
+from os_acc.testing import driver_processes
+from os_acc.testing import driver_undo
+
+
+class DriverContract(
+    driver_basics.Basics,
+    driver_undo.Undo,
+    driver_crashes.DriverCrashes,
+    driver_processes.Processes,
+):
+    """Tests that a driver keeps its contract. An author subclasses it.
+
+    .. code-block:: python
+
+       class TestAcme(testing.DriverContract):
+           @pytest.fixture(autouse=True)
+           def devices(self, tmp_path):
+               self.path = tmp_path / 'devices'
+               ...
+
+           def make_driver(self):
+               return AcmeDriver.load('acme')
+
+           def requests(self):
+               return [objects.AcceleratorRequest(...)]
+
+           def look(self):
+               return {...}
+
+    Each failure raises ``Broken``, which names the rule and the section of the
+    documentation that explains it.
+    """

@@ -1,0 +1,121 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""What the author of a driver defines for the contract."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from os_acc import driver as driver_base
+from os_acc import objects
+from os_acc import plugin as plugin_base
+from os_acc.devices import device_file
+from os_acc.devices import device_files
+from os_acc.testing import any_plugin
+from os_acc.testing import contract_base
+from os_acc.testing import rules
+
+
+class DriverHooks(contract_base.ContractBase):
+    """make_driver(), requests() and look(), and what is optional."""
+
+    def make_driver(self) -> driver_base.DriverBase:
+        """Make the driver, as each new process does.
+
+        The hardware is there before the first call. The author defines it,
+        mostly as ``return MyDriver.load('my')``.
+        """
+        raise NotImplementedError
+
+    def make_plugin(self) -> plugin_base.PluginBase:
+        """Make the plugin of the host. The default takes every handle."""
+        return any_plugin.AnyPlugin.load('any')
+
+    def foreign_handles(self) -> list[objects.AttachHandle]:
+        """Return handles of devices that the driver does not have.
+
+        The default returns one of each class of os-acc.
+        """
+        return [
+            objects.TestHandle(name='no-such-device'),
+            objects.PCIHandle(address='fffe:1f:1f.7'),
+            objects.MdevHandle(
+                uuid='0f6a7b8c-1111-4222-8333-444455556666',
+                parent='no-such-device',
+                type='no-such-type',
+            ),
+            objects.DRCHandle(drc_index=0x2FFFFFFF),
+            objects.DeviceFileHandle(
+                name='no-such-device',
+                files=[
+                    objects.DeviceFile(
+                        path='/dev/no-such-device',
+                        type='c',
+                        major=4095,
+                        minor=1048575,
+                    )
+                ],
+            ),
+        ]
+
+    def hold(self, van: objects.VAN) -> Callable[[], None] | None:
+        """Let a guest open the device of a VAN.
+
+        The default skips the tests that need it.
+
+        :returns: a function that closes the device; None if no guest can
+            open this one
+        """
+        pytest.skip('hold() is not defined: no guest can open the device')
+
+    def remove(self, van: objects.VAN) -> Callable[[], None]:
+        """Take the device of a VAN out of the host, as a broken card is.
+
+        The default skips the tests that need it.
+
+        :returns: a function that puts a device back which nobody has touched
+        """
+        pytest.skip('remove() is not defined: the device cannot go away')
+
+    def device_number(self, path: str) -> str | None:
+        """Return type and number that a device file has now.
+
+        The kit asks it for the files of each DeviceFileHandle. The default
+        looks at the file in the /dev of the Kernel or of this machine. Define
+        it if something else stands for the device file: making a real one
+        takes root.
+
+        :param path: below /dev, as in the handle
+        :returns: such as 'c 240:1'; None if there is no such device file
+        """
+        found = device_file.number_of(device_files.real_path(path))
+        if found is None:
+            return None
+        return f'{found.kind} {found.major}:{found.minor}'
+
+    def check_numbers(self, van: objects.VAN) -> None:
+        """Check the device numbers in a VAN's handle."""
+        if not isinstance(van.handle, objects.DeviceFileHandle):
+            return
+        for file in van.handle.files:
+            said = f'{file.type} {file.major}:{file.minor}'
+            now = self.device_number(file.path)
+            if now != said:
+                rules.NUMBERS.broken(
+                    f'{file.path} is {said} in the handle, and '
+                    f'device_number() of the test says {now}'
+                )
+
+    def make_any_driver(self) -> driver_base.DriverBase:
+        return self.make_driver()
+
+    def make_any_plugin(self) -> plugin_base.PluginBase:
+        return self.make_plugin()

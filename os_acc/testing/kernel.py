@@ -1,0 +1,301 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""A generated sysfs tree, and a kernel that changes it as Linux would.
+
+For unit tests and benchmarks: all that os-acc reads is in files, all that it
+writes goes through ``os_acc.devices.sysfs.write``, which this one replaces.
+The real kernel's turn is in tests/lab.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import errno
+import fnmatch
+import os
+import pathlib
+import shutil
+from typing import Any
+
+from os_acc.devices import device_file
+from os_acc.devices import fpga_manager
+from os_acc.devices import libvirt_domains
+from os_acc.devices import modules
+from os_acc.devices import root_folder
+from os_acc.devices import sysfs
+from os_acc.devices import waiting
+from os_acc.privileged import container_specs
+from os_acc.privileged import held
+from os_acc.privileged import privsep
+from os_acc.privileged import root_copy
+from os_acc.privileged import rtnetlink
+from os_acc.privileged.nvme import function as nvme_function
+from os_acc.testing import kernel_functions
+from os_acc.testing import kernel_mdevs
+from os_acc.testing import kernel_tree
+from os_acc.testing import mortal
+from os_acc.testing import nvme_model
+
+fail = kernel_tree.fail
+put = kernel_tree.put
+
+
+def _set_vgpu_type(path: pathlib.Path, text: str) -> None:
+    """A bad id is taken without a word, and reads back as 0."""
+    there = (path.parent / 'creatable_vgpu_types').read_text()
+    ids = [line.split()[0] for line in there.splitlines()]
+    put(path, text if text in ids else '0')
+
+
+def _refuse(path: pathlib.Path) -> None:
+    """Refuse a write, as the kernel refuses it to a file that is read only."""
+    raise PermissionError(
+        errno.EACCES,
+        f'{os.strerror(errno.EACCES)}: Kernel.handlers has no {path.name!r}',
+    )
+
+
+class Kernel(kernel_mdevs.Mdevs):
+    """A host. Its folders: sys, proc, dev, modules, libvirt, run.
+
+    :ivar writes: (path below the root, text) of every write
+    :ivar drives: the NVMe drives, each with a small namespace
+    :ivar process: counts the writes of the process, and may end it at one
+    :ivar handlers: what a write to a file does, by the file's name, such as
+        'level': a function of the path in the tree and the text. It changes
+        the tree, or raises an OSError. It comes before what is built in. A
+        write to a file that has neither is refused with EACCES
+    """
+
+    def __init__(self, root: pathlib.Path) -> None:
+        super().__init__(root)
+        self.writes: list[tuple[str, str]] = []
+        self.resets: list[str] = []
+        self.handlers: dict[str, Callable[[pathlib.Path, str], None]] = {}
+        self.process = mortal.Mortal()
+        self.drives = nvme_model.Drives()
+        self._failures: list[tuple[str, Any]] = []
+        for driver in ('vfio-pci', 'nvme', 'e1000e', 'qat', 'nvidia'):
+            self.add_driver(driver)
+
+    def install(self, patch: Any) -> None:
+        """Be the kernel of this process. patch: pytest's monkeypatch."""
+        for name in ('sys', 'proc', 'dev'):
+            patch.setattr(sysfs, name.upper(), str(self.root / name))
+        patch.setattr(sysfs, 'LIB_MODULES', str(self.root / 'modules'))
+        patch.setattr(
+            modules, 'MODPROBE_FOLDERS', (str(self.root / 'modprobe.d'),)
+        )
+        patch.setattr(sysfs, 'write', self.write)
+        mortal.spare_the_journal(patch, self.process)
+        patch.setattr(rtnetlink, 'read_vf', self.read_vf)
+        patch.setattr(rtnetlink, 'write_vf', self.write_vf)
+        patch.setattr(device_file, 'number_of', self.number_of)
+        patch.setattr(
+            libvirt_domains, 'STATE_FOLDER', str(self.root / 'libvirt')
+        )
+        patch.setattr(held, 'FOLDER', str(self.root / 'held'))
+        patch.setattr(root_copy, 'FOLDER', str(self.root / 'images'))
+        patch.setattr(
+            fpga_manager, 'FIRMWARE_FOLDER', str(self.root / 'firmware')
+        )
+        patch.setattr(sysfs, 'make_folder', self.make_folder)
+        patch.setattr(sysfs, 'remove_folder', self.remove_folder)
+        patch.setattr(root_folder, 'PATH', str(self.root / 'run/os-acc'))
+        patch.setattr(nvme_function, 'opened', self._opened)
+        patch.setattr(
+            container_specs, 'FOLDERS', (str(self.root / 'etc/cdi'),)
+        )
+        # No events come from files.
+        patch.setattr(waiting, '_monitor', lambda subsystem: None)
+        privsep.run_here(True)
+
+    def _opened(self, address: str) -> Any:
+        """Open an NVMe drive, as VFIO does."""
+        assert self.driver_of(address) in kernel_functions.VFIO
+        return self.drives.opened(address)
+
+    def fail(self, pattern: str, act: int | Callable[[], None]) -> None:
+        """The next write to such a path fails, once.
+
+        :param pattern: a glob of the path below the root, such as
+            ``*/queues/q0/level``; ``*`` also stands for ``/``
+        :param act: the errno, or a function to call before the write
+        """
+        self._failures.append((pattern, act))
+
+    @property
+    def dead(self) -> bool:
+        """Whether the process has crashed: nothing that it does counts."""
+        return self.process.dead
+
+    def crash_at(self, number: int, after: bool = False) -> None:
+        """End the process at a write. What it does later does not count.
+
+        :param number: 0 is the next write
+        :param after: False: before the write; True: after it
+        """
+        self.process.crash_at(number, after)
+
+    def reboot(self) -> None:
+        """Remove VFs, mdevs, bindings and processes.
+
+        The files of add_function(files=...) and of add_node() stay as they
+        are.
+        """
+        self.process.calm()
+        self._failures = []
+        for link in list(self.mdev.iterdir()):
+            self.remove_mdev(link.name)
+        for pf in self.vfs:
+            self.set_numvfs(pf, 0)
+            put(self.file(pf, 'sriov_drivers_autoprobe'), '1')
+        for address, native in self.native.items():
+            put(self.file(address, 'driver_override'), '(null)')
+            self.unbind(address)
+            if native is not None:
+                self.bind(address, native)
+        for pid in list((self.root / 'proc').glob('[0-9]*')):
+            shutil.rmtree(pid)
+        shutil.rmtree(self.root / 'run/os-acc', ignore_errors=True)
+        self.boot()
+
+    def snapshot(self) -> dict[str, Any]:
+        """The drivers and VFs of the functions, the mdevs, and VFs' settings.
+
+        The files of add_function(files=...) and of add_node() are not in it.
+        """
+        found: dict[str, Any] = {}
+        for link in sorted((self.pci / 'devices').iterdir()):
+            found[link.name] = [self.driver_of(link.name)] + [
+                (link / name).read_text() if (link / name).exists() else None
+                for name in (
+                    'driver_override',
+                    'sriov_numvfs',
+                    'sriov_drivers_autoprobe',
+                    'nvidia/current_vgpu_type',
+                )
+            ]
+        for link in sorted(self.mdev.iterdir()):
+            found[link.name] = [
+                link.resolve().parent.name,
+                (link / 'mdev_type').readlink().name,
+            ]
+        for pf, vfs in self.ports.items():
+            for number, values in enumerate(vfs):
+                found[f'{pf} VF {number}'] = dict(values)
+        return found
+
+    def write(self, path: str, text: str) -> None:
+        """In the place of sysfs.write."""
+
+        def act() -> None:
+            if not os.path.exists(path):
+                fail(errno.ENOENT)
+            self._act(pathlib.Path(path), text)
+
+        self.step(str(pathlib.Path(path).relative_to(self.root)), text, act)
+
+    def make_folder(self, path: str) -> None:
+        """In the place of sysfs.make_folder."""
+        self.step(
+            str(pathlib.Path(path).relative_to(self.root)),
+            'mkdir',
+            lambda: self._make_overlay(pathlib.Path(path)),
+        )
+
+    @staticmethod
+    def _make_overlay(path: pathlib.Path) -> None:
+        path.mkdir()
+        put(path / 'path', '')
+        put(path / 'status', 'unapplied')
+
+    def remove_folder(self, path: str) -> None:
+        """In the place of sysfs.remove_folder."""
+        self.step(
+            str(pathlib.Path(path).relative_to(self.root)),
+            'rmdir',
+            lambda: shutil.rmtree(path),
+        )
+
+    def step(self, name: str, text: str, act: Callable[[], None]) -> None:
+        """Change something, unless a failure or a crash is due."""
+        with self.process.change(name):
+            for failure in self._failures:
+                if fnmatch.fnmatch(name, failure[0]):
+                    self._failures.remove(failure)
+                    if callable(failure[1]):
+                        failure[1]()
+                    else:
+                        fail(failure[1])
+                    break
+            self.writes.append((name, text))
+            act()
+
+    def _port(self, interface: int, number: int) -> tuple[str, dict[str, Any]]:
+        """The PF that an interface is of, and the settings of its VF."""
+        for pf, vfs in self.ports.items():
+            for path in (self.pci / 'devices' / pf / 'net').glob('*/ifindex'):
+                if int(path.read_text()) == interface and number < len(vfs):
+                    return pf, vfs[number]
+        raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
+
+    def read_vf(self, interface: int, number: int) -> dict[str, Any]:
+        """In the place of rtnetlink.read_vf."""
+        return dict(self._port(interface, number)[1])
+
+    def write_vf(
+        self, interface: int, number: int, name: str, value: Any
+    ) -> None:
+        """In the place of rtnetlink.write_vf."""
+        pf, values = self._port(interface, number)
+        self.step(
+            f'{pf}/vf/{number}/{name}',
+            str(value),
+            lambda: values.update({name: value}),
+        )
+
+    def revive(self) -> None:
+        """A new process."""
+        self.process.revive()
+
+    def calm(self) -> None:
+        """No crash to come."""
+        self.process.calm()
+
+    def _act(self, path: pathlib.Path, text: str) -> None:
+        if path.name in self.handlers:
+            self.handlers[path.name](path, text)
+        else:
+            self.built_in(path, text)
+
+    def built_in(self, path: pathlib.Path, text: str) -> None:
+        """Do what a write to a file does without handlers."""
+        acts: dict[str, Callable[[], None]] = {
+            'driver_override': lambda: self.set_override(path, text),
+            'drivers_probe': lambda: self.probe(text),
+            'bind': lambda: self.explicit_bind(text, path.parent.name),
+            'unbind': lambda: self.explicit_unbind(text, path.parent.name),
+            'sriov_numvfs': lambda: self.write_numvfs(
+                path.parent.name, int(text)
+            ),
+            'sriov_drivers_autoprobe': lambda: put(path, text),
+            'reset': lambda: self.resets.append(path.parent.name),
+            'create': lambda: self.create_mdev(path.parent, text),
+            'remove': lambda: self._remove(path.parent.name),
+            'rescan': self.come_back,
+            'current_vgpu_type': lambda: _set_vgpu_type(path, text),
+        }
+        acts.get(path.name, lambda: _refuse(path))()
+
+    def _remove(self, name: str) -> None:
+        if name in self.native:
+            self.take_off(name)
+        else:
+            self.remove_mdev(name)

@@ -1,0 +1,255 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""The rules of the two contracts, each with its place in the documentation."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import pprint
+from typing import Any
+from typing import NoReturn
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """A rule of a contract.
+
+    :ivar name: as in the documentation of the kit
+    :ivar page: the page of the documentation that explains it
+    :ivar heading: the section of the page
+    :ivar text: what the rule says
+    """
+
+    name: str
+    page: str
+    heading: str
+    text: str
+
+    def broken(self, seen: str) -> NoReturn:
+        """Fail the test.
+
+        :param seen: what the driver or plugin did instead, in a sentence
+        :raises Broken: always
+        """
+        raise Broken(self, seen)
+
+
+class Broken(AssertionError):
+    """A driver or plugin breaks a rule of its contract.
+
+    :ivar rule: the rule
+    """
+
+    def __init__(self, rule: Rule, seen: str) -> None:
+        self.rule = rule
+        super().__init__(
+            f'rule {rule.name!r} is broken: {rule.text}.\n'
+            f'What was seen: {seen}\n'
+            f'See "{rule.heading}" in doc/source/{rule.page}.'
+        )
+
+
+def _of_drivers(name: str, heading: str, text: str) -> Rule:
+    return Rule(name, 'driver.rst', heading, text)
+
+
+def _of_plugins(name: str, heading: str, text: str) -> Rule:
+    return Rule(name, 'plugin.rst', heading, text)
+
+
+CLAIM = _of_drivers(
+    'claim',
+    'Claim a request',
+    'can_handle() returns True for a request that the driver serves',
+)
+CLAIM_LOOKS = _of_drivers(
+    'claim-looks-only',
+    'Claim a request',
+    'can_handle() changes nothing',
+)
+REFUSE = _of_drivers(
+    'refuse',
+    'Claim a request',
+    'prepareVAN() refuses a request for what the driver does not have by an '
+    'error of os_acc.exception, also if the request names the driver',
+)
+REFUSE_LOOKS = _of_drivers(
+    'refuse-untouched',
+    'Claim a request',
+    'a request that prepareVAN() refuses leaves the hardware as it was',
+)
+HANDLE_TYPES = _of_drivers(
+    'handle-types',
+    'The contract',
+    'handle_types names the class of each handle that the driver makes',
+)
+SERVE = _of_drivers(
+    'serve',
+    'Save before you touch the device',
+    'prepareVAN() sets a handle and prepares the device',
+)
+SAVE_FIRST = _of_drivers(
+    'save-first',
+    'Save before you touch the device',
+    'van.save() writes all that the undo needs before the first change of the '
+    'device',
+)
+SAME_HANDLE = _of_drivers(
+    'same-handle',
+    'Prepare again after a reboot',
+    'a second prepareVAN() for a VAN prepares the same handle',
+)
+AS_FOUND = _of_drivers(
+    'as-found',
+    'Prepare again after a reboot',
+    'a second prepareVAN() keeps the values in driver_data that describe the '
+    'device as the first one found it',
+)
+NUMBERS = _of_drivers(
+    'device-numbers',
+    'Prepare again after a reboot',
+    'a DeviceFileHandle has the types and the numbers that its files have in '
+    'this boot of the host',
+)
+INTACT = _of_drivers(
+    'intact',
+    'Say whether a device is intact',
+    'is_intact() is True if and only if the device is as prepareVAN() has '
+    'left it',
+)
+INTACT_LOOKS = _of_drivers(
+    'intact-looks-only',
+    'Say whether a device is intact',
+    'is_intact() changes nothing',
+)
+UNDO = _of_drivers(
+    'undo',
+    'Undo a half-done preparation',
+    'unprepareVAN() restores the state in which prepareVAN() found the device',
+)
+UNDO_HALF = _of_drivers(
+    'undo-half-done',
+    'Undo a half-done preparation',
+    'after a kill at any point, unprepareVAN() in a new process leaves '
+    'nothing behind',
+)
+UNDO_NOTHING = _of_drivers(
+    'undo-nothing',
+    'Undo a half-done preparation',
+    'unprepareVAN() succeeds if prepareVAN() did not choose a handle',
+)
+UNDO_TWICE = _of_drivers(
+    'undo-twice',
+    'Undo a half-done preparation',
+    'unprepareVAN() succeeds if the undo was done already',
+)
+UNDO_GONE = _of_drivers(
+    'undo-gone',
+    'Undo a half-done preparation',
+    'unprepareVAN() succeeds if the device is gone',
+)
+UNDO_STALE = _of_drivers(
+    'undo-stale',
+    'Undo a half-done preparation',
+    'unprepareVAN() leaves alone a device that belongs to another VAN now',
+)
+BUSY = _of_drivers(
+    'busy',
+    'Undo a half-done preparation',
+    'unprepareVAN() raises DeviceBusy, and changes nothing, while a guest has '
+    'the device open',
+)
+ONE_VAN = _of_drivers(
+    'one-van',
+    'Lock a device',
+    'of many askers at the same time, each handle goes to one; the others '
+    'get an error of os_acc.exception',
+)
+NO_STATE = _of_drivers(
+    'no-state',
+    'Lock a device',
+    'a driver keeps no state: another process, with another driver object, '
+    'can do the undo',
+)
+DEVICES = _of_drivers(
+    'devices',
+    'List devices',
+    'get_devices() describes each device as it is',
+)
+DEVICES_LOOK = _of_drivers(
+    'devices-look-only',
+    'List devices',
+    'get_devices() changes nothing',
+)
+
+DESCRIBE = _of_plugins(
+    'describe',
+    'Describe',
+    'describe() names the handle classes that plug() takes',
+)
+CONFIG = _of_plugins(
+    'guest-config',
+    'Plug',
+    'plug() makes guest_config from the VAN and the options alone, the same '
+    'each time',
+)
+DETACH = _of_plugins(
+    'unplug',
+    'Undo a half-done plug',
+    'unplug() leaves nothing of the VAN behind',
+)
+DETACH_NOTHING = _of_plugins(
+    'unplug-nothing',
+    'Undo a half-done plug',
+    'unplug() succeeds if the VAN was never plugged',
+)
+DETACH_TWICE = _of_plugins(
+    'unplug-twice',
+    'Undo a half-done plug',
+    'unplug() succeeds if the VAN is already unplugged',
+)
+DETACH_HALF = _of_plugins(
+    'unplug-half-done',
+    'Undo a half-done plug',
+    'after a kill at any point, unplug() in a new process leaves nothing '
+    'behind',
+)
+ATTACH_TWICE = _of_plugins(
+    'plug-twice',
+    'Live',
+    'a live plug() of a device that is already attached succeeds',
+)
+RESTORE = _of_plugins(
+    'restore',
+    'After a reboot of the host',
+    'restore() does the instance half again, and is_intact() says so',
+)
+PLUGIN_LOOKS = _of_plugins(
+    'looks-only',
+    'The contract',
+    'describe(), is_intact(), has_guest(), diagnose() and leftovers() change '
+    'nothing',
+)
+
+ALL = tuple(each for each in list(globals().values()) if type(each) is Rule)
+
+
+def difference(before: Any, after: Any) -> str:
+    """Say how two states of the hardware differ, line by line."""
+    texts = [pprint.pformat(each, width=79) for each in (before, after)]
+    lines = difflib.unified_diff(
+        texts[0].splitlines(),
+        texts[1].splitlines(),
+        'look() before',
+        'look() after',
+        lineterm='',
+        n=1,
+    )
+    return '\n'.join(lines)

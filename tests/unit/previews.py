@@ -1,0 +1,84 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""What every driver must do under --dry-run: speak, and change nothing."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+
+import devices
+
+import os_acc
+from os_acc import host as host_module
+from os_acc import objects
+from os_acc import preview
+
+
+def tree(folder: pathlib.Path) -> dict[str, tuple[int, int, bytes]]:
+    """Everything below a folder: mode, time of the last change, content.
+
+    The shared memory of the journal is left out: readers write to it.
+    """
+    found = {}
+    for path in sorted(folder.rglob('*')):
+        if path.name.endswith('-shm'):
+            continue
+        stat = path.lstat()
+        content = b''
+        if path.is_symlink():
+            content = os.fsencode(path.readlink())
+        elif path.is_file():
+            content = path.read_bytes()
+        found[str(path)] = (stat.st_mode, stat.st_mtime_ns, content)
+    return found
+
+
+def check(folder: pathlib.Path, request: objects.AcceleratorRequest) -> None:
+    """Preview a plug, do it, and preview a repeated plug and an unplug.
+
+    The preview names what the plug then takes.
+
+    :param folder: the hardware and the journal are below it
+    """
+    instance = devices.instance()
+    free = _look(folder, lambda host: preview.plug(host, instance, [request]))
+    assert free.obstacle is None
+    assert (free.action, free.state) == (preview.PLUG, None)
+    (van,) = os_acc.plug(instance, [request])
+    assert (free.driver, free.plugin) == (van.driver, van.plugin)
+    assert van.device in free.devices
+    assert free.handle in (None, van.handle.identity)
+
+    again = _look(folder, lambda host: preview.plug(host, instance, [request]))
+    release = _look(folder, lambda host: preview.unplug(host, instance))
+    expected = (van.handle.identity, [van.device], 'plugged', None)
+    for planned, action in (
+        (again, preview.NOTHING),
+        (release, preview.UNPLUG),
+    ):
+        assert planned.action == action
+        assert (
+            planned.handle,
+            planned.devices,
+            planned.state,
+            planned.obstacle,
+        ) == expected
+    os_acc.unplug(instance)
+
+
+def _look(folder, make) -> preview.Planned:
+    opened = host_module.Host.open(os_acc.CONF, read_only=True)
+    before = tree(folder)
+    try:
+        (planned,) = make(opened)
+    finally:
+        opened.close()
+    assert tree(folder) == before
+    return planned

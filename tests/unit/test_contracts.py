@@ -1,0 +1,448 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""os-acc's own drivers and plugins keep their contracts."""
+
+from __future__ import annotations
+
+import pathlib
+import sys
+
+import device_nodes
+import devices
+import idxd_model
+import libvirt_double
+import nvme_of_model
+import previews
+import pytest
+import vendor
+import vgpu_card
+
+import acc_plug_cdi
+import acc_plug_libvirt
+import acc_plug_noop
+import os_acc
+from os_acc import objects
+from os_acc import testing
+from os_acc.devices import vgpu_config
+from os_acc.drivers import fpga
+from os_acc.drivers import mdev
+from os_acc.drivers import nvidia_vgpu
+from os_acc.drivers.devfile.driver import DevfileDriver
+from os_acc.drivers.fake.driver import FakeDriver
+from os_acc.drivers.idxd.driver import IdxdDriver
+from os_acc.drivers.nvme_of.driver import NVMeOFDriver
+from os_acc.drivers.pci.driver import PCIDriver
+
+
+def files(folder: pathlib.Path) -> dict[str, str]:
+    """Every file below a folder, with its text."""
+    return {
+        str(path.relative_to(folder)): path.read_text()
+        for path in sorted(folder.rglob('*'))
+        if path.is_file()
+    }
+
+
+class OwnDriver(testing.DriverContract):
+    """A driver of os-acc, which also does well under --dry-run."""
+
+    __test__ = False
+
+    def test_a_dry_run_says_what_the_plug_does(self, service, tmp_path):
+        for request in self.requests():
+            previews.check(tmp_path, request)
+
+
+class OnKernel(OwnDriver):
+    """A driver for devices of the generated kernel."""
+
+    __test__ = False
+
+    def look(self):
+        return self.kernel.snapshot()
+
+    def opened(self, path, *values):
+        pid = self.kernel.hold(path, *values)
+        return lambda: self.kernel.end(pid)
+
+
+class TestFake(OwnDriver):
+    __test__ = True
+
+    @pytest.fixture(autouse=True)
+    def hardware(self, tmp_path):
+        self.path = tmp_path / 'hardware'
+
+    def make_driver(self):
+        made = FakeDriver.load('fake')
+        for name, value in {
+            'devices': ['fake0:test:1', 'fake1:pci:2'],
+            'discover': True,
+            'hardware_path': str(self.path),
+        }.items():
+            os_acc.CONF.set_override(name, value, 'os_acc_fake')
+        return made
+
+    def requests(self):
+        return [devices.wanted(f'CUSTOM_FAKE_{n}') for n in ('TEST', 'PCI')]
+
+    def look(self):
+        # Not what a killed process was still writing.
+        return {
+            name: text
+            for name, text in files(self.path).items()
+            if not name.startswith('.')
+        }
+
+    def hold(self, van):
+        pytest.skip('a fake device has no file that a guest could open')
+
+    def remove(self, van):
+        """Nobody uses the handle any more."""
+        for path in self.path.glob('handle-*'):
+            path.unlink()
+        return lambda: None
+
+    def foreign_handles(self):
+        """It invents a handle of each class that it makes, on request."""
+        return super().foreign_handles()[-1:]
+
+
+class TestPCI(OnKernel):
+    __test__ = True
+
+    @pytest.fixture(autouse=True)
+    def hardware(self, kernel):
+        kernel.add_function(devices.GPU, '10de:1eb8', 0x030200, 'nvidia')
+        kernel.add_function(
+            devices.PF, '8086:4940', 0x0B4000, 'qat', totalvfs=2
+        )
+        devices.spec(
+            {'address': devices.GPU}, {'address': devices.PF, 'num_vfs': 2}
+        )
+
+    def make_driver(self):
+        return PCIDriver.load('pci')
+
+    def requests(self):
+        return [devices.pci(devices.GPU), devices.pci(devices.VFS[0])]
+
+    def hold(self, van):
+        return self.opened(self.kernel.node(van.handle.address))
+
+    def remove(self, van):
+        self.kernel.take_off(van.device or van.handle.address)
+        return self.kernel.come_back
+
+
+class TestMdev(OnKernel):
+    __test__ = True
+
+    @pytest.fixture(autouse=True)
+    def hardware(self, kernel):
+        kernel.add_mtty()
+        devices.spec({'address': 'mtty'})
+
+    def make_driver(self):
+        return mdev.MdevDriver.load('mdev')
+
+    def requests(self):
+        return [devices.mdev()]
+
+    def hold(self, van):
+        link = self.kernel.mdev / van.handle.uuid / 'iommu_group'
+        group = link.readlink().name
+        return self.opened(self.kernel.root / f'dev/vfio/{group}')
+
+    def remove(self, van):
+        path = self.kernel.mdev / van.handle.uuid / 'remove'
+        self.kernel.write(str(path), '1')
+        return lambda: None
+
+
+class TestNvidiaVGPU(OnKernel):
+    __test__ = True
+
+    @pytest.fixture(autouse=True)
+    def hardware(self, kernel, tmp_path, monkeypatch):
+        monkeypatch.setattr(vgpu_config, 'PATH', str(tmp_path / 'none.xml'))
+        types = {558: ('NVIDIA A40-1Q', 1), 559: ('NVIDIA A40-2Q', 2)}
+        self.card = vgpu_card.Card(
+            kernel, '0000:41:00.0', types, size=2, vfs=2
+        )
+        devices.spec({'vendor_id': '10de', 'vgpu_type': 'NVIDIA A40-1Q'})
+
+    def make_driver(self):
+        return nvidia_vgpu.NvidiaVGPUDriver.load('nvidia_vgpu')
+
+    def requests(self):
+        return [devices.wanted('VGPU')]
+
+    def hold(self, van):
+        return self.opened(self.kernel.node(van.handle.address))
+
+    def remove(self, van):
+        self.card.reboot()
+        return self.card.sriov_manage
+
+    def reboot(self):
+        self.card.reboot()
+        self.card.sriov_manage()
+
+
+class TestDevfile(OnKernel):
+    __test__ = True
+
+    @pytest.fixture(autouse=True)
+    def hardware(self, kernel, monkeypatch):
+        self.nodes = device_nodes.Nodes(kernel)
+        self.nodes.install(monkeypatch)
+        for number in (1, 2):
+            self.add(number, f'c 240:{number}')
+        devices.spec({'devices': '/dev/acc*', 'owner': 1001, 'mode': '0600'})
+
+    def add(self, number, text):
+        self.nodes.add(
+            f'acc{number}', text, f'virtual/acme/acc{number}', 'acme'
+        )
+
+    def make_driver(self):
+        return DevfileDriver.load('devfile')
+
+    def requests(self):
+        return [devices.wanted('CUSTOM_FILE_ACC')]
+
+    def look(self):
+        return self.nodes.snapshot()
+
+    def hold(self, van):
+        (file,) = van.handle.files
+        return self.opened(
+            file.path, 'python3', f'c {file.major}:{file.minor}'
+        )
+
+    def device_number(self, path):
+        return self.nodes.number(path)
+
+    def reboot(self):
+        """The files have other numbers after it."""
+        super().reboot()
+        for number in (1, 2):
+            self.nodes.remove(f'acc{number}')
+            self.add(number, f'c 241:{number + 10}')
+
+    def remove(self, van):
+        (file,) = van.handle.files
+        number = int(file.path[-1])
+        self.nodes.remove(f'acc{number}')
+        return lambda: self.add(number, f'c 240:{number}')
+
+
+class TestIdxd(OnKernel):
+    __test__ = True
+    ADDRESS = '0000:6a:01.0'
+
+    @pytest.fixture(autouse=True)
+    def hardware(self, kernel):
+        self.model = idxd_model.Idxd(kernel)
+        self.device = self.model.add(
+            self.ADDRESS, queues=2, size=32, groups=1, engines=1
+        )
+        devices.spec({'idxd': self.ADDRESS, 'wq_size': 16})
+
+    def make_driver(self):
+        return IdxdDriver.load('idxd')
+
+    def requests(self):
+        return [devices.wanted('CUSTOM_DSA')]
+
+    def look(self):
+        return self.device.snapshot()
+
+    def hold(self, van):
+        (file,) = van.handle.files
+        return self.opened(
+            file.path, 'python3', f'c {file.major}:{file.minor}'
+        )
+
+    def remove(self, van):
+        self.device.hide()
+        self.kernel.take_off(self.ADDRESS)
+
+        def put_back():
+            self.kernel.come_back()
+            self.model.sync()
+
+        return put_back
+
+    def reboot(self):
+        self.model.reboot()
+
+
+class TestFPGA(OnKernel):
+    __test__ = True
+
+    @pytest.fixture(autouse=True)
+    def hardware(self, kernel, tmp_path):
+        self.tool = vendor.installed(kernel, tmp_path / 'vendor')
+
+    def make_driver(self):
+        return fpga.FPGADriver.load('fpga')
+
+    def requests(self):
+        return [devices.pci(vendor.VFS[0])]
+
+    def hold(self, van):
+        return self.opened(self.kernel.node(van.handle.address))
+
+    def remove(self, van):
+        self.kernel.take_off(vendor.FPGA)
+
+        def put_back():
+            self.kernel.come_back()
+            self.make_vfs()
+
+        return put_back
+
+    def reboot(self):
+        self.kernel.reboot()
+        self.make_vfs()
+
+    def make_vfs(self):
+        """Do what another tool does at boot."""
+        path = f'{self.kernel.pci}/devices/{vendor.FPGA}/sriov_numvfs'
+        self.kernel.write(path, str(len(vendor.VFS)))
+
+
+class TestNVMeOF(OnKernel):
+    __test__ = True
+    NAMESPACES = (
+        'uuid.1b4e28ba-2fa1-11d2-883f-0016d3cca427',
+        'uuid.1b4e28ba-2fa1-11d2-883f-0016d3cca428',
+    )
+
+    @pytest.fixture(autouse=True)
+    def hardware(self, kernel, monkeypatch):
+        self.fabric = nvme_of_model.Fabric(kernel)
+        self.fabric.install(monkeypatch)
+        self.fabric.target(*self.NAMESPACES)
+        names = [each.removeprefix('uuid.') for each in self.NAMESPACES]
+        devices.spec(
+            {
+                'nvme_of': {
+                    'nqn': nvme_of_model.NQN,
+                    'portals': [['192.0.2.1', 4420, 'tcp']],
+                    'namespaces': names,
+                },
+                'resource_class': 'CUSTOM_FAST',
+            }
+        )
+
+    def make_driver(self):
+        return NVMeOFDriver.load('nvme_of')
+
+    def requests(self):
+        return [devices.wanted('CUSTOM_FAST') for _ in self.NAMESPACES]
+
+    def look(self):
+        """Which hosts are connected, by what name is not the same twice."""
+        return [
+            {key: each[key] for key in ('nqn', 'host', 'portal')}
+            for each in self.fabric.connections()
+        ]
+
+    def foreign_handles(self):
+        name = 'uuid.00000000-0000-0000-0000-000000000001'
+        handle = objects.BlockHandle(
+            path=f'/dev/disk/by-id/nvme-{name}', wwn=name
+        )
+        return [*super().foreign_handles(), handle]
+
+    def hold(self, van):
+        pid = self.fabric.hold(van.handle.wwn)
+        return lambda: self.kernel.end(pid)
+
+    def remove(self, van):
+        """Its target takes the namespace away."""
+        (folder,) = list(self.fabric.ctl.iterdir())
+        self.fabric.end(folder.name)
+        return lambda: None
+
+    def reboot(self):
+        self.fabric.reboot()
+
+
+# --- plugins
+
+
+class TestNoop(testing.PluginContract):
+    def make_plugin(self):
+        return acc_plug_noop.NoopPlugin.load('noop')
+
+    def requests(self):
+        return [devices.pci(devices.GPU), devices.mdev()]
+
+    def look(self):
+        return None
+
+    def run_guest(self, instance):
+        """Do nothing: the plugin asks no hypervisor."""
+
+
+class TestLibvirt(testing.PluginContract):
+    """On a stand-in for libvirtd."""
+
+    @pytest.fixture(autouse=True)
+    def libvirtd(self, monkeypatch):
+        made = libvirt_double.Module()
+        monkeypatch.setitem(sys.modules, 'libvirt', made)
+        self.daemon = made.daemon
+
+    def make_plugin(self):
+        return acc_plug_libvirt.LibvirtPlugin.load('libvirt')
+
+    def requests(self):
+        return [devices.pci(devices.GPU), devices.mdev()]
+
+    def look(self):
+        return {
+            name: [len(domain.live), len(domain.config)]
+            for name, domain in self.daemon.domains.items()
+        }
+
+    def run_guest(self, instance):
+        self.daemon.domain(instance.uuid)
+
+
+class TestCDI(testing.PluginContract):
+    @pytest.fixture(autouse=True)
+    def hardware(self, kernel):
+        kernel.add_function(devices.GPU, '10de:1eb8', 0x030200, 'nvidia')
+        kernel.add_mtty()
+        devices.spec({'address': devices.GPU}, {'address': 'mtty'})
+        self.folder = kernel.root / 'run/cdi'
+
+    def make_driver(self):
+        return PCIDriver.load('pci')
+
+    def make_plugin(self):
+        made = acc_plug_cdi.CDIPlugin.load('cdi')
+        os_acc.CONF.set_override('spec_dir', str(self.folder), 'os_acc_cdi')
+        return made
+
+    def requests(self):
+        return [devices.pci(devices.GPU)]
+
+    def look(self):
+        return files(self.folder)
+
+    def reboot(self):
+        super().reboot()
+        for path in self.folder.iterdir():
+            path.unlink()

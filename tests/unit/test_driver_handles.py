@@ -1,0 +1,50 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Which handles are free for a VAN, and which it may give back."""
+
+from __future__ import annotations
+
+import os_acc
+from os_acc import objects
+
+
+def test_handles_of_others(host):
+    first, second = os_acc.plug(host.instance(), host.requests(2))
+    by = host.driver
+    assert by.handles_of_others(first) == {second.handle.identity}
+    assert by.handles_of_others(second) == {first.handle.identity}
+    assert not by.is_anothers(first)
+
+
+def test_a_handle_that_the_request_names_is_the_vans_own(host):
+    """It is in the journal before prepareVAN is called."""
+    handle = objects.TestHandle(name='asked')
+    seen = []
+    prepare = host.driver.prepareVAN
+
+    def look(van, request, instance_info):
+        listed = {each.handle for each in host.driver.handles()}
+        seen.append((listed, host.driver.handles_of_others(van)))
+        prepare(van, request, instance_info)
+
+    host.driver.prepareVAN = look
+    os_acc.plug(host.instance(), [host.request(handle=handle)])
+    assert seen == [({handle.identity}, set())]
+
+
+def test_a_late_undo(host):
+    instance = host.instance()
+    handle = objects.TestHandle(name='asked')
+    (old,) = os_acc.plug(instance, [host.request(handle=handle)])
+    os_acc.unplug(instance)
+    assert not host.driver.is_anothers(old)
+    (new,) = os_acc.plug(host.instance(), [host.request(handle=handle)])
+    assert host.driver.is_anothers(old)
+    assert not host.driver.is_anothers(new)
+    assert not host.driver.is_anothers(objects.VAN(uuid=old.uuid))

@@ -1,0 +1,111 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""What the doctor says about the folder of the specs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from collections.abc import Iterator
+import os
+import stat
+import uuid
+
+from os_acc import finding
+from os_acc.devices import container_spec
+from os_acc.devices import file_system
+
+
+def folder(path: str) -> Iterator[finding.Finding]:
+    """Report on the folder: is it there, who can write in it, does it stay?"""
+    yield from _access(path)
+    kind = file_system.type_of(path)
+    if kind is not None and not file_system.is_volatile(kind):
+        yield finding.Finding(
+            f'file system of CDI specs {path}',
+            finding.WARNING,
+            f'it is {kind}, and no tmpfs: specs stay there over a reboot. '
+            'Until os-acc recover has run, a container that is started with '
+            'one gets device numbers of the last boot, which may be those of '
+            'other devices now',
+            'set [os_acc_cdi] spec_dir to /var/run/cdi; or start containers '
+            'only after os-acc recover',
+        )
+
+
+def _access(path: str) -> Iterator[finding.Finding]:
+    subject = f'folder of CDI specs {path}'
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        if os.path.isdir(os.path.dirname(path)):
+            yield finding.Finding(
+                subject,
+                finding.OK,
+                'it does not exist; the first plug makes it',
+            )
+            return
+        yield finding.Finding(
+            subject,
+            finding.ERROR,
+            'neither it nor the folder above it exists',
+            'make the folder above it, or set [os_acc_cdi] spec_dir to a '
+            'folder that the container runtimes read',
+        )
+        return
+    if not stat.S_ISDIR(found.st_mode) or os.path.islink(path):
+        yield finding.Finding(
+            subject,
+            finding.ERROR,
+            'it is a link or a file, and no folder',
+            'set [os_acc_cdi] spec_dir to the folder itself',
+        )
+    elif found.st_uid != 0 or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        yield finding.Finding(
+            subject,
+            finding.ERROR,
+            f'others than root can write in it (user id {found.st_uid}, '
+            f'{stat.filemode(found.st_mode)}), and container runtimes do as '
+            'root what its files say. os-acc writes no spec into it',
+            f'run chown root:root {path} and chmod 755 {path}',
+        )
+    else:
+        yield finding.Finding(subject, finding.OK, 'only root can write in it')
+
+
+def leftovers(
+    path: str, kind: str, van_uuids: Collection[str]
+) -> Iterator[finding.Finding]:
+    """Report the specs of VANs that do not exist."""
+    try:
+        names = sorted(os.listdir(path))
+    except OSError:
+        return
+    for name in names:
+        van = name.removesuffix('.json').rpartition('_')[2]
+        if (
+            van in van_uuids
+            or not _is_uuid(van)
+            or name != container_spec.file_name(kind, van)
+        ):
+            continue
+        yield finding.Finding(
+            f'CDI spec {path}/{name}',
+            finding.WARNING,
+            f'there is no VAN {van}; a container that is started with '
+            f'{container_spec.qualified_name(kind, van)} gets a device that '
+            'os-acc may have given to another instance',
+            f'remove the file: rm {path}/{name}',
+        )
+
+
+def _is_uuid(text: str) -> bool:
+    try:
+        return str(uuid.UUID(text)) == text
+    except ValueError:
+        return False
