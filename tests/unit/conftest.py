@@ -77,6 +77,11 @@ def pytest_configure(config: pytest.Config) -> None:
     _keep_in_memory(config)
 
 
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Two workers for each CPU: many tests wait for a deadline."""
+    return 2 * len(os.sched_getaffinity(0))
+
+
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> None:
