@@ -161,7 +161,17 @@ def _leave_out_links(app, doctree, _docname):
             node.replace_self(nodes.emphasis('', node.astext()))
 
 
+def _mark_short_names(_app, _page, _template, context, _doctree):
+    """Mark the words of code that os-acc.css keeps in one line."""
+    context['body'] = re.sub(
+        r'<span class="pre">(?=[^<]{1,24}<)',
+        '<span class="pre short">',
+        context.get('body', ''),
+    )
+
+
 def setup(app):
+    app.connect('html-page-context', _mark_short_names)
     app.connect('doctree-resolved', _leave_out_links)
     app.connect('autodoc-process-docstring', _list_fields)
     app.connect('autodoc-process-docstring', _give_message)
