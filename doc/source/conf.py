@@ -68,6 +68,8 @@ openstackdocs_auto_version = False
 openstackdocs_pdf_link = False
 
 autodoc_member_order = 'bysource'
+# As they are written: a number keeps its base, a function its name.
+autodoc_preserve_defaults = True
 autodoc_typehints = 'description'
 autodoc_typehints_description_target = 'documented_params'
 # Modules that have another name where they are imported.
