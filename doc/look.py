@@ -11,7 +11,8 @@
 It saves a picture of each page, as wide as a screen and as wide as a phone,
 for somebody to look at. It fails if a page is wider than the browser: then a
 reader has to scroll each line. A code block may be wider, because it scrolls
-by itself.
+by itself. It also fails if two elements of a page have the same id: then a
+link leads to the first one, and may be meant for the other.
 
 Run it with ``tox -e pages``. It needs Chromium on the PATH.
 """
@@ -38,6 +39,12 @@ OVERFLOW = """() => {
       .replace(/\\s+/g, ' ').slice(0, 60));
 }"""
 
+# The ids that several elements of a page have.
+SAME_IDS = """() => {
+  const ids = [...document.querySelectorAll('[id]')].map(e => e.id);
+  return [...new Set(ids.filter((id, at) => ids.indexOf(id) != at))];
+}"""
+
 
 def check(
     browser: sync_api.Browser,
@@ -47,7 +54,7 @@ def check(
 ) -> int:
     """Look at the pages in one width.
 
-    :returns: how many pages are wider than the browser
+    :returns: how many pages are wrong
     """
     context = browser.new_context(viewport={'width': width, 'height': 900})
     # The pages need nothing of other sites to be checked.
@@ -65,6 +72,9 @@ def check(
             wrong += 1
             print(f'{path.name} is wider than {width} pixels:')
             print(*(f'    {each}' for each in wide[:10]), sep='\n')
+        if same := tab.evaluate(SAME_IDS):
+            wrong += 1
+            print(f'{path.name} has these ids twice:', *same)
     context.close()
     return wrong
 
@@ -92,7 +102,7 @@ def main(built: str, pictures: str) -> str | None:
         wrong = sum(check(browser, each, pages, folder) for each in WIDTHS)
         browser.close()
     if wrong:
-        return f'{wrong} pages are too wide; the pictures are in {folder}'
+        return f'{wrong} pages are wrong; the pictures are in {folder}'
     print(f'{len(pages)} pages; look at the pictures in {folder}')
     return None
 

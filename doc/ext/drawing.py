@@ -145,16 +145,18 @@ def _text(
         )
 
 
-def _draw_arrow(arrow: Arrow) -> Iterator[str]:
+def _draw_arrow(arrow: Arrow, head: str) -> Iterator[str]:
     points = arrow.points()
     path = ' '.join(f'{x:g},{y:g}' for x, y in points)
-    yield f'<polyline class="arrow" points="{path}" marker-end="url(#head)"/>'
+    yield (
+        f'<polyline class="arrow" points="{path}" marker-end="url(#{head})"/>'
+    )
     (x, y), (to_x, to_y) = points[len(points) // 2 - 1 : len(points) // 2 + 1]
     if x == to_x:  # beside the line, on the side to which it was shifted
         side = -1 if arrow.shift < 0 else 1
         anchor = 'end' if side < 0 else 'start'
         yield from _text(
-            x + 6 * side, (y + to_y) / 2, arrow.text, anchor, 'label'
+            x + 10 * side, (y + to_y) / 2, arrow.text, anchor, 'label'
         )
     else:
         yield from _text(
@@ -162,8 +164,12 @@ def _draw_arrow(arrow: Arrow) -> Iterator[str]:
         )
 
 
-def draw(lines: list[str], title: str) -> str:
-    """Draw a source as SVG."""
+def draw(lines: list[str], title: str, head: str) -> str:
+    """Draw a source as SVG.
+
+    :param title: what a reader who does not see the drawing must know
+    :param head: the id of the arrowhead; no other drawing of the page has it
+    """
     boxes, arrows = read(lines)
     width = max(
         [box.right for box in boxes.values()]
@@ -175,7 +181,7 @@ def draw(lines: list[str], title: str) -> str:
         f'"0 0 {width + MARGIN:g} {height + MARGIN:g}" '
         'xmlns="http://www.w3.org/2000/svg">',
         f'<title>{escape(title)}</title>',
-        '<defs><marker id="head" viewBox="0 0 8 8" refX="8" refY="4" '
+        f'<defs><marker id="{head}" viewBox="0 0 8 8" refX="8" refY="4" '
         'markerWidth="8" markerHeight="8" orient="auto-start-reverse">'
         '<path d="M0,0 L8,4 L0,8 z"/></marker></defs>',
     ]
@@ -188,7 +194,7 @@ def draw(lines: list[str], title: str) -> str:
         )
         out += _text(box.x, box.y, box.text, 'middle', 'name')
     for arrow in arrows:
-        out += _draw_arrow(arrow)
+        out += _draw_arrow(arrow, head)
     return '\n'.join([*out, '</svg>'])
 
 
@@ -198,8 +204,9 @@ class Drawing(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         title = ' '.join(self.options['alt'].split())
+        head = f'arrowhead-{self.env.new_serialno("drawing")}'
         try:
-            svg = draw(list(self.content), title)
+            svg = draw(list(self.content), title, head)
         except ValueError as err:
             raise self.error(f'a drawing has no such line: {err}') from err
         return [nodes.raw('', svg, format='html')]

@@ -68,6 +68,8 @@ openstackdocs_auto_version = False
 openstackdocs_pdf_link = False
 
 autodoc_member_order = 'bysource'
+# As they are written: a number keeps its base, a function its name.
+autodoc_preserve_defaults = True
 autodoc_typehints = 'description'
 autodoc_typehints_description_target = 'documented_params'
 # Modules that have another name where they are imported.
@@ -161,8 +163,33 @@ def _leave_out_links(app, doctree, _docname):
             node.replace_self(nodes.emphasis('', node.astext()))
 
 
+def _name_description(app, doctree, _docname):
+    """Put the text before the first section of the man page in a section.
+
+    Without that, it would be in the section NAME.
+    """
+    if app.builder.name != 'man':
+        return
+    (page,) = (n for n in doctree.children if isinstance(n, nodes.section))
+    first = page.first_child_matching_class(nodes.section)
+    title = nodes.title('', 'Description')
+    text = page.children[1:first]
+    page[1:first] = [nodes.section('', title, *text, ids=['description'])]
+
+
+def _mark_short_names(_app, _page, _template, context, _doctree):
+    """Mark the words of code that os-acc.css keeps in one line."""
+    context['body'] = re.sub(
+        r'<span class="pre">(?=[^<]{1,24}<)',
+        '<span class="pre short">',
+        context.get('body', ''),
+    )
+
+
 def setup(app):
+    app.connect('html-page-context', _mark_short_names)
     app.connect('doctree-resolved', _leave_out_links)
+    app.connect('doctree-resolved', _name_description)
     app.connect('autodoc-process-docstring', _list_fields)
     app.connect('autodoc-process-docstring', _give_message)
     app.connect('autodoc-process-docstring', _join_raises)

@@ -85,7 +85,10 @@ class Kernel(kernel_mdevs.Mdevs):
             self.add_driver(driver)
 
     def install(self, patch: Any) -> None:
-        """Be the kernel of this process. patch: pytest's monkeypatch."""
+        """Be the kernel of this process.
+
+        :param patch: pytest's monkeypatch
+        """
         for name in ('sys', 'proc', 'dev'):
             patch.setattr(sysfs, name.upper(), str(self.root / name))
         patch.setattr(sysfs, 'LIB_MODULES', str(self.root / 'modules'))
@@ -122,7 +125,7 @@ class Kernel(kernel_mdevs.Mdevs):
         return self.drives.opened(address)
 
     def fail(self, pattern: str, act: int | Callable[[], None]) -> None:
-        """The next write to such a path fails, once.
+        """Let the next write to such a path fail, once.
 
         :param pattern: a glob of the path below the root, such as
             ``*/queues/q0/level``; ``*`` also stands for ``/``
@@ -167,9 +170,10 @@ class Kernel(kernel_mdevs.Mdevs):
         self.boot()
 
     def snapshot(self) -> dict[str, Any]:
-        """The drivers and VFs of the functions, the mdevs, and VFs' settings.
+        """Describe the functions and the mdevs as they are now.
 
-        The files of add_function(files=...) and of add_node() are not in it.
+        Of the functions it has the drivers, the VFs and the VFs' settings. The
+        files of add_function(files=...) and of add_node() are not in it.
         """
         found: dict[str, Any] = {}
         for link in sorted((self.pci / 'devices').iterdir()):
@@ -262,7 +266,7 @@ class Kernel(kernel_mdevs.Mdevs):
         )
 
     def revive(self) -> None:
-        """A new process."""
+        """Begin a new process, after crash_at() has ended one."""
         self.process.revive()
 
     def calm(self) -> None:

@@ -159,6 +159,15 @@ def test_the_drivers_and_plugins_of_this_release_are_listed():
     }
 
 
+def test_the_records_of_root_are_listed():
+    code = (ROOT / 'os_acc/privileged/record.py').read_text()
+    kept = re.findall(r"^\w+ = Records\('([\w-]+)'", code, re.MULTILINE)
+    assert 'functions' in kept
+    section = (SOURCE / 'linux.rst').read_text().partition('.. _record:')[2]
+    listed = re.findall(r'^``([\w-]+)``  ', section, re.MULTILINE)
+    assert set(kept) <= set(listed)
+
+
 @pytest.mark.parametrize(
     'page',
     [

@@ -6,16 +6,19 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""The driver of the README keeps the contract of drivers.
+"""What the README shows works, and the files that it names exist.
 
-The four functions that the README leaves to the author work here on files.
-The files that the README names exist.
+Its driver keeps the contract of drivers. The four functions that the README
+leaves to the author work here on files.
 """
 
 from __future__ import annotations
 
+import configparser
+from importlib import metadata
 import pathlib
 import re
+import shlex
 import shutil
 import uuid
 
@@ -23,6 +26,7 @@ from pages import README
 from pages import SOURCE
 from pages import blocks
 import pytest
+import standalone
 
 from os_acc import exception
 from os_acc import objects
@@ -89,6 +93,28 @@ def test_the_files_exist():
         # A page alone is one of the folder that the text names before it.
         places = SOURCE, (SOURCE / README).parent
         assert any((place / name).exists() for place in places), name
+
+
+def test_the_driver_of_the_agent_is_installed():
+    (text,) = blocks(README, 'ini', 'enabled_drivers')
+    options = configparser.ConfigParser()
+    options.read_string(text)
+    found = metadata.entry_points(group='cyborg.accelerator.driver')
+    assert options['agent']['enabled_drivers'] in found.names
+
+
+def test_the_commands_for_a_container(clean, tmp_path, capfd, monkeypatch):
+    run = standalone.make(tmp_path, capfd, monkeypatch)
+    (text,) = blocks(README, 'sh', 'podman run')
+    text = text.replace('FPGA', standalone.PCI).replace('\\\n', '')
+    plug, podman, unplug = text.strip().splitlines()
+    found = re.fullmatch(r'(\w+)=\$\(os-acc (.+)\)', plug)
+    variable, command = found.groups()
+    name = run.fine(*shlex.split(command)).out.strip()
+    assert name == f'example.org/accelerator={run.vans()[0]["uuid"]}'
+    assert f'--device "${variable}"' in podman
+    released = run.fine(*shlex.split(unplug.removeprefix('os-acc '))).out
+    assert released.strip() == 'released 1'
 
 
 class TestReadme(testing.DriverContract):

@@ -35,7 +35,8 @@ OPTS = (
     cfg.BoolOpt(
         'iommufd',
         help='Whether libvirt opens PCI functions through iommufd, written as '
-        "<driver iommufd='...'/>. Needs libvirt 12.1. Unset: libvirt decides.",
+        "<driver iommufd='...'/>. Needs libvirt 12.1. Unset: yes on a kernel "
+        'without VFIO groups; on others libvirt decides.',
     ),
     cfg.BoolOpt(
         'rom_bar',
