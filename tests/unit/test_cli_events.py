@@ -241,6 +241,15 @@ def test_follow(run, monkeypatch):
     made.close()
 
 
+def test_an_event_cannot_control_the_terminal():
+    found = event(
+        error='DeviceError', reason='it said \33]0;x\7', device='a\33c'
+    )
+    shown = ''.join(history.lines(found, details=True))
+    assert shown.isprintable()
+    assert r'\x1b' in shown
+
+
 def test_follow_shows_a_step_that_has_begun(run, monkeypatch):
     (van,) = run.plug('web')
     made = run.journal()
