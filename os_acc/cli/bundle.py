@@ -25,9 +25,9 @@ from os_acc import discovery
 from os_acc import exception
 from os_acc import journal as journal_module
 from os_acc import loader
+from os_acc import masking
 from os_acc.cli import base
 from os_acc.cli import doctor
-from os_acc.cli import masking
 from os_acc.devices import boot
 
 # Further packages whose versions matter.

@@ -92,7 +92,8 @@ class Complete(base.Command):
         try:
             line = _read(self.app.stdin.read().split('\n')[:-1])
             for name, text in sorted(self._candidates(line).items()):
-                if name.startswith(line.current):
+                # A line feed would begin another candidate.
+                if name.startswith(line.current) and name.isprintable():
                     self.app.stdout.write(f'{name}\t{_one_line(text)}\n')
         finally:
             logging.disable(logging.NOTSET)

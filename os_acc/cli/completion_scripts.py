@@ -14,7 +14,8 @@ tab and a text.
 
 # Bash splits words at ":", which is in the addresses of PCI functions. So the
 # line is split at blanks here, and what bash has before the last ":" is
-# removed from the candidates.
+# removed from the candidates. Bash inserts a candidate as it is, so it is
+# quoted: the name of an instance may be any text, such as "x; reboot".
 BASH = r"""# Completion of os-acc for bash.
 _os_acc() {
     local line=${COMP_LINE:0:COMP_POINT} IFS=$' \t\n'
@@ -25,7 +26,9 @@ _os_acc() {
     local before=${current%"${current##*[:=]}"}
     COMPREPLY=()
     while IFS=$'\t' read -r name text; do
-        COMPREPLY+=("${name#"$before"}")
+        name=${name#"$before"}
+        [[ -n $name ]] && printf -v name %q "$name"
+        COMPREPLY+=("$name")
     done < <(printf '%s\n' "${words[@]}" | os-acc complete words 2> /dev/null)
 }
 complete -o default -F _os_acc os-acc

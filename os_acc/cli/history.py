@@ -18,6 +18,7 @@ from typing import Any
 from cliff import columns
 
 from os_acc import state_files
+from os_acc.cli import tables
 from os_acc.journal import events
 
 #: The longest name of what an event is about, in a table.
@@ -130,7 +131,7 @@ def lines(event: events.Event, details: bool = False) -> Sequence[str]:
         f'{seconds:>7}{" s" if seconds else "  "}  '
         f'{Subject(event).human_readable()}'
     )
-    made = [line.rstrip()]
+    made = [tables.text(line.rstrip())]
     texts = []
     if event.error is not None:
         texts.append(f'{event.error}: {event.reason}')
@@ -138,7 +139,7 @@ def lines(event: events.Event, details: bool = False) -> Sequence[str]:
         texts += _details(event)
     for text in texts:
         made += textwrap.wrap(
-            text,
+            tables.text(text),
             _WIDTH,
             initial_indent=' ' * 4,
             subsequent_indent=' ' * 4,

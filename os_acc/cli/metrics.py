@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 import os
+import secrets
+import stat
 from typing import TYPE_CHECKING
 from typing import Any
 
@@ -83,11 +85,7 @@ class Metrics(base.Command):
             self.app.stdout.write(text.decode())
             return
         try:
-            # If the path is a symbolic link, this replaces the file that the
-            # link points to, and keeps the link.
-            prometheus_client.write_to_textfile(
-                os.path.realpath(path), registry
-            )
+            _write(path, prometheus_client.generate_latest(registry))
         except OSError as err:
             raise output_files.error(
                 'metrics', '--output', path, _EXPECTED, err
@@ -117,6 +115,40 @@ def _check_output(path: str) -> None:
             expected=f'{_EXPECTED}; without --output, the text goes to '
             'standard output',
         )
+
+
+def _write(path: str, text: bytes) -> None:
+    """Replace a file at once.
+
+    The new file has another name first, which nobody can guess. The name that
+    prometheus_client gives it, another user could have made a link.
+
+    :raises OSError: if it cannot be written; nothing is left of it then
+    """
+    path = _followed(path)
+    new = f'{path}.{secrets.token_hex(8)}'
+    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        with open(fd, 'wb') as file:
+            file.write(text)
+        os.replace(new, path)
+    except BaseException:
+        os.unlink(new)
+        raise
+
+
+def _followed(path: str) -> str:
+    """Follow a symbolic link that this user or root has made.
+
+    A link of another user is replaced: it could lead to any file.
+    """
+    try:
+        found = os.lstat(path)
+    except FileNotFoundError:
+        return path
+    if stat.S_ISLNK(found.st_mode) and found.st_uid in (0, os.geteuid()):
+        return os.path.realpath(path)
+    return path
 
 
 class _Found:

@@ -16,14 +16,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 import datetime
 import os
-import re
 import sqlite3
 from typing import Any
 from typing import NamedTuple
 
-from oslo_utils import strutils
-
 from os_acc import exception
+from os_acc import masking
 from os_acc.journal import database
 
 #: How many events the journal keeps. An eighth more (SLACK) is written
@@ -55,9 +53,8 @@ LONGEST = 1000
 # These errors only say where their cause happened.
 _WRAPPERS = (exception.StepFailed, exception.AttachException)
 
-# The user and password, and the query, of a URL.
-_USER = re.compile(r'(?<=://)[^\s/@]+@')
-_QUERY = re.compile(r'(?P<before>://[^\s?\'"]*)\?[^\s\'"]*')
+# Only so much of a text is searched for secrets, because that takes time.
+_SEARCHED = 20 * LONGEST
 
 
 class Event(NamedTuple):
@@ -156,8 +153,7 @@ def failure(err: BaseException) -> dict[str, Any]:
 
 def masked(text: str) -> str:
     """Remove what looks like a secret from the text of an error."""
-    text = _QUERY.sub(r'\g<before>?...', _USER.sub('...@', text))
-    return str(strutils.mask_password(text, '...'))[:LONGEST]
+    return str(masking.masked(text[:_SEARCHED]))[:LONGEST]
 
 
 def insert(

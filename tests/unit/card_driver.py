@@ -146,6 +146,7 @@ class Hardware(testing.DriverContract):
     """The card. A subclass names the driver."""
 
     driver_class = CardDriver
+    count = 1
 
     @pytest.fixture(autouse=True)
     def card(self, tmp_path):
@@ -168,6 +169,7 @@ class Hardware(testing.DriverContract):
             objects.AcceleratorRequest(
                 uuid=str(uuid.uuid4()), resource_class=RESOURCE_CLASS
             )
+            for _ in range(self.count)
         ]
 
     def look(self):

@@ -13,6 +13,7 @@ import json
 import os
 import sqlite3
 import sys
+import threading
 import time
 
 from command import Command
@@ -238,6 +239,15 @@ def test_follow(run, monkeypatch):
     found = follow(run, monkeypatch, '--json', '--device', 'f1').out
     assert json.loads(found.splitlines()[-1])['error'] == 'DeviceError'
     made.close()
+
+
+def test_an_event_cannot_control_the_terminal():
+    found = event(
+        error='DeviceError', reason='it said \33]0;x\7', device='a\33c'
+    )
+    shown = ''.join(history.lines(found, details=True))
+    assert shown.isprintable()
+    assert r'\x1b' in shown
 
 
 def test_follow_shows_a_step_that_has_begun(run, monkeypatch):
@@ -480,15 +490,44 @@ def test_metrics_keep_a_link(run, tmp_path):
     assert 'os_acc_vans' in real.read_text()
 
 
+def test_metrics_replace_the_link_of_another_user(run, tmp_path, monkeypatch):
+    """It could lead to any file, which root would overwrite."""
+    victim, link = tmp_path / 'passwd', tmp_path / 'os_acc.prom'
+    victim.write_text('root:x:0:0')
+    link.symlink_to(victim)
+    if os.geteuid() == 0:
+        os.lchown(link, 65534, 65534)
+    else:
+        monkeypatch.setattr(os, 'geteuid', lambda: 65534)
+    run.fine('metrics', '--output', link)
+    assert victim.read_text() == 'root:x:0:0'
+    assert not link.is_symlink()
+    assert 'os_acc_vans' in link.read_text()
+
+
+def test_metrics_follow_no_link_in_the_place_of_the_new_file(
+    run, tmp_path, monkeypatch
+):
+    victim, path = tmp_path / 'passwd', tmp_path / 'os_acc.prom'
+    victim.write_text('root:x:0:0')
+    # The name that prometheus_client gives the new file.
+    there = f'{path}.{os.getpid()}.{threading.current_thread().ident}'
+    os.symlink(victim, there)
+    run.fine('metrics', '--output', path)
+    assert victim.read_text() == 'root:x:0:0'
+
+
 def test_metrics_on_a_full_disk(run, tmp_path, monkeypatch):
     def fail(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(prometheus_client, 'write_to_textfile', fail)
-    path = tmp_path / 'os_acc.prom'
+    monkeypatch.setattr(os, 'replace', fail)
+    path = tmp_path / 'new' / 'os_acc.prom'
+    path.parent.mkdir()
     # Not the code for wrong arguments: the next attempt may succeed.
     error = run.fails(1, 'metrics', '--output', path)
     assert error == f"OSError: [Errno 28] No space left on device: '{path}'\n"
+    assert list(path.parent.iterdir()) == []
 
 
 def test_metrics_where_a_driver_fails(run, monkeypatch):

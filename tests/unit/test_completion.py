@@ -132,6 +132,32 @@ def test_the_scripts(run):
         assert 'os-acc complete words' in script
 
 
+def test_a_name_is_one_line(words, monkeypatch):
+    names = {'web\nx; reboot': '', 'web\33[2J': '', 'web-1': ''}
+    monkeypatch.setattr(candidates, 'of', lambda kind: names)
+    assert words('unplug', '') == {'web-1': ''}
+
+
+def test_bash_quotes_a_name(tmp_path):
+    """Else Enter would run what is in the name of an instance."""
+    script = tmp_path / 'try.sh'
+    script.write_text(
+        "os-acc() { printf '%s\\t%s\\n' 'web; $(reboot)' a; }\n"
+        + completion_scripts.BASH
+        + 'COMP_LINE="os-acc unplug we"; COMP_POINT=${#COMP_LINE}\n'
+        '_os_acc; eval "echo $COMPREPLY"\n'
+    )
+    done = subprocess.run(
+        ['bash', str(script)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={'PATH': '/nowhere'},
+        executable='/bin/bash',
+    )
+    assert (done.stdout, done.stderr) == ('web; $(reboot)\n', '')
+
+
 def test_bash(tmp_path):
     """Its script works with a command that answers as os-acc does."""
     tool = tmp_path / 'os-acc'

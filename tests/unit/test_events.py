@@ -11,6 +11,7 @@
 import contextlib
 import re
 import sqlite3
+import time
 
 import pytest
 
@@ -425,6 +426,11 @@ def test_an_unhealthy_device(opened):
         'GET https://me@example.org/x?token=hunter2&b=1: refused',
         "{'password': 'hunter2'}",
         'auth_token=hunter2',
+        'rabbit://me:x@mq-1:5672,me:hunter2@mq-2:5672/ is unreachable',
+        'GET https://me:a/hunter2@example.org/x failed',
+        'nvme connect -S DHHC-1:00:hunter2:: exit code 1',
+        "headers {'Authorization': 'Bearer hunter2xyz'}",
+        'export DB_PASS=hunter2',
     ],
 )
 def test_no_secret_is_kept(host, secret):
@@ -434,6 +440,14 @@ def test_no_secret_is_kept(host, secret):
     found = os_acc._host.journal.events()
     assert any(each.error for each in found)
     assert 'hunter2' not in ' '.join(str(e.reason) for e in found)
+
+
+def test_a_long_text_of_an_error_takes_no_long_time():
+    text = '<a xmlns="http://example.org/a">' + 'http://' * 50_000
+    began = time.process_time()
+    found = events.failure(ValueError(text))['reason']
+    assert time.process_time() - began < 5
+    assert len(found) == events.LONGEST
 
 
 def test_a_text_that_is_no_utf8(opened):

@@ -70,8 +70,9 @@ class Folder(testing.PluginContract):
     def requests(self):
         return [
             objects.AcceleratorRequest(
-                uuid=str(uuid.uuid4()), handle=objects.TestHandle(name='t')
+                uuid=str(uuid.uuid4()), handle=objects.TestHandle(name=name)
             )
+            for name in ('t', 'u')
         ]
 
     def look(self):
@@ -129,6 +130,17 @@ class RestoresNothing(FolderPlugin):
         pass
 
 
+class RestoresOne(FolderPlugin):
+    """It takes the second VAN for restored without a look."""
+
+    def restore(self, van, instance_info):
+        if van.handle.name == 't':
+            super().restore(van, instance_info)
+
+    def is_intact(self, van):
+        return van.handle.name != 't' or super().is_intact(van)
+
+
 class LooksByWriting(FolderPlugin):
     def has_guest(self, instance_info):
         (self.path / 'asked').write_text('')
@@ -147,6 +159,7 @@ FINDS = [
     (LeavesHalfAFile, 'a_kill_before_each_change_of_plug', rules.DETACH_HALF),
     (AttachesOnce, 'live', rules.ATTACH_TWICE),
     (RestoresNothing, 'a_reboot_of_the_host', rules.RESTORE),
+    (RestoresOne, 'a_reboot_of_the_host', rules.RESTORE),
     (LooksByWriting, 'what_only_looks', rules.PLUGIN_LOOKS),
 ]
 

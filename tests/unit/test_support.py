@@ -23,8 +23,8 @@ import pytest
 
 from os_acc import journal
 from os_acc import loader
+from os_acc import masking
 from os_acc.cli import bundle
-from os_acc.cli import masking
 from os_acc.doctor import privileges
 
 SECRETS = ('s3cret-1', 's3cret-2', 's3cret-3', 's3cret-4')
@@ -134,6 +134,10 @@ TEXTS = (
     '{{"password": "{}"}}',
     '{{"deep": [{{"api_key": "{}"}}]}}',
     "{{'auth_token': '{}'}}",
+    'DB_PASS={}',
+    'SSLKEY={}',
+    'password: {}',
+    '{{"env": ["DB_PASS={}"]}}',
 )
 KEYS = (
     *('password', 'PASSWD', 'admin_pass', 'secret', 'token', 'api_key'),
@@ -164,7 +168,19 @@ def test_items_after_the_option_of_a_secret():
 
 
 @pytest.mark.parametrize(
-    'part', ['a_', 'eyJa', 'a://', 'https://', '--user=', 'a@', '?a=b&', ' -u']
+    'part',
+    [
+        'a_',
+        'A_',
+        'password: ',
+        'eyJa',
+        'a://',
+        'https://',
+        '--user=',
+        'a@',
+        '?a=b&',
+        ' -u',
+    ],
 )
 def test_long_texts_are_masked_in_time(part):
     """The time must not grow with the square of the length."""

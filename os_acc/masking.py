@@ -5,7 +5,7 @@
 # Unless required by applicable law or agreed to in writing, software
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
-"""Masks what looks like a secret, for a report that strangers read.
+"""Masks what looks like a secret, for what is kept or given to strangers.
 
 No list of secrets is complete. So this masks rather too much.
 """
@@ -89,6 +89,21 @@ _TEXTS = (
             rf'((?:\b|_)(?:{_NAMES})["\']?(?:\s*[:=]\s*|\s+)["\']?)'
             r'[^\s"\',;]+',
             re.I,
+        ),
+        rf'\1{MASK}',
+    ),
+    # A variable of an environment, such as DB_PASS=value.
+    (
+        re.compile(
+            r'(\b\w*(?:AUTH|COOKIE|KEY|PASS|PASSPHRASE|PIN|PSK|SECRET|TOKEN)'
+            r'["\']?=["\']?)[^\s"\',;]+'
+        ),
+        rf'\1{MASK}',
+    ),
+    # oslo.utils masks it only with quotes.
+    (
+        re.compile(
+            r'((?:\b|_)(?:password|passphrase|token)\s*:\s*)[^\s"\',;]+', re.I
         ),
         rf'\1{MASK}',
     ),
