@@ -58,15 +58,18 @@ def find(
         says why
     :raises InvalidRequest: if an argument is wrong
     """
-    found: list[objects.VAN] = []
-    for uuid in _candidates(host, known, minimum_age):
+
+    def one(uuid: str) -> list[objects.VAN]:
         entries = _orphans(host, uuid, minimum_age, _of(owner))
         try:
-            if not _has_guest(host, entries):
-                found += [entry.van for entry in entries]
+            if _has_guest(host, entries):
+                return []
         except Exception as err:
-            found += _failed(entries, exception.describe(err))
-    return objects.VANList(objects=found)
+            return _failed(entries, exception.describe(err))
+        return [entry.van for entry in entries]
+
+    # In parallel: each waits some seconds for a hypervisor that is down.
+    return _of_each(host, _candidates(host, known, minimum_age), one)
 
 
 def release(
@@ -76,22 +79,36 @@ def release(
     owner: str,
 ) -> objects.VANList:
     """See os_acc.release_orphans."""
-    candidates = _candidates(host, known, minimum_age)
-    found: dict[str, list[objects.VAN]] = {}
-
-    def one(uuid: str) -> None:
-        found[uuid] = _release_instance(host, uuid, minimum_age, _of(owner))
-
-    stop = threading.Event()
-    parallel.run(one, candidates, host.conf.os_acc.max_workers, stop)
-    vans = [van for uuid in candidates for van in found.get(uuid, [])]
+    vans = _of_each(
+        host,
+        _candidates(host, known, minimum_age),
+        lambda uuid: _release_instance(host, uuid, minimum_age, _of(owner)),
+    )
     if vans:
         LOG.info(
             'Orphans: %d VANs released, %d not released',
             sum(van.error is None for van in vans),
             sum(van.error is not None for van in vans),
         )
-    return objects.VANList(objects=vans)
+    return vans
+
+
+def _of_each(
+    host: host_module.Host,
+    instances: Sequence[str],
+    act: Callable[[str], list[objects.VAN]],
+) -> objects.VANList:
+    """Act on several instances at a time, and put their VANs in order."""
+    found: dict[str, list[objects.VAN]] = {}
+
+    def one(uuid: str) -> None:
+        found[uuid] = act(uuid)
+
+    workers = host.conf.os_acc.max_workers
+    parallel.run(one, instances, workers, threading.Event())
+    return objects.VANList(
+        objects=[van for uuid in instances for van in found.get(uuid, [])]
+    )
 
 
 def release_vans(

@@ -23,6 +23,7 @@ from os_acc import loader
 from os_acc.cli import answers
 from os_acc.cli import base
 from os_acc.cli import listing
+from os_acc.cli import tables
 from os_acc.doctor import configuration
 
 
@@ -40,6 +41,29 @@ class Doctor(answers.Command, listing.Listing):
         listing.Column('finding'),
         listing.Column('what_to_do'),
     )
+
+    def produce_output(
+        self,
+        parsed_args: argparse.Namespace,
+        column_names: Sequence[str],
+        data: Iterable[Sequence[Any]],
+    ) -> int:
+        if parsed_args.formatter != 'table' or parsed_args.columns:
+            return super().produce_output(parsed_args, column_names, data)
+        # Four columns of sentences are too narrow to read.
+        stdout = self.app.stdout
+        limit = listing.width(stdout, parsed_args)
+        verdicts = []
+        for subject, verdict, text, advice in data:
+            verdicts.append(verdict)
+            parts = [tables.text(f'{subject}: {text}')]
+            if advice:
+                parts.append(tables.text(f'To do: {advice}'))
+            stdout.write(
+                tables.entry(verdict, parts, limit, tables.has_colours(stdout))
+            )
+        stdout.write(_summary(verdicts) + '\n')
+        return 0
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -78,6 +102,20 @@ class Doctor(answers.Command, listing.Listing):
             for each in found
             if not (parsed_args.problems and each.verdict == finding.OK)
         ]
+
+
+def _summary(verdicts: Sequence[str]) -> str:
+    """Count the findings that are shown, such as '1 error, 2 ok'."""
+    kinds = ((finding.ERROR, 's'), (finding.WARNING, 's'), (finding.OK, ''))
+    counts = ((verdicts.count(kind), kind, end) for kind, end in kinds)
+    return (
+        ', '.join(
+            f'{number} {kind}{end if number > 1 else ""}'
+            for number, kind, end in counts
+            if number
+        )
+        or 'nothing was found'
+    )
 
 
 def examine(extensions: loader.Extensions) -> list[finding.Finding]:

@@ -212,7 +212,7 @@ class _Table(formatters.ListFormatter, formatters.SingleFormatter):
             tables.draw(
                 [self._labels[key] for key in column_names],
                 rows,
-                _width(stdout, parsed_args),
+                width(stdout, parsed_args),
                 self._shorten,
                 self._brief,
                 tables.has_colours(stdout),
@@ -233,11 +233,12 @@ class _Table(formatters.ListFormatter, formatters.SingleFormatter):
                     (self._labels[key], value)
                     for key, value in zip(column_names, data, strict=True)
                 ],
-                _width(stdout, parsed_args),
+                width(stdout, parsed_args),
                 colours=tables.has_colours(stdout),
             )
         )
 
 
-def _width(stdout: Any, parsed_args: argparse.Namespace) -> int | None:
+def width(stdout: Any, parsed_args: argparse.Namespace) -> int | None:
+    """Return the width that the output may have, as tables.width() does."""
     return tables.width(stdout, parsed_args.max_width, parsed_args.fit_width)

@@ -37,6 +37,9 @@ _SHORTEST_UUID = 8
 _USUAL = 80
 _LEAST = 20
 
+# The width of the key of an entry, with the blanks after it.
+_KEY = 9
+
 # A column is not wrapped to fewer characters.
 _NARROWEST = 14
 
@@ -130,6 +133,29 @@ def draw(
         _is_number([row[at] for row in rows]) for at in range(len(titles))
     ]
     return _lines(titles, cells, widths, right, colours)
+
+
+def entry(
+    key: str, parts: Sequence[str], limit: int | None, colours: bool = False
+) -> str:
+    """Draw texts beside a key, which is a word of at most 8 characters.
+
+    :param parts: the texts, each of which begins a line
+    :returns: the lines, each with a line feed
+    """
+    indent = ' ' * _KEY
+    lines = [
+        indent + line
+        for part in parts
+        for text in part.split('\n')
+        for line in (
+            [text] if limit is None else wrap(text, max(limit - _KEY, _LEAST))
+        )
+    ]
+    code = _COLOUR_OF.get(key) if colours else None
+    shown = f'{code}{key}{_PLAIN}' if code else key
+    lines[0] = shown + lines[0][len(key) :]
+    return '\n'.join([*lines, ''])
 
 
 def text(value: Any) -> str:

@@ -1,0 +1,56 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Starts the os-acc command, and lets Ctrl-C end the start.
+
+The imports of os-acc take most of the time of a short command. Python would
+answer Ctrl-C during an import with a traceback. So this module is outside the
+package os_acc, whose import it watches, and imports only what is loaded
+already.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from types import FrameType
+
+# os_acc.cli.exit_codes is one of the imports.
+_INTERRUPTED = 128 + signal.SIGINT
+
+
+def main() -> int:
+    """Run the command.
+
+    :returns: the exit code: see os_acc.cli.exit_codes
+    """
+    # A background job of a script ignores Ctrl-C, and goes on to do so.
+    heeds = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if heeds:
+        signal.signal(signal.SIGINT, _end)
+    from os_acc.cli import app
+
+    if heeds:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    code = app.main()
+    if heeds:
+        # The work is done. Python only clears up now.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return code
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    """End the process at once: nothing was begun.
+
+    An exception would not do, because Python prints and drops one that comes
+    in some places of an import.
+    """
+    below = '\n' if sys.stderr.isatty() else ''  # the terminal shows ^C
+    os.write(2, f'{below}Interrupted: nothing was begun\n'.encode())
+    os._exit(_INTERRUPTED)
