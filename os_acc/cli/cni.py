@@ -169,6 +169,7 @@ class CNILike(base.Command):
             wanted.wait,
             self.say,
             functools.partial(waiting.release_ended, self.say),
+            requests,
         )
 
     def _print(self, answer: dict[str, Any]) -> None:

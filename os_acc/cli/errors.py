@@ -19,6 +19,10 @@ class NotFound(exception.InvalidRequest):
     """There is no such VAN or instance in the journal."""
 
 
+class NoSuchDevice(exception.DeviceNotFound):
+    """This host has no device that could serve a request, free or not."""
+
+
 def causes(err: BaseException) -> Iterator[BaseException]:
     """List an error and its causes, the root cause last."""
     found: BaseException | None = err

@@ -141,6 +141,7 @@ class Plug(answers.Command, listing.Listing):
                 None if parsed_args.from_cyborg else parsed_args.wait,
                 self.say,
                 functools.partial(waiting.release_ended, self.say),
+                bound.requests,
             )
 
     def _preview(

@@ -131,6 +131,7 @@ class Run(base.Command):
                     parsed_args.wait,
                     self.say,
                     functools.partial(waiting.release_ended, self.say),
+                    requests,
                 )
                 environment = variables(info, vans)
             signals.pass_to(child)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from collections.abc import Sequence
 import logging
 import math
 import random
@@ -20,6 +21,7 @@ from typing import TypeVar
 
 import os_acc
 from os_acc import exception
+from os_acc import objects
 from os_acc.cli import errors
 from os_acc.cli import report
 
@@ -57,6 +59,8 @@ def may_pass(err: BaseException) -> bool:
     The device, the journal or a lock is in use, or no device is free. An
     error of which something is left to undo does not count.
     """
+    if isinstance(err, errors.NoSuchDevice):
+        return False
     return not getattr(err, 'undo_errors', []) and any(
         isinstance(each, _MAY_PASS) for each in errors.causes(err)
     )
@@ -67,13 +71,16 @@ def retry(
     seconds: float | None,
     tell: Callable[[str], object],
     prepare: Callable[[], object] = lambda: None,
+    requests: Sequence[objects.AcceleratorRequest] = (),
 ) -> _T:
     """Act until it succeeds, or fails with an error that does not pass.
 
     :param seconds: how long to try again; None: act once
     :param tell: gets a line that says what is waited for, when that changes
     :param prepare: called before each further attempt
+    :param requests: what act asks for
     :returns: what act returned
+    :raises NoSuchDevice: if this host has no device for a request
     :raises Exception: the last error of act
     """
     deadline = time.monotonic() + (seconds or 0.0)
@@ -83,6 +90,11 @@ def retry(
         try:
             return act()
         except exception.ExceptionBase as err:
+            if not told:
+                # Only here, because most commands need no drivers.
+                from os_acc.cli import missing
+
+                missing.check(err, requests)
             left = deadline - time.monotonic()
             if seconds is None or left <= 0 or not may_pass(err):
                 raise

@@ -161,7 +161,7 @@ def test_all_fields(run):
     answer = call(
         run,
         'add',
-        traits=['CUSTOM_A'],
+        traits=['CUSTOM_FAKE_DEVICE'],
         function='aes',
         driver='fake',
         plugin='noop',

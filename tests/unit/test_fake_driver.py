@@ -256,7 +256,7 @@ def test_no_handle_is_left_of_a_resource_class(fake):
 
 def test_no_device_is_of_a_resource_class(fake):
     reason = fake.fails(exception.DeviceNotFound, resource_class='CUSTOM_X')
-    assert 'no fake device is of CUSTOM_X' in str(reason)
+    assert 'no fake device is of CUSTOM_X with' in str(reason)
 
 
 def test_many_at_once_get_a_handle_each(fake):

@@ -364,6 +364,21 @@ def test_the_command_says_what_it_could_not_release(run, host):
     assert 'in use' in row['error']
 
 
+def test_several_instances_are_asked_about_at_a_time(run, host, monkeypatch):
+    """A hypervisor that is down costs some seconds for each."""
+    for _ in range(2):
+        plug(host)
+    both = threading.Barrier(2)
+
+    def has_guest(info):
+        both.wait(20)
+        raise exception.HypervisorError(what='domain', reason='is down')
+
+    monkeypatch.setattr(host.plugin, 'has_guest', has_guest)
+    rows = run.fine('orphans', '--minimum-age', 0, '-f', 'json').json
+    assert [row['error'] for row in rows] == ['domain: is down'] * 2
+
+
 def test_the_command_where_the_hypervisor_does_not_answer(
     run, host, monkeypatch
 ):

@@ -21,7 +21,10 @@ from standalone import PCI
 import os_acc
 from os_acc import exception
 from os_acc import instance_names
+from os_acc import objects
 from os_acc.cli import base
+from os_acc.cli import errors
+from os_acc.cli import exit_codes
 from os_acc.cli import waiting
 
 OTHER = 'b5a2c9a4-7b1c-4e70-8a4e-30a4c1a3a7f1'
@@ -104,7 +107,7 @@ def test_other_devices_than_before(run):
 def test_options_of_the_request(run):
     run.configure(devices='fpga0:pci:2:single')
     arguments = ['--function', 'aes', '--driver', 'fake', '--plugin', 'cdi']
-    arguments += ['--trait', 'CUSTOM_A', '--trait', 'CUSTOM_A']
+    arguments += ['--trait', 'CUSTOM_FAKE_DEVICE'] * 2
     (van,) = plug(run, *arguments)['vans']
     assert (van['function_id'], van['plugin']) == ('aes', 'cdi')
     assert van['guest_config'].endswith(van['uuid'])
@@ -328,3 +331,41 @@ def test_many_wait_for_few():
     for thread in threads:
         thread.join(100)
     assert done == ['done'] * 12
+
+
+# --- what no device of this host could ever serve
+
+
+@pytest.mark.parametrize(
+    ('words', 'end', 'code'),
+    [(['plug', 'web'], [], 4), (['run'], ['--', 'true'], 125)],
+)
+def test_a_misspelt_trait_is_not_waited_for(run, words, end, code):
+    selectors = ['--resource-class', PCI, '--trait', 'CUSTOM_NOPE']
+    line = run.fails(code, *words, *selectors, '--wait', '20', *end)
+    assert 'No device of this host, free or not' in line
+    assert 'CUSTOM_NOPE' in line
+
+
+def test_what_others_have_is_waited_for(run):
+    plug(run, '--count', '3')
+    selectors = ['--resource-class', PCI, '--wait', '0.5']
+    result = run('plug', 'web/2', *selectors)
+    assert result.code == 5, result
+    assert result.err.startswith('Waiting for at most')
+
+
+def test_a_named_device_that_is_gone(clean):
+    error = exception.DeviceNotFound(wanted='0000:3b:00.0', reason='gone')
+    request = objects.AcceleratorRequest(
+        uuid='0f5d1c7e-6a83-4b0e-9c59-5f3f1c9be001',
+        handle=objects.PCIHandle(address='0000:3b:00.0'),
+    )
+
+    def act():
+        raise error
+
+    with pytest.raises(errors.NoSuchDevice) as caught:
+        waiting.retry(act, 20.0, print, requests=[request])
+    assert exit_codes.of(caught.value) == exit_codes.NOT_FOUND
+    assert not waiting.may_pass(caught.value)

@@ -38,6 +38,8 @@ from os_acc.drivers import inventory
 from os_acc.drivers.fake import hardware as fake_hardware
 from os_acc.programming import bitstreams
 
+TRAITS = frozenset({'CUSTOM_FAKE_DEVICE'})
+
 OPTS = (
     cfg.ListOpt(
         'devices',
@@ -134,7 +136,7 @@ class FakeDriver(driver.DriverBase):
             vendor_id='fa4e',
             product_id=f'{number:04x}',
             resource_class=device.resource_class,
-            traits=['CUSTOM_FAKE_DEVICE'],
+            traits=list(TRAITS),
             programming=device.programming,
             function_id=programming.common_function(slots),
             functions=programming.functions(slots),
@@ -267,7 +269,8 @@ class FakeDriver(driver.DriverBase):
             wanted=f'request {request.uuid}',
             reason='; '.join(['no fake device has a free handle', *reasons])
             if fits
-            else f'no fake device is of {request.resource_class}',
+            else f'no fake device is of {allocation.selector(request)}'
+            + (' and can be programmed' if request.function_id else ''),
         )
 
     def _fitting(
@@ -278,6 +281,7 @@ class FakeDriver(driver.DriverBase):
             each
             for each in self._devices()
             if request.resource_class in (None, each.resource_class)
+            and set(request.traits) <= TRAITS
             and (request.function_id is None or each.programming != 'none')
         ]
 
