@@ -11,9 +11,11 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import NoReturn
 
 from os_acc.cli import exit_codes
+from os_acc.cli import tables
 
 
 def one_line(parser: argparse.ArgumentParser) -> None:
@@ -40,11 +42,12 @@ def without_colors(parser: argparse.ArgumentParser) -> None:
 
 
 def line(program: str, message: str) -> str:
-    """Return the line for wrong arguments.
+    """Return the line for wrong arguments, as wide as the terminal.
 
     :param program: the command, such as 'os-acc van list'
     """
     name, _, command = program.partition(' ')
     place = f'{name} help {command}' if command else f'{name} --help'
     text = ' '.join(message.split()).rstrip('.')
-    return f'{program}: error: {text}. See: {place}\n'
+    text = f'{program}: error: {text}. See: {place}'
+    return '\n'.join(tables.fitted(text, sys.stderr)) + '\n'

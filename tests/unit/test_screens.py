@@ -291,6 +291,17 @@ def test_every_help_fits_the_screen(run, columns, monkeypatch):
         check_width('help', result.out, columns)
 
 
+@pytest.mark.parametrize(
+    'words', [['van'], ['van', 'list', '--watch', 'x'], ['plug', 'web']]
+)
+def test_wrong_arguments_fit_the_screen(run, monkeypatch, words):
+    monkeypatch.setenv('COLUMNS', '60')
+    monkeypatch.setattr(type(sys.stderr), 'isatty', lambda self: True)
+    result = run(*words)
+    assert (result.code, result.out) == (2, '')
+    check_width('usage', result.err, 60)
+
+
 def test_the_help_survives_a_command_that_cannot_be_loaded(run, monkeypatch):
     def fail(self, argv):
         raise ImportError('no module acme')
