@@ -79,7 +79,6 @@ class Functions(kernel_openers.Openers):
         path = self.sys / 'devices/pci0000:00' / address
         folder = str(path)
         os.makedirs(folder)
-        os.symlink(folder, f'{self.pci}/devices/{address}')
         modalias = (
             f'pci:v{vendor.upper():0>8}d{product.upper():0>8}'
             f'sv00001AF4sd00001100bc{pci_class >> 16:02X}'
@@ -115,6 +114,8 @@ class Functions(kernel_openers.Openers):
             write_text(f'{folder}/{name}', text)
         if physfn is not None:
             os.symlink(f'{self.pci}/devices/{physfn}', f'{folder}/physfn')
+        # Now, because another process must not find it without its files.
+        os.symlink(folder, f'{self.pci}/devices/{address}')
         if group != -1:
             self.into_group(path, group)
         self.native[address] = driver

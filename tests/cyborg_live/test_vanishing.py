@@ -78,7 +78,7 @@ def test_all_vfs_removed(
 
     expect_bound(nova, arqs)
     assert nova.providers()[MADE][hardware.MADE_CLASS] == 2
-    live.plug(instances[0], code=5)
+    live.plug(instances[0], code=4)
     assert live.vans() == []
 
     nova.delete(instances[0])
@@ -103,7 +103,7 @@ def test_gpu_pulled(
     cloud.report()
 
     expect_bound(nova, arqs)
-    live.plug(instance, code=5)
+    live.plug(instance, code=4)
     nova.delete(instance)
     cloud.report()
     assert GPU not in nova.providers()
