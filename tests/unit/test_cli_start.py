@@ -36,7 +36,7 @@ def start(before=''):
     )
 
 
-def test_ctrl_c_during_the_imports():
+def test_ctrl_c_during_the_imports(interruptible):
     result = start()
     assert (result.returncode, result.stdout, result.stderr) == (
         130,
