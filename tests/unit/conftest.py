@@ -17,7 +17,9 @@ from collections.abc import Iterator
 import os
 import pathlib
 import signal
+import sys
 import tempfile
+import threading
 
 import hypothesis
 import pages
@@ -75,6 +77,35 @@ def pytest_configure(config: pytest.Config) -> None:
         'page that contains the marker. See test_programming_page.py.',
     )
     _keep_in_memory(config)
+    if sys.version_info < (3, 12) and config.pluginmanager.hasplugin('_cov'):
+        _start_threads_one_by_one()
+
+
+def _start_threads_one_by_one() -> None:
+    """Let Thread.start() return only when the thread is being measured.
+
+    Python 3.11 fails in sys.settrace() if another thread is in it, and the
+    audit hook of os_acc.testing lets the threads alternate there: "Cannot
+    install a trace function while another trace function is being installed".
+    The thread then ends before it has done anything. Python 3.12 has removed
+    this error.
+    """
+    original = threading.Thread.start
+
+    def start(thread: threading.Thread) -> None:
+        begun = threading.Event()
+        run = thread.run
+
+        def begin() -> None:
+            begun.set()
+            run()
+
+        thread.run = begin  # type: ignore[method-assign]
+        original(thread)
+        if not begun.wait(60):
+            raise RuntimeError(f'{thread} did not start within 60 s')
+
+    threading.Thread.start = start  # type: ignore[method-assign]
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:

@@ -233,25 +233,25 @@ def wait_for(stream, text):
 
 def test_a_long_command_says_so():
     stream = Terminal()
-    with notices.Notice(stream, 'doctor', times=(0.02, 0.3)) as notice:
+    times = [0.02 * number for number in range(1, 1000)]
+    with notices.Notice(stream, 'doctor', times=tuple(times)) as notice:
         wait_for(stream, 'Working for 0 s: doctor\n')
         notice(progress.Progress('i', 'v-1', 'plug', 'started', None, 'x'))
         wait_for(stream, 'Working for 0 s: plug of VAN v-1, x\n')
-    assert stream.getvalue().count('\n') == 2
 
 
 def test_a_notice_fits_the_terminal(monkeypatch):
     monkeypatch.setenv('COLUMNS', '80')
     stream, van = Terminal(), str(uuid.uuid4())
-    with notices.Notice(stream, 'unplug', times=(0.1,)) as notice:
-        notice(progress.Progress('i', van, 'unprepareVAN', 'started'))
+    notice = notices.Notice(stream, 'unplug', times=(0.1,))
+    notice(progress.Progress('i', van, 'unprepareVAN', 'started'))
+    with notice:
         wait_for(stream, '\n')
     assert stream.getvalue() == f'Working for 0 s: unprepareVAN of VAN {van}\n'
     stream, text = Terminal(), 'the drive is being emptied ' * 3
-    with notices.Notice(stream, 'unplug', times=(0.1,)) as notice:
-        notice(
-            progress.Progress('i', van, 'unprepareVAN', 'started', None, text)
-        )
+    notice = notices.Notice(stream, 'unplug', times=(0.1,))
+    notice(progress.Progress('i', van, 'unprepareVAN', 'started', None, text))
+    with notice:
         wait_for(stream, '\n')
     assert max(map(len, stream.getvalue().splitlines())) <= 80
 
@@ -266,8 +266,9 @@ def test_ctrl_c_on_a_terminal_begins_a_line(monkeypatch, capsys):
 
 def test_nothing_is_said_beside_a_bar():
     stream = Terminal()
-    with notices.Notice(stream, 'plug', times=(0.1,)) as notice:
-        notice(progress.Progress('i', 'v', 'prepareVAN', 'running', 0.5))
+    notice = notices.Notice(stream, 'plug', times=(0.1,))
+    notice(progress.Progress('i', 'v', 'prepareVAN', 'running', 0.5))
+    with notice:
         time.sleep(0.2)
     assert stream.getvalue() == ''
 
