@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from os_acc import masking
 from os_acc.i18n import _
 
 
@@ -333,6 +334,8 @@ def describe(err: BaseException) -> str:
     """Describe any error in a short text, for a log line or another error.
 
     It never raises: an error without a readable text must not stop an undo.
+    What looks like a secret in an error that is not of os-acc is masked: a
+    library may put a URL with a password into its errors.
 
     :returns: the text of an error of os-acc, or 'Class: text' of any other
         error; it can be encoded in UTF-8
@@ -344,7 +347,7 @@ def describe(err: BaseException) -> str:
         return f'{name}: (no text: its __str__ raised {type(broken).__name__})'
     if isinstance(err, ExceptionBase):
         return text
-    text = ' '.join(text.split())
+    text = masking.of_error(' '.join(text.split()))
     return f'{name}: {text}' if text else name
 
 

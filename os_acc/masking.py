@@ -21,6 +21,9 @@ from oslo_utils import strutils
 #: What stands for a secret value.
 MASK = '***'
 
+# Only so many characters of the text of an error are searched.
+_SEARCHED = 20_000
+
 # The names of values that are secrets.
 _KEY = re.compile(
     r'pass(?!ive|ed|through)|pwd|secret|token|credential|signature(?!s)'
@@ -139,6 +142,14 @@ def masked(value: Any) -> Any:
     if isinstance(value, str):
         return _text(value)
     return value
+
+
+def of_error(text: str) -> str:
+    """Mask what looks like a secret in the text of an error.
+
+    :returns: at most the first 20,000 characters, since a search takes time
+    """
+    return str(masked(text[:_SEARCHED]))
 
 
 def _is_value(before: Any, item: Any) -> bool:

@@ -53,9 +53,6 @@ LONGEST = 1000
 # These errors only say where their cause happened.
 _WRAPPERS = (exception.StepFailed, exception.AttachException)
 
-# Only so much of a text is searched for secrets, because that takes time.
-_SEARCHED = 20 * LONGEST
-
 
 class Event(NamedTuple):
     """What happened to a VAN, an instance or a device.
@@ -153,7 +150,7 @@ def failure(err: BaseException) -> dict[str, Any]:
 
 def masked(text: str) -> str:
     """Remove what looks like a secret from the text of an error."""
-    return str(masking.masked(text[:_SEARCHED]))[:LONGEST]
+    return masking.of_error(text)[:LONGEST]
 
 
 def insert(

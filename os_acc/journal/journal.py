@@ -31,15 +31,11 @@ from oslo_utils import timeutils
 from os_acc import exception
 from os_acc import objects
 from os_acc.journal import codec
-from os_acc.journal import commits
-from os_acc.journal import connections
-from os_acc.journal import copies
 from os_acc.journal import database
+from os_acc.journal import device_records
 from os_acc.journal import events as event_rows
-from os_acc.journal import health as health_rows
 from os_acc.journal import history
 from os_acc.journal import measures
-from os_acc.journal import programs as records
 from os_acc.journal import reservations
 from os_acc.journal import rows
 from os_acc.objects import van as van_states
@@ -49,55 +45,11 @@ LOG = logging.getLogger(__name__)
 _R = TypeVar('_R')
 
 
-class Journal:
-    """The journal of one state path.
+class Journal(device_records.DeviceRecords):
+    """The journal of one state path: VANs, events, and records of devices.
 
-    It may be used from many threads (native or green) and across forks: each
-    process opens its own connections when it needs them.
-
-    :param state_path: the journal's folder
-    :param timeout: seconds to wait for another writer
-    :param read_only: True: never change the rows or the file, and open the
-        file only when something is read; while there is no file, the journal
-        reads as empty. False: create or migrate the file, and set a damaged
-        one aside
-    :param program: the program or service that this process is, for events
-    :ivar copied: why the journal is read from a copy; None if it is not. See
-        os_acc.journal.copies
-    :raises JournalError: if the journal cannot be opened; the error says why
-        and what to do
+    Its parameters are those of os_acc.journal.store.Store.
     """
-
-    def __init__(
-        self,
-        state_path: str,
-        timeout: float,
-        read_only: bool = False,
-        program: str = '',
-    ) -> None:
-        objects.register_all()
-        self.read_only = read_only
-        self._program = program
-        self._connections = connections.Connections(state_path, timeout)
-        self._commits = commits.Commits(self._connections)
-        self.path = self._connections.path
-        self.copied: str | None = None
-        self._copy: copies.Copy | None = None
-        if not read_only:
-            self._connections.create()
-
-    def close(self) -> None:
-        """Close the connections. Every later call raises JournalError."""
-        self._connections.close()
-        if self._copy is not None:
-            self._copy.remove()
-
-    def exists(self) -> bool:
-        """Return whether there is a journal.
-
-        :raises JournalError: if the folder cannot be examined
-        """
-        return database.identity(self.path) is not None
 
     def entries(self, instance_uuid: str | None = None) -> list[codec.Entry]:
         """Read the readable rows, in the order in which they were added.
@@ -343,107 +295,6 @@ class Journal:
         except exception.JournalError as err:
             LOG.warning('%d events are not written: %s', len(events), err)
 
-    def reservations(self) -> list[reservations.Reservation]:
-        """List the reserved devices."""
-        return self._select(reservations.read)
-
-    def free(self, address: str) -> bool:
-        """Free a reserved device.
-
-        :param address: of the handle
-        :returns: whether it was reserved
-        """
-        return self._commit(
-            lambda db: reservations.delete(db, address),
-            lambda db: all(
-                found.address != address for found in reservations.read(db)
-            ),
-        )
-
-    def unhealthy(self) -> list[health_rows.Health]:
-        """List the devices that are given to nobody, and why."""
-        return self._select(health_rows.read)
-
-    def save_unhealthy(self, found: health_rows.Health) -> None:
-        """Give a device to nobody from now on. The same cause stays as it is.
-
-        :param found: of cause REBOOT, it replaces an earlier one
-        """
-        self._commit(
-            lambda db: health_rows.write(db, found),
-            lambda db: any(
-                each == found
-                or (
-                    (each.device, each.cause) == (found.device, found.cause)
-                    and found.cause != health_rows.REBOOT
-                )
-                for each in health_rows.read(db)
-            ),
-            [
-                event_rows.Event(
-                    at=event_rows.now(),
-                    operation=event_rows.UNHEALTHY,
-                    step=None,
-                    result=event_rows.FAILED,
-                    device=found.device,
-                    extension=found.driver or None,
-                    error=found.cause,
-                    reason=event_rows.masked(found.reason),
-                )
-            ],
-        )
-
-    def announce_unhealthy(self, found: health_rows.Health) -> None:
-        """Note that the hooks were called for an unhealthy device."""
-        self._commit(
-            lambda db: health_rows.announce(db, found),
-            lambda db: found not in health_rows.read(db),
-        )
-
-    def forget_unhealthy(self, device: str, cause: str) -> bool:
-        """End a cause for which a device is given to nobody.
-
-        :returns: whether the device had it
-        """
-        return self._commit(
-            lambda db: health_rows.delete(db, device, cause),
-            lambda db: all(
-                (each.device, each.cause) != (device, cause)
-                for each in health_rows.read(db)
-            ),
-        )
-
-    def acknowledged(self) -> list[health_rows.FatalErrors]:
-        """List the fatal PCIe errors that an operator has acknowledged."""
-        return self._select(health_rows.acknowledged)
-
-    def acknowledge(self, errors: health_rows.FatalErrors) -> None:
-        """Write that an operator has acknowledged fatal PCIe errors."""
-        self._commit(
-            lambda db: health_rows.acknowledge(db, errors),
-            lambda db: errors in health_rows.acknowledged(db),
-        )
-
-    def programs(self, device: str | None = None) -> list[records.Program]:
-        """Read what is programmed into a device; None: into all devices."""
-        return self._select(lambda db: records.read(db, device))
-
-    def save_program(self, program: records.Program) -> None:
-        """Write what is programmed, in place of the earlier record."""
-        self._commit(
-            lambda db: records.write(db, program),
-            lambda db: program in records.read(db, program.device),
-        )
-
-    def forget_program(self, device: str, region: str) -> None:
-        """Delete the record of a region."""
-        self._commit(
-            lambda db: records.forget(db, device, region),
-            lambda db: all(
-                found.region != region for found in records.read(db, device)
-            ),
-        )
-
     def _of(self, instance_uuid: str | None) -> list[sqlite3.Row]:
         if instance_uuid is None:
             return self._select(rows.select)
@@ -456,35 +307,6 @@ class Journal:
     ) -> list[_R]:
         found = self._select(lambda db: rows.select(db, where, value))
         return [codec.read(self.path, row, decode) for row in found]
-
-    def _select(
-        self, act: Callable[[sqlite3.Connection], list[_R]]
-    ) -> list[_R]:
-        try:
-            return self._connections.read(act)
-        except exception.JournalMissing:
-            if not self.read_only:
-                raise
-            return []
-        except exception.JournalError as err:
-            if not self.read_only or self.copied is not None:
-                raise
-            self.copied = copies.reason(self.path, err)
-            if self.copied is None:
-                raise
-            try:
-                self._copy = copies.Copy(self.path)
-            except OSError:
-                raise err from None
-        self._read_copy(self._copy)
-        return self._select(act)
-
-    def _read_copy(self, copy: copies.Copy) -> None:
-        """Read from a copy from now on."""
-        self._connections.close()
-        self._connections = connections.Connections(
-            copy.state_path, self._connections.timeout
-        )
 
     def _write(
         self,
@@ -507,37 +329,6 @@ class Journal:
             ) and found.keys().isdisjoint(gone)
 
         self._commit(act, is_there, events)
-
-    def _commit(
-        self,
-        act: Callable[[sqlite3.Connection], _R],
-        is_there: Callable[[sqlite3.Connection], bool],
-        events: Sequence[event_rows.Event] = (),
-    ) -> _R:
-        """Write to the journal.
-
-        :param events: written by the same commit, if that is possible
-        """
-        if self.read_only:
-            raise database.error(self.path, 'it was opened for reading only')
-        if not events:
-            return self._commits.write(act, is_there)
-
-        def with_events(db: sqlite3.Connection) -> _R:
-            result = act(db)
-            history.write(db, self._program, events)
-            return result
-
-        try:
-            return self._commits.write(with_events, is_there)
-        except exception.JournalBusy:
-            raise
-        except exception.JournalError as err:
-            # Without them it may fit on a disk that is full.
-            LOG.warning(
-                'Written again without its %d events: %s', len(events), err
-            )
-            return self._commits.write(act, is_there)
 
     def _set_back(self, van: objects.VAN, saved: sqlite3.Row) -> None:
         """Set the fields of a VAN back to their saved values.

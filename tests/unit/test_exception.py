@@ -143,3 +143,21 @@ def test_a_lone_surrogate_in_an_error_leaves_the_other_vans_alone(host):
     assert [van.uuid for van in os_acc.recover().failed] == [requests[1].uuid]
     host.calls.clear()
     assert os_acc.unplug(instance) == 1
+
+
+def test_an_error_of_a_library_does_not_show_a_secret(host, caplog):
+    instance, requests = host.instance(), host.requests(1)
+    os_acc.plug(instance, requests)
+    secret = OSError('GET https://admin:opensesame@10.0.0.1/v3 failed')
+    host.calls.on('unprepareVAN', secret, requests[0].uuid)
+    with pytest.raises(exception.UnplugException) as caught:
+        os_acc.unplug(instance)
+    (left,) = os_acc.get_vans(instance)
+    for text in (str(caught.value), left.error, *caplog.messages):
+        assert 'opensesame' not in text
+    assert 'https://***@10.0.0.1/v3 failed' in left.error
+
+
+def test_an_error_of_os_acc_keeps_its_words():
+    text = 'the signature mismatch of token: a word'
+    assert exception.describe(exception.InvalidRequest(text)) == text

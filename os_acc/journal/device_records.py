@@ -1,0 +1,124 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+"""The records of devices: reserved, unhealthy, programmed.
+
+They stay when the VANs of a device are gone.
+"""
+
+from __future__ import annotations
+
+from os_acc.journal import events as event_rows
+from os_acc.journal import health as health_rows
+from os_acc.journal import programs as records
+from os_acc.journal import reservations
+from os_acc.journal import store
+
+
+class DeviceRecords(store.Store):
+    """The part of the journal that is about devices."""
+
+    def reservations(self) -> list[reservations.Reservation]:
+        """List the reserved devices."""
+        return self._select(reservations.read)
+
+    def free(self, address: str) -> bool:
+        """Free a reserved device.
+
+        :param address: of the handle
+        :returns: whether it was reserved
+        """
+        return self._commit(
+            lambda db: reservations.delete(db, address),
+            lambda db: all(
+                found.address != address for found in reservations.read(db)
+            ),
+        )
+
+    def unhealthy(self) -> list[health_rows.Health]:
+        """List the devices that are given to nobody, and why."""
+        return self._select(health_rows.read)
+
+    def save_unhealthy(self, found: health_rows.Health) -> None:
+        """Give a device to nobody from now on. The same cause stays as it is.
+
+        :param found: of cause REBOOT, it replaces an earlier one
+        """
+        self._commit(
+            lambda db: health_rows.write(db, found),
+            lambda db: any(
+                each == found
+                or (
+                    (each.device, each.cause) == (found.device, found.cause)
+                    and found.cause != health_rows.REBOOT
+                )
+                for each in health_rows.read(db)
+            ),
+            [
+                event_rows.Event(
+                    at=event_rows.now(),
+                    operation=event_rows.UNHEALTHY,
+                    step=None,
+                    result=event_rows.FAILED,
+                    device=found.device,
+                    extension=found.driver or None,
+                    error=found.cause,
+                    reason=event_rows.masked(found.reason),
+                )
+            ],
+        )
+
+    def announce_unhealthy(self, found: health_rows.Health) -> None:
+        """Note that the hooks were called for an unhealthy device."""
+        self._commit(
+            lambda db: health_rows.announce(db, found),
+            lambda db: found not in health_rows.read(db),
+        )
+
+    def forget_unhealthy(self, device: str, cause: str) -> bool:
+        """End a cause for which a device is given to nobody.
+
+        :returns: whether the device had it
+        """
+        return self._commit(
+            lambda db: health_rows.delete(db, device, cause),
+            lambda db: all(
+                (each.device, each.cause) != (device, cause)
+                for each in health_rows.read(db)
+            ),
+        )
+
+    def acknowledged(self) -> list[health_rows.FatalErrors]:
+        """List the fatal PCIe errors that an operator has acknowledged."""
+        return self._select(health_rows.acknowledged)
+
+    def acknowledge(self, errors: health_rows.FatalErrors) -> None:
+        """Write that an operator has acknowledged fatal PCIe errors."""
+        self._commit(
+            lambda db: health_rows.acknowledge(db, errors),
+            lambda db: errors in health_rows.acknowledged(db),
+        )
+
+    def programs(self, device: str | None = None) -> list[records.Program]:
+        """Read what is programmed into a device; None: into all devices."""
+        return self._select(lambda db: records.read(db, device))
+
+    def save_program(self, program: records.Program) -> None:
+        """Write what is programmed, in place of the earlier record."""
+        self._commit(
+            lambda db: records.write(db, program),
+            lambda db: program in records.read(db, program.device),
+        )
+
+    def forget_program(self, device: str, region: str) -> None:
+        """Delete the record of a region."""
+        self._commit(
+            lambda db: records.forget(db, device, region),
+            lambda db: all(
+                found.region != region for found in records.read(db, device)
+            ),
+        )

@@ -1,0 +1,140 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+"""The store: reads the journal's file, and writes to it in commits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence
+import logging
+import sqlite3
+from typing import TypeVar
+
+from os_acc import exception
+from os_acc import objects
+from os_acc.journal import commits
+from os_acc.journal import connections
+from os_acc.journal import copies
+from os_acc.journal import database
+from os_acc.journal import events as event_rows
+from os_acc.journal import history
+
+LOG = logging.getLogger(__name__)
+
+_R = TypeVar('_R')
+
+
+class Store:
+    """The journal of one state path.
+
+    It may be used from many threads (native or green) and across forks: each
+    process opens its own connections when it needs them.
+
+    :param state_path: the journal's folder
+    :param timeout: seconds to wait for another writer
+    :param read_only: True: never change the rows or the file, and open the
+        file only when something is read; while there is no file, the journal
+        reads as empty. False: create or migrate the file, and set a damaged
+        one aside
+    :param program: the program or service that this process is, for events
+    :ivar copied: why the journal is read from a copy; None if it is not. See
+        os_acc.journal.copies
+    :raises JournalError: if the journal cannot be opened; the error says why
+        and what to do
+    """
+
+    def __init__(
+        self,
+        state_path: str,
+        timeout: float,
+        read_only: bool = False,
+        program: str = '',
+    ) -> None:
+        objects.register_all()
+        self.read_only = read_only
+        self._program = program
+        self._connections = connections.Connections(state_path, timeout)
+        self._commits = commits.Commits(self._connections)
+        self.path = self._connections.path
+        self.copied: str | None = None
+        self._copy: copies.Copy | None = None
+        if not read_only:
+            self._connections.create()
+
+    def close(self) -> None:
+        """Close the connections. Every later call raises JournalError."""
+        self._connections.close()
+        if self._copy is not None:
+            self._copy.remove()
+
+    def exists(self) -> bool:
+        """Return whether there is a journal.
+
+        :raises JournalError: if the folder cannot be examined
+        """
+        return database.identity(self.path) is not None
+
+    def _select(
+        self, act: Callable[[sqlite3.Connection], list[_R]]
+    ) -> list[_R]:
+        try:
+            return self._connections.read(act)
+        except exception.JournalMissing:
+            if not self.read_only:
+                raise
+            return []
+        except exception.JournalError as err:
+            if not self.read_only or self.copied is not None:
+                raise
+            self.copied = copies.reason(self.path, err)
+            if self.copied is None:
+                raise
+            try:
+                self._copy = copies.Copy(self.path)
+            except OSError:
+                raise err from None
+        self._read_copy(self._copy)
+        return self._select(act)
+
+    def _read_copy(self, copy: copies.Copy) -> None:
+        """Read from a copy from now on."""
+        self._connections.close()
+        self._connections = connections.Connections(
+            copy.state_path, self._connections.timeout
+        )
+
+    def _commit(
+        self,
+        act: Callable[[sqlite3.Connection], _R],
+        is_there: Callable[[sqlite3.Connection], bool],
+        events: Sequence[event_rows.Event] = (),
+    ) -> _R:
+        """Write to the journal.
+
+        :param events: written by the same commit, if that is possible
+        """
+        if self.read_only:
+            raise database.error(self.path, 'it was opened for reading only')
+        if not events:
+            return self._commits.write(act, is_there)
+
+        def with_events(db: sqlite3.Connection) -> _R:
+            result = act(db)
+            history.write(db, self._program, events)
+            return result
+
+        try:
+            return self._commits.write(with_events, is_there)
+        except exception.JournalBusy:
+            raise
+        except exception.JournalError as err:
+            # Without them it may fit on a disk that is full.
+            LOG.warning(
+                'Written again without its %d events: %s', len(events), err
+            )
+            return self._commits.write(act, is_there)
