@@ -59,6 +59,25 @@ def instance(
     return only(found, called, f'{command}: INSTANCE') if found else called
 
 
+def refuse_beginning(
+    journal: journal_module.Journal, called: str, command: str
+) -> None:
+    """Check that the name of a new instance is not taken for another's UUID.
+
+    An accelerator must not go to an instance that merely has such a UUID.
+
+    :raises InvalidRequest: if the UUID of an instance begins with it
+    """
+    uuid = instance(journal, called, command)
+    if uuid != called:
+        _refuse(
+            f'{command}: INSTANCE',
+            called,
+            'a whole UUID, or another name: the UUID of instance '
+            f'{uuid} begins with these characters',
+        )
+
+
 def vans(
     journal: journal_module.Journal, instance_uuid: str | None = None
 ) -> set[str]:

@@ -115,12 +115,7 @@ class DRCDriver(driver.DriverBase):
         if wanted is None:
             self._choose(van, request, slots)
             return
-        if not isinstance(wanted, objects.DRCHandle):
-            raise exception.UnsupportedHandle(
-                taker=f'driver {self.name!r}',
-                handle=wanted.obj_name(),
-                takes='DRCHandle',
-            )
+        wanted = objects.DRCHandle.cast(wanted, f'driver {self.name!r}')
         slot = inventory.find(wanted, slots)
         inventory.check(slot, slots.values(), lpar)
         allocation.check_healthy(self, van, slot.address)

@@ -236,12 +236,7 @@ class MdevDriver(driver.DriverBase):
         if wanted is None:
             self._choose(van, request)
             return
-        if not isinstance(wanted, objects.MdevHandle):
-            raise exception.UnsupportedHandle(
-                taker=f'driver {self.name!r}',
-                handle=wanted.obj_name(),
-                takes='MdevHandle',
-            )
+        wanted = objects.MdevHandle.cast(wanted, f'driver {self.name!r}')
         self._make(van, wanted)
 
     def _make(self, van: objects.VAN, handle: objects.MdevHandle) -> None:

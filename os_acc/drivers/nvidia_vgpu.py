@@ -172,13 +172,8 @@ class NvidiaVGPUDriver(driver.DriverBase):
         if request.handle is None:
             self._choose(van, request)
             return
-        if not isinstance(request.handle, objects.PCIHandle):
-            raise exception.UnsupportedHandle(
-                taker=f'driver {self.name!r}',
-                handle=request.handle.obj_name(),
-                takes='PCIHandle',
-            )
-        self._claim(van, request.handle)
+        taker = f'driver {self.name!r}'
+        self._claim(van, objects.PCIHandle.cast(request.handle, taker))
 
     def _claim(self, van: objects.VAN, handle: objects.PCIHandle) -> None:
         function = pci.get(handle.address)

@@ -11,9 +11,11 @@
 from __future__ import annotations
 
 from typing import Any
+from typing import Self
 
 from oslo_versionedobjects import fields as ovo_fields
 
+from os_acc import exception
 from os_acc.objects import base
 from os_acc.objects import fields
 
@@ -32,6 +34,22 @@ class AttachHandle(base.VersionedObject):
         if type(self) is AttachHandle:
             raise TypeError('AttachHandle is abstract: use a subclass')
         super().__init__(context, **kwargs)
+
+    @classmethod
+    def cast(cls, handle: AttachHandle | None, taker: str) -> Self:
+        """Return a handle that must be of this class.
+
+        :param taker: who takes only handles of this class, for the error,
+            such as "driver 'pci'"
+        :raises UnsupportedHandle: if it is of another class, or None
+        """
+        if isinstance(handle, cls):
+            return handle
+        raise exception.UnsupportedHandle(
+            taker=taker,
+            handle=handle.obj_name() if handle is not None else None,
+            takes=cls.obj_name(),
+        )
 
     @property
     def identity(self) -> str:

@@ -32,6 +32,7 @@ from os_acc.devices import container_nodes
 from os_acc.devices import container_spec
 from os_acc.devices import container_use
 from os_acc.devices import device_file
+from os_acc.devices import operation_lock
 from os_acc.devices import root_folder
 from os_acc.devices import waiting
 from os_acc.privileged import arguments
@@ -43,6 +44,9 @@ from os_acc.privileged import root_files
 
 #: Where runtimes look for specs besides the folder of the option.
 FOLDERS = ('/etc/cdi', '/var/run/cdi')
+
+# How long to wait for other specs to be written. Each takes milliseconds.
+_LOCK_SECONDS = 30.0
 
 # No real spec is larger.
 _LARGEST = 1 << 20
@@ -62,6 +66,7 @@ def write(van: str, instance: str, handle: dict[str, Any]) -> str:
         its device numbers, somebody else's spec has the name, or a container
         has the device files of the spec that the VAN had before
     :raises PrivilegeError: if the folder or the file cannot be written
+    :raises Timeout: if other specs are being written for 30 s
     """
     arguments.uuid(van)
     arguments.uuid(instance)
@@ -70,16 +75,18 @@ def write(van: str, instance: str, handle: dict[str, Any]) -> str:
     wanted = record.ContainerSpec(
         conf.spec_dir, conf.kind, instance, _own(nodes), identity
     )
-    known = record.container_specs.read(van)
-    if known is not None and known != wanted:
-        _replace(van, known, wanted)
-    _refuse_second(van, wanted)
-    _refuse_others(conf, van)
-    record.container_specs.write(van, wanted)
-    files = _files(conf.spec_dir)
-    name = container_spec.file_name(conf.kind, van)
-    if files.read(name) != text:
-        files.write(name, text)
+    # Two VANs that want one device must not both find that no VAN has it.
+    with operation_lock.named('container-specs', _LOCK_SECONDS):
+        known = record.container_specs.read(van)
+        if known is not None and known != wanted:
+            _replace(van, known, wanted)
+        _refuse_second(van, wanted)
+        _refuse_others(conf, van)
+        record.container_specs.write(van, wanted)
+        files = _files(conf.spec_dir)
+        name = container_spec.file_name(conf.kind, van)
+        if files.read(name) != text:
+            files.write(name, text)
     return container_spec.qualified_name(conf.kind, van)
 
 

@@ -17,6 +17,7 @@ from typing import ClassVar
 
 import os_acc
 from os_acc import exception
+from os_acc import objects
 from os_acc.testing import contract_base
 from os_acc.testing import mortal
 from os_acc.testing import rules
@@ -90,6 +91,28 @@ class Crashes(contract_base.ContractBase):
             self.settled(self.undo_half, text)
             self.same(before, self.undo_half, text)
             number += 1
+
+    def test_a_reboot_of_the_host(self, service: Service) -> None:
+        number = len(self.requests())
+        lost = [
+            self.check_reboot(service, [self.requests()[place]], False)
+            for place in range(number)
+        ]
+        if number > 1:
+            self.check_reboot(service, self.requests(), all(lost))
+
+    def check_reboot(
+        self,
+        service: Service,
+        requests: list[objects.AcceleratorRequest],
+        lost_each: bool,
+    ) -> bool:
+        """Plug requests, reboot the host, and unplug them.
+
+        :param lost_each: whether each of them alone loses what it was given
+        :returns: whether one of them did
+        """
+        raise NotImplementedError
 
     def plug_one(self, number: int) -> None:
         """Plug one of the requests into a new instance."""

@@ -34,26 +34,12 @@ class DriverCrashes(crashes.Crashes, driver_hooks.DriverHooks):
     undo_half = rules.UNDO_HALF
     save_first = rules.SAVE_FIRST
 
-    def test_a_reboot_of_the_host(self, service: Service) -> None:
-        number = len(self.requests())
-        lost = [
-            self._check_reboot(service, [self.requests()[place]], False)
-            for place in range(number)
-        ]
-        if number > 1:
-            self._check_reboot(service, self.requests(), all(lost))
-
-    def _check_reboot(
+    def check_reboot(
         self,
         service: Service,
         requests: list[objects.AcceleratorRequest],
         lost_each: bool,
     ) -> bool:
-        """Plug requests, reboot the host, and unplug them.
-
-        :param lost_each: whether each of them alone loses what it was given
-        :returns: whether one of them did
-        """
         before = self.look()
         instance = service_module.instance()
         vans = self.plug(instance, requests, rules.SERVE)

@@ -15,6 +15,8 @@ import json
 import os
 import pathlib
 import stat
+import threading
+import time
 import uuid
 
 import cdi_validator
@@ -317,6 +319,32 @@ def test_a_caller_cannot_give_a_device_to_two(here, queue):
     container_specs.write(UUID, UUID, primitive(queue))
     container_specs.withdraw(UUID, 0.0)
     container_specs.write(other, other, primitive(queue))
+
+
+def test_two_at_once_do_not_both_get_a_device(here, queue, monkeypatch):
+    held.note(held.FILE, 'acc', 'acc', entry='{"devices": "/dev/acc0"}')
+    write = record.container_specs.write
+    monkeypatch.setattr(
+        record.container_specs,
+        'write',
+        lambda *args: (time.sleep(0.1), write(*args)),
+    )
+    errors = []
+
+    def ask(van):
+        try:
+            container_specs.write(van, van, primitive(queue))
+        except exception.DeviceBusy as err:
+            errors.append(err)
+
+    vans = [str(uuid.uuid4()) for _ in range(3)]
+    threads = [threading.Thread(target=ask, args=[van]) for van in vans]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(errors) == 2
+    assert len(specs(here)) == 1
 
 
 def test_the_spec_of_a_lost_van_can_be_removed(here, queue):

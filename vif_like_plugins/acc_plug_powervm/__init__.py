@@ -17,7 +17,6 @@ from typing import Any
 from oslo_config import cfg
 
 from acc_plug_powervm import operation
-from os_acc import exception
 from os_acc import objects
 from os_acc import plugin
 from os_acc import powervm
@@ -90,13 +89,8 @@ class PowerVMPlugin(plugin.PluginBase):
         instance_info: objects.InstanceInfo,
         live: bool,
     ) -> None:
-        handle, lpar = van.handle, powervm.lpar_uuid(instance_info)
-        if not isinstance(handle, objects.DRCHandle):
-            raise exception.UnsupportedHandle(
-                taker=f'plugin {self.name!r}',
-                handle=handle.obj_name() if handle is not None else None,
-                takes='DRCHandle',
-            )
+        lpar = powervm.lpar_uuid(instance_info)
+        handle = objects.DRCHandle.cast(van.handle, f'plugin {self.name!r}')
         if live:
             # The import is here because it loads pypowervm.
             from acc_plug_powervm import dlpar

@@ -16,7 +16,6 @@ from typing import Any
 from oslo_config import cfg
 
 from os_acc import driver
-from os_acc import exception
 from os_acc import finding
 from os_acc import objects
 from os_acc.devices import idxd_names
@@ -64,13 +63,9 @@ class DevfileDriver(driver.DriverBase):
         wanted = van.handle or request.handle
         if wanted is None:
             claim.choose(self, van, request)
-        elif not isinstance(wanted, objects.DeviceFileHandle):
-            raise exception.UnsupportedHandle(
-                taker=f'driver {self.name!r}',
-                handle=wanted.obj_name(),
-                takes='DeviceFileHandle',
-            )
-        elif van.handle is not None:
+            return
+        wanted = objects.DeviceFileHandle.cast(wanted, f'driver {self.name!r}')
+        if van.handle is not None:
             claim.claim_again(self, van)
         else:
             claim.claim(self, van, wanted.name, wanted.share)

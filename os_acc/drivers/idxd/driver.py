@@ -85,12 +85,7 @@ class IdxdDriver(driver.DriverBase):
         if wanted is None:
             self._choose(van, request)
             return
-        if not isinstance(wanted, objects.DeviceFileHandle):
-            raise exception.UnsupportedHandle(
-                taker=f'driver {self.name!r}',
-                handle=wanted.obj_name(),
-                takes='DeviceFileHandle',
-            )
+        wanted = objects.DeviceFileHandle.cast(wanted, f'driver {self.name!r}')
         address, number = idxd_names.parse(wanted.name)
         if van.handle is None:
             self._take(van, address, number)

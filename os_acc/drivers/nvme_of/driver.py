@@ -138,12 +138,7 @@ class NVMeOFDriver(driver.DriverBase):
         if wanted is None:
             self._choose(van, request)
             return
-        if not isinstance(wanted, objects.BlockHandle):
-            raise exception.UnsupportedHandle(
-                taker=f'driver {self.name!r}',
-                handle=wanted.obj_name(),
-                takes='BlockHandle',
-            )
+        wanted = objects.BlockHandle.cast(wanted, f'driver {self.name!r}')
         if wanted.path != nvme_of.link(wanted.wwn):
             raise exception.InvalidRequest(
                 subject=f'request {request.uuid}',

@@ -144,14 +144,10 @@ class Claims:
             self._claim_again(van, request)
         elif request.handle is None:
             self._choose(van, request, order)
-        elif isinstance(request.handle, objects.PCIHandle):
-            self._claim(van, request, request.handle)
         else:
-            raise exception.UnsupportedHandle(
-                taker=f'driver {self._by.name!r}',
-                handle=request.handle.obj_name(),
-                takes='PCIHandle',
-            )
+            taker = f'driver {self._by.name!r}'
+            handle = objects.PCIHandle.cast(request.handle, taker)
+            self._claim(van, request, handle)
 
     def bind(self, van: objects.VAN) -> None:
         """Make a VAN's function ready for its guest.
