@@ -133,9 +133,11 @@ class Events(answers.Command, listing.Listing):
             self._follow(
                 parsed_args, lambda e: history.lines(e, parsed_args.long)
             )
-        return self.keys(), [
-            _row(event, self.keys()) for event in _read(parsed_args)
-        ]
+        found = _read(parsed_args)
+        failed = sum(event.error is not None for event in found)
+        if failed and table and not parsed_args.long:
+            self.say(f'{failed} events have an error: --long shows it')
+        return self.keys(), [_row(event, self.keys()) for event in found]
 
     def answer(self, parsed_args: argparse.Namespace) -> dict[str, Any]:
         return {'events': [history.described(e) for e in _read(parsed_args)]}

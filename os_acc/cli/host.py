@@ -15,6 +15,8 @@ from collections.abc import Iterable
 from collections.abc import Sequence
 from typing import Any
 
+from cliff import columns
+
 import os_acc
 from os_acc import discovery
 from os_acc.cli import base
@@ -39,7 +41,7 @@ class HostShow(base.Command, listing.Listing):
         info = discovery.info(host, None)
         chosen = os_acc.CONF.os_acc.plugin
         rows: list[tuple[Any, ...]] = [
-            ('driver', driver.driver_name, _handles(driver), None, 'loaded')
+            ('driver', driver.driver_name, _Handles(driver), None, 'loaded')
             for driver in info.driver_info
         ]
         for plugin in info.plugin_info:
@@ -50,7 +52,7 @@ class HostShow(base.Command, listing.Listing):
                 (
                     'plugin',
                     plugin.plugin_name,
-                    _handles(plugin),
+                    _Handles(plugin),
                     plugin.guest_config_format,
                     status,
                 )
@@ -62,9 +64,18 @@ class HostShow(base.Command, listing.Listing):
         return self.keys(), rows
 
 
-def _handles(info: Any) -> str:
-    return ', '.join(
-        f'{i.handle_object_name} {i.min_version}'
-        + (f'-{i.max_version}' if i.max_version != i.min_version else '')
-        for i in info.handle_info
-    )
+class _Handles(columns.FormattableColumn[Any]):
+    """The handles of a driver or plugin. In a table, each is on a line."""
+
+    def human_readable(self) -> str:
+        return '\n'.join(self._names())
+
+    def machine_readable(self) -> str:
+        return ', '.join(self._names())
+
+    def _names(self) -> list[str]:
+        return [
+            f'{i.handle_object_name} {i.min_version}'
+            + (f'-{i.max_version}' if i.max_version != i.min_version else '')
+            for i in self._value.handle_info
+        ]

@@ -57,8 +57,14 @@ def by_cloud(service_type: str, cloud: str | None) -> adapter.Adapter:
             endpoint_override=region.get_endpoint(service_type),
         )
     except Exception as err:
+        reason = exception.describe(err)
+        if cloud is None:
+            reason += (
+                '. Name a cloud of clouds.yaml by --os-cloud or OS_CLOUD, or '
+                'set OS_AUTH_URL and the other variables of the environment'
+            )
         raise exception.RemoteServiceError(
-            service=service_type, reason=exception.describe(err)
+            service=service_type, reason=reason
         ) from err
     return found
 

@@ -231,6 +231,10 @@ def test_follow(run, monkeypatch):
     )
     assert lines[11].startswith('    DeviceError: it does not answer')
     assert all(len(line) <= 80 for line in lines)
+    hint = '1 events have an error: --long shows it\n'
+    assert run('events').err == hint
+    assert run('events', '--long').err == ''
+    assert run('events', '-f', 'csv').err == ''
     detailed = follow(run, monkeypatch, '--since', '2025-01-01', '--long').out
     assert '    nova as ' in detailed
     assert '    extension fake' in detailed

@@ -171,6 +171,19 @@ def test_a_service_that_is_down(cloud, api):
         api.arqs()
 
 
+def test_no_cloud_is_named(clean, tmp_path, monkeypatch):
+    for name in [n for n in os.environ if n.startswith('OS_')]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv('HOME', str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(exception.RemoteServiceError) as caught:
+        connections.by_cloud('accelerator', None)
+    assert 'auth_url' in str(caught.value)
+    assert '--os-cloud or OS_CLOUD' in str(caught.value)
+    with pytest.raises(exception.RemoteServiceError, match='Cloud nix'):
+        connections.by_cloud('accelerator', 'nix')
+
+
 def test_who_sees_all_arqs(cloud):
     for roles, expected in ((['admin', 'x'], True), (['member'], False)):
         cloud.roles = roles
