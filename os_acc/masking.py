@@ -16,8 +16,6 @@ import json
 import re
 from typing import Any
 
-from oslo_utils import strutils
-
 #: What stands for a secret value.
 MASK = '***'
 
@@ -182,6 +180,9 @@ def _text(text: str) -> str:
     text = _URL.sub(_without_secrets, text)
     for pattern, replacement in _TEXTS:
         text = pattern.sub(replacement, text)
+    # Its import takes 0.1 s, and most processes have no error to describe.
+    from oslo_utils import strutils
+
     hidden: str = strutils.mask_password(text, MASK)
     return hidden
 
