@@ -33,13 +33,15 @@ _KEY = re.compile(
 _NAMES = (
     r'(?:api|access|secret|private|encryption|session|account)[-_]?key'
     r'|(?:client|dhchap)[-_]?secret|(?:auth|session|access|bearer)[-_]?token'
-    r'|passwd|pwd|psk|credentials?|signature'
+    r'|passwd|pwd|psk'
 )
+# These are also words of a sentence, such as "Invalid signature key type".
+_WORDS = 'credentials?|signature'
 
 # An option of a command line whose value is the next item of a list.
 _OPTION = re.compile(
-    rf'--?(?:[^\W_]+[-_])*(?:{_NAMES}|password|secret|token|key|pass|pin|auth'
-    r'|cookie)',
+    rf'--?(?:[^\W_]+[-_])*(?:{_NAMES}|{_WORDS}|password|secret|token|key|pass'
+    r'|pin|auth|cookie)',
     re.I,
 )
 
@@ -89,6 +91,14 @@ _TEXTS = (
         re.compile(
             rf'((?:\b|_)(?:{_NAMES})["\']?(?:\s*[:=]\s*|\s+)["\']?)'
             r'[^\s"\',;]+',
+            re.I,
+        ),
+        rf'\1{MASK}',
+    ),
+    (
+        re.compile(
+            rf'((?:\b|_|-)(?:{_WORDS})["\']?\s*[:=]\s*["\']?'
+            rf'|--?(?:{_WORDS})\s+["\']?)[^\s"\',;]+',
             re.I,
         ),
         rf'\1{MASK}',

@@ -90,6 +90,20 @@ def test_what_is_packed(run, tmp_path):
     assert {each['verdict'] for each in parts['doctor']} >= {'ok'}
 
 
+@pytest.mark.parametrize(
+    ('text', 'expected'),
+    [
+        ('Invalid signature hash method: MD5', None),
+        ('signature=abc of it', 'signature=*** of it'),
+        ('img_signature: abc', 'img_signature: ***'),
+        ('tool --signature abc -f x', 'tool --signature *** -f x'),
+        ('its credentials are for no project', None),
+    ],
+)
+def test_words_that_are_also_names_of_secrets(text, expected):
+    assert masking.masked(text) == (expected or text)
+
+
 def test_secrets_are_masked_wherever_they_are():
     masked = masking.masked(
         {
