@@ -101,13 +101,17 @@ class TestFlavor(base.OperationsTest):
         server = self.boot()
         other = self._create_flavor()
         self.add_host('compute2')
-        for action, body in (
+        actions = (
             ('suspend', {}),
             ('resize', {'flavorRef': other}),
             ('migrate', {}),
             ('os-migrateLive', {'host': None, 'block_migration': 'auto'}),
-        ):
+        )
+        for number, (action, body) in enumerate(actions, 1):
             self.act(server, action, **body)
+            # Nova sets the server back before it has ended, and then once
+            # more, which would end the state of the next action.
+            self.wait_for('compute.exception', number)
             self._wait_for_server_parameter(
                 server, {'OS-EXT-STS:task_state': None, 'status': 'ACTIVE'}
             )
