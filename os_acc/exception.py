@@ -343,11 +343,12 @@ def describe(err: BaseException) -> str:
     name = type(err).__name__
     try:
         text = _plain(str(err))
+        if not isinstance(err, ExceptionBase):
+            text = masking.of_error(' '.join(text.split()))
     except Exception as broken:
         return f'{name}: (no text: its __str__ raised {type(broken).__name__})'
     if isinstance(err, ExceptionBase):
         return text
-    text = masking.of_error(' '.join(text.split()))
     return f'{name}: {text}' if text else name
 
 

@@ -35,7 +35,8 @@ _NAMES = (
     r'|(?:client|dhchap)[-_]?secret|(?:auth|session|access|bearer)[-_]?token'
     r'|passwd|pwd|psk'
 )
-# These are also words of a sentence, such as "Invalid signature key type".
+# These are also words of a sentence, such as "Invalid signature key type". So
+# the text after a space is a secret only if it has a digit or is long.
 _WORDS = 'credentials?|signature'
 
 # An option of a command line whose value is the next item of a list.
@@ -97,8 +98,10 @@ _TEXTS = (
     ),
     (
         re.compile(
-            rf'((?:\b|_|-)(?:{_WORDS})["\']?\s*[:=]\s*["\']?'
-            rf'|--?(?:{_WORDS})\s+["\']?)[^\s"\',;]+',
+            rf'((?:\b|_)(?:{_WORDS})["\']?\s*[:=]\s*["\']?'
+            rf'|--?(?:{_WORDS})\s+["\']?'
+            rf'|(?:\b|_)(?:{_WORDS})["\']?\s+["\']?'
+            r'(?=[^\s\d]{0,19}\d|[^\s"\',;]{20}))[^\s"\',;]+',
             re.I,
         ),
         rf'\1{MASK}',
@@ -155,7 +158,8 @@ def masked(value: Any) -> Any:
 def of_error(text: str) -> str:
     """Mask what looks like a secret in the text of an error.
 
-    :returns: at most the first 20,000 characters, since a search takes time
+    :returns: the masked text. Only its first 20,000 characters are kept,
+        because the search for secrets takes time
     """
     return str(masked(text[:_SEARCHED]))
 

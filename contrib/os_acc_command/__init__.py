@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""Starts the os-acc command, and lets Ctrl-C end the start.
+"""Starts the os-acc command. Ctrl-C ends the start with one line.
 
 The imports of os-acc take most of the time of a short command. Python would
 answer Ctrl-C during an import with a traceback. So this module is outside the
@@ -46,7 +46,7 @@ def main() -> int:
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    """End the process at once: nothing was begun.
+    """End the process at once, because the command has not begun yet.
 
     An exception would not do, because Python prints and drops one that comes
     in some places of an import.

@@ -6,7 +6,7 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""The plugin of pytest that registers the marker of os_acc.testing.
+"""The pytest plugin that registers the marker of os_acc.testing.
 
 pytest loads it by its entry point in every run where os-acc is installed. So
 it is outside the package os_acc, and imports nothing: such a run must neither

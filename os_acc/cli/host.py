@@ -65,7 +65,7 @@ class HostShow(base.Command, listing.Listing):
 
 
 class _Handles(columns.FormattableColumn[Any]):
-    """The handles of a driver or plugin. In a table, each is on a line."""
+    """The handle classes of a driver or plugin; a table has one on a line."""
 
     def human_readable(self) -> str:
         return '\n'.join(self._names())

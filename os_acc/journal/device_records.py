@@ -5,9 +5,11 @@
 # Unless required by applicable law or agreed to in writing, software
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
-"""The records of devices: reserved, unhealthy, programmed.
 
-They stay when the VANs of a device are gone.
+"""What the journal knows about devices besides their VANs.
+
+It records which devices are reserved, which are unhealthy, and what is
+programmed into them. The records stay when the VANs of a device are gone.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from os_acc.journal import store
 
 
 class DeviceRecords(store.Store):
-    """The part of the journal that is about devices."""
+    """Reads and writes the records of devices in the journal."""
 
     def reservations(self) -> list[reservations.Reservation]:
         """List the reserved devices."""
@@ -97,7 +99,7 @@ class DeviceRecords(store.Store):
         return self._select(health_rows.acknowledged)
 
     def acknowledge(self, errors: health_rows.FatalErrors) -> None:
-        """Write that an operator has acknowledged fatal PCIe errors."""
+        """Record that an operator has acknowledged fatal PCIe errors."""
         self._commit(
             lambda db: health_rows.acknowledge(db, errors),
             lambda db: errors in health_rows.acknowledged(db),

@@ -5,7 +5,8 @@
 # Unless required by applicable law or agreed to in writing, software
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
-"""The store: reads the journal's file, and writes to it in commits."""
+
+"""Reads the file of a journal, and writes to it in commits."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ _R = TypeVar('_R')
 
 
 class Store:
-    """The journal of one state path.
+    """The file of the journal of one state path.
 
     It may be used from many threads (native or green) and across forks: each
     process opens its own connections when it needs them.

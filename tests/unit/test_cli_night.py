@@ -238,6 +238,11 @@ def test_a_long_command_says_so():
         wait_for(stream, 'Working for 0 s: doctor\n')
         notice(progress.Progress('i', 'v-1', 'plug', 'started', None, 'x'))
         wait_for(stream, 'Working for 0 s: plug of VAN v-1, x\n')
+    stream = Terminal()
+    with notices.Notice(stream, 'doctor', times=(0.02, 0.04)):
+        wait_for(stream, 'Working for 0 s: doctor\n' * 2)
+        time.sleep(0.1)
+    assert stream.getvalue().count('\n') == 2
 
 
 def test_a_notice_fits_the_terminal(monkeypatch):

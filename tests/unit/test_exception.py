@@ -59,18 +59,29 @@ def lazy():
     oslo_i18n.enable_lazy(False)
 
 
+def fail_to_unplug(host, instance, step, error, uuid):
+    """Let a step of the unplug of a VAN fail.
+
+    :returns: the error of unplug, and the VAN that is left
+    """
+    host.calls.on(step, error, uuid)
+    with pytest.raises(exception.UnplugException) as caught:
+        os_acc.unplug(instance)
+    (left,) = os_acc.get_vans(instance)
+    return caught.value, left
+
+
 def test_unplug_tells_the_error_when_translation_is_lazy(host, lazy):
     instance, requests = host.instance(), host.requests(2)
     os_acc.plug(instance, requests)
     error = RuntimeError('stuck')
-    host.calls.on('unplug', error, requests[0].uuid)
-    with pytest.raises(exception.UnplugException) as caught:
-        os_acc.unplug(instance)
-    assert caught.value.__cause__ is error
-    assert type(str(caught.value)) is str
-    assert '(not undone: VAN ' in str(caught.value)
-    assert 'stuck' in str(caught.value)
-    (left,) = os_acc.get_vans(instance)
+    told, left = fail_to_unplug(
+        host, instance, 'unplug', error, requests[0].uuid
+    )
+    assert told.__cause__ is error
+    assert type(str(told)) is str
+    assert '(not undone: VAN ' in str(told)
+    assert 'stuck' in str(told)
     assert (left.uuid, left.state) == (requests[0].uuid, 'error')
     assert 'stuck' in left.error
 
@@ -133,11 +144,9 @@ def test_an_error_of_ours_without_a_text_does_not_hide_itself():
 def test_a_lone_surrogate_in_an_error_leaves_the_other_vans_alone(host):
     instance, requests = host.instance(), host.requests(3)
     os_acc.plug(instance, requests)
-    host.calls.on('unprepareVAN', OSError(SURROGATE), requests[1].uuid)
-    with pytest.raises(exception.UnplugException) as caught:
-        os_acc.unplug(instance)
-    assert 'bad name \\udcff' in str(caught.value)
-    (left,) = os_acc.get_vans(instance)
+    error, uuid = OSError(SURROGATE), requests[1].uuid
+    told, left = fail_to_unplug(host, instance, 'unprepareVAN', error, uuid)
+    assert 'bad name \\udcff' in str(told)
     assert (left.uuid, left.state) == (requests[1].uuid, 'error')
     assert 'bad name \\udcff' in left.error
     assert [van.uuid for van in os_acc.recover().failed] == [requests[1].uuid]
@@ -149,11 +158,10 @@ def test_an_error_of_a_library_does_not_show_a_secret(host, caplog):
     instance, requests = host.instance(), host.requests(1)
     os_acc.plug(instance, requests)
     secret = OSError('GET https://admin:opensesame@10.0.0.1/v3 failed')
-    host.calls.on('unprepareVAN', secret, requests[0].uuid)
-    with pytest.raises(exception.UnplugException) as caught:
-        os_acc.unplug(instance)
-    (left,) = os_acc.get_vans(instance)
-    for text in (str(caught.value), left.error, *caplog.messages):
+    told, left = fail_to_unplug(
+        host, instance, 'unprepareVAN', secret, requests[0].uuid
+    )
+    for text in (str(told), left.error, *caplog.messages):
         assert 'opensesame' not in text
     assert 'https://***@10.0.0.1/v3 failed' in left.error
 

@@ -98,6 +98,8 @@ def test_what_is_packed(run, tmp_path):
         ('img_signature: abc', 'img_signature: ***'),
         ('tool --signature abc -f x', 'tool --signature *** -f x'),
         ('its credentials are for no project', None),
+        ('the signature 3Qx9aB was refused', 'the signature *** was refused'),
+        ('a credential ' + 'x' * 20, 'a credential ***'),
     ],
 )
 def test_words_that_are_also_names_of_secrets(text, expected):

@@ -109,8 +109,8 @@ class TestFlavor(base.OperationsTest):
         )
         for number, (action, body) in enumerate(actions, 1):
             self.act(server, action, **body)
-            # Nova sets the server back before it has ended, and then once
-            # more, which would end the state of the next action.
+            # Nova resets the task state of a failed action twice. The API
+            # shows the first time. The second would reset the next action's.
             self.wait_for('compute.exception', number)
             self._wait_for_server_parameter(
                 server, {'OS-EXT-STS:task_state': None, 'status': 'ACTIVE'}
