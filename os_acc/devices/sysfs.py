@@ -22,8 +22,9 @@ PROC = '/proc'
 DEV = '/dev'
 LIB_MODULES = '/lib/modules'
 
-# What the kernel answers if a device goes away while its files are read.
-_GONE = (errno.ENOENT, errno.ENODEV, errno.ENXIO, errno.ENOTDIR)
+# What the kernel answers if a device or a process (ESRCH) goes away while its
+# files are read.
+_GONE = (errno.ENOENT, errno.ENODEV, errno.ENXIO, errno.ENOTDIR, errno.ESRCH)
 
 
 def read(path: str) -> str | None:
