@@ -210,8 +210,7 @@ def _candidates(
         for value in known
     }
     _check_age(minimum_age)
-    there = dict.fromkeys(van.instance_uuid for van in host.journal.vans())
-    return [uuid for uuid in there if uuid not in uuids]
+    return [uuid for uuid in host.journal.instances() if uuid not in uuids]
 
 
 def _check_age(minimum_age: Any) -> None:

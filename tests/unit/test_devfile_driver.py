@@ -435,6 +435,14 @@ def test_the_file_of_a_mediated_device(nodes):
         ('c 10:60', 'virtual/misc/xen!privcmd', 'misc', 'for guests'),
         ('c 10:61', 'virtual/misc/ublk-control', 'misc', 'block devices'),
         ('c 246:0', 'pci0000:00/iLO/d0ccb0', 'iLO', 'management controller'),
+        ('c 247:0', 'pci0000:00/uio/uio0', 'uio', 'DMA that no IOMMU limits'),
+        ('c 247:1', 'platform/dax0.0/dax0.0', 'dax', 'memory of the host'),
+        ('c 247:2', 'pci0000:00/mem0', 'cxl', 'a memory device'),
+        ('c 231:0', 'virtual/umad0', 'infiniband_mad', 'InfiniBand network'),
+        ('c 153:0', 'platform/spidev0.0', 'spidev', 'a system bus'),
+        ('c 254:0', 'platform/gpiochip0', 'gpio', 'pins of the mainboard'),
+        ('c 10:62', 'virtual/misc/sgx_provision', 'misc', 'the identity'),
+        ('c 10:63', 'virtual/misc/mst!mt4119', 'misc', 'network cards'),
     ],
 )
 def test_never(nodes, number, folder, subsystem, what):
