@@ -35,13 +35,16 @@ PRINTS = """
 import os, sys
 sys.argv = ['os-acc', '--version']
 from os_acc_command import main
-code = main()
+try:
+    code = main()
+except SystemExit as end:
+    code = end.code
 streams = all((sys.stdin, sys.stdout, sys.stderr))
 file = os.open('{path}', os.O_CREAT | os.O_WRONLY)
 os.write(file, f'{{code}} {{streams}} {{file > 2}}'.encode())
 """
 
-ENCODES = """
+ENCODES = r"""
 import sys
 sys.argv = ['os-acc', '--version']
 from os_acc_command import main
