@@ -342,14 +342,24 @@ def describe(err: BaseException) -> str:
     """
     name = type(err).__name__
     try:
-        text = _plain(str(err))
-        if not isinstance(err, ExceptionBase):
-            text = masking.of_error(' '.join(text.split()))
+        text = described(err)
     except Exception as broken:
         return f'{name}: (no text: its __str__ raised {type(broken).__name__})'
     if isinstance(err, ExceptionBase):
         return text
     return f'{name}: {text}' if text else name
+
+
+def described(err: BaseException) -> str:
+    """The text of an error without the name of its class.
+
+    :raises Exception: whatever its __str__ raises
+    """
+    text = _plain(str(err))
+    if isinstance(err, ExceptionBase):
+        return text
+    text = ' '.join(text.split())
+    return masking.of_error(masking.without_value(err, text))
 
 
 def _plain(text: str) -> str:

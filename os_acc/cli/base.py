@@ -157,9 +157,7 @@ class Command(command.Command):
         """
         if self.app.options.debug:
             self.app.LOG.error('', exc_info=err)
-        text = str(err)
-        if isinstance(err, cfg.ConfigFileValueError):
-            text = opts.told(err)
+        text = exception.described(err)
         text = f'{type(err).__name__}: {" ".join(text.split())}'
         lines = tables.fitted(text, self.app.stderr)
         self.app.LOG.error('%s', '\n'.join(lines))

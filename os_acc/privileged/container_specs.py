@@ -28,6 +28,7 @@ import yaml
 from os_acc import container_opts
 from os_acc import exception
 from os_acc import objects
+from os_acc import option_values
 from os_acc.devices import container_nodes
 from os_acc.devices import container_spec
 from os_acc.devices import container_use
@@ -153,10 +154,7 @@ def _options() -> cfg.ConfigOpts.GroupAttr:
     conf.register_opts(container_opts.OPTS, group=container_opts.GROUP)
     found: cfg.ConfigOpts.GroupAttr = conf[container_opts.GROUP]
     for option in container_opts.OPTS:
-        try:
-            found[option.dest]
-        except (cfg.Error, ValueError) as err:
-            raise exception.InvalidRequest(f'configuration: {err}') from err
+        option_values.read(conf, container_opts.GROUP, option)
     return found
 
 
