@@ -70,10 +70,10 @@ def _why(option: cfg.Opt, values: list[str], err: BaseException) -> str:
     text = str(err)
     if isinstance(err, RecursionError):
         return (
-            f'its value refers to itself by "${option.dest}". oslo.config '
-            'looks for an option in the same group first, so a value cannot '
-            'refer to the option of [DEFAULT] that has its own name. Write '
-            f'the value without the reference. {_REMEDY}'
+            'its value refers to itself, maybe by way of other options. '
+            'oslo.config looks for an option in the same group first, so a '
+            'value cannot refer to the option of [DEFAULT] that has its own '
+            f'name. Write the value without the reference. {_REMEDY}'
         )
     # The option exists: else the caller could not have it.
     if isinstance(err, (*_REFERENCES, cfg.TemplateSubstitutionError)):

@@ -269,8 +269,8 @@ def value(conf: cfg.ConfigOpts, name: str) -> Any:
 
 def lock_path(conf: cfg.ConfigOpts) -> str:
     """Return the folder of the lock files."""
-    chosen: str = conf.os_acc.lock_path
-    return chosen or os.path.join(conf.os_acc.state_path, 'locks')
+    chosen: str = value(conf, 'lock_path')
+    return chosen or os.path.join(value(conf, 'state_path'), 'locks')
 
 
 def host(conf: cfg.ConfigOpts) -> str:
