@@ -77,8 +77,7 @@ def _why(option: cfg.Opt, values: list[str], err: BaseException) -> str:
         )
     # The option exists: else the caller could not have it.
     if isinstance(err, (*_REFERENCES, cfg.TemplateSubstitutionError)):
-        name = f' (${err.opt_name})' if _can_name(option, values, err) else ''  # type: ignore[attr-defined]
-        return (
+        name = _name(option, values, err)return (
             f'its value has a "$" with a name after it{name} that is no '
             f'option which os-acc knows. {_REMEDY}, or write the value of '
             'the option instead of its name'
@@ -88,12 +87,10 @@ def _why(option: cfg.Opt, values: list[str], err: BaseException) -> str:
     return masking.of_error(text.rpartition(' is not valid: ')[2])
 
 
-def _can_name(
-    option: cfg.Opt, values: list[str], err: BaseException
-) -> bool:
-    """Whether a reference is certainly no part of a secret."""
+def _name(option: cfg.Opt, values: list[str], err: BaseException) -> str:
+    """The name in a reference, if it is certainly no part of a secret."""
     name = getattr(err, 'opt_name', '')
-    return (
+    known = (
         bool(name)
         and not hides(option)
         and any(
@@ -101,6 +98,7 @@ def _can_name(
             for each in values
         )
     )
+    return f' (${name})' if known else ''
 
 
 def _in_files(

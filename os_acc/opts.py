@@ -227,11 +227,9 @@ def faults(
     # Nova's option is read if os-acc's own is empty.
     if 'host' in conf:
         try:
-            conf.host
+            conf['host']
         except option_values.ERRORS as err:
-            found.append(
-                option_values.fault(conf, 'DEFAULT', _NOVA_HOST, err)
-            )
+            found.append(option_values.fault(conf, 'DEFAULT', _NOVA_HOST, err))
     return found
 
 

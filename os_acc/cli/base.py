@@ -21,7 +21,6 @@ from typing import ClassVar
 
 from cliff import columns
 from cliff import command
-from oslo_config import cfg
 
 import os_acc
 from os_acc import exception
@@ -227,7 +226,9 @@ def reading() -> Iterator[journal_module.Journal]:
     """
     conf = os_acc.CONF.os_acc
     journal = journal_module.Journal(
-        conf.state_path, conf.journal_timeout, read_only=True
+        opts.value(os_acc.CONF, 'state_path'),
+        conf.journal_timeout,
+        read_only=True,
     )
     try:
         yield journal

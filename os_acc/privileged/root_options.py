@@ -57,5 +57,7 @@ def reread(
         )
         nova_options.set_defaults(fresh)
     except cfg.Error as err:
-        raise exception.InvalidRequest(f'configuration: {exception.describe(err)}') from err
+        raise exception.InvalidRequest(
+            f'configuration: {exception.describe(err)}'
+        ) from err
     return fresh

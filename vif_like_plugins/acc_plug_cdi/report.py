@@ -30,7 +30,7 @@ def folder(path: str) -> Iterator[finding.Finding]:
     """Report on the folder: is it there, who can write in it, does it stay?"""
     yield from _access(path)
     kind = file_system.type_of(path)
-    if kind is not None and not file_system.is_volatile(kind):
+    if kind is not None and file_system.nature(kind) != file_system.VOLATILE:
         yield finding.Finding(
             f'file system of CDI specs {path}',
             finding.WARNING,
