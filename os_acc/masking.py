@@ -46,8 +46,8 @@ _OPTION = re.compile(
     re.I,
 )
 
-# The names that are secrets also without quotes, as in a file of options. Names
-# such as "key" are words of a sentence.
+# The names that are secrets also without quotes, as in a file of options.
+# Others, such as "key", are words of a sentence.
 _UNQUOTED = re.compile(
     r'(?:^|[._-])(?:pass(?:word|wd|phrase|code)|pwd|secret|token|psk)$', re.I
 )
@@ -62,6 +62,8 @@ _NAMED = re.compile(
 )
 _QUOTE = re.compile(r'\\*["\']')
 _BRACKET = re.compile(r'\\*["\']|[\[\]{}]')
+# What is certainly no secret.
+_NOTHING = re.compile(r'(?:null|None|true|True|false|False)\b')
 _WORD_END = re.compile(r'[\s,;"\'}\]]|$')
 
 # A URL. It begins with the last letter of the scheme, since a search for
@@ -72,7 +74,9 @@ _URL = re.compile(r'(\w://)([^\s"\'<>]*)')
 _TEXTS = (
     # A user and password before a host, without the scheme of a URL.
     (
-        re.compile(r'(?<![\w.-])([\w.-]{1,64}:)[^\s@/:"\']{1,256}@(?=[\w\[])'),
+        re.compile(
+            r'(?<![\w.-])([\w.-]{1,64}:)[^\s@:"\'/][^\s@:"\']{0,255}@(?=[\w\[])'
+        ),
         rf'\1{MASK}@',
     ),
     # The keys of NVMe over Fabrics: DH-HMAC-CHAP and TLS.
@@ -323,10 +327,13 @@ def _end_of_value(text: str, found: re.Match[str]) -> int | None:
         return _end_of_quoted(text, quote)
     if text[start] in '[{':
         return _end_of_brackets(text, start)
-    if re.match(r'(?:null|None|true|True|false|False)\b', text[start:][:6]):
+    if _NOTHING.match(text, start):
         return None
-    line = text.rfind('\n', 0, found.start()) + 1
-    if found['between'] == '=' and not text[line : found.start()].strip():
+    # Only the last characters: the line may be long.
+    first = max(0, found.start() - 80)
+    _, newline, indent = text[first : found.start()].rpartition('\n')
+    at_line = not indent.strip() and (newline or not first)
+    if found['between'] == '=' and at_line:
         # A line of a file of options: its value has blanks and quotes.
         end = text.find('\n', start)
         return len(text) if end < 0 else end

@@ -77,7 +77,8 @@ def _why(option: cfg.Opt, values: list[str], err: BaseException) -> str:
         )
     # The option exists: else the caller could not have it.
     if isinstance(err, (*_REFERENCES, cfg.TemplateSubstitutionError)):
-        name = _name(option, values, err)return (
+        name = _name(option, values, err)
+        return (
             f'its value has a "$" with a name after it{name} that is no '
             f'option which os-acc knows. {_REMEDY}, or write the value of '
             'the option instead of its name'
