@@ -64,6 +64,16 @@ class InvalidRequest(ExceptionBase, ValueError):
         '%(subject)s: %(field)s is %(value).300r, expected %(expected)s'
     )
 
+    def __init__(self, message: str | None = None, **kwargs: Any) -> None:
+        super().__init__(message, **kwargs)
+        value = kwargs.get('value')
+        if message is None and isinstance(value, str | dict | list | tuple):
+            # A malformed entry of device_spec may have a password in it.
+            hidden = masking.of_field(str(kwargs.get('field')), value)
+            if masking.MASK in repr(hidden):
+                super().__init__(**{**kwargs, 'value': hidden})
+                self.kwargs = kwargs
+
 
 class ARQNotBound(InvalidRequest):
     msg_fmt = _(

@@ -182,6 +182,16 @@ def masked(value: Any) -> Any:
     return value
 
 
+def of_field(field: str, value: Any) -> Any:
+    """Mask what looks like a secret in the value of a field.
+
+    :param field: its name, such as ``env`` or ``hooks.env``
+    """
+    return (
+        _of_key(field, value) if _ENVIRONMENT.search(field) else masked(value)
+    )
+
+
 def of_error(text: str) -> str:
     """Mask what looks like a secret in the text of an error.
 

@@ -40,7 +40,6 @@ from os_acc.devices import waiting
 from os_acc.privileged import context
 from os_acc.privileged import device_users
 
-
 MDEV = '6e1c1f0e-8a4e-4d6b-9f1d-0c2b3a4d5e6f'
 
 

@@ -299,6 +299,24 @@ def test_broken_text_is_masked_in_time(part):
     assert time.process_time() - began < 20
 
 
+@pytest.mark.parametrize(
+    ('field', 'value'),
+    [
+        ('env', ['ACME_LICENSE=s3cret\n']),
+        ('hooks.env', ['A=s3cret', 'A=s3cret']),
+        ('device_spec', '{"password": "s3cret", "address"'),
+        ('entry', {'deep': [{'api_key': 's3cret'}]}),
+    ],
+)
+def test_the_value_that_a_refusal_quotes(field, value):
+    err = exception.InvalidRequest(
+        subject='device_spec', field=field, value=value, expected='x'
+    )
+    assert 's3cret' not in str(err)
+    assert field in str(err)
+    assert err.kwargs['value'] == value
+
+
 def test_a_traceback_that_is_logged(tmp_path):
     record = logging.LogRecord('x', logging.ERROR, '', 1, 'failed', (), None)
     try:
