@@ -143,12 +143,18 @@ def _miscounted(device: objects.Device, where: str) -> Iterator[str]:
 def devices(host: host_module.Host) -> list[objects.Device]:
     """See os_acc.get_devices."""
     found: list[objects.Device] = []
-    errors = []
+    faults: dict[str, list[str]] = {}
     listed = _Listed()
     for name, driver in _by_rank(host):
         examined = examine(driver)
         found += listed.unknown(examined.devices)
-        errors += [f'driver {name!r}: {fault}' for fault in examined.faults]
+        for fault in examined.faults:
+            faults.setdefault(fault, []).append(repr(name))
+    # An option that cannot be read stops every driver: it is said once.
+    errors = [
+        f'driver{"s" if len(names) > 1 else ""} {", ".join(names)}: {fault}'
+        for fault, names in faults.items()
+    ]
     errors += _show_health(host, found)
     if errors:
         for error in errors:

@@ -26,6 +26,7 @@ from typing import Any
 from oslo_config import cfg
 
 from os_acc import exception
+from os_acc import opts
 from os_acc.devices import pci
 from os_acc.devices import reasons
 from os_acc.devices import refusals
@@ -226,7 +227,7 @@ def load(conf: cfg.ConfigOpts) -> Specs:
     for file in spec_files.read_all(conf.os_acc.device_spec_dir):
         found += _numbered(_of_file(file), file.path)
     option: list[Spec] = []
-    for text in conf.os_acc.device_spec:
+    for text in opts.value(conf, 'device_spec'):
         option += parse(text)
     found += _numbered(option, 'device_spec')
     return Specs(tuple(found))
