@@ -73,7 +73,7 @@ def used(
         # The disk is beside the file, such as .../0:0:0:0/scsi_generic/sg0.
         above = os.path.dirname(os.path.dirname(place.folder))
         for name in snapshot.below(above):
-            if (use := snapshot.use(name)) is not None:
+            if (use := host_use.of_block(name, snapshot)) is not None:
                 return use
     return None
 
@@ -103,7 +103,7 @@ def _block(
         or folder == os.path.dirname(place.folder)
     ]
     for name in names:
-        if (use := snapshot.use(name)) is not None:
+        if (use := host_use.of_block(name, snapshot)) is not None:
             return use
         file = sysfs.read(f'{snapshot.paths[name]}/loop/backing_file')
         if file:
