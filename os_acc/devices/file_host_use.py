@@ -22,6 +22,7 @@ from os_acc.devices import pci
 from os_acc.devices import reasons
 from os_acc.devices import refusals
 from os_acc.devices import sysfs
+from os_acc.devices.host_signs import mounts
 
 Reason = reasons.Reason
 
@@ -86,12 +87,11 @@ def _block(
 ) -> Reason | None:
     """What the host uses a block device, or a partition of it, for."""
     number = f'{node.number.major}:{node.number.minor}'
-    for mounted in (
-        snapshot.mounts.get(number),
-        snapshot.sources.get(node.path),
-    ):
-        if mounted is not None:
-            return refusals.MOUNTED.say(name=node.path, place=mounted)
+    mounted = snapshot.once(mounts.read).of(
+        number, sysfs.block_name(node.path)
+    )
+    if mounted is not None:
+        return refusals.MOUNTED.say(name=node.path, place=mounted)
     if place.folder is None:
         return None
     names = [

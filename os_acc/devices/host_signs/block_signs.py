@@ -28,9 +28,8 @@ Snapshot = snapshot.Snapshot
 
 
 def _mounted(host: Snapshot, name: str) -> Reason | None:
-    found = host.once(mounts.read)
     number = sysfs.read(f'{host.paths[name]}/dev') or ''
-    place = found.numbers.get(number, found.sources.get(name))
+    place = host.once(mounts.read).of(number, name)
     if place is None:
         return None
     return refusals.MOUNTED.say(name=name, place=place)
@@ -59,7 +58,7 @@ def _swap(host: Snapshot, name: str) -> Reason | None:
     return None
 
 
-def _swaps() -> frozenset[str]:
+def _swaps(host: Snapshot) -> frozenset[str]:
     lines = sysfs.read_long(f'{sysfs.PROC}/swaps').splitlines()[1:]
     return frozenset(sysfs.block_name(line.split()[0]) for line in lines)
 

@@ -35,6 +35,10 @@ class Mounts:
     numbers: dict[str, str]
     sources: dict[str, str]
 
+    def of(self, number: str, name: str) -> str | None:
+        """Where a block device is mounted; None if it is not."""
+        return self.numbers.get(number, self.sources.get(name))
+
 
 def read(host: object = None) -> Mounts:
     """Read the mounts of all mount namespaces that this process can see.
