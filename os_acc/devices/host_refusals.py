@@ -48,3 +48,9 @@ HAS_VDPA = Refusal(
     'if no guest needs it, vdpa dev del {name}, or unbind the function from '
     'its driver',
 )
+SERVES = Refusal(
+    Kind.HOST_USE,
+    'the host serves others by its port {port}',
+    'A port of the NVMe target or of the SCSI target (LIO) depends on it.',
+    "remove the port from the target's configuration",
+)

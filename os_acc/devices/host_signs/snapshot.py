@@ -85,10 +85,14 @@ class Snapshot:
         return self._interfaces.get(address, [])
 
     @functools.cached_property
+    def finder(self) -> ways.Ways:
+        """Finds the ways from block devices, addresses and ports."""
+        return ways.Ways(self.interfaces)
+
+    @functools.cached_property
     def _ways(self) -> dict[str, list[str]]:
-        look = ways.Ways(self.interfaces)
         return {
-            name: look.of_block(name, path)
+            name: self.finder.of_block(path)
             for name, path in self.paths.items()
         }
 
@@ -118,6 +122,8 @@ def _can_open(path: str) -> bool:
 def _by_function(found: dict[str, list[str]]) -> dict[str, list[str]]:
     by_address = defaultdict(list)
     for name, paths in found.items():
-        for address in {a for path in paths for a in ways.functions_in(path)}:
+        for address in {
+            each for path in paths for each in ways.functions_in(path)
+        }:
             by_address[address].append(name)
     return by_address

@@ -24,6 +24,7 @@ from os_acc.devices import reasons
 from os_acc.devices.host_signs import block_signs
 from os_acc.devices.host_signs import function_signs
 from os_acc.devices.host_signs import interface_signs
+from os_acc.devices.host_signs import port_signs
 from os_acc.devices.host_signs import sign
 from os_acc.devices.host_signs import snapshot
 
@@ -34,6 +35,7 @@ Snapshot = snapshot.Snapshot
 SIGNS: tuple[sign.Sign, ...] = (
     *function_signs.SIGNS,
     *interface_signs.SIGNS,
+    *port_signs.SIGNS,
     *block_signs.SIGNS,
 )
 
