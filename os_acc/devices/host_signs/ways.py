@@ -27,7 +27,7 @@ _INTERFACE = re.compile('/net/([^/]+)/')
 _SCSI_HOST = re.compile(r'/(host\d+)/session(\d+)/')
 # nvmet_fc_parse_traddr() in drivers/nvme/target/fc.c takes 0x or not.
 _PORT_NAME = re.compile('pn-(0x)?([0-9a-fA-F]{16})')
-_ANY = ('0.0.0.0', '::', '[::]')
+_ANY = ('0.0.0.0', '::', '[::]')  # noqa: S104
 
 
 def functions_in(path: str) -> list[str]:
@@ -202,8 +202,8 @@ def _told(path: str) -> str | None:
     return None if text in ('', '<NULL>', '(null)', 'default') else text
 
 
-#: Where the ways are read, for the documentation: the kernel file, the way that
-#: it tells, and since when.
+#: Where the ways are read, for the documentation: the kernel file, the way
+#: that it tells, and since when.
 WAYS = (
     (
         '/sys/class/block/NAME, /sys/class/net/NAME',
