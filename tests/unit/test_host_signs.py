@@ -457,7 +457,7 @@ def free(address) -> int:
 def two_paths(here):
     """A drive with two ports, each a PCI function."""
     controllers = []
-    for number, address in enumerate(('0000:c1:00.0', '0000:c2:00.0')):
+    for number, address in enumerate(('0000:c1:00.0', '0000:c2:00.0'), 5):
         path = here.add_function(
             address,
             '144d:a824',
@@ -468,13 +468,13 @@ def two_paths(here):
         controllers.append(
             disks.add_controller(here, path / 'nvme', f'nvme{number}', 'pcie')
         )
-    return disks.add_subsystem(here, 0, *controllers)
+    return disks.add_subsystem(here, 5, *controllers)
 
 
 def test_one_path_of_a_mounted_disk_is_refused(here, two_paths):
     disks.mount(here, two_paths)
     for address in ('0000:c1:00.0', '0000:c2:00.0'):
-        assert 'nvme0n1 is mounted on /' in refused(address)
+        assert 'nvme5n1 is mounted on /' in refused(address)
         assert free(address) == 0
 
 
@@ -485,8 +485,8 @@ def test_an_idle_disk_of_two_paths_can_be_had(here, two_paths):
 
 
 def test_a_partition_of_a_disk_of_two_paths(here, two_paths):
-    disks.mount(here, disks.add_block(here, two_paths / 'nvme0n1p2', '259:9'))
-    assert 'nvme0n1p2 is mounted' in refused('0000:c2:00.0')
+    disks.mount(here, disks.add_block(here, two_paths / 'nvme5n1p2', '259:9'))
+    assert 'nvme5n1p2 is mounted' in refused('0000:c2:00.0')
 
 
 @pytest.mark.parametrize('hidden', [True, False])
@@ -496,8 +496,8 @@ def test_a_path_that_nobody_can_open(here, two_paths, hidden):
         for file in here.sys.glob('devices/pci*/**/hidden'):
             file.unlink()
     found = host_use.Snapshot.read()
-    assert found.blocks_of('0000:c1:00.0') == ['nvme0n1']
-    assert {*found.paths} == {'nvme0n1'}
+    assert found.blocks_of('0000:c1:00.0') == ['nvme5n1']
+    assert {*found.paths} == {'nvme0n1', 'nvme5n1'}
 
 
 def test_a_disk_at_any_depth_behind_vmd(here):
@@ -629,6 +629,11 @@ def test_iscsi_while_its_session_is_down(wide, monkeypatch):
     assert 'sdb is mounted' in use(OTHER_NIC)
 
 
+def test_iscsi_that_has_lost_its_connection(wide):
+    disks.mount(wide, disks.add_block(wide, wide.sys / SESSION, '8:16'))
+    assert 'sdb is mounted' in use(NIC)
+
+
 def test_fcoe_over_a_vlan(wide):
     """The SCSI host is below the interface: drivers/scsi/fcoe."""
     folder = wide.sys / 'devices/virtual/net/ens1.100'
@@ -660,7 +665,9 @@ def test_a_portal_at_any_address_needs_no_certain_card(wide, address):
 
 def test_a_target_over_infiniband(wide):
     """ib_srpt names its target by the GUID of the port."""
-    path = wide.add_function('0000:60:00.0', '15b3:1017', 0x020700, 'mlx5')
+    path = wide.add_function(
+        '0000:60:00.0', '15b3:1017', 0x020700, 'mlx5', net='ib0'
+    )
     gids = path / 'infiniband/mlx5_0/ports/1/gids'
     gids.mkdir(parents=True)
     (gids / '0').write_text('fe80:0000:0000:0000:506b:4b03:00c1:8d2a\n')

@@ -175,7 +175,7 @@ class Ways:
                     _told(f'{peers}/{name}/address')
                     or _told(f'{peers}/{name}/persistent_address'),
                 )
-        return found
+        return found or self._of_connection(None, None, None)
 
     def _of_connection(
         self, interface: str | None, local: str | None, remote: str | None
