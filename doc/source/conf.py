@@ -26,6 +26,7 @@ import error_messages
 extensions = [
     'drawing',
     'error_messages',
+    'host_signs',
     'refusal_table',
     'tables',
     'sphinx.ext.autodoc',

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 from os_acc.devices import file_refusals
+from os_acc.devices import host_refusals
 from os_acc.devices import idxd_refusals
 from os_acc.devices import nvme_of_refusals
 from os_acc.devices import nvme_refusals
@@ -20,6 +21,7 @@ from os_acc.devices import vgpu_refusals
 
 MODULES = (
     refusals,
+    host_refusals,
     nvme_refusals,
     vgpu_refusals,
     file_refusals,

@@ -22,6 +22,7 @@ from os_acc.devices import pci
 from os_acc.devices import reasons
 from os_acc.devices import refusals
 from os_acc.devices import sysfs
+from os_acc.devices.host_signs import mounts
 
 Reason = reasons.Reason
 
@@ -70,10 +71,13 @@ def used(
         ):
             return use
     if place.folder is not None and place.subsystem in _OF_DISKS:
-        # The disk is beside the file, such as .../0:0:0:0/scsi_generic/sg0.
-        above = os.path.dirname(os.path.dirname(place.folder))
+        above = os.path.dirname(place.folder)
+        if place.subsystem != 'nvme-generic':
+            # The disk is beside .../0:0:0:0/scsi_generic/sg0, but beside
+            # .../nvme-subsys0/ng0n1 itself.
+            above = os.path.dirname(above)
         for name in snapshot.below(above):
-            if (use := snapshot.use(name)) is not None:
+            if (use := host_use.of_block(name, snapshot)) is not None:
                 return use
     return None
 
@@ -86,12 +90,11 @@ def _block(
 ) -> Reason | None:
     """What the host uses a block device, or a partition of it, for."""
     number = f'{node.number.major}:{node.number.minor}'
-    for mounted in (
-        snapshot.mounts.get(number),
-        snapshot.sources.get(node.path),
-    ):
-        if mounted is not None:
-            return refusals.MOUNTED.say(name=node.path, place=mounted)
+    mounted = snapshot.once(mounts.read).of(
+        number, sysfs.block_name(node.path)
+    )
+    if mounted is not None:
+        return refusals.MOUNTED.say(name=node.path, place=mounted)
     if place.folder is None:
         return None
     names = [
@@ -103,7 +106,7 @@ def _block(
         or folder == os.path.dirname(place.folder)
     ]
     for name in names:
-        if (use := snapshot.use(name)) is not None:
+        if (use := host_use.of_block(name, snapshot)) is not None:
             return use
         file = sysfs.read(f'{snapshot.paths[name]}/loop/backing_file')
         if file:

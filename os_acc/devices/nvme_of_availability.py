@@ -124,7 +124,7 @@ def _on_host(
     for block in found:
         snapshot = snapshot or host_use.Snapshot.read()
         for name in parts(block, snapshot):
-            if (use := snapshot.use(name)) is not None:
+            if (use := host_use.of_block(name, snapshot)) is not None:
                 yield use
 
 

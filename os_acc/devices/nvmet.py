@@ -14,12 +14,10 @@ drivers/nvme/target/io-cmd-bdev.c), so no other check finds that it is used.
 
 from __future__ import annotations
 
-import os
-
 from os_acc.devices import sysfs
 
 
-def exported() -> dict[str, str]:
+def exported(host: object = None) -> dict[str, str]:
     """List what the subsystems of the NVMe target export, also if disabled.
 
     A namespace exports a block device; a passthru subsystem exports an NVMe
@@ -39,11 +37,5 @@ def exported() -> dict[str, str]:
             text = sysfs.read(f'{place}/device_path')
             # An unset path reads as (null).
             if text and text.startswith('/dev/'):
-                found[_name(text)] = subsystem
+                found[sysfs.block_name(text)] = subsystem
     return found
-
-
-def _name(path: str) -> str:
-    """The name of a device: the path may be a link, as in /dev/disk/by-id."""
-    there = os.path.join(sysfs.DEV, path.removeprefix('/dev/'))
-    return os.path.basename(os.path.realpath(there))

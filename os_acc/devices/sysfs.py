@@ -21,6 +21,7 @@ SYS = '/sys'
 PROC = '/proc'
 DEV = '/dev'
 LIB_MODULES = '/lib/modules'
+UDEV_DATA = '/run/udev/data'
 
 # What the kernel answers if a device or a process (ESRCH) goes away while its
 # files are read.
@@ -47,10 +48,26 @@ def read(path: str) -> str | None:
     except OSError as err:
         if err.errno in _GONE:
             return None
+        err.filename = path
         raise
     finally:
         os.close(fd)
     return data.decode('utf-8', 'replace').strip()
+
+
+def read_long(path: str) -> str:
+    """Read a file of procfs, which can be longer than a page. See read().
+
+    :returns: its text; empty if it is not there
+    """
+    try:
+        with open(path, encoding='utf-8', errors='replace') as file:
+            return file.read()
+    except OSError as err:
+        if err.errno in (*_GONE, errno.ESRCH):
+            return ''
+        err.filename = path
+        raise
 
 
 def read_int(path: str) -> int | None:
@@ -87,6 +104,15 @@ def place(path: str) -> str:
     if there is None:
         return path
     return os.path.normpath(os.path.join(os.path.dirname(path), there))
+
+
+def block_name(path: str) -> str:
+    """The name of a block device by a path below /dev, or by a link to it.
+
+    :param path: such as /dev/sda1, or /dev/disk/by-id/... of the same device
+    """
+    there = os.path.join(DEV, path.removeprefix('/dev/'))
+    return os.path.basename(os.path.realpath(there))
 
 
 def names(path: str) -> list[str]:

@@ -323,7 +323,7 @@ def _use(
             for block in blocks
             for name in availability.parts(block, snapshot)
         ]
-        uses = (snapshot.use(name) for name in names)
+        uses = (host_use.of_block(name, snapshot) for name in names)
         found[:] = [use.text for use in uses if use is not None]
         reachable = any(block.is_reachable() for block in blocks)
         found.extend(availability.users_of(names, snapshot, reachable))

@@ -92,6 +92,7 @@ class Kernel(kernel_mdevs.Mdevs):
         for name in ('sys', 'proc', 'dev'):
             patch.setattr(sysfs, name.upper(), str(self.root / name))
         patch.setattr(sysfs, 'LIB_MODULES', str(self.root / 'modules'))
+        patch.setattr(sysfs, 'UDEV_DATA', str(self.root / 'run/udev/data'))
         patch.setattr(
             modules, 'MODPROBE_FOLDERS', (str(self.root / 'modprobe.d'),)
         )

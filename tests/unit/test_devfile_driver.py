@@ -605,6 +605,30 @@ def test_the_character_device_of_a_disk(nodes):
     plug(named(found.address))
 
 
+@pytest.mark.parametrize('mounted, used', [('8:32', True), ('8:33', False)])
+def test_the_character_device_of_a_namespace(nodes, mounted, used):
+    """Native multipath: the namespaces of other drives do not count."""
+    kernel = nodes.kernel
+    folder = 'virtual/nvme-subsystem/nvme-subsys'
+    nodes.add('ng0n1', 'c 21:0', f'{folder}0/ng0n1', 'nvme-generic')
+    for number in range(2):
+        path = kernel.sys / f'devices/{folder}{number}/nvme{number}n1'
+        path.mkdir(parents=True)
+        (path / 'dev').write_text(f'8:{32 + number}\n')
+        (kernel.sys / f'class/block/{path.name}').symlink_to(path)
+    nodes.changed = True
+    devices.spec({'devices': '/dev/ng0n1', 'keeps_data': True})
+    (found,) = os_acc.get_devices()
+    kernel.write_file(
+        'proc/self/mountinfo', f'36 35 {mounted} / /srv rw - xfs /dev/x rw\n'
+    )
+    if used:
+        error = devices.refused(named(found.address))
+        assert 'nvme0n1 is mounted on /srv' in str(error)
+    else:
+        plug(named(found.address))
+
+
 def test_a_block_device_does_not_go_along(disk):
     devices.spec({'devices': '/dev/acc1', 'with': '/dev/sdx'})
     error = devices.refused(named(A))

@@ -61,7 +61,8 @@ def test_nvme_with_native_multipath(here, ours):
     head = subsystem / 'nvme7n1'
     (head / 'holders').mkdir(parents=True)
     (head / 'dev').write_text('259:77\n')
-    (subsystem / ('nvme7' if ours else 'nvme8')).mkdir()
+    ours_or_not = path if ours else subsystem.parent
+    (subsystem / 'nvme7').symlink_to(ours_or_not / 'nvme/nvme7')
     classes = here.sys / 'class/nvme-subsystem'
     classes.mkdir()
     (classes / 'nvme-subsys7').symlink_to(subsystem)

@@ -1,0 +1,69 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""The directives host-signs and host-ways: their tables, from the code."""
+
+from docutils import nodes
+from docutils.parsers.rst import Directive
+
+from os_acc.devices.host_signs import table
+from os_acc.devices.host_signs import ways
+
+_WIDTHS = (40, 45, 15)
+
+
+def _entry(child):
+    return nodes.entry('', nodes.paragraph('', '', child))
+
+
+class _Table(Directive):
+    head: str
+
+    def rows(self):
+        raise NotImplementedError
+
+    def run(self):
+        group = nodes.tgroup('', cols=len(_WIDTHS))
+        group += [nodes.colspec('', colwidth=width) for width in _WIDTHS]
+        heads = ('Kernel file', self.head, 'Since')
+        group += nodes.thead(
+            '', nodes.row('', *(_entry(nodes.Text(each)) for each in heads))
+        )
+        group += nodes.tbody(
+            '',
+            *(
+                nodes.row(
+                    '',
+                    _entry(nodes.literal('', file)),
+                    _entry(nodes.Text(meaning)),
+                    _entry(nodes.Text(since)),
+                )
+                for file, meaning, since in self.rows()
+            ),
+        )
+        return [nodes.table('', group)]
+
+
+class HostSigns(_Table):
+    head = 'What the host does'
+
+    def rows(self):
+        return [(each.file, each.meaning, each.since) for each in table.SIGNS]
+
+
+class HostWays(_Table):
+    head = 'What it tells'
+
+    def rows(self):
+        return ways.WAYS
+
+
+def setup(app):
+    app.add_directive('host-signs', HostSigns)
+    app.add_directive('host-ways', HostWays)
+    return {'parallel_read_safe': True}

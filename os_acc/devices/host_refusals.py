@@ -1,0 +1,56 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Refusals of what the host uses. See refusals for the others."""
+
+from __future__ import annotations
+
+from os_acc.devices.reasons import Kind
+from os_acc.devices.reasons import Refusal
+
+UNREADABLE = Refusal(
+    Kind.HOST_USE,
+    '{file} cannot be read ({error}), so it is unknown whether the host uses '
+    'it',
+    'A file that tells a use cannot be read.',
+    'let os-acc read the file, or find out why the kernel cannot show it',
+)
+IN_BTRFS = Refusal(
+    Kind.HOST_USE,
+    'block device {name} is a member of the btrfs {uuid}, which is mounted',
+    'A btrfs of several devices is mounted.',
+    'unmount it, or take the device out: btrfs device remove',
+)
+IN_ZPOOL = Refusal(
+    Kind.HOST_USE,
+    'block device {name} is a member of the ZFS pool {pool}, which is '
+    'imported',
+    'udev has found a member of a pool, and the pool is imported. A cache or '
+    'spare device does not name its pool, so any imported pool counts.',
+    'export the pool (zpool export), or take the device out of it',
+)
+EXPORTED_LUN = Refusal(
+    Kind.HOST_USE,
+    'block device {name} is the backstore {store} of the SCSI target',
+    "The kernel's SCSI target (LIO) has it, even if no LUN exports it.",
+    'delete the backstore with targetcli',
+)
+HAS_VDPA = Refusal(
+    Kind.HOST_USE,
+    'it has the vDPA device {name}',
+    'The whole function is requested, and a vDPA device was made of it, or '
+    'its driver makes one.',
+    'if no guest needs it, vdpa dev del {name}, or unbind the function from '
+    'its driver',
+)
+SERVES = Refusal(
+    Kind.HOST_USE,
+    'the host serves others by its port {port}',
+    'A port of the NVMe target or of the SCSI target (LIO) depends on it.',
+    "remove the port from the target's configuration",
+)

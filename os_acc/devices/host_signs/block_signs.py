@@ -1,0 +1,179 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""The signs that the host uses a block device."""
+
+from __future__ import annotations
+
+import os
+
+from os_acc.devices import host_refusals
+from os_acc.devices import lio
+from os_acc.devices import nvmet
+from os_acc.devices import reasons
+from os_acc.devices import refusals
+from os_acc.devices import sysfs
+from os_acc.devices.host_signs import mounts
+from os_acc.devices.host_signs import sign
+from os_acc.devices.host_signs import snapshot
+from os_acc.devices.host_signs import zfs
+
+Reason = reasons.Reason
+Snapshot = snapshot.Snapshot
+
+
+def _mounted(host: Snapshot, name: str) -> Reason | None:
+    number = sysfs.read(f'{host.paths[name]}/dev') or ''
+    place = host.once(mounts.read).of(number, name)
+    if place is None:
+        return None
+    return refusals.MOUNTED.say(name=name, place=place)
+
+
+def _in_btrfs(host: Snapshot, name: str) -> Reason | None:
+    uuid = host.once(mounts.btrfs_members).get(name)
+    if uuid is None:
+        return None
+    return host_refusals.IN_BTRFS.say(name=name, uuid=uuid)
+
+
+def _in_zpool(host: Snapshot, name: str) -> Reason | None:
+    if not (pools := host.once(zfs.imported)):
+        return None
+    pool = zfs.pool_of(host.paths[name])
+    if pool is None or (pool and pool not in pools):
+        return None
+    # A cache or a spare device does not tell of which pool it is.
+    return host_refusals.IN_ZPOOL.say(name=name, pool=pool or ', '.join(pools))
+
+
+def _swap(host: Snapshot, name: str) -> Reason | None:
+    if name in host.once(_swaps):
+        return refusals.SWAP.say(name=name)
+    return None
+
+
+def _swaps(host: Snapshot) -> frozenset[str]:
+    lines = sysfs.read_long(f'{sysfs.PROC}/swaps').splitlines()[1:]
+    return frozenset(sysfs.block_name(line.split()[0]) for line in lines)
+
+
+def _held(host: Snapshot, name: str) -> Reason | None:
+    upper = sysfs.names(f'{host.paths[name]}/holders')
+    if not upper:
+        return None
+    labels = ', '.join(map(_upper_label, upper))
+    return refusals.PART_OF_BLOCK_DEVICE.say(name=name, upper=labels)
+
+
+def _upper_label(name: str) -> str:
+    label = sysfs.read(f'{sysfs.SYS}/class/block/{name}/dm/name')
+    return f'{name} ({label})' if label else name
+
+
+def _in_bcache(host: Snapshot, name: str) -> Reason | None:
+    if os.path.isdir(f'{host.paths[name]}/bcache'):
+        return refusals.PART_OF_BLOCK_DEVICE.say(name=name, upper='bcache')
+    return None
+
+
+def _backs(host: Snapshot, name: str) -> Reason | None:
+    upper = host.once(_backed).get(name)
+    if upper is None:
+        return None
+    return refusals.PART_OF_BLOCK_DEVICE.say(name=name, upper=upper)
+
+
+def _backed(host: Snapshot) -> dict[str, str]:
+    """The loop or zram device of each block device that is behind one."""
+    found = {}
+    for upper, path in host.paths.items():
+        for file in ('loop/backing_file', 'backing_dev'):
+            text = sysfs.read(f'{path}/{file}')
+            if text and text.startswith('/dev/'):
+                found[sysfs.block_name(text)] = upper
+    return found
+
+
+def _exported(host: Snapshot, name: str) -> Reason | None:
+    subsystem = host.once(nvmet.exported).get(name)
+    if subsystem is None:
+        return None
+    return refusals.EXPORTED_NAMESPACE.say(name=name, subsystem=subsystem)
+
+
+def _lun(host: Snapshot, name: str) -> Reason | None:
+    store = host.once(lio.backstores).get(name)
+    if store is None:
+        return None
+    return host_refusals.EXPORTED_LUN.say(name=name, store=store)
+
+
+SIGNS = (
+    sign.BlockSign(
+        '/proc/PID/mountinfo',
+        'A file system on it is mounted, in the mount namespace of this '
+        'process, of the init process, or, for root, of any process. The '
+        'number of the device says so, or the source, or a log or realtime '
+        'device of XFS.',
+        'Linux 2.6.26',
+        _mounted,
+    ),
+    sign.BlockSign(
+        '/sys/fs/btrfs/UUID/devices/NAME',
+        'It is a member of a btrfs that is mounted. mountinfo names one '
+        'member only.',
+        'Linux 3.14',
+        _in_btrfs,
+    ),
+    sign.BlockSign(
+        '/proc/spl/kstat/zfs/POOL, with ID_FS_TYPE=zfs_member and '
+        'ID_FS_LABEL in /run/udev/data/bMAJOR:MINOR',
+        'It is a member of a ZFS pool that is imported.',
+        'OpenZFS 0.6, udev 165',
+        _in_zpool,
+    ),
+    sign.BlockSign(
+        '/proc/swaps',
+        'The host swaps to it.',
+        'Linux 2.6',
+        _swap,
+    ),
+    sign.BlockSign(
+        '/sys/class/block/NAME/holders',
+        'md, dm, LVM, bcache or DRBD has it.',
+        'Linux 2.6.18',
+        _held,
+    ),
+    sign.BlockSign(
+        '/sys/class/block/NAME/bcache',
+        'bcache has it as a cache or as a backing device, also if no bcache '
+        'device is running.',
+        'Linux 3.10',
+        _in_bcache,
+    ),
+    sign.BlockSign(
+        '/sys/class/block/loopN/loop/backing_file, '
+        '/sys/class/block/zramN/backing_dev',
+        'A loop device or zram keeps its data on it.',
+        'Linux 2.6.37, 4.14',
+        _backs,
+    ),
+    sign.BlockSign(
+        '/sys/kernel/config/nvmet/subsystems/NQN/namespaces/N/device_path',
+        'The NVMe target exports it, even if the export is disabled.',
+        'Linux 4.8',
+        _exported,
+    ),
+    sign.BlockSign(
+        '/sys/kernel/config/target/core/HBA/NAME/udev_path and info',
+        'The SCSI target (LIO) has it as a backstore, also for vhost.',
+        'Linux 2.6.38',
+        _lun,
+    ),
+)

@@ -1,0 +1,122 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""The signs that the host uses a PCI function, beside its disks and NICs."""
+
+from __future__ import annotations
+
+import re
+
+from os_acc.devices import host_refusals
+from os_acc.devices import idxd
+from os_acc.devices import nvmet
+from os_acc.devices import pci
+from os_acc.devices import reasons
+from os_acc.devices import refusals
+from os_acc.devices import sysfs
+from os_acc.devices import vfio
+from os_acc.devices.host_signs import sign
+from os_acc.devices.host_signs import snapshot
+from os_acc.devices.host_signs import ways
+
+Reason = reasons.Reason
+Snapshot = snapshot.Snapshot
+
+_UUID = re.compile('[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}')
+
+
+def _boot_display(host: Snapshot, function: pci.Function) -> Reason | None:
+    if 'boot_vga' in function.entries and (
+        sysfs.read(f'{function.path}/boot_vga') == '1'
+    ):
+        return refusals.BOOT_DISPLAY.say()
+    return None
+
+
+def _has_mdev(host: Snapshot, function: pci.Function) -> Reason | None:
+    if function.driver is None or vfio.is_bound(function):
+        return None
+    for entry in sorted(function.entries):
+        if _UUID.fullmatch(entry):
+            return refusals.HAS_MDEV.say(uuid=entry)
+    return None
+
+
+def _has_queues(host: Snapshot, function: pci.Function) -> Reason | None:
+    return idxd.use_of(function)
+
+
+def _has_vgpu(host: Snapshot, function: pci.Function) -> Reason | None:
+    kind = None
+    if 'nvidia' in function.entries:
+        kind = sysfs.read_int(f'{function.path}/nvidia/current_vgpu_type')
+    return refusals.HAS_VGPU.say(number=kind) if kind else None
+
+
+def _has_vdpa(host: Snapshot, function: pci.Function) -> Reason | None:
+    name = host.once(_vdpa_devices).get(function.address)
+    return None if name is None else host_refusals.HAS_VDPA.say(name=name)
+
+
+def _vdpa_devices(host: Snapshot) -> dict[str, str]:
+    folder = f'{sysfs.SYS}/bus/vdpa/devices'
+    return {
+        address: name
+        for name in sysfs.names(folder)
+        for address in ways.functions_in(sysfs.place(f'{folder}/{name}'))
+    }
+
+
+def _exported(host: Snapshot, function: pci.Function) -> Reason | None:
+    exported = host.once(nvmet.exported)
+    for name in sysfs.names(f'{function.path}/nvme') if exported else ():
+        if (subsystem := exported.get(name)) is not None:
+            return refusals.EXPORTED_CONTROLLER.say(
+                name=name, subsystem=subsystem
+            )
+    return None
+
+
+SIGNS = (
+    sign.FunctionSign(
+        '/sys/bus/pci/devices/ADDRESS/boot_vga',
+        'It is the display that the firmware has chosen.',
+        'Linux 2.6.13',
+        _boot_display,
+    ),
+    sign.FunctionSign(
+        '/sys/bus/pci/devices/ADDRESS/UUID',
+        'It has a mediated device, which a guest may have.',
+        'Linux 4.10',
+        _has_mdev,
+    ),
+    sign.FunctionSign(
+        '/sys/bus/dsa/devices/wqN.M/state',
+        'It has work queues that are enabled.',
+        'Linux 5.6',
+        _has_queues,
+    ),
+    sign.FunctionSign(
+        '/sys/bus/pci/devices/ADDRESS/nvidia/current_vgpu_type',
+        'It is set up for a vGPU.',
+        'vGPU 17 of NVIDIA',
+        _has_vgpu,
+    ),
+    sign.FunctionSign(
+        '/sys/bus/vdpa/devices/NAME',
+        'It has a vDPA device, which the host or a guest (vhost) has.',
+        'Linux 5.7',
+        _has_vdpa,
+    ),
+    sign.FunctionSign(
+        '/sys/kernel/config/nvmet/subsystems/NQN/passthru/device_path',
+        'The NVMe target passes its controller through.',
+        'Linux 5.9',
+        _exported,
+    ),
+)

@@ -1,0 +1,87 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""The signs that the host uses a network interface."""
+
+from __future__ import annotations
+
+from os_acc.devices import network
+from os_acc.devices import pci
+from os_acc.devices import reasons
+from os_acc.devices import refusals
+from os_acc.devices import sysfs
+from os_acc.devices import vfio
+from os_acc.devices.host_signs import sign
+from os_acc.devices.host_signs import snapshot
+
+Reason = reasons.Reason
+Snapshot = snapshot.Snapshot
+
+_IFF_UP = 0x1  # include/uapi/linux/if.h
+
+
+def _in_another(host: Snapshot, name: str) -> Reason | None:
+    master = sysfs.link(f'{host.interfaces[name]}/master')
+    if master is None:
+        return None
+    return refusals.IN_INTERFACE.say(name=name, master=master)
+
+
+def _carries(host: Snapshot, name: str) -> Reason | None:
+    for entry in sysfs.names(host.interfaces[name]):
+        if entry.startswith('upper_'):
+            upper = entry.removeprefix('upper_')
+            return refusals.CARRIES_INTERFACE.say(name=name, upper=upper)
+    return None
+
+
+def _is_up(host: Snapshot, name: str) -> Reason | None:
+    if int(network.read(name, 'flags') or '0', 0) & _IFF_UP:
+        return refusals.INTERFACE_UP.say(name=name)
+    return None
+
+
+def _has_none(host: Snapshot, function: pci.Function) -> Reason | None:
+    if (
+        function.base_class != pci.CLASS_NETWORK
+        or function.driver is None
+        or vfio.is_bound(function)
+        or host.interfaces_of(function.address)
+    ):
+        return None
+    return refusals.NO_INTERFACE.say(driver=function.driver)
+
+
+SIGNS = (
+    sign.InterfaceSign(
+        '/sys/class/net/NAME/master',
+        'It is in a bridge, a bond, a VRF or Open vSwitch.',
+        'Linux 3.9',
+        _in_another,
+    ),
+    sign.InterfaceSign(
+        '/sys/class/net/NAME/upper_OTHER',
+        'Another interface, such as a VLAN or a macvlan, is set up on it.',
+        'Linux 3.14',
+        _carries,
+    ),
+    sign.InterfaceSign(
+        '/sys/class/net/NAME/flags',
+        'It is up. Whatever has a route, an address or a connection by it '
+        'needs that: iSCSI, NVMe over TCP and RDMA, NFS, and their targets.',
+        'Linux 2.6',
+        _is_up,
+    ),
+    sign.FunctionSign(
+        '/sys/bus/pci/devices/ADDRESS/net',
+        'A network card with a driver has no interface here: it is in '
+        'another network namespace, or a program drives the card.',
+        'Linux 2.6',
+        _has_none,
+    ),
+)

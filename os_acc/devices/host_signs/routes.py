@@ -1,0 +1,88 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""By which network interfaces an address is reached, or has a local end.
+
+Read from procfs, so that it needs no privilege and no netlink library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+import ipaddress
+import sys
+
+from os_acc.devices import sysfs
+
+_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+_Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+class Routes:
+    """The routes of the network namespace of this process."""
+
+    def __init__(self) -> None:
+        net = f'{sysfs.PROC}/net'
+        self._routes: list[tuple[_Network, str]] = [
+            *_ipv4(sysfs.read_long(f'{net}/route')),
+            *_ipv6(sysfs.read_long(f'{net}/ipv6_route')),
+        ]
+        self._local = dict(_local(sysfs.read_long(f'{net}/if_inet6')))
+
+    def interfaces(self, text: str) -> set[str]:
+        """The interfaces that lead to an address, or that have it.
+
+        All that have the longest prefix: the kernel uses one of them.
+
+        :param text: an address of IPv4 or IPv6, which may be in brackets and
+            may have a scope; anything else has no interface
+        """
+        plain, _, scope = text.strip('[]').partition('%')
+        if scope:
+            return {scope}
+        try:
+            address = ipaddress.ip_address(plain)
+        except ValueError:
+            return set()
+        if address in self._local:
+            return {self._local[address]}
+        found = [
+            (network.prefixlen, name)
+            for network, name in self._routes
+            if network.version == address.version and address in network
+        ]
+        longest = max((length for length, _ in found), default=0)
+        return {name for length, name in found if length == longest}
+
+
+def _ipv4(text: str) -> Iterator[tuple[_Network, str]]:
+    """The routes of IPv4: fib_route_seq_show() in net/ipv4/fib_trie.c.
+
+    Addresses are hex numbers in the byte order of the host.
+    """
+    for line in text.splitlines()[1:]:
+        name, destination, *rest = line.split()
+        mask = int(rest[5], 16).bit_count()
+        number = int.from_bytes(bytes.fromhex(destination), sys.byteorder)
+        yield ipaddress.IPv4Network((number, mask), strict=False), name
+
+
+def _ipv6(text: str) -> Iterator[tuple[_Network, str]]:
+    """The routes of IPv6: rt6_info_route() in net/ipv6/ip6_fib.c."""
+    for line in text.splitlines():
+        destination, length, *rest = line.split()
+        number = int(destination, 16)
+        network = ipaddress.IPv6Network((number, int(length, 16)), False)
+        yield network, rest[-1]
+
+
+def _local(text: str) -> Iterator[tuple[_Address, str]]:
+    """The addresses of IPv6: if6_seq_show() in net/ipv6/addrconf.c."""
+    for line in text.splitlines():
+        address, *_, name = line.split()
+        yield ipaddress.IPv6Address(int(address, 16)), name

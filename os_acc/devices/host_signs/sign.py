@@ -1,0 +1,65 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""What a sign is: a file of the kernel, and what it says about a use.
+
+A sign is about a block device, a network interface or a PCI function. The use
+of a block device or an interface is a use of each PCI function on its way:
+see Snapshot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import dataclasses
+
+from os_acc.devices import pci
+from os_acc.devices import reasons
+from os_acc.devices.host_signs import snapshot
+
+Snapshot = snapshot.Snapshot
+Reason = reasons.Reason
+
+
+@dataclasses.dataclass(frozen=True)
+class Sign:
+    """One row of the table of signs.
+
+    A sign says what the host uses its subject for, and None if it says
+    nothing. It may raise an OSError that has a file name: the subject then
+    counts as used.
+
+    :ivar file: the kernel file, with capitals for what varies
+    :ivar meaning: what the host does if the file says so
+    :ivar since: the first version that shows it, such as 'Linux 3.14'
+    """
+
+    file: str
+    meaning: str
+    since: str
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockSign(Sign):
+    """A sign of a block device, which is given by its name, such as sda1."""
+
+    find: Callable[[Snapshot, str], Reason | None]
+
+
+@dataclasses.dataclass(frozen=True)
+class InterfaceSign(Sign):
+    """A sign of a network interface, which is given by its name."""
+
+    find: Callable[[Snapshot, str], Reason | None]
+
+
+@dataclasses.dataclass(frozen=True)
+class FunctionSign(Sign):
+    """A sign of a PCI function. It is asked whatever its driver is."""
+
+    find: Callable[[Snapshot, pci.Function], Reason | None]

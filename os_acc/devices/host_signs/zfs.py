@@ -1,0 +1,44 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""The pools of ZFS that are imported, and their members.
+
+Only root can ask ZFS for the members. Everybody can read which pools are
+imported, and what udev has read of each block device.
+"""
+
+from __future__ import annotations
+
+from os_acc.devices import sysfs
+
+# What blkid calls a member: libblkid/src/superblocks/zfs.c
+_TYPE = 'zfs_member'
+
+
+def imported(host: object = None) -> list[str]:
+    """The names of the imported pools: kstat.zfs of OpenZFS has them."""
+    return sysfs.folders(f'{sysfs.PROC}/spl/kstat/zfs')
+
+
+def pool_of(path: str) -> str | None:
+    """Of which pool a block device is a member.
+
+    :param path: its directory in sysfs
+    :returns: the pool's name, which is empty if the member does not have it,
+        as a cache device; None if it is no member
+    """
+    number = sysfs.read(f'{path}/dev')
+    text = sysfs.read(f'{sysfs.UDEV_DATA}/b{number}') or ''
+    values = dict(
+        line.removeprefix('E:').split('=', 1)
+        for line in text.splitlines()
+        if line.startswith('E:') and '=' in line
+    )
+    if values.get('ID_FS_TYPE') != _TYPE:
+        return None
+    return values.get('ID_FS_LABEL', '')

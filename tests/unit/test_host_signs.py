@@ -1,0 +1,750 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""The signs that the host uses a PCI function: each of the table, and ways."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import os
+import sys
+
+import devices
+import disks
+from hypothesis import given
+from hypothesis import strategies
+import pytest
+
+import os_acc
+from os_acc import exception
+from os_acc.devices import host_use
+from os_acc.devices import pci
+from os_acc.devices import sysfs
+from os_acc.devices.host_signs import routes
+from os_acc.devices.host_signs import table
+
+NAME = 'nvme0n1'
+NUMBER = '259:0'
+UUID = '0f6a7b8c-1111-4222-8333-444455556666'
+CONFIGFS = 'sys/kernel/config'
+PORT = '0x10000090fa942779'
+HBA = '0000:3b:00.0'
+NIC = '0000:5e:00.0'
+OTHER_NIC = '0000:5e:00.1'
+OVER_FC = (
+    'traddr=nn-0x200000109b579ef3:pn-0x100000109b579ef3,'
+    'host_traddr=nn-0x20000090fa942779:pn-0x10000090fa942779'
+)
+
+
+@pytest.fixture
+def here(kernel):
+    devices.furnish(kernel)
+    os_acc.initialize()
+    return kernel
+
+
+@pytest.fixture
+def wide(here):
+    """A host with a Fibre Channel card and two network cards."""
+    path = here.add_function(HBA, '10df:e300', 0x0C0400, 'lpfc')
+    disks.add_port(here, path, 'host5', PORT)
+    other = here.add_function('0000:3b:00.1', '10df:e300', 0x0C0400, 'lpfc')
+    disks.add_port(here, other, 'host6', '0x10000090fa94277a')
+    for address, name in ((NIC, 'ens1'), (OTHER_NIC, 'ens2')):
+        here.add_function(address, '15b3:1017', 0x020000, 'mlx5', net=name)
+    route(here, ('ens1', '192.0.2.0', 24), ('ens2', '198.51.100.0', 24))
+    return here
+
+
+def route(kernel, *rows):
+    """The file route of procfs, as fib_route_seq_show() writes it."""
+    lines = ['Iface Destination Gateway Flags RefCnt Use Metric Mask']
+    for name, network, length in rows:
+        mask = ipaddress.ip_network(f'0.0.0.0/{length}').netmask
+        texts = [
+            f'{int.from_bytes(each.packed, sys.byteorder):08X}'
+            for each in (ipaddress.ip_address(network), mask)
+        ]
+        lines.append(f'{name} {texts[0]} 0 1 0 0 0 {texts[1]} 0 0 0')
+    kernel.write_file('proc/net/route', '\n'.join(lines) + '\n')
+
+
+def use(address) -> str:
+    """What the host uses a function for; empty: nothing."""
+    found = host_use.by_host(pci.get(address))
+    return found.text if found else ''
+
+
+def refused(address) -> str:
+    error = devices.refused(devices.pci(address))
+    assert isinstance(error, exception.DeviceInUseByHost), error
+    return str(error)
+
+
+# --- each sign of the table
+
+
+def _function(name, text):
+    return lambda kernel: kernel.write_file(
+        f'sys/devices/pci0000:00/{devices.DISK}/{name}', text
+    )
+
+
+def _file(name, text):
+    return lambda kernel: kernel.write_file(name, text)
+
+
+def _boot_display(kernel):
+    kernel.add_function(HBA, '10de:2231', 0x030000, files={'boot_vga': '1\n'})
+
+
+def _net(name):
+    def make(kernel):
+        kernel.add_function(HBA, '8086:10d3', 0x020000, 'e1000e', net='eth9')
+        path = kernel.sys / 'class/net/eth9'
+        if name == 'flags':
+            (path / 'flags').write_text('0x1003\n')
+        else:
+            (path / name).symlink_to(kernel.sys / 'class/net/bond0')
+
+    return make
+
+
+def _idxd(kernel):
+    kernel.add_function(HBA, '8086:0b25', 0x088000, 'idxd')
+    device = kernel.sys / f'devices/pci0000:00/{HBA}/dsa0'
+    for name, text in {
+        'state': 'enabled',
+        'wq0.0/state': 'enabled',
+    }.items():
+        kernel.write_file(
+            str((device / name).relative_to(kernel.root)), f'{text}\n'
+        )
+    folder = kernel.sys / 'bus/dsa/devices'
+    folder.mkdir(parents=True)
+    (folder / 'dsa0').symlink_to(device)
+    (folder / 'wq0.0').symlink_to(device / 'wq0.0')
+
+
+def _vdpa(kernel):
+    path = kernel.sys / f'devices/pci0000:00/{devices.DISK}/vdpa0'
+    path.mkdir()
+    folder = kernel.sys / 'bus/vdpa/devices'
+    folder.mkdir(parents=True)
+    (folder / 'vdpa0').symlink_to(path)
+
+
+def _btrfs(kernel):
+    place = kernel.sys / f'fs/btrfs/{UUID}/devices'
+    place.mkdir(parents=True)
+    (place / NAME).symlink_to(kernel.sys / f'class/block/{NAME}')
+
+
+def _zfs(kernel):
+    (kernel.root / 'proc/spl/kstat/zfs/tank').mkdir(parents=True)
+    member(kernel, NUMBER, 'E:ID_FS_TYPE=zfs_member\nE:ID_FS_LABEL=tank\n')
+
+
+def member(kernel, number, text):
+    kernel.write_file(f'run/udev/data/b{number}', f'S:disk/by-id/x\n{text}')
+
+
+def _loop(kernel):
+    path = disks.add_block(
+        kernel, kernel.sys / 'devices/virtual/block/loop0', '7:0'
+    )
+    (path / 'loop').mkdir()
+    (path / 'loop/backing_file').write_text(f'/dev/{NAME}\n')
+
+
+def _nvmet_port(kernel):
+    path = kernel.add_function(HBA, '10df:e300', 0x0C0400, 'lpfc')
+    disks.add_port(kernel, path, 'host5', PORT)
+    folder = f'{CONFIGFS}/nvmet/ports/1'
+    kernel.write_file(f'{folder}/addr_trtype', 'fc\n')
+    address = f'nn-0x20000090fa942779:pn-{PORT}'
+    kernel.write_file(f'{folder}/addr_traddr', f'{address}\n')
+    kernel.write_file(f'{folder}/subsystems/nqn.test/attr_x', '')
+
+
+def _lio_port(kernel):
+    path = kernel.add_function(HBA, '1077:2261', 0x0C0400, 'qla2xxx')
+    disks.add_port(kernel, path, 'host5', '0x21000024ff314c48')
+    (
+        kernel.root
+        / f'{CONFIGFS}/target/qla2xxx/21:00:00:24:ff:31:4c:48/tpgt_1'
+    ).mkdir(parents=True)
+
+
+# By the start of the file of the sign: what shows it, of which function, and
+# what the refusal says.
+CASES = {
+    '/sys/bus/pci/devices/ADDRESS/boot_vga': (
+        _boot_display,
+        HBA,
+        'boot display',
+    ),
+    '/sys/bus/pci/devices/ADDRESS/UUID': (
+        _function(f'{UUID}/x', ''),
+        devices.DISK,
+        f'mediated device {UUID}',
+    ),
+    '/sys/bus/dsa/devices/wqN.M/state': (_idxd, HBA, 'dsa0'),
+    '/sys/bus/pci/devices/ADDRESS/nvidia/current_vgpu_type': (
+        _function('nvidia/current_vgpu_type', '558\n'),
+        devices.DISK,
+        'vGPU type 558',
+    ),
+    '/sys/bus/vdpa/devices/NAME': (_vdpa, devices.DISK, 'vDPA device vdpa0'),
+    '/sys/kernel/config/nvmet/subsystems/NQN/passthru/device_path': (
+        lambda kernel: [
+            _function('nvme/nvme0/x', '')(kernel),
+            _file(
+                f'{CONFIGFS}/nvmet/subsystems/nqn.test/passthru/device_path',
+                '/dev/nvme0\n',
+            )(kernel),
+        ],
+        devices.DISK,
+        'controller nvme0 is exported',
+    ),
+    '/sys/class/net/NAME/master': (_net('master'), HBA, 'part of bond0'),
+    '/sys/class/net/NAME/upper_OTHER': (
+        _net('upper_macvlan0'),
+        HBA,
+        'carries macvlan0',
+    ),
+    '/sys/class/net/NAME/flags': (_net('flags'), HBA, 'eth9 is up'),
+    '/sys/bus/pci/devices/ADDRESS/net': (
+        lambda kernel: kernel.add_function(
+            HBA, '8086:10d3', 0x020000, 'e1000e'
+        ),
+        HBA,
+        'another network namespace',
+    ),
+    '/sys/kernel/config/nvmet/ports': (
+        _nvmet_port,
+        HBA,
+        'port 1 (fc nn-0x20000090fa942779',
+    ),
+    '/sys/kernel/config/target/FABRIC': (
+        _lio_port,
+        HBA,
+        'port 21:00:00:24:ff:31:4c:48 (qla2xxx) of the SCSI target',
+    ),
+    '/proc/PID/mountinfo': (
+        _file(
+            'proc/self/mountinfo',
+            f'36 35 {NUMBER} / /srv rw - ext4 /dev/root rw\n',
+        ),
+        devices.DISK,
+        'mounted on /srv',
+    ),
+    '/sys/fs/btrfs': (_btrfs, devices.DISK, f'member of the btrfs {UUID}'),
+    '/proc/spl/kstat/zfs': (_zfs, devices.DISK, 'member of the ZFS pool tank'),
+    '/proc/swaps': (
+        _file('proc/swaps', f'Filename Type\n/dev/{NAME} partition\n'),
+        devices.DISK,
+        'swap space',
+    ),
+    '/sys/class/block/NAME/holders': (
+        _function(f'block/{NAME}/holders/dm-0', ''),
+        devices.DISK,
+        'a part of dm-0',
+    ),
+    '/sys/class/block/NAME/bcache': (
+        _function(f'block/{NAME}/bcache/state', 'clean\n'),
+        devices.DISK,
+        'a part of bcache',
+    ),
+    '/sys/class/block/loopN': (_loop, devices.DISK, 'a part of loop0'),
+    '/sys/kernel/config/nvmet/subsystems/NQN/namespaces': (
+        _file(
+            f'{CONFIGFS}/nvmet/subsystems/nqn.test/namespaces/1/device_path',
+            f'/dev/{NAME}\n',
+        ),
+        devices.DISK,
+        'a namespace of nqn.test',
+    ),
+    '/sys/kernel/config/target/core': (
+        _file(
+            f'{CONFIGFS}/target/core/iblock_0/disk1/udev_path',
+            f'/dev/{NAME}\n',
+        ),
+        devices.DISK,
+        'the backstore iblock_0/disk1',
+    ),
+}
+
+
+def test_each_sign_of_the_table_has_a_case():
+    """A new sign needs one: its file begins like exactly one key."""
+    for sign in table.SIGNS:
+        found = [key for key in CASES if sign.file.startswith(key)]
+        assert len(found) == 1, sign.file
+    assert len(CASES) == len(table.SIGNS)
+
+
+@pytest.mark.parametrize('file', CASES)
+def test_a_sign(here, file):
+    make, address, text = CASES[file]
+    make(here)
+    assert text in use(address)
+
+
+@pytest.mark.parametrize('file', CASES)
+def test_a_sign_says_nothing_of_another_function(here, file):
+    CASES[file][0](here)
+    assert use(devices.GPU) == ''
+
+
+# --- a file that cannot be read
+
+
+@pytest.mark.parametrize(
+    'name',
+    [
+        f'{NAME}/holders',
+        'proc/swaps',
+        'proc/self/mountinfo',
+        'nvmet/subsystems',
+        f'fs/btrfs/{UUID}/devices',
+    ],
+)
+def test_what_cannot_be_read_counts_as_used(here, monkeypatch, name):
+    (here.sys / 'fs/btrfs' / UUID).mkdir(parents=True)
+    deny(monkeypatch, name)
+    text = use(devices.DISK)
+    assert f'{name} cannot be read (Permission denied)' in text
+    assert 'cannot be read' in refused(devices.DISK)
+
+
+def deny(monkeypatch, name):
+    """The kernel, or a security module, refuses to show a file."""
+
+    def refuse(function):
+        def act(path, *args, **kwargs):
+            if str(path).endswith(name):
+                number = errno.EACCES
+                raise PermissionError(number, os.strerror(number), str(path))
+            return function(path, *args, **kwargs)
+
+        return act
+
+    for name_of in ('names', 'folders', 'read', 'read_long'):
+        monkeypatch.setattr(sysfs, name_of, refuse(getattr(sysfs, name_of)))
+
+
+def test_an_unreadable_file_of_one_disk_says_nothing_of_another(
+    here, monkeypatch
+):
+    here.add_function(HBA, '144d:a80a', 0x010802, 'nvme', block='nvme5n1')
+    deny(monkeypatch, 'nvme5n1/holders')
+    assert 'nvme5n1/holders cannot be read' in use(HBA)
+    assert use(devices.DISK) == ''
+
+
+# --- mounts
+
+
+@pytest.mark.parametrize(
+    'after, disk',
+    [
+        ('btrfs /dev/nvme0n1 rw', True),
+        # A member of a bcachefs that is not the first one.
+        ('bcachefs /dev/sdx:/dev/nvme0n1 rw', True),
+        # The log, or the realtime section, of an XFS on another disk.
+        ('xfs /dev/sdx rw,attr2,logdev=/dev/nvme0n1,noquota', True),
+        ('xfs /dev/sdx rw,rtdev=/dev/nvme0n1', True),
+        ('xfs /dev/disk/by-id/nvme-serial rw', True),
+        ('xfs /dev/nvme0n10 rw', False),
+        ('nfs4 server:/dev/nvme0n1 rw', False),
+        ('tmpfs nvme0n1 rw', False),
+    ],
+)
+def test_a_mount_by_its_source(here, after, disk):
+    folder = here.root / 'dev/disk/by-id'
+    folder.mkdir(parents=True)
+    (folder / 'nvme-serial').symlink_to(here.root / 'dev/nvme0n1')
+    here.write_file(
+        'proc/self/mountinfo', f'36 35 0:42 / /srv/a\\040b rw - {after}\n'
+    )
+    assert use(devices.DISK) == (
+        'block device nvme0n1 is mounted on /srv/a b' if disk else ''
+    )
+
+
+@pytest.mark.parametrize('pid', ['1', '4711'])
+def test_a_mount_in_another_namespace(here, pid):
+    """The service has a mount namespace of its own, or a container has."""
+    for each, namespace in (('self', 'mnt:[1]'), (pid, 'mnt:[2]')):
+        folder = here.root / f'proc/{each}/ns'
+        folder.mkdir(parents=True)
+        (folder / 'mnt').symlink_to(namespace)
+    here.write_file(
+        f'proc/{pid}/mountinfo',
+        f'36 35 {NUMBER} / /var rw - ext4 /dev/root rw\n',
+    )
+    assert 'nvme0n1 is mounted on /var' in refused(devices.DISK)
+
+
+def test_a_process_that_may_not_be_seen_is_left_out(here, monkeypatch):
+    here.write_file('proc/4711/mountinfo', '')
+    link = sysfs.link
+
+    def deny_link(path):
+        if path.endswith('/4711/ns/mnt'):
+            raise PermissionError(errno.EACCES, 'Permission denied', path)
+        return link(path)
+
+    monkeypatch.setattr(sysfs, 'link', deny_link)
+    assert use(devices.DISK) == ''
+
+
+# --- members of a pool
+
+
+@pytest.mark.parametrize(
+    'text, used',
+    [
+        ('E:ID_FS_TYPE=zfs_member\nE:ID_FS_LABEL=tank\n', True),
+        # A cache device does not name its pool.
+        ('E:ID_FS_TYPE=zfs_member\n', True),
+        ('E:ID_FS_TYPE=zfs_member\nE:ID_FS_LABEL=exported\n', False),
+        ('E:ID_FS_TYPE=LVM2_member\n', False),
+        ('E:ID_FS_LABEL=tank\nE:ID_FS_TYPE=ext4\n', False),
+    ],
+)
+def test_a_member_of_an_imported_pool(here, text, used):
+    member(here, NUMBER, text)
+    assert use(devices.DISK) == ''
+    (here.root / 'proc/spl/kstat/zfs/tank').mkdir(parents=True)
+    assert ('pool tank' in use(devices.DISK)) is used
+
+
+def test_the_partition_of_a_whole_disk_in_a_pool(here):
+    """zpool makes a partition of its own and gives that to ZFS."""
+    disk = (here.sys / f'class/block/{NAME}').resolve()
+    disks.add_block(here, disk / f'{NAME}p1', '259:31')
+    (here.root / 'proc/spl/kstat/zfs/tank').mkdir(parents=True)
+    member(here, '259:31', 'E:ID_FS_TYPE=zfs_member\nE:ID_FS_LABEL=tank\n')
+    assert f'{NAME}p1 is a member' in refused(devices.DISK)
+
+
+@pytest.mark.parametrize('make', [_btrfs, _zfs])
+def test_a_member_does_not_count_as_free(here, make):
+    """btrfs and ZFS, as an ordinary user sees them in the inventory."""
+    assert free(devices.DISK) == 1
+    make(here)
+    assert free(devices.DISK) == 0
+
+
+def free(address) -> int:
+    (device,) = (x for x in os_acc.get_devices() if x.address == address)
+    return device.handles_free
+
+
+# --- NVMe with native multipath
+
+
+@pytest.fixture
+def two_paths(here):
+    """A drive with two ports, each a PCI function."""
+    controllers = []
+    for number, address in enumerate(('0000:c1:00.0', '0000:c2:00.0'), 5):
+        path = here.add_function(
+            address,
+            '144d:a824',
+            0x010802,
+            'nvme',
+            files={'reset': '', 'reset_method': 'flr\n'},
+        )
+        controllers.append(
+            disks.add_controller(here, path / 'nvme', f'nvme{number}', 'pcie')
+        )
+    return disks.add_subsystem(here, 5, *controllers)
+
+
+def test_one_path_of_a_mounted_disk_is_refused(here, two_paths):
+    disks.mount(here, two_paths)
+    for address in ('0000:c1:00.0', '0000:c2:00.0'):
+        assert 'nvme5n1 is mounted on /' in refused(address)
+        assert free(address) == 0
+
+
+def test_an_idle_disk_of_two_paths_can_be_had(here, two_paths):
+    request = devices.pci('0000:c1:00.0')
+    (van,) = os_acc.plug(devices.instance(), [request])
+    assert van.handle.address == '0000:c1:00.0'
+
+
+def test_a_partition_of_a_disk_of_two_paths(here, two_paths):
+    disks.mount(here, disks.add_block(here, two_paths / 'nvme5n1p2', '259:9'))
+    assert 'nvme5n1p2 is mounted' in refused('0000:c2:00.0')
+
+
+@pytest.mark.parametrize('hidden', [True, False])
+def test_a_path_that_nobody_can_open(here, two_paths, hidden):
+    """Linux 4.15 has no file hidden yet; the path has no number there."""
+    if not hidden:
+        for file in here.sys.glob('devices/pci*/**/hidden'):
+            file.unlink()
+    found = host_use.Snapshot.read()
+    assert found.blocks_of('0000:c1:00.0') == ['nvme5n1']
+    assert {*found.paths} == {'nvme0n1', 'nvme5n1'}
+
+
+def test_a_disk_at_any_depth_behind_vmd(here):
+    """A switch in the domain of a VMD endpoint, and native multipath."""
+    vmd = here.add_function('0000:00:0e.0', '8086:467f', 0x010400, 'vmd')
+    bridge = disks.add_child(here, vmd / 'pci10000:e0', '10000:e0:06.0')
+    drive = disks.add_child(here, bridge / '10000:e1:00.0', '10000:e2:00.0')
+    path = disks.add_controller(here, drive / 'nvme', 'nvme3', 'pcie')
+    disk = disks.add_subsystem(here, 3, path)
+    assert use('0000:00:0e.0') == ''
+    disks.mount(here, disk)
+    for address in ('0000:00:0e.0', '10000:e2:00.0'):
+        assert 'nvme3n1 is mounted' in use(address)
+
+
+# --- disks over Fibre Channel and over networks
+
+
+def test_nvme_over_fibre_channel(wide):
+    """A disk with native multipath: its path is below nvme-fabrics."""
+    path = disks.connect(wide, 'nvme4', 'fc', OVER_FC)
+    disks.mount(wide, disks.add_subsystem(wide, 4, path))
+    assert 'nvme4n1 is mounted' in refused(HBA)
+    assert use('0000:3b:00.1') == ''
+
+
+def test_nvme_over_fibre_channel_without_multipath(wide):
+    path = disks.connect(wide, 'nvme4', 'fc', OVER_FC)
+    disks.mount(wide, disks.add_block(wide, path / 'nvme4n1', '259:50'))
+    assert 'nvme4n1 is mounted' in refused(HBA)
+    assert use('0000:3b:00.1') == ''
+
+
+@pytest.mark.parametrize('address', ['', OVER_FC.replace('2779', '0000')])
+def test_a_port_that_nobody_knows_may_be_each(wide, address):
+    path = disks.connect(wide, 'nvme4', 'fc', address)
+    disks.mount(wide, disks.add_subsystem(wide, 4, path))
+    assert 'nvme4n1 is mounted' in use(HBA)
+    assert 'nvme4n1 is mounted' in use('0000:3b:00.1')
+
+
+@pytest.mark.parametrize('transport', ['tcp', 'rdma'])
+@pytest.mark.parametrize(
+    'address',
+    [
+        'traddr=203.0.113.9,trsvcid=4420,host_iface=ens1',
+        'traddr=203.0.113.9,trsvcid=4420,host_traddr=192.0.2.5',
+        'traddr=203.0.113.9,trsvcid=4420,src_addr=192.0.2.5',
+        'traddr=192.0.2.9,trsvcid=4420',
+    ],
+)
+def test_nvme_over_a_network(wide, transport, address):
+    path = disks.connect(wide, 'nvme4', transport, address)
+    disks.mount(wide, disks.add_subsystem(wide, 4, path))
+    assert 'nvme4n1 is mounted' in refused(NIC)
+    assert use(OTHER_NIC) == ''
+
+
+def test_a_network_that_nothing_tells_may_be_each(wide):
+    path = disks.connect(wide, 'nvme4', 'tcp', 'traddr=203.0.113.9')
+    disks.mount(wide, disks.add_subsystem(wide, 4, path))
+    assert 'nvme4n1 is mounted' in use(NIC)
+    assert 'nvme4n1 is mounted' in use(OTHER_NIC)
+
+
+def test_nvme_over_a_vlan_of_a_bond(wide):
+    """The interface is two levels above its cards."""
+    folder = wide.sys / 'devices/virtual/net'
+    for name, *lowers in (('bond0', 'ens1', 'ens2'), ('vlan7', 'bond0')):
+        (folder / name).mkdir(parents=True)
+        disks.link(wide, f'net/{name}', folder / name)
+        for each in lowers:
+            (folder / name / f'lower_{each}').symlink_to(
+                wide.sys / f'class/net/{each}'
+            )
+    path = disks.connect(wide, 'nvme4', 'tcp', 'host_iface=vlan7')
+    disks.mount(wide, disks.add_subsystem(wide, 4, path))
+    assert 'nvme4n1 is mounted' in refused(NIC)
+    assert 'nvme4n1 is mounted' in refused(OTHER_NIC)
+
+
+def test_the_default_route_of_ipv6(wide):
+    wide.write_file(
+        'proc/net/ipv6_route',
+        f'{"0" * 32} 00 {"0" * 32} 00 {"f" * 32} 400 1 0 3 ens2\n',
+    )
+    address = 'traddr=2001:db8::9,trsvcid=4420'
+    path = disks.connect(wide, 'nvme4', 'tcp', address)
+    disks.mount(wide, disks.add_subsystem(wide, 4, path))
+    assert use(NIC) == ''
+    assert 'nvme4n1 is mounted' in refused(OTHER_NIC)
+
+
+SESSION = 'devices/platform/host9/session2/target9:0:0/9:0:0:0/block/sdb'
+
+
+@pytest.mark.parametrize(
+    'file, text',
+    [
+        ('iscsi_host/host9/netdev', 'ens1'),
+        ('iscsi_host/host9/ipaddress', '192.0.2.5'),
+        ('iscsi_connection/connection2:0/local_ipaddr', '192.0.2.5'),
+        ('iscsi_connection/connection2:0/address', '192.0.2.77'),
+        ('iscsi_connection/connection2:0/persistent_address', '192.0.2.77'),
+    ],
+)
+def test_iscsi_in_software(wide, file, text):
+    disks.mount(wide, disks.add_block(wide, wide.sys / SESSION, '8:16'))
+    (wide.sys / 'class/iscsi_connection/connection2:0').mkdir(parents=True)
+    wide.write_file('sys/class/iscsi_host/host9/netdev', 'default\n')
+    wide.write_file(f'sys/class/{file}', f'{text}\n')
+    assert 'sdb is mounted' in refused(NIC)
+    assert use(OTHER_NIC) == ''
+
+
+def test_iscsi_while_its_session_is_down(wide, monkeypatch):
+    """The kernel shows no address then: each card may be needed."""
+    disks.mount(wide, disks.add_block(wide, wide.sys / SESSION, '8:16'))
+    (wide.sys / 'class/iscsi_connection/connection2:0').mkdir(parents=True)
+    read = sysfs.read
+
+    def down(path):
+        if '/iscsi_' in path:
+            raise OSError(errno.ENOTCONN, 'Not connected', path)
+        return read(path)
+
+    monkeypatch.setattr(sysfs, 'read', down)
+    assert 'sdb is mounted' in use(NIC)
+    assert 'sdb is mounted' in use(OTHER_NIC)
+
+
+def test_iscsi_that_has_lost_its_connection(wide):
+    disks.mount(wide, disks.add_block(wide, wide.sys / SESSION, '8:16'))
+    assert 'sdb is mounted' in use(NIC)
+
+
+def test_fcoe_over_a_vlan(wide):
+    """The SCSI host is below the interface: drivers/scsi/fcoe."""
+    folder = wide.sys / 'devices/virtual/net/ens1.100'
+    folder.mkdir(parents=True)
+    disks.link(wide, 'net/ens1.100', folder)
+    (folder / 'lower_ens1').symlink_to(wide.sys / 'class/net/ens1')
+    place = folder / 'ctlr_0/host7/rport-7:0-0/target7:0:0/7:0:0:0/block/sdc'
+    disks.mount(wide, disks.add_block(wide, place, '8:32'))
+    assert 'sdc is mounted' in refused(NIC)
+    assert use(OTHER_NIC) == ''
+
+
+# --- what the host serves to others
+
+
+def test_a_portal_of_iscsi(wide):
+    folder = wide.root / f'{CONFIGFS}/target/iscsi/iqn.test/tpgt_1/np'
+    (folder / '192.0.2.5:3260').mkdir(parents=True)
+    assert 'iqn.test (iscsi)' in refused(NIC)
+    assert use(OTHER_NIC) == ''
+
+
+@pytest.mark.parametrize('address', ['0.0.0.0', '[::]'])
+def test_a_portal_at_any_address_needs_no_certain_card(wide, address):
+    folder = wide.root / f'{CONFIGFS}/target/iscsi/iqn.test/tpgt_1/np'
+    (folder / f'{address}:3260').mkdir(parents=True)
+    assert use(NIC) == ''
+
+
+def test_a_target_over_infiniband(wide):
+    """ib_srpt names its target by the GUID of the port."""
+    path = wide.add_function(
+        '0000:60:00.0', '15b3:1017', 0x020700, 'mlx5', net='ib0'
+    )
+    gids = path / 'infiniband/mlx5_0/ports/1/gids'
+    gids.mkdir(parents=True)
+    (gids / '0').write_text('fe80:0000:0000:0000:506b:4b03:00c1:8d2a\n')
+    disks.link(wide, 'infiniband/mlx5_0', gids.parents[2])
+    (wide.root / f'{CONFIGFS}/target/srpt/506b:4b03:00c1:8d2a/tpgt_1').mkdir(
+        parents=True
+    )
+    assert '(srpt) of the SCSI target' in use('0000:60:00.0')
+
+
+def test_a_port_of_nvmet_without_a_subsystem_does_not_listen(wide):
+    folder = f'{CONFIGFS}/nvmet/ports/1'
+    wide.write_file(f'{folder}/addr_trtype', 'tcp\n')
+    wide.write_file(f'{folder}/addr_traddr', '192.0.2.5\n')
+    assert use(NIC) == ''
+    (wide.root / folder / 'subsystems/nqn.test').mkdir(parents=True)
+    assert 'port 1 (tcp 192.0.2.5) of the NVMe target' in refused(NIC)
+
+
+def test_a_disk_behind_a_backstore(here):
+    """iblock shows the disk also if its path was a link that is gone."""
+    folder = f'{CONFIGFS}/target/core/iblock_0/disk1'
+    here.write_file(f'{folder}/udev_path', '/dev/disk/by-id/gone\n')
+    here.write_file(
+        f'{folder}/info',
+        'Status: ACTIVATED  Max Queue Depth: 0\n'
+        f'        iBlock device: {NAME}  UDEV PATH: /dev/disk/by-id/gone\n',
+    )
+    assert 'backstore iblock_0/disk1' in refused(devices.DISK)
+
+
+# --- a function without a driver
+
+
+def test_a_driver_that_is_still_letting_go(here):
+    """The kernel removes the link to the driver first: drivers/base/dd.c."""
+    disk = (here.sys / f'class/block/{NAME}').resolve()
+    disks.mount(here, disk)
+    (here.pci / 'devices' / devices.DISK / 'driver').unlink()
+    assert 'nvme0n1 is mounted' in refused(devices.DISK)
+
+
+# --- routes
+
+
+@given(
+    address=strategies.ip_addresses(),
+    length=strategies.integers(0, 32),
+)
+def test_the_longest_prefix_wins(tmp_path_factory, address, length):
+    root = tmp_path_factory.mktemp('proc')
+    (root / 'net').mkdir()
+    wide_route = ipaddress.ip_network(f'{address}/{length // 2}', False)
+    narrow = ipaddress.ip_network(f'{address}/{length // 2 + 1}', False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sysfs, 'PROC', str(root))
+        text = ''.join(
+            _row(network, name)
+            for network, name in ((wide_route, 'far'), (narrow, 'near'))
+        )
+        four = address.version == 4
+        (root / 'net' / ('route' if four else 'ipv6_route')).write_text(
+            f'head\n{text}' if four else text
+        )
+        found = routes.Routes()
+        assert found.interfaces(str(address)) == {'near'}
+        assert found.interfaces('no address') == set()
+
+
+def _row(network, name):
+    if network.version == 6:
+        return (
+            f'{network.network_address.packed.hex()} {network.prefixlen:02x} '
+            f'{"0" * 32} 00 {"0" * 32} 400 1 0 1 {name}\n'
+        )
+    texts = [
+        f'{int.from_bytes(each.packed, sys.byteorder):08X}'
+        for each in (network.network_address, network.netmask)
+    ]
+    return f'{name} {texts[0]} 0 1 0 0 0 {texts[1]} 0 0 0\n'
