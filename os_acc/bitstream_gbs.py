@@ -139,12 +139,8 @@ def _parse(text: bytes, bitstream: str) -> tuple[str, tuple[str, ...]]:
     :returns: the id of the interface, and those of the functions
     """
     try:
-        found = json.loads(
-            text.rstrip(b'\0').decode('utf-8'),
-            object_pairs_hook=_without_duplicates,
-            parse_constant=_no_constant,
-        )
-    except (ValueError, RecursionError) as err:
+        found = documents.json_of(text.rstrip(b'\0'))
+    except ValueError as err:
         _refuse(bitstream, f'its metadata are no valid JSON: {err}')
     image = _member(found, 'afu-image', dict, 'metadata', bitstream)
     for holder, key, expected in (

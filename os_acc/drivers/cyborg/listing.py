@@ -276,8 +276,10 @@ def _json(by: str, field: str, text: Any) -> dict[str, Any]:
 def _address(by: str, field: str, info: Mapping[str, Any]) -> str:
     """Make a PCI address from its parts, hex numbers without a prefix."""
     try:
-        parts = tuple(int(info[key], 16) for key in _KEYS)
-        made = objects.PCIHandle(address='%04x:%02x:%02x.%x' % parts)
+        domain, bus, slot, function = (int(info[key], 16) for key in _KEYS)
+        made = objects.PCIHandle(
+            address=pci_address.join(domain, bus, slot, function)
+        )
     except (KeyError, TypeError, ValueError):
         _refuse(by, field, info, f'the parts of a PCI address: {_KEYS}')
     address: str = made.address
