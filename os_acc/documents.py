@@ -75,28 +75,41 @@ def yaml_of(data: bytes | str) -> Any:
     """
     import yaml
 
-    class Loader(yaml.SafeLoader):
-        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-            seen = set()
-            for key_node, _ in node.value:
-                mark = key_node.start_mark
-                if key_node.tag == 'tag:yaml.org,2002:merge':
-                    continue
-                key = (key_node.tag, str(key_node.value))
-                if key in seen:
-                    raise ValueError(
-                        f'the key {key_node.value!r} is there twice at line '
-                        f'{mark.line + 1}, column {mark.column + 1}'
-                    )
-                seen.add(key)
-            return super().construct_mapping(node, deep)
-
+    text = text_of(data)
     try:
-        return yaml.load(text_of(data), Loader)  # noqa: S506
+        _check_keys(yaml.compose(text, yaml.SafeLoader), set())
+        return yaml.safe_load(text)
     except yaml.YAMLError as err:
         raise ValueError(' '.join(str(err).split())) from err
     except RecursionError as err:
         raise ValueError('it is nested too deeply') from err
+
+
+def _check_keys(node: Any, seen: set[int]) -> None:
+    """Check that no mapping of a tree of YAML nodes has a key twice.
+
+    :param seen: the ids of nodes that were checked: an alias may name a node
+        above itself
+    :raises ValueError: if one has
+    """
+    if id(node) in seen or isinstance(getattr(node, 'value', ''), str):
+        return
+    seen.add(id(node))
+    keys = set()
+    for each in node.value:
+        if isinstance(each, tuple):
+            key, value = each
+            known = (key.tag, str(key.value))
+            if known in keys:
+                mark = key.start_mark
+                raise ValueError(
+                    f'the key {key.value!r} is there twice at line '
+                    f'{mark.line + 1}, column {mark.column + 1}'
+                )
+            keys.add(known)
+            _check_keys(value, seen)
+        else:
+            _check_keys(each, seen)
 
 
 class _DuplicateKey(Exception):

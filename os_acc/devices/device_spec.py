@@ -219,7 +219,7 @@ class Unreadable(Specs):
         object.__setattr__(self, 'error', error)
 
     @property
-    def entries(self) -> tuple[Spec, ...]:  # type: ignore[override]
+    def entries(self) -> tuple[Spec, ...]:
         raise self.error
 
     def known(self, function: pci.Function) -> Spec | None:
@@ -273,6 +273,46 @@ def load(conf: cfg.ConfigOpts) -> Specs:
         option += parse(text)
     found += _numbered(option, 'device_spec')
     return Specs(tuple(found))
+
+
+def check_names(entry: dict[str, Any], name: str) -> None:
+    """Check that an entry can be read, and names one device and no other.
+
+    :param name: the device: a PCI address in its canonical form, the path of a
+        device file, or another name
+    :raises InvalidRequest: if it cannot be read, or names something else: an
+        address of fewer parts, such as 1f, names many functions
+    """
+    (spec,) = parse(json.dumps(entry))
+    said = spec.address.complete or spec.address.name
+    if 'address' in entry and (said != name or set(name) & set('*?[')):
+        spec_values.refuse(
+            'address',
+            name,
+            'the whole PCI address of one function, dddd:bb:ss.f, or the name '
+            'of another device; as an entry of device_spec, this names others',
+        )
+
+
+def add(conf: cfg.ConfigOpts, path: str, entry: dict[str, Any]) -> None:
+    """Write a file of device_spec_dir with one entry that load() can read.
+
+    :param path: see spec_files.path_of()
+    :raises InvalidRequest: if load() refuses the entry. The file is as it was
+        before, then
+    :raises PrivilegeError: if the file cannot be written
+    """
+    parse(json.dumps(entry))
+    before = spec_files.text_of(path)
+    spec_files.write(path, json.dumps(entry) + '\n')
+    try:
+        load(conf)
+    except exception.InvalidRequest:
+        if before is None:
+            spec_files.remove(path)
+        else:
+            spec_files.write(path, before)
+        raise
 
 
 def load_for_vans(conf: cfg.ConfigOpts) -> Specs:
