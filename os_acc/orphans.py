@@ -203,7 +203,7 @@ def _candidates(
     :raises InvalidRequest: if an argument is wrong
     """
     expected = 'a list of UUIDs'
-    if isinstance(known, str | bytes):
+    if isinstance(known, str | bytes) or not isinstance(known, Iterable):
         _refuse('known_instance_uuids', known, expected)
     uuids = {
         plan.van_uuid(value, 'known_instance_uuids', expected)

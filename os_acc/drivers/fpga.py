@@ -352,4 +352,7 @@ class FPGADriver(driver.DriverBase):
 
     @staticmethod
     def _specs() -> fpga_slots.Programmable:
-        return fpga_slots.Programmable(device_spec.load(CONF).entries)
+        found = device_spec.load_for_vans(CONF)
+        if isinstance(found, device_spec.Unreadable):
+            return fpga_slots.Unreadable(found.error)
+        return fpga_slots.Programmable(found.entries)

@@ -51,6 +51,10 @@ class Programmable(device_spec.Specs):
         return spec if spec.programmer else self.check(function)
 
 
+class Unreadable(device_spec.Unreadable, Programmable):
+    """See device_spec.Unreadable."""
+
+
 class Slots:
     """The slots of one device.
 

@@ -258,7 +258,7 @@ class NvidiaVGPUDriver(driver.DriverBase):
         with self.lock(van.device or address):
             function = pci.get(address)
             spec = dataclasses.replace(
-                device_spec.load(CONF).held(function),
+                device_spec.load_for_vans(CONF).held(function),
                 vgpu_type=str(number),
             )
             _, done = self._check_available(van, function, spec)

@@ -203,7 +203,7 @@ def _add_guest_address(
         )
     address = etree.SubElement(hostdev, 'address')
     address.set('type', 'pci')
-    _set_pci_address(address, '%04x:%02x:%02x.%x' % parts)
+    _set_pci_address(address, pci_address.join(*parts))
 
 
 def _guest_addresses(pairs: Sequence[str]) -> dict[str, str]:
@@ -242,7 +242,7 @@ def _set_pci_address(element: etree._Element, address: str) -> None:
 def _canonical(handle: str) -> str:
     """Return a PCI address or mdev UUID in the form that handles use."""
     parts = pci_address.parse(handle)
-    return '%04x:%02x:%02x.%x' % parts if parts else handle.lower()
+    return pci_address.join(*parts) if parts else handle.lower()
 
 
 def _yes_no(value: bool) -> str:

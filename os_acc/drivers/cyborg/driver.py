@@ -259,7 +259,7 @@ class CyborgDriver(driver.DriverBase):
     ) -> Iterator[None]:
         """Check that a guest may have a PCI function; lock its IOMMU group."""
         function = pci.get(handle.address)
-        specs = device_spec.load(CONF)
+        specs = device_spec.load_for_vans(CONF)
         again = van.device is not None
         spec = specs.held(function) if again else specs.check(function)
         with allocation.shared_locks(self, function, spec):

@@ -181,7 +181,7 @@ def _account(kind: str, name: str | None) -> int | None:
 
 
 def specs() -> device_spec.Specs:
-    return device_spec.load(CONF)
+    return device_spec.load_for_vans(CONF)
 
 
 def _users(

@@ -85,4 +85,4 @@ class PCIDriver(driver.DriverBase):
 
 
 def _specs() -> device_spec.Specs:
-    return device_spec.load(CONF)
+    return device_spec.load_for_vans(CONF)
