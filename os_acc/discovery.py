@@ -168,12 +168,18 @@ def _show_health(
     """
     try:
         view = health.View(host.journal)
-        for device in devices:
-            if (found := view.find(device.address)) is not None:
-                _show_unhealthy(host, device, found)
     except exception.ExceptionBase as err:
         return [f'the health of the devices is unknown: {err}']
-    return []
+    errors = []
+    for device in devices:
+        try:
+            if (found := view.find(device.address)) is not None:
+                _show_unhealthy(host, device, found)
+        except exception.JournalError as err:
+            errors.append(f'the health of {device.address} is unknown: {err}')
+        except (exception.ExceptionBase, OSError, ValueError) as err:
+            _set_health(device, exception.describe(err), None)
+    return errors
 
 
 def _show_unhealthy(
@@ -193,17 +199,22 @@ def _show_unhealthy(
         )
         # With the time of an earlier process, if there was one.
         found = health.View(host.journal).find(device.address) or found
-    device.health = (
-        device_objects.REBOOT
-        if found.cause == rows.REBOOT
-        else device_objects.UNHEALTHY
-    )
-    device.health_reason = found.reason
+    _set_health(device, found.reason, health.reason_of(found).text)
     device.health_since = found.since
+    if found.cause == rows.REBOOT:
+        device.health = device_objects.REBOOT
+
+
+def _set_health(device: objects.Device, reason: str, full: str | None) -> None:
+    """Show that nothing of a device is free.
+
+    :param full: the reason for its handles; None: the same
+    """
+    device.health, device.health_reason = device_objects.UNHEALTHY, reason
     for handle in device.handles:
         if handle.state == device_objects.FREE:
             handle.state = device_objects.RESERVED
-            handle.reason = health.reason_of(found).text
+            handle.reason = full or reason
     for kind in device.mdev_types:
         kind.available = 0
     # A driver that was written for Device 1.0 sets the numbers only.
