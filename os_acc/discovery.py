@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from collections.abc import Iterable
 from collections.abc import Iterator
 import dataclasses
 import logging
@@ -150,6 +151,7 @@ def devices(host: host_module.Host) -> list[objects.Device]:
         found += listed.unknown(examined.devices)
         errors += [f'driver {name!r}: {fault}' for fault in examined.faults]
     errors += _show_health(host, found)
+    errors += _not_loaded(host)
     if errors:
         for error in errors:
             LOG.error('Discovery: %s', error)
@@ -157,6 +159,35 @@ def devices(host: host_module.Host) -> list[objects.Device]:
         # are missing in the list are gone.
         raise exception.DiscoveryFailed(found, errors='; '.join(errors))
     return found
+
+
+def _not_loaded(host: host_module.Host) -> list[str]:
+    """Say which drivers are not loaded, so that their devices are missing."""
+    try:
+        with_vans = {van.driver for van in host.journal.vans()}
+    except exception.JournalError as err:
+        return [f'the drivers of the VANs are unknown: {err}']
+    lacking = host.extensions.lacking(host.conf.os_acc.drivers, with_vans)
+    return [
+        f'driver {name!r} is not loaded, and its devices are missing: {why}'
+        for name, why in lacking.items()
+    ]
+
+
+def unread(
+    devices: Iterable[objects.Device], driver: str
+) -> list[objects.Device]:
+    """The devices of a driver that cannot be read.
+
+    What they would serve is unknown, also their resource class.
+    """
+    return [
+        each
+        for each in devices
+        if each.driver == driver
+        and each.health != device_objects.OK
+        and not each.resource_class
+    ]
 
 
 def _show_health(
