@@ -86,8 +86,10 @@ def _bridge_in(group: str) -> str | None:
         if not pci.is_address(name):
             continue
         member = pci.find(name)
-        # Only a bridge between two PCI buses has it.
-        if member is not None and 'secondary_bus_number' in member.entries:
+        if member is not None and (
+            member.pci_class >> 8 == pci.CLASS_PCI_BRIDGE
+            or 'secondary_bus_number' in member.entries
+        ):
             return name
     return None
 
