@@ -101,6 +101,18 @@ class Specs:
         """The entry that counts for a function, which may deny it."""
         return next((s for s in self._order() if s.matches(function)), None)
 
+    def may_name(self, address: str) -> bool:
+        """Whether an entry may name a function of which nothing can be read.
+
+        It does so by the address, or by what only the function itself tells.
+        """
+        unknown = pci.Function(address, '', '', 0, '', None, frozenset())
+        return any(
+            spec.address.names(unknown)
+            for spec in self.entries
+            if not spec.devices and spec.nvme_of is None and not spec.deny
+        )
+
     def held(
         self, function: pci.Function, vfio_driver: str | None = None
     ) -> Spec:
