@@ -136,6 +136,15 @@ class OSAccApp(app.App):
             'the usual places of oslo.config, such as /etc/os-acc)',
         )
         parser.add_argument(
+            '--config-dir',
+            action='append',
+            default=[],
+            metavar='DIR',
+            help='a directory of configuration files *.conf, which are read '
+            'in the order of their names, after --config-file; may be '
+            'repeated',
+        )
+        parser.add_argument(
             '--state-path',
             metavar='FOLDER',
             help='the folder of the journal (default: the option state_path '
@@ -197,6 +206,8 @@ class OSAccApp(app.App):
         arguments = []
         for path in self.options.config_file:
             arguments += ['--config-file', path]
+        for path in self.options.config_dir:
+            arguments += ['--config-dir', path]
         try:
             os_acc.CONF(arguments, project='os-acc')
             nova_options.set_defaults(os_acc.CONF)

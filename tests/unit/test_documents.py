@@ -52,7 +52,7 @@ def test_what_json_writes_is_read(value):
     ],
 )
 def test_json_that_is_refused(text, said):
-    with pytest.raises(ValueError, match='') as caught:
+    with pytest.raises(ValueError) as caught:
         documents.json_of(text)
     assert said in str(caught.value)
 
@@ -72,7 +72,7 @@ def test_a_byte_order_mark_is_left_out():
     ],
 )
 def test_yaml_that_is_refused(text, said):
-    with pytest.raises(ValueError, match='') as caught:
+    with pytest.raises(ValueError) as caught:
         documents.yaml_of(text)
     assert said in str(caught.value)
 
