@@ -91,8 +91,8 @@ def listed():
             mdev_cards,
             f'{FIRST}/mdev_supported_types/nvidia-47/available_instances',
         ),
-        (vgpu_cards, '0000:2b:00.1/nvidia/current_vgpu_type'),
-        (vgpu_cards, '0000:2b:00.1/nvidia/creatable_vgpu_types'),
+        (vgpu_cards, '0000:2b:00.4/nvidia/current_vgpu_type'),
+        (vgpu_cards, '0000:2b:00.4/nvidia/creatable_vgpu_types'),
         (vgpu_cards, f'{FIRST}/aer_dev_fatal'),
     ],
 )
