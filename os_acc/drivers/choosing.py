@@ -64,6 +64,12 @@ class SearchEnds(Exception):
         self.error = error
 
 
+class TakenMeanwhile(exception.DeviceBusy):
+    """Another VAN has taken a part since it was listed as free."""
+
+    msg_fmt = '%(device)s is busy: another VAN has just got it'
+
+
 def is_of_device(err: Exception) -> bool:
     """Whether an error is about one device, so that another one may serve.
 
@@ -131,6 +137,9 @@ def choose(
                 return
             except SearchEnds as err:
                 raise err.error from err.error.__cause__
+            except TakenMeanwhile as err:
+                # It is one of those that are not free, and no reason.
+                _undone(van, undo, before, err)
             except Exception as err:
                 _note(errors, err)
                 _undone(van, undo, before, err)

@@ -214,28 +214,36 @@ class FPGADriver(driver.DriverBase):
     ) -> None:
         """Claim a function, program it and bind it.
 
-        :raises: as choosing.choose()
+        :raises: as choosing.choose(); if only one slot was tried, the error
+            of that slot
         """
-        busy: set[str] = set()  # labels of slots that others use
+        tried: dict[str, exception.ExceptionBase] = {}  # by label of the slot
         known: dict[str, fpga_slots.Slots] = {}
 
         def prepare() -> None:
             try:
                 self._give_function(van, request, search=True)
-            except (exception.DeviceBusy, exception.DeviceInUseByHost):
-                busy.add(self._slot_at(allocation.address_of(van)).label)
+            except exception.ExceptionBase as err:
+                label = self._slot_at(allocation.address_of(van)).label
+                tried[label] = err
                 raise
             self._claims.bind(van)
 
-        self._claims.choose(
-            van,
-            request,
-            prepare,
-            self._order(request, known),
-            lambda address: (
-                bool(busy) and self._slot_at(address, known).label in busy
-            ),
-        )
+        try:
+            self._claims.choose(
+                van,
+                request,
+                prepare,
+                self._order(request, known),
+                lambda address: (
+                    bool(tried)
+                    and self._slot_at(address, known).label in tried
+                ),
+            )
+        except exception.DeviceNotFound as err:
+            if len(tried) == 1:
+                raise next(iter(tried.values())) from err
+            raise
 
     def _give_function(
         self,

@@ -335,10 +335,7 @@ class CyborgDriver(driver.DriverBase):
         with self.lock(found.parent):
             free = cyborg_choice.free_handles(self, found, van)
             if handle.identity not in [each.identity for each in free]:
-                raise exception.DeviceBusy(
-                    device=handle.identity,
-                    reason='another VAN has just got it',
-                )
+                raise choosing.TakenMeanwhile(device=handle.identity)
             self._claim(van, request, found, handle)
 
 

@@ -281,10 +281,7 @@ class FakeDriver(driver.DriverBase):
         allocation.check_healthy(self, van, choice.device)
         with self.lock(choice.device):
             if choice.handle.identity in self._taken(choice.device):
-                raise exception.DeviceBusy(
-                    device=choice.handle.identity,
-                    reason='another VAN has just got it',
-                )
+                raise choosing.TakenMeanwhile(device=choice.handle.identity)
             # Saved under the lock: the next caller sees it as taken.
             self._claim(van, *choice)
 
