@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 import contextlib
+import contextvars
 import logging
 import threading
 import time
@@ -126,7 +127,12 @@ def at_most(act: Callable[[], _T], seconds: float, what: str) -> _T:
             failure.append(err)
         done.set()
 
-    threading.Thread(target=run, name=f'os-acc {what}', daemon=True).start()
+    threading.Thread(
+        target=contextvars.copy_context().run,
+        args=(run,),
+        name=f'os-acc {what}',
+        daemon=True,
+    ).start()
     if not done.wait(seconds):
         raise exception.Timeout(what=what, seconds=seconds)
     if failure:

@@ -281,9 +281,12 @@ def rebuild(state_path: str, timeout: float) -> Rebuilt:
             db.execute('BEGIN IMMEDIATE')
             for table, row in _salvage(damaged[-1], timeout):
                 marks = ', '.join('?' * len(row))
+                # The new file has an identity already.
+                how = 'REPLACE' if table == 'identity' else 'ABORT'
                 try:
                     db.execute(
-                        f'INSERT INTO {table} ({", ".join(row.keys())})'
+                        f'INSERT OR {how} INTO {table}'
+                        f' ({", ".join(row.keys())})'
                         f' VALUES ({marks})',
                         tuple(row),
                     )

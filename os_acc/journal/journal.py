@@ -118,6 +118,16 @@ class Journal(device_records.DeviceRecords):
         """
         return self._select(lambda db: rows.unsettled(db, boot_id))
 
+    def identity(self) -> str:
+        """The UUID of this journal, which no other journal has.
+
+        :raises JournalError: if it cannot be read
+        """
+        found = self._select(rows.identity)
+        if not found:
+            raise database.error(self.path, 'it has no UUID')
+        return found[0]
+
     def instances(self) -> list[str]:
         """List the UUIDs of the instances that have VANs, even unreadable."""
         return self._select(rows.instances)

@@ -53,6 +53,12 @@ def unsettled(db: sqlite3.Connection, boot_id: str) -> list[str]:
     return [row['instance_uuid'] for row in rows]
 
 
+def identity(db: sqlite3.Connection) -> list[str]:
+    """Read the UUID of the journal: one, or none from a damaged file."""
+    rows = database.execute(db, 'SELECT uuid FROM identity')
+    return [row['uuid'] for row in rows]
+
+
 def instances(db: sqlite3.Connection) -> list[str]:
     """List the instances that have VANs, the oldest first."""
     rows = database.execute(

@@ -158,6 +158,21 @@ MIGRATIONS = [
         PRIMARY KEY (name, labels)
     );
     """,
+    # Tells this journal from others of the host, whatever their paths.
+    """
+    CREATE TABLE identity (
+        row INTEGER PRIMARY KEY CHECK (row = 1),
+        uuid TEXT NOT NULL
+    );
+    INSERT INTO identity VALUES (
+        1,
+        lower(
+            hex(randomblob(4)) || '-' || hex(randomblob(2)) || '-'
+            || hex(randomblob(2)) || '-' || hex(randomblob(2)) || '-'
+            || hex(randomblob(6))
+        )
+    );
+    """,
 ]
 
 TABLES = (
@@ -168,6 +183,7 @@ TABLES = (
     'fatal_errors',
     'event',
     'measure',
+    'identity',
 )
 
 

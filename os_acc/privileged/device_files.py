@@ -81,6 +81,7 @@ def take(
             if spec is None:
                 _check_share(share, found.spec.shared)
             _check_same(found, seen)
+            held.check_noted(held.FILE, note)
             _check_free(found, spec is not None)
             held.note(
                 held.FILE,
@@ -98,6 +99,7 @@ def take(
 
 
 @context.entry
+@held.undoes_own(returns=list[str]())
 def give_back(
     name: str,
     share: str,
@@ -117,6 +119,7 @@ def give_back(
     :raises DeviceBusy: if a process still has a file open
     """
     note = _note(name, share)
+    held.check_noted(held.FILE, note)
     closed = [*_files(files), *(() if share else _changed(name))]
     seconds = arguments.seconds(seconds)
     _wait_until_closed(name, closed, arguments.seconds(release_seconds))

@@ -16,22 +16,36 @@ device. It deletes the note when it takes the device back.
 
 A note allows no more than what was given out: see has(), has_part() and
 values(). Unlike the record in /run, the notes survive a reboot.
+
+A note also names the VAN, its instance and the journal that has the VAN, see
+os_acc.devices.owner. While there is the note, nobody else gets the device, a
+part of it, or the device of which it is a part: see note(), check_function()
+and check_noted().
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+import functools
 import json
 import logging
 import os
 from typing import Any
+from typing import ParamSpec
+from typing import TypeVar
 
 from os_acc import exception
 from os_acc.devices import file_place
 from os_acc.devices import mdev
+from os_acc.devices import operation_lock
+from os_acc.devices import owner
 from os_acc.devices import pci
 from os_acc.devices import root_folder
+from os_acc.privileged import overlap
 from os_acc.privileged import root_files
+
+_P = ParamSpec('_P')
+_T = TypeVar('_T')
 
 LOG = logging.getLogger(__name__)
 
@@ -45,6 +59,9 @@ PCI, VFS, VGPU, MDEV, FILE = 'pci', 'vfs', 'vgpu', 'mdev', 'file'
 IDXD = 'idxd'
 #: The kind of the notes of nvme_of_notes, which has its own rules.
 NAMESPACE = 'namespace'
+
+# Seconds to wait while other notes are written, which takes milliseconds.
+_LOCK_SECONDS = 10.0
 
 #: The files of the notes.
 files = root_files.RootFiles(
@@ -61,14 +78,155 @@ def note(kind: str, name: str, what: str, **values: Any) -> None:
         function, or parent and type of the mdev
     :param values: what else the VAN keeps, of types that JSON has. A value
         that the note has already stays, unless it is given here
+    :raises DeviceBusy: if another VAN has the device, a part of it, or the
+        device of which it is a part
     :raises PrivilegeError: if the note cannot be written. The device must not
         be touched then, because it might never be released
     """
+    # Another call may be about to note a part of the device.
+    with operation_lock.named('notes', _LOCK_SECONDS):
+        known = _read(kind, name)
+        before = known if known is not None and known['what'] == what else {}
+        wanted = {**before, **values, 'what': what}
+        if (who := owner.current()) is not None:
+            wanted['owner'] = who.to_wire()
+        _check_free(_note(kind, name, wanted), who)
+        if wanted != known:
+            files.write(f'{kind}-{name}', json.dumps(wanted))
+
+
+def _check_free(wanted: overlap.Note, who: owner.Owner | None) -> None:
+    for each in files.names():
+        kind, _, name = each.partition('-')
+        if kind in (VFS, NAMESPACE):
+            continue  # a note of VFs names no VAN; nvme_of has its own rules
+        known = _read(kind, name)
+        if known is None:
+            continue
+        found = _note(kind, name, known)
+        if overlap.about_one_device(wanted, found) and found.is_current:
+            _check_mine(found, who)
+
+
+def _note(kind: str, name: str, values: dict[str, Any]) -> overlap.Note:
+    device = values.get('device')
+    within = overlap.containers(device) - {name}
+    if kind == FILE:
+        within |= overlap.containers(file_place.function_in(name))
+        if (found := file_place.mdev_in(name)) is not None:
+            within |= {found}
+    return overlap.Note(
+        kind,
+        name,
+        # A work queue's note has its VAN there.
+        str(values.get('ids') if kind == IDXD else values['what']),
+        within,
+        str(values['what']) if kind == FILE else '',
+        kind in (PCI, VGPU, MDEV),
+        _owner(kind, name, values),
+    )
+
+
+def _owner(
+    kind: str, name: str, values: dict[str, Any]
+) -> owner.Owner | None:
+    if 'owner' not in values:
+        return None
+    try:
+        return owner.from_wire(values['owner'])
+    except exception.InvalidRequest as err:
+        LOG.warning('%s: %s', files.path(f'{kind}-{name}'), err)
+        return None
+
+
+def _check_mine(found: overlap.Note, who: owner.Owner | None) -> None:
+    """Check that a note is of the VAN for which this call is made.
+
+    :raises DeviceBusy: if it is of another
+    """
+    other = found.owner
+    if other is None or (who is not None and who.may_use_what(other)):
+        return
+    elsewhere = who is None or who.journal != other.journal
+    instance = other.instance or 'another instance'
+    remedy = (
+        f'Release it with that journal. If that journal is lost for good, '
+        'delete the note with os-acc device deny --lost-journal, and allow '
+        'the device again'
+        if elsewhere
+        else 'Release it. If there is no such VAN, delete the note with '
+        'os-acc device deny, and allow the device again'
+    )
+    raise exception.DeviceBusy(
+        device=_LABELS[found.kind] + found.name,
+        reason=f'instance {instance} has it (VAN {other.van or "unknown"} of '
+        + (f'the journal {other.path}' if elsewhere else 'this journal')
+        + f'), by the note of the privileged daemon. {remedy}',
+        owner=other,
+    )
+
+
+_LABELS = {
+    PCI: 'PCI function ',
+    VGPU: 'VF ',
+    MDEV: 'mdev ',
+    FILE: 'device file ',
+    IDXD: 'work queue ',
+}
+
+
+def check_function(function: pci.Function) -> None:
+    """Check that no other VAN has a function, or the PF of a VF.
+
+    Each privileged call that changes a function calls it, with the operation
+    lock of the function.
+
+    :raises DeviceBusy: if another VAN has it
+    """
+    for address in {function.address, function.parent}:
+        for kind in (PCI, VGPU):
+            known = _read(kind, address)
+            if known is not None:
+                found = _note(kind, address, known)
+                if found.is_current:
+                    _check_mine(found, owner.current())
+
+
+def check_noted(kind: str, name: str) -> None:
+    """Check that no other VAN has a device by its note.
+
+    :raises DeviceBusy: if another VAN has it
+    """
     known = _read(kind, name)
-    before = known if known is not None and known['what'] == what else {}
-    wanted = {**before, **values, 'what': what}
-    if wanted != known:
-        files.write(f'{kind}-{name}', json.dumps(wanted))
+    if known is not None:
+        _check_mine(_note(kind, name, known), owner.current())
+
+
+def undoes_own(
+    returns: _T,
+) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
+    """Make an undo do nothing if another VAN has the device.
+
+    A VAN that was refused a device is undone all the same. There is nothing
+    to undo then, and the device is the other VAN's.
+
+    :param returns: what the undo returns then
+    """
+
+    def decorate(undo: Callable[_P, _T]) -> Callable[_P, _T]:
+        @functools.wraps(undo)
+        def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+            try:
+                return undo(*args, **kwargs)
+            except exception.DeviceBusy as err:
+                if 'owner' not in err.kwargs:
+                    raise
+                LOG.info('Nothing to undo: %s', err)
+                return returns
+
+        return call
+
+    return decorate
 
 
 def values(kind: str, name: str, what: str) -> dict[str, Any] | None:
@@ -168,7 +326,12 @@ def of_device(device: str) -> list[tuple[str, str]]:
     return found
 
 
-def forget_unused(device: str, is_used: Callable[[str], bool]) -> None:
+def forget_unused(
+    device: str,
+    is_used: Callable[[str], bool],
+    journal: str,
+    lost: bool = False,
+) -> list[str]:
     """Delete the notes of a device and of its parts that no VAN has.
 
     That of a namespace stays: it says whose data the namespace may hold. This
@@ -177,22 +340,42 @@ def forget_unused(device: str, is_used: Callable[[str], bool]) -> None:
     :param device: as in of_device()
     :param is_used: whether a VAN has a PCI function or mdev, by its address or
         UUID
+    :param journal: the UUID of the journal that was read for is_used
+    :param lost: whether the other journals of this host are lost, so that
+        notes of their VANs are deleted, too
+    :returns: a clause for each VAN of another journal that keeps a device
     :raises PrivilegeError: if a note cannot be deleted
     """
+    kept = []
     for kind, name in of_device(device):
-        if kind != NAMESPACE and not is_used(name):
-            forget(kind, name)
+        if kind == NAMESPACE or is_used(name):
+            continue
+        known = _read(kind, name) or {}
+        other = _owner(kind, name, known)
+        if other is not None and other.journal != journal and not lost:
+            kept.append(
+                f'instance {other.instance} keeps {name} (VAN {other.van} of '
+                f'the journal {other.path})'
+            )
+            continue
+        files.delete(f'{kind}-{name}')
+    return kept
 
 
 def forget(kind: str, name: str, what: str | None = None) -> None:
     """Delete the note of a device, if there is one.
+
+    The note of another VAN stays.
 
     :param what: as in note(): the note of another device stays. None: delete
         it whatever it says
     :raises PrivilegeError: if it cannot be deleted
     """
     known = _read(kind, name)
-    if known is not None and what in (None, known['what']):
+    if known is None or what not in (None, known['what']):
+        return
+    other, who = _owner(kind, name, known), owner.current()
+    if other is None or (who is not None and who.may_use_what(other)):
         files.delete(f'{kind}-{name}')
 
 

@@ -83,6 +83,7 @@ def _remember(wanted: mdev.Mdev) -> None:
 
 
 @context.entry
+@held.undoes_own(returns=True)
 def remove(
     uuid: str, parent: str, kind: str, release_seconds: float, seconds: float
 ) -> bool:
@@ -110,6 +111,7 @@ def remove(
                 record.mdevs.delete(uuid)
             held.forget(held.MDEV, uuid, held.mdev_text(wanted))
             return True
+    held.check_noted(held.MDEV, uuid)
     offers.check_mdev(wanted, new=False)
     mdev.check_same(there, wanted)
     if known is None:
@@ -149,6 +151,7 @@ def hold(uuid: str) -> None:
 
 
 @context.entry
+@held.undoes_own(returns=None)
 def released(uuid: str, release_seconds: float) -> None:
     """Wait until a mediated device's guest has closed it, then clean it.
 
@@ -157,6 +160,7 @@ def released(uuid: str, release_seconds: float) -> None:
     mdev.folder(uuid)
     release_seconds = arguments.seconds(release_seconds)
     # Otherwise its owner has removed it already.
+    held.check_noted(held.MDEV, uuid)
     if (there := mdev.find(uuid)) is not None:
         offers.check_mdev(there, new=False)
         folder = mdev.folder(uuid)
@@ -185,6 +189,7 @@ def set_vgpu_type(address: str, number: int, seconds: float) -> None:
 
     def act() -> None:
         with operation_lock.held(function.path, deadline.left(0.5)):
+            held.check_function(function)
             if (now := vgpu.current(address)) not in (vgpu.NONE, number):
                 raise exception.DeviceBusy(
                     device=f'VF {address}', reason=f'it has vGPU type {now}'
@@ -198,6 +203,7 @@ def set_vgpu_type(address: str, number: int, seconds: float) -> None:
 
 
 @context.entry
+@held.undoes_own(returns=True)
 def clear_vgpu_type(
     address: str, number: int, release_seconds: float, seconds: float
 ) -> bool:
@@ -214,6 +220,7 @@ def clear_vgpu_type(
     seconds = arguments.seconds(seconds)
     release_seconds = arguments.seconds(release_seconds)
     with operation_lock.held(function.path, seconds / 2) as lock:
+        held.check_function(function)
         known = record.vgpus.read(address)
         if vgpu.current(address) != number:
             held.forget(held.VGPU, address)
@@ -241,6 +248,7 @@ def clear_vgpu_type(
 
 
 @context.entry
+@held.undoes_own(returns=None)
 def released_vgpu(address: str, release_seconds: float) -> None:
     """Wait until a vGPU's guest has closed its VF, then clean it.
 
@@ -252,6 +260,7 @@ def released_vgpu(address: str, release_seconds: float) -> None:
     function = arguments.function(address)
     release_seconds = arguments.seconds(release_seconds)
     with operation_lock.held(function.path, release_seconds):
+        held.check_function(function)
         if not vgpu.is_vgpu_function(address):
             raise exception.DeviceError(
                 device=f'PCI function {address}',

@@ -94,12 +94,14 @@ def set_port(address: str, wanted: Mapping[str, Any], seconds: float) -> None:
 
     def act() -> None:
         with operation_lock.held(function.path, seconds / 2):
+            held.check_function(function)
             _set(pci.get(address), changes, seconds / 2)
 
     waiting.at_most(act, seconds, f'the port of VF {address} to be set up')
 
 
 @context.entry
+@held.undoes_own(returns=list[str]())
 def restore_port(
     address: str, ours: Mapping[str, Any], seconds: float
 ) -> list[str]:
@@ -125,6 +127,7 @@ def restore_port(
 
     def act() -> list[str]:
         with operation_lock.held(function.path, seconds / 2):
+            held.check_function(function)
             return _restore(pci.get(address), ours, seconds / 2)
 
     return waiting.at_most(

@@ -77,6 +77,7 @@ def take(
 
     def act() -> str:
         with operation_lock.held(function.path, deadline.left(0.5)):
+            held.check_function(function)
             _check_available(address, allowed, instance_uuid)
             name = modules.load_driver(driver, deadline.left())
             before = pci.get(address)
@@ -131,6 +132,7 @@ def _check_available(
 
 
 @context.entry
+@held.undoes_own(returns=False)
 def clean(
     address: str,
     ids: str,
@@ -175,6 +177,7 @@ def clean(
     # if the caller dies meanwhile.
     with operation_lock.held(function.path, seconds / 2) as lock:
         function = bindings.same(address, ids)
+        held.check_function(function)
         stores = storage_functions.is_storage(function)
         if only_if_used and not (stores and storage.was_handed_out(function)):
             return False
@@ -212,6 +215,7 @@ def _bind_to_clean(
 
 
 @context.entry
+@held.undoes_own(returns=False)
 def give_back(
     address: str, ids: str, seconds: float, shares: bool = False
 ) -> bool:
@@ -238,6 +242,7 @@ def give_back(
 
     def act() -> bool:
         with operation_lock.held(function.path, deadline.left(0.5)):
+            held.check_function(function)
             return bindings.restore(address, ids, deadline.left(), shares)
 
     return waiting.at_most(
@@ -252,11 +257,13 @@ def hold(address: str) -> None:
     The note allows what take() would allow, no more: a function that
     device_spec offers for mdevs or vGPUs only is not noted as a whole.
 
+    :raises DeviceBusy: if another VAN has it
     :raises DeviceNotFound: if device_spec does not offer it
     :raises PrivilegeError: if the note cannot be written
     """
     function = arguments.function(address)
     with operation_lock.held(function.path, _HOLD):
+        held.check_function(function)
         if held.has(function):
             return
         spec = offers.entry(function)

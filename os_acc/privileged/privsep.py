@@ -47,6 +47,7 @@ from oslo_privsep import priv_context
 
 from os_acc import exception
 from os_acc import option_values
+from os_acc.devices import owner
 from os_acc.privileged import root_options
 
 # oslo.privsep's command; also its name in the filters of oslo.rootwrap.
@@ -62,6 +63,9 @@ _THREADS = 32
 
 # Errors that mean that the host, not the device, has run out of something.
 _OF_THE_HOST = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOLCK)
+
+# The argument by which a call carries the owner for which it is made.
+_OWNER = 'os_acc_owner'
 
 _P = ParamSpec('_P')
 _T = TypeVar('_T')
@@ -155,6 +159,9 @@ class Context(priv_context.PrivContext):
         Arguments and result must be of types that msgpack can encode: None,
         bool, int, float, str, bytes, and lists and dicts of them.
 
+        In the daemon, os_acc.devices.owner.current() is what it is for the
+        caller.
+
         :returns: a function that raises what the function raises, but
             DeviceError in place of an OSError, and PrivilegeError if the
             daemon is unavailable
@@ -163,8 +170,15 @@ class Context(priv_context.PrivContext):
 
         @functools.wraps(func)
         def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+            if (sent := kwargs.pop(_OWNER, None)) is not None:
+                # This is the daemon.
+                with owner.acting_for(owner.from_wire(sent)):
+                    return call(*args, **kwargs)
+            more: dict[str, Any] = dict(kwargs)
+            if self.client_mode and (who := owner.current()) is not None:
+                more[_OWNER] = who.to_wire()
             try:
-                result: _T = remote(*args, **kwargs)
+                result: _T = remote(*args, **more)
             except (
                 daemon.FailedToDropPrivileges,
                 daemon.ProtocolError,

@@ -17,6 +17,7 @@ from os_acc.devices import vfio
 from os_acc.devices import waiting
 from os_acc.privileged import arguments
 from os_acc.privileged import context
+from os_acc.privileged import held
 from os_acc.privileged import storage
 
 
@@ -39,6 +40,7 @@ def hand_out(address: str, instance_uuid: str, seconds: float) -> None:
     def act() -> None:
         with operation_lock.held(function.path, seconds / 2):
             now = pci.get(address)
+            held.check_function(now)
             if not vfio.is_bound(now):
                 raise exception.DeviceError(
                     device=f'PCI function {address}',

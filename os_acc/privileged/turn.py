@@ -27,6 +27,7 @@ from os_acc.devices import root_folder
 from os_acc.devices import sriov
 from os_acc.privileged import arguments
 from os_acc.privileged import device_users
+from os_acc.privileged import held
 from os_acc.privileged import offers
 
 # objects.device.PROGRAMMING_SINGLE. To import that module would load
@@ -49,6 +50,7 @@ def device(
     :raises DeviceNotFound: if device_spec does not offer it
     """
     function = arguments.programmed(address)
+    held.check_function(function)
     if function.is_vf:
         # Locks and checks work on the PF, not on its VFs.
         arguments.refuse('address', address, 'a device that is not a VF')
@@ -94,7 +96,7 @@ def taken(function: pci.Function, region: str) -> Iterator[list[int]]:
     whole = chip.of(function).address
     deadline = time.monotonic() + cfg.CONF.os_acc.device_timeout
     with contextlib.ExitStack() as stack:
-        held = []
+        fds = []
         for name, how in (
             (whole, fcntl.LOCK_SH if vf else fcntl.LOCK_EX),
             (vf.address if vf else None, fcntl.LOCK_EX),
@@ -103,8 +105,8 @@ def taken(function: pci.Function, region: str) -> Iterator[list[int]]:
                 fd = root_folder.open_file('programming', name)
                 stack.callback(os.close, fd)
                 _lock(fd, how, deadline, function.address)
-                held.append(fd)
-        yield held
+                fds.append(fd)
+        yield fds
 
 
 def _lock(fd: int, how: int, deadline: float, address: str) -> None:

@@ -46,6 +46,7 @@ def create_vfs(pf: str, number: int, seconds: float) -> None:
 
     def act() -> None:
         with operation_lock.held(function.path, deadline.left(0.5)):
+            held.check_function(function)
             if there := sriov.count(pf):
                 raise exception.DeviceBusy(
                     device=f'PF {pf}', reason=f'it has {there} VFs'
@@ -74,6 +75,7 @@ def made_vfs(pf: str, seconds: float) -> int:
     """
     function = arguments.function(pf)
     with operation_lock.held(function.path, arguments.seconds(seconds)):
+        held.check_function(function)
         known = record.vfs.read(pf)
         if known is None or known.number != sriov.count(pf):
             return 0
@@ -96,6 +98,7 @@ def remove_vfs(pf: str, seconds: float) -> list[str]:
 
     def act() -> list[str]:
         with operation_lock.held(function.path, deadline.left(0.5)):
+            held.check_function(function)
             return _remove_vfs(pci.get(pf), deadline)
 
     return waiting.at_most(act, seconds, f'the VFs of PF {pf} to be removed')

@@ -165,7 +165,12 @@ def clean(tmp_path, monkeypatch) -> Iterator[None]:
     monkeypatch.setattr(root_folder, 'PATH', str(tmp_path / 'os-acc'))
     monkeypatch.setattr(context, 'start_in_background', lambda: None)
     # The temporary files may be in memory, where no journal should be.
-    monkeypatch.setattr(file_system, 'type_of', lambda path: 'ext4')
+    state, type_of = str(tmp_path / 'state'), file_system.type_of
+    monkeypatch.setattr(
+        file_system,
+        'type_of',
+        lambda path: 'ext4' if path == state else type_of(path),
+    )
     conf = os_acc.CONF
     conf([], project='os-acc', default_config_files=[])
     conf.set_override('state_path', str(tmp_path / 'state'), 'os_acc')

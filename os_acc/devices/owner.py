@@ -1,0 +1,115 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""For whom a call works: which VAN of which journal.
+
+A host can have two journals by mistake: a container without its volume, or a
+command without the service's --config-file. Each journal knows its own VANs
+only. The privileged half, which is one per host, notes with each device the
+VAN and the journal that have it, and refuses the device to others. Every
+privileged call carries the owner for which it is made, see
+os_acc.privileged.privsep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+import contextlib
+import contextvars
+import dataclasses
+import re
+
+from os_acc import exception
+
+# Journal, instance and VAN by their UUIDs; the path of the journal.
+_UUID = re.compile(r'[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}')
+_LONGEST_PATH = 4096  # PATH_MAX of include/uapi/linux/limits.h
+
+
+@dataclasses.dataclass(frozen=True)
+class Owner:
+    """Who has a device, or wants it.
+
+    :ivar journal: the UUID in the journal's file
+    :ivar path: of the journal's file
+    :ivar instance: the UUID of the instance; '' for a call that is made for
+        no instance
+    :ivar van: the UUID of the VAN; '' as for instance
+    """
+
+    journal: str
+    path: str
+    instance: str = ''
+    van: str = ''
+
+    def may_use_what(self, other: Owner) -> bool:
+        """Whether a device that another owner has is this one's, too.
+
+        The VANs of an instance hand functions over to each other. A journal
+        knows by itself what its VANs have, so a call that is made for no
+        instance may use all of that.
+        """
+        if self.van and self.van == other.van:
+            return True
+        return self.journal == other.journal and self.instance in (
+            '',
+            other.instance,
+        )
+
+    def to_wire(self) -> list[str]:
+        return [self.journal, self.path, self.instance, self.van]
+
+
+def from_wire(value: object) -> Owner:
+    """Read what to_wire() gave.
+
+    :raises InvalidRequest: if it is malformed
+    """
+    if (
+        isinstance(value, list | tuple)
+        and len(value) == 4
+        and all(isinstance(each, str) for each in value)
+    ):
+        made = Owner(*value)
+        if (
+            _UUID.fullmatch(made.journal)
+            and all(
+                each == '' or _UUID.fullmatch(each)
+                for each in (made.instance, made.van)
+            )
+            and len(made.path) <= _LONGEST_PATH
+            and made.path.isprintable()
+        ):
+            return made
+    raise exception.InvalidRequest(
+        subject='privileged call',
+        field='owner',
+        value=value,
+        expected='the UUID and the path of a journal, and the UUIDs of an '
+        'instance and a VAN',
+    )
+
+
+_current: contextvars.ContextVar[Owner | None] = contextvars.ContextVar(
+    'os_acc_owner', default=None
+)
+
+
+def current() -> Owner | None:
+    """For whom this thread or task works now; None if nobody has said."""
+    return _current.get()
+
+
+@contextlib.contextmanager
+def acting_for(who: Owner) -> Iterator[None]:
+    """Say for whom the privileged calls of a block are made."""
+    token = _current.set(who)
+    try:
+        yield
+    finally:
+        _current.reset(token)

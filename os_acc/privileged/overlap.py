@@ -1,0 +1,94 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Which notes of the privileged half are about one device.
+
+A PF and its VFs, a parent and its mediated devices, a function and its device
+files share hardware: who has the one excludes who wants the other. Functions
+of one IOMMU group can only go to one guest (Documentation/driver-api/vfio.rst
+of Linux).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from os_acc.devices import owner
+from os_acc.devices import pci
+
+
+@dataclasses.dataclass(frozen=True)
+class Note:
+    """A note: which device, or part of one, a VAN has.
+
+    :ivar kind: one of the kinds of held
+    :ivar name: the address of the function, the UUID of the mdev, ...
+    :ivar what: tells another device of the same name
+    :ivar within: the devices in which it is: addresses of PCI functions, or
+        the name of another parent of mdevs
+    :ivar accelerator: the name of an accelerator of device files, which VANs
+        can share; else ''
+    :ivar whole: whether it has all its parts: VFs, mediated devices, files
+    :ivar owner: who has it; None: an earlier version did not note that
+    """
+
+    kind: str
+    name: str
+    what: str
+    within: frozenset[str]
+    accelerator: str
+    whole: bool
+    owner: owner.Owner | None
+
+    @property
+    def is_current(self) -> bool:
+        """Whether a function is the one of which this was noted."""
+        if not pci.is_address(self.name):
+            return True
+        function = pci.find(self.name)
+        return function is not None and function.ids == self.what
+
+
+def about_one_device(one: Note, other: Note) -> bool:
+    """Whether two notes are about one device, or a device and its part."""
+    if (one.kind, one.name) == (other.kind, other.name):
+        return one.what == other.what
+    if one.whole and other.whole and one.name == other.name:
+        return True
+    if (one.whole and one.name in other.within) or (
+        other.whole and other.name in one.within
+    ):
+        return True
+    if one.accelerator and one.accelerator == other.accelerator:
+        # One VAN has the device files alone, the other shares them.
+        return one.accelerator in (one.name, other.name)
+    return one.whole and other.whole and _same_group(one.name, other.name)
+
+
+def _same_group(one: str, other: str) -> bool:
+    first, second = pci.find(one), pci.find(other)
+    return (
+        first is not None
+        and second is not None
+        and first.iommu_group is not None
+        and first.iommu_group == second.iommu_group
+    )
+
+
+def containers(device: Any) -> frozenset[str]:
+    """The PCI functions in which a device is, with the PF of a VF.
+
+    :param device: an address, or the name of another device
+    """
+    if not isinstance(device, str):
+        return frozenset()
+    found = {device}
+    if pci.is_address(device) and (function := pci.find(device)) is not None:
+        found.add(function.parent)
+    return frozenset(found)
