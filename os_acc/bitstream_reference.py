@@ -28,10 +28,11 @@ from oslo_config import cfg
 from os_acc import bitstream_file
 from os_acc import bitstream_opts as options
 from os_acc import exception
+from os_acc import masking
 from os_acc import uuid_forms
 
 #: What replaces the user and password, or the query, in a masked URL.
-HIDDEN = '...'
+HIDDEN = masking.LEFT_OUT
 
 _URL = re.compile(
     r'(?P<scheme>https?)://'

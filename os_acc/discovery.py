@@ -362,13 +362,14 @@ def program_device(
     start = time.monotonic()
     tell(progress.STARTED)
     try:
-        done = driver.program_device(
-            wanted.address,
-            bitstream,
-            function_id,
-            region,
-            lambda fraction, text: tell(progress.RUNNING, fraction, text),
-        )
+        with host.acting_for():
+            done = driver.program_device(
+                wanted.address,
+                bitstream,
+                function_id,
+                region,
+                lambda fraction, text: tell(progress.RUNNING, fraction, text),
+            )
     except BaseException as err:
         tell(progress.FAILED, message=exception.describe(err))
         _note_programming(host, driver, wanted.address, start, err)

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
@@ -26,6 +27,7 @@ from os_acc import opts
 from os_acc import sharing
 from os_acc import state_files
 from os_acc.devices import device_spec
+from os_acc.devices import holder
 
 
 class Host:
@@ -100,6 +102,23 @@ class Host:
         """
         if self.read_only:
             raise exception.ReadOnly(call=call)
+
+    def acting_for(
+        self, van: objects.VAN | None = None
+    ) -> contextlib.AbstractContextManager[None]:
+        """Say for whom the privileged calls of a block are made.
+
+        :param van: None: they are made for no VAN
+        :raises JournalError: if the journal cannot be read
+        """
+        return holder.acting_for(
+            holder.Holder(
+                self.journal.identity(),
+                self.journal.path,
+                van.instance_uuid if van is not None else '',
+                van.uuid if van is not None else '',
+            )
+        )
 
     def start_daemon(self) -> None:
         """Start the privileged daemon in a thread, if devices are offered."""

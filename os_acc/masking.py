@@ -18,6 +18,8 @@ from typing import Any
 
 #: What stands for a secret value.
 MASK = '***'
+#: What stands for a part that whoever wrote a text has left out.
+LEFT_OUT = '...'
 
 # Only so many characters of the text of an error are searched.
 _SEARCHED = 20_000
@@ -290,12 +292,16 @@ def _without_secrets(url: re.Match[str]) -> str:
     """Mask the user and password, the query and the fragment of a URL."""
     scheme, rest = url.groups()
     # The password may contain "/" and "@", and more URLs may follow.
-    _, at, rest = rest.rpartition('@')
+    user, at, rest = rest.rpartition('@')
     if at:
-        scheme += f'{MASK}@'
+        scheme += f'{_masked_part(user)}@'
     if (end := re.search('[?#]', rest)) and end.end() < len(rest):
-        rest = rest[: end.end()] + MASK
+        rest = rest[: end.end()] + _masked_part(rest[end.end() :])
     return scheme + rest
+
+
+def _masked_part(part: str) -> str:
+    return part if part == LEFT_OUT else MASK
 
 
 def _without_named(text: str) -> str:

@@ -260,7 +260,8 @@ def _clean_up_programming(host: host_module.Host) -> None:
         programming.sweep,
     ):
         try:
-            step()
+            with host.acting_for():
+                step()
         except Exception as err:
             # A service must be able to start in spite of it.
             LOG.error(

@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 import copy
 import logging
 import time
@@ -24,7 +23,6 @@ from os_acc import objects
 from os_acc import progress
 from os_acc.attach import plan
 from os_acc.attach import recorder
-from os_acc.devices import owner
 from os_acc.journal import programs
 from os_acc.programming import records
 
@@ -60,6 +58,7 @@ class Steps:
         callback: progress.Callback | None = None,
     ) -> None:
         self.record = record
+        self._host = host
         self._extensions = host.extensions
         self._journal = host.journal
         self._reporter = progress.Reporter(callback)
@@ -85,17 +84,6 @@ class Steps:
         return ', '.join(
             f'{half} {self._seconds.get((van.uuid, half), 0.0):.3f} s'
             for half in (_DEVICE, _INSTANCE)
-        )
-
-    def _acting_for(self, van: objects.VAN) -> AbstractContextManager[None]:
-        """Say for which VAN the privileged calls of a step are made."""
-        return owner.acting_for(
-            owner.Owner(
-                self._journal.identity(),
-                self._journal.path,
-                van.instance_uuid,
-                van.uuid,
-            )
         )
 
     def _time_left(self, seconds: float) -> float:
@@ -176,7 +164,7 @@ class Steps:
         """
         van = entry.van
         try:
-            with self._acting_for(van):
+            with self._host.acting_for(van):
                 return self._extensions.driver(van.driver).is_intact(van)
         except Exception as err:
             raise failure(van, 'is_intact', err) from err
@@ -185,7 +173,7 @@ class Steps:
         """Ask the plugin whether the host has all that plug() has left."""
         van = entry.van
         try:
-            with self._acting_for(van):
+            with self._host.acting_for(van):
                 return self._extensions.plugin(van.plugin).is_intact(van)
         except Exception as err:
             raise failure(van, 'is_intact of the plugin', err) from err
@@ -272,7 +260,7 @@ class Steps:
         try:
             tell(progress.STARTED)
             logger.debug('%s by %s', step, actor)
-            with self._acting_for(van):
+            with self._host.acting_for(van):
                 act()
         except BaseException as err:
             if not isinstance(err, Exception) and not wrap_all:

@@ -145,24 +145,48 @@ class DeviceDeny(_Change):
     It writes a file into device_spec_dir that counts before all other entries.
     An instance that has the device keeps it until it is unplugged. Services
     need no restart.
+
+    It also deletes what the privileged half has noted of the device for VANs
+    that are not in the journal. Notes for VANs of another journal of this host
+    stay, unless you say with --lost-journal that it is lost.
     """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            '--lost-journal',
+            action='store_true',
+            help='every other journal of this host is lost: delete the notes '
+            'of their VANs, too. A guest of a VAN that you do not know of '
+            'could lose the device',
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        self._lost = bool(parsed_args.lost_journal)
+        super().take_action(parsed_args)
 
     def _change(self, name: str, path: str) -> None:
         device_spec.add(os_acc.CONF, path, {_key(name): name, 'deny': True})
         self._say(f'wrote {path}')
-        holders = allocated.Holders(base.look().journal.handles())
+        journal = base.look().journal
+        holders = allocated.Holders(journal.handles())
         for each in _of(holders, name):
             self._say(
                 f'instance {each.instance_uuid} keeps {each.handle or name} '
                 f'until it is unplugged (VAN {each.van_uuid})'
             )
         # The privileged half would give them out again by these notes.
-        held.forget_unused(
+        kept = held.forget_unused(
             name,
             lambda part: bool(
                 _of(holders, part) or _goes_along(holders, part)
             ),
+            journal.identity() if journal.exists() else '',
+            self._lost,
         )
+        for clause in kept:
+            self._say(f'{clause}; if that is lost, repeat with --lost-journal')
         self._say(f'{name} is not offered')
 
 

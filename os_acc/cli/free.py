@@ -51,8 +51,9 @@ class DeviceFree(base.Command):
         opened = base.open_existing()
         try:
             done = []
-            for _, driver in sorted(opened.extensions.drivers.items()):
-                done += driver.free_device(address)
+            with opened.acting_for():
+                for _, driver in sorted(opened.extensions.drivers.items()):
+                    done += driver.free_device(address)
             if opened.journal.free(address):
                 done.append('it is not reserved any more')
             done += health.free(opened.journal, address)

@@ -65,11 +65,15 @@ class Descriptor:
     def text(self) -> str | None:
         """What the link shows, such as '/dev/vfio/12' or 'socket:[4711]'.
 
-        :returns: None if the file has been closed, or if its path is longer
-            than the kernel shows (one page, d_path() in fs/d_path.c)
+        :returns: None if its path is longer than the kernel shows (one page,
+            d_path() in fs/d_path.c)
+        :raises FileNotFoundError: if it has been closed
+        :raises PrivilegeError: if it cannot be read
         """
         try:
             return os.readlink(self.path)
+        except PermissionError as err:
+            raise _unreadable(self.path) from err
         except OSError as err:
             if err.errno == errno.ENAMETOOLONG:
                 return None
@@ -99,11 +103,15 @@ def of_process(pid: str) -> Iterator[Descriptor]:
                     with contextlib.suppress(FileNotFoundError):
                         yield Descriptor(task, number)
     except PermissionError as err:
-        raise exception.PrivilegeError(
-            reason=f'{sysfs.PROC}/{pid}/fd cannot be read, so it is unknown '
-            'who has a device open; reading it takes CAP_SYS_PTRACE and '
-            'CAP_DAC_READ_SEARCH'
-        ) from err
+        raise _unreadable(f'{sysfs.PROC}/{pid}/fd') from err
+
+
+def _unreadable(path: str) -> exception.PrivilegeError:
+    """The error for open files that this process may not see: ptrace(2)."""
+    return exception.PrivilegeError(
+        reason=f'{path} cannot be read, so it is unknown who has a device '
+        'open; reading it takes CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH'
+    )
 
 
 def maps_of(pid: str) -> str:

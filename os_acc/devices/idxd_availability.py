@@ -202,7 +202,7 @@ def _reasons(
         yield idxd_refusals.NO_IDXD.say(driver=driver)
         return
     yield from _unsuitable(device)
-    if device.is_enabled and not ours:
+    if device.is_enabled and not (ours or _is_of_a_van(device)):
         yield idxd_refusals.ENABLED_BY_OTHERS.say(device=device.name)
     if device.is_enabled:
         return
@@ -217,6 +217,13 @@ def _reasons(
     reason = None if settings is None else shortage(device, settings)
     if reason is not None:
         yield reason
+
+
+def _is_of_a_van(device: idxd.Device) -> bool:
+    """Whether a VAN has a work queue, maybe a VAN of another journal."""
+    return any(
+        idxd_names.van_of(queue.label) is not None for queue in device.queues
+    )
 
 
 def _unsuitable(device: idxd.Device) -> Iterator[reasons.Reason]:
@@ -256,7 +263,13 @@ def queue_obstacles(
                 device=device.name, number=number, count=len(known)
             ),
         )
-    elif not queue.is_idle and not mine:
+    elif mine:
+        return
+    elif (van := idxd_names.van_of(queue.label)) is not None:
+        yield availability.Obstacle.of(
+            about, idxd_refusals.QUEUE_GIVEN.say(van=van)
+        )
+    elif not queue.is_idle:
         state = 'enabled' if queue.is_enabled else 'disabled'
         what = f'{state}, type {queue.kind}, name {queue.label!r}'
         yield availability.Obstacle.of(

@@ -84,6 +84,14 @@ QUEUE_OF_OTHERS = Refusal(
     'An operator has set up a work queue of a device that os-acc has enabled.',
     'run accel-config disable-wq, or request another work queue',
 )
+QUEUE_GIVEN = Refusal(
+    Kind.ALLOCATED,
+    'os-acc has set it up for VAN {van}',
+    'The VAN is of this journal or of another one: each state_path has its '
+    'own.',
+    'request another work queue, or release the VAN with the journal that has '
+    'it',
+)
 NO_QUEUE = Refusal(
     Kind.NO_CAPACITY,
     '{device} has no work queue {number} for os-acc: it has set up {count}',

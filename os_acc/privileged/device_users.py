@@ -26,6 +26,7 @@ from os_acc.devices import vfio_users
 from os_acc.devices import waiting
 from os_acc.privileged import arguments
 from os_acc.privileged import context
+from os_acc.privileged import held
 from os_acc.privileged import storage
 
 
@@ -42,6 +43,8 @@ def of_function(address: str, instance_uuid: str, shares: bool) -> list[str]:
     """
     function = pci.get(address)
     arguments.uuid(instance_uuid)
+    if (noted := held.why_not(function)) is not None:
+        return [noted]
     users = find(function, instance_uuid, shares)
     left = storage.data_of_others(function, instance_uuid)
     return users if left is None else [*users, left]
@@ -69,6 +72,8 @@ def open_by(functions: Iterable[pci.Function]) -> list[str]:
         other += exclusive
         # A guest that is starting may not have opened it yet.
         other += libvirt_domains.users_of(function.address, None, '')
+        if (noted := held.why_not(function)) is not None:
+            other.append(noted)
         if (use := host_use.by_host(function, snapshot)) is not None:
             other.append(use.text)
     return list(dict.fromkeys([*open_files.users_of(nodes), *other]))

@@ -35,6 +35,7 @@ from os_acc.privileged import arguments
 from os_acc.privileged import context
 from os_acc.privileged import dfl_ioctl
 from os_acc.privileged import dfl_ports
+from os_acc.privileged import held
 from os_acc.privileged import record
 from os_acc.privileged import root_copy
 from os_acc.privileged import turn
@@ -62,7 +63,7 @@ def check(address: str, region: str, path: str, seconds: float) -> None:
     seconds = arguments.seconds(seconds)
     turn.check_unused(function, region)
     with (
-        operation_lock.held(function.path, 0.5 * seconds),
+        held.locked(function, 0.5 * seconds),
         turn.taken(function, ''),
     ):
         dfl_ports.complete_binding(function, 0.5 * seconds)
@@ -171,7 +172,7 @@ def recover(seconds: float) -> None:
             if known is None or not known.unbound or function is None:
                 continue
             with (
-                operation_lock.held(function.path, 0.5 * seconds),
+                held.locked(function, 0.5 * seconds),
                 turn.taken(function, ''),
             ):
                 dfl_ports.complete_binding(pci.get(address), 0.5 * seconds)
@@ -189,7 +190,7 @@ def _bind_if_stuck(
     :raises DeviceError: if that is needed, and somebody uses the card
     """
     with (
-        operation_lock.held(function.path, deadline.left(0.3)),
+        held.locked(function, deadline.left(0.3)),
         turn.taken(function, ''),
     ):
         dfl_ports.complete_binding(function, deadline.left(0.5))

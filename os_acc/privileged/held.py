@@ -18,7 +18,7 @@ A note allows no more than what was given out: see has(), has_part() and
 values(). Unlike the record in /run, the notes survive a reboot.
 
 A note also names the VAN, its instance and the journal that has the VAN, see
-os_acc.devices.owner. While there is the note, nobody else gets the device, a
+os_acc.devices.holder. While there is the note, nobody else gets the device, a
 part of it, or the device of which it is a part: see note(), check_function()
 and check_noted().
 """
@@ -26,6 +26,8 @@ and check_noted().
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Iterator
+import contextlib
 import functools
 import json
 import logging
@@ -36,9 +38,9 @@ from typing import TypeVar
 
 from os_acc import exception
 from os_acc.devices import file_place
+from os_acc.devices import holder
 from os_acc.devices import mdev
 from os_acc.devices import operation_lock
-from os_acc.devices import owner
 from os_acc.devices import pci
 from os_acc.devices import root_folder
 from os_acc.privileged import overlap
@@ -59,6 +61,14 @@ PCI, VFS, VGPU, MDEV, FILE = 'pci', 'vfs', 'vgpu', 'mdev', 'file'
 IDXD = 'idxd'
 #: The kind of the notes of nvme_of_notes, which has its own rules.
 NAMESPACE = 'namespace'
+
+_LABELS = {
+    PCI: 'PCI function',
+    VGPU: 'VF',
+    MDEV: 'mdev',
+    FILE: 'device file',
+    IDXD: 'work queue',
+}
 
 # Seconds to wait while other notes are written, which takes milliseconds.
 _LOCK_SECONDS = 10.0
@@ -88,14 +98,16 @@ def note(kind: str, name: str, what: str, **values: Any) -> None:
         known = _read(kind, name)
         before = known if known is not None and known['what'] == what else {}
         wanted = {**before, **values, 'what': what}
-        if (who := owner.current()) is not None:
-            wanted['owner'] = who.to_wire()
-        _check_free(_note(kind, name, wanted), who)
+        # Many VANs, also of several journals, have VFs of one PF.
+        if kind != VFS:
+            if (who := holder.current()) is not None:
+                wanted['holder'] = who.to_wire()
+            _check_free(_note(kind, name, wanted))
         if wanted != known:
             files.write(f'{kind}-{name}', json.dumps(wanted))
 
 
-def _check_free(wanted: overlap.Note, who: owner.Owner | None) -> None:
+def _check_free(wanted: overlap.Note) -> None:
     for each in files.names():
         kind, _, name = each.partition('-')
         if kind in (VFS, NAMESPACE):
@@ -105,7 +117,7 @@ def _check_free(wanted: overlap.Note, who: owner.Owner | None) -> None:
             continue
         found = _note(kind, name, known)
         if overlap.about_one_device(wanted, found) and found.is_current:
-            _check_mine(found, who)
+            found.refuse()
 
 
 def _note(kind: str, name: str, values: dict[str, Any]) -> overlap.Note:
@@ -118,78 +130,72 @@ def _note(kind: str, name: str, values: dict[str, Any]) -> overlap.Note:
     return overlap.Note(
         kind,
         name,
+        f'{_LABELS[kind]} {name}',
         # A work queue's note has its VAN there.
         str(values.get('ids') if kind == IDXD else values['what']),
         within,
         str(values['what']) if kind == FILE else '',
         kind in (PCI, VGPU, MDEV),
-        _owner(kind, name, values),
+        _holder(kind, name, values),
     )
 
 
-def _owner(
+def _holder(
     kind: str, name: str, values: dict[str, Any]
-) -> owner.Owner | None:
-    if 'owner' not in values:
+) -> holder.Holder | None:
+    if 'holder' not in values:
         return None
     try:
-        return owner.from_wire(values['owner'])
+        return holder.from_wire(values['holder'])
     except exception.InvalidRequest as err:
         LOG.warning('%s: %s', files.path(f'{kind}-{name}'), err)
         return None
 
 
-def _check_mine(found: overlap.Note, who: owner.Owner | None) -> None:
-    """Check that a note is of the VAN for which this call is made.
+@contextlib.contextmanager
+def locked(function: pci.Function, seconds: float) -> Iterator[int]:
+    """Hold the operation lock of a function that no other VAN has.
 
-    :raises DeviceBusy: if it is of another
+    Each privileged call that changes a function does so with this lock.
+
+    :param seconds: see operation_lock.held()
+    :returns: as operation_lock.held()
+    :raises DeviceBusy: if another VAN has it, or the PF of a VF
     """
-    other = found.owner
-    if other is None or (who is not None and who.may_use_what(other)):
-        return
-    elsewhere = who is None or who.journal != other.journal
-    instance = other.instance or 'another instance'
-    remedy = (
-        f'Release it with that journal. If that journal is lost for good, '
-        'delete the note with os-acc device deny --lost-journal, and allow '
-        'the device again'
-        if elsewhere
-        else 'Release it. If there is no such VAN, delete the note with '
-        'os-acc device deny, and allow the device again'
-    )
-    raise exception.DeviceBusy(
-        device=_LABELS[found.kind] + found.name,
-        reason=f'instance {instance} has it (VAN {other.van or "unknown"} of '
-        + (f'the journal {other.path}' if elsewhere else 'this journal')
-        + f'), by the note of the privileged daemon. {remedy}',
-        owner=other,
-    )
-
-
-_LABELS = {
-    PCI: 'PCI function ',
-    VGPU: 'VF ',
-    MDEV: 'mdev ',
-    FILE: 'device file ',
-    IDXD: 'work queue ',
-}
+    with operation_lock.held(function.path, seconds) as lock:
+        check_function(function)
+        yield lock
 
 
 def check_function(function: pci.Function) -> None:
     """Check that no other VAN has a function, or the PF of a VF.
 
-    Each privileged call that changes a function calls it, with the operation
-    lock of the function.
-
     :raises DeviceBusy: if another VAN has it
     """
-    for address in {function.address, function.parent}:
+    for found in _of_whole(function):
+        found.refuse()
+
+
+def why_not(function: pci.Function) -> str | None:
+    """Say which other VAN has a function; None if none. See check_function().
+
+    :returns: a clause for an error
+    """
+    for found in _of_whole(function):
+        if found.is_of_another:
+            return found.why_not()
+    return None
+
+
+def _of_whole(function: pci.Function) -> Iterator[overlap.Note]:
+    """The notes of a function as a whole, and those of the PF of a VF."""
+    for address in dict.fromkeys((function.address, function.parent)):
         for kind in (PCI, VGPU):
             known = _read(kind, address)
             if known is not None:
                 found = _note(kind, address, known)
                 if found.is_current:
-                    _check_mine(found, owner.current())
+                    yield found
 
 
 def check_noted(kind: str, name: str) -> None:
@@ -199,7 +205,7 @@ def check_noted(kind: str, name: str) -> None:
     """
     known = _read(kind, name)
     if known is not None:
-        _check_mine(_note(kind, name, known), owner.current())
+        _note(kind, name, known).refuse()
 
 
 def undoes_own(
@@ -219,7 +225,8 @@ def undoes_own(
             try:
                 return undo(*args, **kwargs)
             except exception.DeviceBusy as err:
-                if 'owner' not in err.kwargs:
+                who = holder.current()
+                if 'noted' not in err.kwargs or who is None or not who.van:
                     raise
                 LOG.info('Nothing to undo: %s', err)
                 return returns
@@ -235,7 +242,7 @@ def values(kind: str, name: str, what: str) -> dict[str, Any] | None:
     return known if known is not None and known['what'] == what else None
 
 
-def holder(kind: str, name: str) -> dict[str, Any] | None:
+def noted(kind: str, name: str) -> dict[str, Any] | None:
     """The values of a note, whatever its ``what`` says; None if none."""
     return _read(kind, name)
 
@@ -351,7 +358,7 @@ def forget_unused(
         if kind == NAMESPACE or is_used(name):
             continue
         known = _read(kind, name) or {}
-        other = _owner(kind, name, known)
+        other = _holder(kind, name, known)
         if other is not None and other.journal != journal and not lost:
             kept.append(
                 f'instance {other.instance} keeps {name} (VAN {other.van} of '
@@ -374,7 +381,7 @@ def forget(kind: str, name: str, what: str | None = None) -> None:
     known = _read(kind, name)
     if known is None or what not in (None, known['what']):
         return
-    other, who = _owner(kind, name, known), owner.current()
+    other, who = _holder(kind, name, known), holder.current()
     if other is None or (who is not None and who.may_use_what(other)):
         files.delete(f'{kind}-{name}')
 

@@ -51,7 +51,7 @@ def check_note(function: pci.Function, name: str, van: str) -> None:
 
     :raises DeviceBusy: if another VAN has it
     """
-    noted = held.holder(held.IDXD, name)
+    noted = held.noted(held.IDXD, name)
     if (
         noted is not None
         and noted['what'] != van

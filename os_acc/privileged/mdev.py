@@ -188,8 +188,7 @@ def set_vgpu_type(address: str, number: int, seconds: float) -> None:
     deadline = waiting.Deadline(seconds)
 
     def act() -> None:
-        with operation_lock.held(function.path, deadline.left(0.5)):
-            held.check_function(function)
+        with held.locked(function, deadline.left(0.5)):
             if (now := vgpu.current(address)) not in (vgpu.NONE, number):
                 raise exception.DeviceBusy(
                     device=f'VF {address}', reason=f'it has vGPU type {now}'
@@ -219,8 +218,7 @@ def clear_vgpu_type(
     arguments.whole(number, 'number', 2**31, least=1)
     seconds = arguments.seconds(seconds)
     release_seconds = arguments.seconds(release_seconds)
-    with operation_lock.held(function.path, seconds / 2) as lock:
-        held.check_function(function)
+    with held.locked(function, seconds / 2) as lock:
         known = record.vgpus.read(address)
         if vgpu.current(address) != number:
             held.forget(held.VGPU, address)
@@ -259,8 +257,7 @@ def released_vgpu(address: str, release_seconds: float) -> None:
     """
     function = arguments.function(address)
     release_seconds = arguments.seconds(release_seconds)
-    with operation_lock.held(function.path, release_seconds):
-        held.check_function(function)
+    with held.locked(function, release_seconds):
         if not vgpu.is_vgpu_function(address):
             raise exception.DeviceError(
                 device=f'PCI function {address}',

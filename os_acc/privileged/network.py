@@ -24,7 +24,6 @@ from typing import Any
 from os_acc import exception
 from os_acc.devices import availability
 from os_acc.devices import network
-from os_acc.devices import operation_lock
 from os_acc.devices import pci
 from os_acc.devices import waiting
 from os_acc.objects import port_values
@@ -93,8 +92,7 @@ def set_port(address: str, wanted: Mapping[str, Any], seconds: float) -> None:
     seconds = arguments.seconds(seconds)
 
     def act() -> None:
-        with operation_lock.held(function.path, seconds / 2):
-            held.check_function(function)
+        with held.locked(function, seconds / 2):
             _set(pci.get(address), changes, seconds / 2)
 
     waiting.at_most(act, seconds, f'the port of VF {address} to be set up')
@@ -126,8 +124,7 @@ def restore_port(
     seconds = arguments.seconds(seconds)
 
     def act() -> list[str]:
-        with operation_lock.held(function.path, seconds / 2):
-            held.check_function(function)
+        with held.locked(function, seconds / 2):
             return _restore(pci.get(address), ours, seconds / 2)
 
     return waiting.at_most(

@@ -174,9 +174,12 @@ def _check_owner(
     wwn: str, instance_uuid: str, note: notes.Note | None
 ) -> None:
     if note is not None and note.given and note.instance != instance_uuid:
+        reason = nvme_of_refusals.GIVEN.say(instance=note.instance).text
+        if note.holder is not None:
+            reason += f' (VAN {note.holder.van} of the journal '
+            reason += f'{note.holder.path})'
         raise exception.DeviceBusy(
-            device=availability.label(wwn),
-            reason=nvme_of_refusals.GIVEN.say(instance=note.instance).text,
+            device=availability.label(wwn), reason=reason
         )
 
 

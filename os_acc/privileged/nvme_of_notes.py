@@ -23,6 +23,7 @@ import logging
 from typing import Any
 
 from os_acc import exception
+from os_acc.devices import holder
 from os_acc.devices import spec_nvme_of
 from os_acc.privileged import held
 
@@ -39,11 +40,13 @@ class Note:
     :ivar instance: the UUID of the instance, or UNKNOWN
     :ivar given: whether the instance has the namespace now
     :ivar target: where the namespace came from; None if that is unknown
+    :ivar holder: the VAN and the journal that have it; None if unknown
     """
 
     instance: str
     given: bool
     target: spec_nvme_of.Target | None
+    holder: holder.Holder | None = None
 
 
 def read(wwn: str) -> Note | None:
@@ -60,6 +63,9 @@ def read(wwn: str) -> Note | None:
             instance=str(found['instance']),
             given=found['given'] is True,
             target=spec_nvme_of.read('note', found['target']),
+            holder=holder.from_wire(found['holder'])
+            if found.get('holder') is not None
+            else None,
         )
     except (
         ValueError,
@@ -73,16 +79,17 @@ def read(wwn: str) -> Note | None:
 
 
 def write(wwn: str, note: Note) -> None:
-    """Write the note of a namespace.
+    """Write the note of a namespace, with the VAN of this call.
 
     :raises PrivilegeError: if it cannot be written
     """
-    target = note.target
+    target, who = note.target, holder.current()
     values: dict[str, Any] = {
         'what': '' if target is None else target.nqn,
         'device': wwn,
         'instance': note.instance,
         'given': note.given,
+        'holder': None if who is None else who.to_wire(),
         'target': None
         if target is None
         else {

@@ -19,7 +19,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from os_acc.devices import owner
+from os_acc import exception
+from os_acc.devices import holder
 from os_acc.devices import pci
 
 
@@ -29,22 +30,24 @@ class Note:
 
     :ivar kind: one of the kinds of held
     :ivar name: the address of the function, the UUID of the mdev, ...
+    :ivar label: the device, for errors
     :ivar what: tells another device of the same name
     :ivar within: the devices in which it is: addresses of PCI functions, or
         the name of another parent of mdevs
     :ivar accelerator: the name of an accelerator of device files, which VANs
         can share; else ''
     :ivar whole: whether it has all its parts: VFs, mediated devices, files
-    :ivar owner: who has it; None: an earlier version did not note that
+    :ivar holder: who has it; None: an earlier version did not note that
     """
 
     kind: str
     name: str
+    label: str
     what: str
     within: frozenset[str]
     accelerator: str
     whole: bool
-    owner: owner.Owner | None
+    holder: holder.Holder | None
 
     @property
     def is_current(self) -> bool:
@@ -53,6 +56,46 @@ class Note:
             return True
         function = pci.find(self.name)
         return function is not None and function.ids == self.what
+
+    @property
+    def is_of_another(self) -> bool:
+        """Whether it is not of the VAN for which this call is made."""
+        who, other = holder.current(), self.holder
+        return other is not None and not (
+            who is not None and who.may_use_what(other)
+        )
+
+    def refuse(self) -> None:
+        """Refuse the device to others than the VAN that has it.
+
+        :raises DeviceBusy: if this call is made for another
+        """
+        if self.is_of_another:
+            raise exception.DeviceBusy(
+                device=self.label, reason=self.why_not(), noted=self.holder
+            )
+
+    def why_not(self) -> str:
+        """Say who has the device, and what to do."""
+        who, other = holder.current(), self.holder
+        assert other is not None
+        if who is not None and who.journal == other.journal:
+            place = 'this journal'
+            remedy = (
+                'Release it. If there is no such VAN, delete the note with '
+                'os-acc device deny'
+            )
+        else:
+            place = f'the journal {other.path}'
+            remedy = (
+                'Release it with that journal. If that journal is lost for '
+                'good, delete the note with os-acc device deny --lost-journal'
+            )
+        return (
+            f'instance {other.instance} has it (VAN {other.van} of {place}), '
+            f'by the note of the privileged daemon. {remedy}, and allow the '
+            'device again'
+        )
 
 
 def about_one_device(one: Note, other: Note) -> bool:

@@ -76,8 +76,7 @@ def take(
     deadline = waiting.Deadline(seconds)
 
     def act() -> str:
-        with operation_lock.held(function.path, deadline.left(0.5)):
-            held.check_function(function)
+        with held.locked(function, deadline.left(0.5)):
             _check_available(address, allowed, instance_uuid)
             name = modules.load_driver(driver, deadline.left())
             before = pci.get(address)
@@ -175,9 +174,8 @@ def clean(
     seconds = arguments.seconds(seconds)
     # The lock is held from the first check to the end of the cleaning, even
     # if the caller dies meanwhile.
-    with operation_lock.held(function.path, seconds / 2) as lock:
+    with held.locked(function, seconds / 2) as lock:
         function = bindings.same(address, ids)
-        held.check_function(function)
         stores = storage_functions.is_storage(function)
         if only_if_used and not (stores and storage.was_handed_out(function)):
             return False
@@ -241,8 +239,7 @@ def give_back(
     deadline = waiting.Deadline(seconds)
 
     def act() -> bool:
-        with operation_lock.held(function.path, deadline.left(0.5)):
-            held.check_function(function)
+        with held.locked(function, deadline.left(0.5)):
             return bindings.restore(address, ids, deadline.left(), shares)
 
     return waiting.at_most(
@@ -262,8 +259,7 @@ def hold(address: str) -> None:
     :raises PrivilegeError: if the note cannot be written
     """
     function = arguments.function(address)
-    with operation_lock.held(function.path, _HOLD):
-        held.check_function(function)
+    with held.locked(function, _HOLD):
         if held.has(function):
             return
         spec = offers.entry(function)

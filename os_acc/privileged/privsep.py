@@ -47,7 +47,7 @@ from oslo_privsep import priv_context
 
 from os_acc import exception
 from os_acc import option_values
-from os_acc.devices import owner
+from os_acc.devices import holder
 from os_acc.privileged import root_options
 
 # oslo.privsep's command; also its name in the filters of oslo.rootwrap.
@@ -64,8 +64,8 @@ _THREADS = 32
 # Errors that mean that the host, not the device, has run out of something.
 _OF_THE_HOST = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOLCK)
 
-# The argument by which a call carries the owner for which it is made.
-_OWNER = 'os_acc_owner'
+# The argument by which a call carries the holder for which it is made.
+_HOLDER = 'os_acc_holder'
 
 _P = ParamSpec('_P')
 _T = TypeVar('_T')
@@ -159,7 +159,7 @@ class Context(priv_context.PrivContext):
         Arguments and result must be of types that msgpack can encode: None,
         bool, int, float, str, bytes, and lists and dicts of them.
 
-        In the daemon, os_acc.devices.owner.current() is what it is for the
+        In the daemon, os_acc.devices.holder.current() is what it is for the
         caller.
 
         :returns: a function that raises what the function raises, but
@@ -170,13 +170,13 @@ class Context(priv_context.PrivContext):
 
         @functools.wraps(func)
         def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-            if (sent := kwargs.pop(_OWNER, None)) is not None:
+            if (sent := kwargs.pop(_HOLDER, None)) is not None:
                 # This is the daemon.
-                with owner.acting_for(owner.from_wire(sent)):
+                with holder.acting_for(holder.from_wire(sent)):
                     return call(*args, **kwargs)
             more: dict[str, Any] = dict(kwargs)
-            if self.client_mode and (who := owner.current()) is not None:
-                more[_OWNER] = who.to_wire()
+            if self.client_mode and (who := holder.current()) is not None:
+                more[_HOLDER] = who.to_wire()
             try:
                 result: _T = remote(*args, **more)
             except (

@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 from os_acc import exception
-from os_acc.devices import operation_lock
 from os_acc.devices import pci
 from os_acc.devices import vfio
 from os_acc.devices import waiting
@@ -38,9 +37,8 @@ def hand_out(address: str, instance_uuid: str, seconds: float) -> None:
     seconds = arguments.seconds(seconds)
 
     def act() -> None:
-        with operation_lock.held(function.path, seconds / 2):
+        with held.locked(function, seconds / 2):
             now = pci.get(address)
-            held.check_function(now)
             if not vfio.is_bound(now):
                 raise exception.DeviceError(
                     device=f'PCI function {address}',

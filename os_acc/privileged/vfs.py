@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 from os_acc import exception
-from os_acc.devices import operation_lock
 from os_acc.devices import pci
 from os_acc.devices import sriov
 from os_acc.devices import vf_availability
@@ -45,8 +44,7 @@ def create_vfs(pf: str, number: int, seconds: float) -> None:
     deadline = waiting.Deadline(seconds)
 
     def act() -> None:
-        with operation_lock.held(function.path, deadline.left(0.5)):
-            held.check_function(function)
+        with held.locked(function, deadline.left(0.5)):
             if there := sriov.count(pf):
                 raise exception.DeviceBusy(
                     device=f'PF {pf}', reason=f'it has {there} VFs'
@@ -74,8 +72,7 @@ def made_vfs(pf: str, seconds: float) -> int:
     must come back after a reboot, as create_vfs() does.
     """
     function = arguments.function(pf)
-    with operation_lock.held(function.path, arguments.seconds(seconds)):
-        held.check_function(function)
+    with held.locked(function, arguments.seconds(seconds)):
         known = record.vfs.read(pf)
         if known is None or known.number != sriov.count(pf):
             return 0
@@ -97,8 +94,7 @@ def remove_vfs(pf: str, seconds: float) -> list[str]:
     deadline = waiting.Deadline(seconds)
 
     def act() -> list[str]:
-        with operation_lock.held(function.path, deadline.left(0.5)):
-            held.check_function(function)
+        with held.locked(function, deadline.left(0.5)):
             return _remove_vfs(pci.get(pf), deadline)
 
     return waiting.at_most(act, seconds, f'the VFs of PF {pf} to be removed')

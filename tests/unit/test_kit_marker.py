@@ -32,7 +32,7 @@ def test_the_marker_of_the_kit_is_registered(pytester):
     done = pytester.runpytest_inprocess(*options, '-m', 'os_acc_processes')
     assert done.ret == 0
     found = [line for line in done.outlines if '::' in line]
-    assert [line.rpartition('::')[2] for line in found] == [
+    assert {line.rpartition('::')[2] for line in found} == {
         'test_two_processes_that_ask_for_the_same',
         'test_sigkill_before_each_change',
-    ]
+    }

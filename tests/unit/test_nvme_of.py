@@ -1021,7 +1021,7 @@ def test_who_denies_a_device_does_not_forget_whose_data_it_has(fabric):
     target = device_spec.load(os_acc.CONF).find_namespace(A).nvme_of
     note = notes.Note(devices.instance().uuid, False, target)
     notes.write(A, note)
-    held.forget_unused(A, lambda part: False)
+    held.forget_unused(A, lambda part: False, '')
     assert notes.read(A) == note
 
 

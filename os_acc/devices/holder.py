@@ -12,7 +12,7 @@ A host can have two journals by mistake: a container without its volume, or a
 command without the service's --config-file. Each journal knows its own VANs
 only. The privileged half, which is one per host, notes with each device the
 VAN and the journal that have it, and refuses the device to others. Every
-privileged call carries the owner for which it is made, see
+privileged call carries the holder for which it is made, see
 os_acc.privileged.privsep.
 """
 
@@ -32,7 +32,7 @@ _LONGEST_PATH = 4096  # PATH_MAX of include/uapi/linux/limits.h
 
 
 @dataclasses.dataclass(frozen=True)
-class Owner:
+class Holder:
     """Who has a device, or wants it.
 
     :ivar journal: the UUID in the journal's file
@@ -47,8 +47,8 @@ class Owner:
     instance: str = ''
     van: str = ''
 
-    def may_use_what(self, other: Owner) -> bool:
-        """Whether a device that another owner has is this one's, too.
+    def may_use_what(self, other: Holder) -> bool:
+        """Whether a device that another holder has is this one's, too.
 
         The VANs of an instance hand functions over to each other. A journal
         knows by itself what its VANs have, so a call that is made for no
@@ -65,7 +65,7 @@ class Owner:
         return [self.journal, self.path, self.instance, self.van]
 
 
-def from_wire(value: object) -> Owner:
+def from_wire(value: object) -> Holder:
     """Read what to_wire() gave.
 
     :raises InvalidRequest: if it is malformed
@@ -75,7 +75,7 @@ def from_wire(value: object) -> Owner:
         and len(value) == 4
         and all(isinstance(each, str) for each in value)
     ):
-        made = Owner(*value)
+        made = Holder(*value)
         if (
             _UUID.fullmatch(made.journal)
             and all(
@@ -88,25 +88,25 @@ def from_wire(value: object) -> Owner:
             return made
     raise exception.InvalidRequest(
         subject='privileged call',
-        field='owner',
+        field='holder',
         value=value,
         expected='the UUID and the path of a journal, and the UUIDs of an '
         'instance and a VAN',
     )
 
 
-_current: contextvars.ContextVar[Owner | None] = contextvars.ContextVar(
-    'os_acc_owner', default=None
+_current: contextvars.ContextVar[Holder | None] = contextvars.ContextVar(
+    'os_acc_holder', default=None
 )
 
 
-def current() -> Owner | None:
+def current() -> Holder | None:
     """For whom this thread or task works now; None if nobody has said."""
     return _current.get()
 
 
 @contextlib.contextmanager
-def acting_for(who: Owner) -> Iterator[None]:
+def acting_for(who: Holder) -> Iterator[None]:
     """Say for whom the privileged calls of a block are made."""
     token = _current.set(who)
     try:

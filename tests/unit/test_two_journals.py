@@ -1,0 +1,308 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Two journals on one host: no device goes to an instance of each.
+
+A container without its volume, or a command without the service's
+--config-file, has another state path. Its journal is empty.
+"""
+
+from __future__ import annotations
+
+import uuid
+
+import command
+import device_nodes
+import devices
+import idxd_model
+import pytest
+
+import os_acc
+from os_acc import exception
+from os_acc import objects
+from os_acc.devices import holder
+from os_acc.privileged import held
+from os_acc.privileged import pci as privileged
+
+DAMAGED = 'journal.db.damaged-20260101T000000-1'
+DSA = '0000:6a:01.0'
+MDEV = 'c9d1b1f2-3f0f-4f65-8a54-5c3d2e0a1b01'
+
+
+class Journals:
+    """The journals of one host, by their names."""
+
+    def __init__(self, tmp_path, capsys, monkeypatch) -> None:
+        self.folder = tmp_path
+        self._command = (capsys, monkeypatch)
+
+    def command(self, name, *arguments):
+        return command.Command(self.folder / name, *self._command)(*arguments)
+
+    def use(self, name: str) -> None:
+        path = str(self.folder / name)
+        os_acc.CONF.set_override('state_path', path, 'os_acc')
+        os_acc.initialize(reset=True)
+
+
+@pytest.fixture
+def journals(kernel, tmp_path, capsys, monkeypatch):
+    devices.furnish(kernel)
+    os_acc.CONF.set_override('plugin', 'libvirt', 'os_acc')
+    made = Journals(tmp_path, capsys, monkeypatch)
+    made.kernel = kernel
+    made.nodes = device_nodes.Nodes(kernel)
+    made.nodes.install(monkeypatch)
+    made.use('nova')
+    return made
+
+
+def plug(*requests):
+    instance = devices.instance()
+    (van,) = os_acc.plug(instance, list(requests))
+    return instance, van
+
+
+def file(name, share=None):
+    handle = objects.DeviceFileHandle(name=name, share=share, files=[])
+    return objects.AcceleratorRequest(uuid=str(uuid.uuid4()), handle=handle)
+
+
+def a_file(journals):
+    journals.nodes.add('acc1', 'c 240:1')
+    os_acc.CONF.set_override('plugin', 'noop', 'os_acc')
+    devices.spec({'devices': '/dev/acc1', 'owner': 1001})
+
+
+def a_shared_file(journals):
+    journals.nodes.add('acc1', 'c 240:1')
+    os_acc.CONF.set_override('plugin', 'noop', 'os_acc')
+    devices.spec({'devices': '/dev/acc1', 'shared': 4})
+
+
+def queues(journals):
+    os_acc.CONF.set_override('plugin', 'noop', 'os_acc')
+    idxd_model.Idxd(journals.kernel).add(DSA)
+    devices.spec({'idxd': DSA, 'wq_size': 16})
+
+
+def libvirt_binds(journals):
+    devices.spec({'address': '*', 'bind': 'libvirt'})
+
+
+def an_mdev(journals):
+    types = journals.kernel.sys / 'class/mdev_bus/mtty/mdev_supported_types'
+    journals.kernel.write(str(types / 'mtty-1/create'), MDEV)
+
+
+def vfs(journals):
+    devices.spec({'address': devices.PF, 'num_vfs': 4})
+
+
+SAME = [
+    pytest.param(None, lambda: devices.pci(devices.GPU), id='function'),
+    pytest.param(
+        libvirt_binds, lambda: devices.pci(devices.GPU), id='of libvirt'
+    ),
+    pytest.param(None, lambda: devices.pci(devices.DISK), id='drive'),
+    pytest.param(vfs, lambda: devices.pci(devices.VFS[1]), id='VF'),
+    pytest.param(an_mdev, lambda: devices.mdev(name=MDEV), id='mdev'),
+    pytest.param(a_file, lambda: file('char-240-1'), id='file'),
+    pytest.param(a_shared_file, lambda: file('char-240-1', '2'), id='share'),
+    pytest.param(queues, lambda: file(f'{DSA}-wq1'), id='queue'),
+]
+
+
+def snapshot(kernel):
+    return kernel.snapshot(), list(kernel.writes)
+
+
+@pytest.mark.parametrize(('prepare', 'wanted'), SAME)
+def test_the_same_device(journals, prepare, wanted):
+    if prepare is not None:
+        prepare(journals)
+    instance, van = plug(wanted())
+    there = snapshot(journals.kernel)
+    notes = {name: held.files.read(name) for name in held.files.names()}
+    journals.use('other')
+    error = devices.refused(wanted())
+    assert isinstance(error, exception.DeviceBusy), error
+    assert van.uuid in str(error)
+    if van.driver != 'idxd':
+        # The label of a work queue names the VAN only.
+        assert instance.uuid in str(error)
+        assert f'{journals.folder}/nova/' in str(error)
+    # Neither the refusal nor its undo has touched the device or the notes.
+    assert snapshot(journals.kernel) == there
+    assert notes == {n: held.files.read(n) for n in held.files.names()}
+    assert os_acc.get_vans().objects == []
+    journals.use('nova')
+    assert os_acc.unplug(instance) == 1
+    journals.use('other')
+    instance, _ = plug(wanted())
+    assert os_acc.unplug(instance) == 1
+    assert [n for n in held.files.names() if not n.startswith('vfs-')] == []
+
+
+def test_the_same_instance_in_another_journal(journals):
+    """The instance is plugged again by a container without its volume."""
+    instance, _ = plug(devices.pci(devices.GPU))
+    journals.use('other')
+    with pytest.raises(exception.PlugException) as caught:
+        os_acc.plug(instance, [devices.pci(devices.GPU)])
+    assert isinstance(caught.value.__cause__, exception.DeviceBusy)
+
+
+def test_a_vf_and_then_its_pf(journals):
+    vfs(journals)
+    instance, _ = plug(devices.pci(devices.VFS[0]))
+    journals.use('other')
+    devices.spec({'address': devices.PF})
+    assert isinstance(
+        devices.refused(devices.pci(devices.PF)), exception.DeviceBusy
+    )
+    journals.use('nova')
+    vfs(journals)
+    assert os_acc.unplug(instance) == 1
+
+
+def test_a_pf_and_then_its_vfs(journals):
+    devices.spec({'address': devices.PF, 'bind': 'libvirt'})
+    plug(devices.pci(devices.PF))
+    journals.use('other')
+    vfs(journals)
+    error = devices.refused(devices.pci(devices.VFS[0]))
+    assert isinstance(error, exception.DeviceBusy), error
+    assert f'{journals.folder}/nova/' in str(error)
+
+
+def test_two_functions_of_an_iommu_group(journals):
+    """The guest is off, so libvirt has given its function back."""
+    libvirt_binds(journals)
+    one, other = '0000:07:00.0', '0000:07:00.1'
+    for address in (one, other):
+        journals.kernel.add_function(address, '1234:11e8', 0xFF00, group=60)
+    instance, _ = plug(devices.pci(one))
+    journals.use('other')
+    error = devices.refused(devices.pci(other))
+    assert isinstance(error, exception.DeviceBusy), error
+    assert instance.uuid in str(error)
+
+
+def test_a_file_and_then_its_function(journals):
+    journals.nodes.render(devices.GPU, 128)
+    os_acc.CONF.set_override('plugin', 'noop', 'os_acc')
+    devices.spec({'devices': '/dev/dri/renderD128'}, {'address': devices.GPU})
+    (found,) = [
+        handle.handle
+        for device in os_acc.get_devices()
+        for handle in device.handles
+        if handle.handle.identity.startswith('file/')
+    ]
+    instance, _ = plug(file(found.name))
+    journals.use('other')
+    os_acc.CONF.set_override('plugin', 'libvirt', 'os_acc')
+    devices.spec({'address': devices.GPU})
+    error = devices.refused(devices.pci(devices.GPU))
+    assert isinstance(error, exception.DeviceBusy), error
+    assert instance.uuid in str(error)
+
+
+def test_after_a_reboot(journals):
+    instance, _ = plug(devices.pci(devices.GPU))
+    journals.kernel.reboot()
+    journals.use('other')
+    assert isinstance(
+        devices.refused(devices.pci(devices.GPU)), exception.DeviceBusy
+    )
+    journals.use('nova')
+    assert os_acc.unplug(instance) == 1
+
+
+def test_another_device_at_the_address(journals):
+    """The note of a card that was replaced holds nobody up."""
+    plug(devices.pci(devices.GPU))
+    journals.kernel.remove_function(devices.GPU)
+    journals.kernel.add_function(devices.GPU, '10de:2330', 0x030200)
+    journals.use('other')
+    assert plug(devices.pci(devices.GPU))[1].device == devices.GPU
+
+
+def test_a_journal_that_was_rebuilt_keeps_its_devices(journals):
+    instance, van = plug(devices.pci(devices.GPU))
+    journals.use('other')
+    for end in ('', '-wal', '-shm'):
+        path = journals.folder / f'nova/journal.db{end}'
+        if path.exists():
+            path.rename(f'{journals.folder}/nova/{DAMAGED}{end}')
+    said = journals.command('nova', 'recover', '--rebuild')
+    assert said.code == 0, said
+    journals.use('nova')
+    assert [each.uuid for each in os_acc.get_vans()] == [van.uuid]
+    assert os_acc.unplug(instance) == 1
+    assert held.files.names() == []
+
+
+def test_deny_with_the_other_journal(journals):
+    """An operator's command with the wrong journal deletes no note."""
+    instance, _ = plug(devices.pci(devices.GPU))
+    journals.use('other')
+    said = journals.command('other', 'device', 'deny', devices.GPU)
+    assert f'instance {instance.uuid} keeps {devices.GPU}' in said.out
+    assert '--lost-journal' in said.out
+    assert held.files.names() == [f'pci-{devices.GPU}']
+    journals.command('other', 'device', 'deny', devices.GPU, '--lost-journal')
+    assert held.files.names() == []
+
+
+@pytest.mark.parametrize(
+    'value',
+    [
+        'nova',
+        ['x'] * 4,
+        ['0' * 8, '/a', '', ''],
+        [str(uuid.uuid4()), '/a\n', '', ''],
+        [str(uuid.uuid4()), '/a', '../x', ''],
+        [str(uuid.uuid4()), '/a' * 4096, '', ''],
+        [str(uuid.uuid4()), '/a', ''],
+    ],
+)
+def test_a_caller_that_lies_about_itself(journals, value):
+    with pytest.raises(exception.InvalidRequest, match='holder'):
+        privileged.hold(devices.GPU, os_acc_holder=value)
+
+
+def test_a_call_for_nobody(journals):
+    plug(devices.pci(devices.GPU))
+    assert holder.current() is None
+    with pytest.raises(exception.DeviceBusy, match='has it'):
+        privileged.hold(devices.GPU)
+
+
+def test_device_free_with_the_other_journal(journals):
+    """Nothing is emptied or bound to a driver of the host."""
+    instance, _ = plug(devices.pci(devices.GPU))
+    there = snapshot(journals.kernel)
+    journals.use('other')
+    said = journals.command('other', 'device', 'free', devices.GPU)
+    assert said.code != 0
+    assert instance.uuid in said.err
+    assert snapshot(journals.kernel) == there
+
+
+def test_another_queue_of_the_device(journals):
+    """Both journals may have work queues of one device."""
+    queues(journals)
+    instance, van = plug(devices.wanted('CUSTOM_DSA'))
+    journals.use('other')
+    other, second = plug(devices.wanted('CUSTOM_DSA'))
+    assert van.handle.identity != second.handle.identity
+    assert os_acc.unplug(other) == 1
+    journals.use('nova')
+    assert os_acc.unplug(instance) == 1
+    assert held.files.names() == []
