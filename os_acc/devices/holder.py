@@ -50,16 +50,12 @@ class Holder:
     def may_use_what(self, other: Holder) -> bool:
         """Whether a device that another holder has is this one's, too.
 
-        The VANs of an instance hand functions over to each other. A journal
-        knows by itself what its VANs have, so a call that is made for no
-        instance may use all of that.
+        A journal knows by itself which of its VANs has what, and VANs hand
+        functions over to each other. A VAN keeps what it has in a journal that
+        was rebuilt.
         """
-        if self.van and self.van == other.van:
-            return True
-        return self.journal == other.journal and self.instance in (
-            '',
-            other.instance,
-        )
+        same_van = self.van != '' and self.van == other.van
+        return same_van or self.journal == other.journal
 
     def to_wire(self) -> list[str]:
         return [self.journal, self.path, self.instance, self.van]

@@ -77,24 +77,14 @@ class Note:
 
     def why_not(self) -> str:
         """Say who has the device, and what to do."""
-        who, other = holder.current(), self.holder
+        other = self.holder
         assert other is not None
-        if who is not None and who.journal == other.journal:
-            place = 'this journal'
-            remedy = (
-                'Release it. If there is no such VAN, delete the note with '
-                'os-acc device deny'
-            )
-        else:
-            place = f'the journal {other.path}'
-            remedy = (
-                'Release it with that journal. If that journal is lost for '
-                'good, delete the note with os-acc device deny --lost-journal'
-            )
         return (
-            f'instance {other.instance} has it (VAN {other.van} of {place}), '
-            f'by the note of the privileged daemon. {remedy}, and allow the '
-            'device again'
+            f'instance {other.instance} has it (VAN {other.van} of the journal '
+            f'{other.path}), by the note of the privileged daemon. Release it '
+            'with that journal. If that journal is lost for good, delete the '
+            'note with os-acc device deny --lost-journal, and allow the device '
+            'again'
         )
 
 
@@ -111,7 +101,11 @@ def about_one_device(one: Note, other: Note) -> bool:
     if one.accelerator and one.accelerator == other.accelerator:
         # One VAN has the device files alone, the other shares them.
         return one.accelerator in (one.name, other.name)
-    return one.whole and other.whole and _same_group(one.name, other.name)
+    return (
+        pci.is_address(one.name)
+        and pci.is_address(other.name)
+        and _same_group(one.name, other.name)
+    )
 
 
 def _same_group(one: str, other: str) -> bool:

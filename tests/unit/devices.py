@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any
 import uuid
@@ -58,6 +59,11 @@ def spec(*entries: dict[str, Any]) -> None:
     """Set ``[os_acc] device_spec``."""
     texts = [json.dumps(entry) for entry in entries]
     os_acc.CONF.set_override('device_spec', texts, 'os_acc')
+
+
+def acting() -> contextlib.AbstractContextManager[None]:
+    """Make privileged calls for the journal that is open."""
+    return os_acc._host.acting_for()
 
 
 def instance() -> objects.InstanceInfo:

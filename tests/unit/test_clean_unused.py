@@ -45,7 +45,8 @@ def here(kernel):
 
 def clean(address: str, **kwargs) -> bool:
     ids = pci.get(address).ids
-    return privileged.clean(address, ids, 'auto', 0, 2.0, **kwargs)
+    with devices.acting():
+        return privileged.clean(address, ids, 'auto', 0, 2.0, **kwargs)
 
 
 def test_a_pf_whose_vf_a_guest_has(here):

@@ -1029,7 +1029,10 @@ def test_a_program_opens_a_file_while_it_is_given_out(
     # A VAN that has lost the owner of its file keeps its note.
     nodes.set('acc1', 0, 6, 0o666)
     pids.clear()
-    with pytest.raises(exception.DeviceBusy, match='early'):
+    with (
+        devices.acting(),
+        pytest.raises(exception.DeviceBusy, match='early'),
+    ):
         privileged.take(A, '', [FILE], 60.0)
     assert held.files.names() == [f'file-{A}']
     nodes.kernel.end(pids[0])

@@ -120,8 +120,9 @@ def test_deny_forgets_the_notes_that_no_van_has(run, nodes):
     nodes.kernel.add_function('0000:3b:00.0', '1002:740f', 0x038000)
     devices.spec({'devices': '/dev/acc/*'})
     instance = plug(NAME)
-    for name in (NAME, '0000:3b:00.0+drm+renderd'):
-        held.note(held.FILE, f'{name}+share=1', name, device=PATH)
+    with devices.acting():
+        for name in (NAME, '0000:3b:00.0+drm+renderd'):
+            held.note(held.FILE, f'{name}+share=1', name, device=PATH)
     out = run.fine('device', 'deny', PATH).out
     assert f'instance {instance.uuid} keeps file/{NAME}' in out
     run.fine('device', 'deny', '0000:3b:00.0')

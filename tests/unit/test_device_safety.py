@@ -159,10 +159,12 @@ def test_an_old_daemon_that_still_cleans_has_its_turn(here, monkeypatch):
             go_on.wait(10)
 
     monkeypatch.setattr(cleaning, 'run_command', slow)
-    old = threading.Thread(
-        target=privileged_pci.clean,
-        args=(devices.DISK, '1b36:0010', 'auto', 1.0, 1.0),
-    )
+
+    def clean() -> None:
+        with devices.acting():
+            privileged_pci.clean(devices.DISK, '1b36:0010', 'auto', 1.0, 1.0)
+
+    old = threading.Thread(target=clean)
     old.start()
     while first:
         time.sleep(0.01)
