@@ -255,6 +255,11 @@ class Steps:
                 progress.RUNNING, fraction, message
             ),
             self._time_left,
+            lambda: [
+                each
+                for each in self._journal.vans(van.instance_uuid)
+                if each.uuid != van.uuid
+            ],
         )
         start = time.monotonic()
         try:

@@ -114,17 +114,20 @@ class VAN(base.VersionedObject):
     _save: Callable[[VAN], None] | None = None
     _report: Callable[[float | None, str | None], None] | None = None
     _time_left: Callable[[float], float] | None = None
+    _others: Callable[[], list[VAN]] | None = None
 
     def connect(
         self,
         save: Callable[[VAN], None] | None,
         report: Callable[[float | None, str | None], None] | None = None,
         time_left: Callable[[float], float] | None = None,
+        others: Callable[[], list[VAN]] | None = None,
     ) -> None:
         """Set what the following methods call. Only os-acc calls it."""
         self._save = save
         self._report = report
         self._time_left = time_left
+        self._others = others
 
     def save(self) -> None:
         """Write the VAN to the journal. It is on the disk at the return.
@@ -157,6 +160,16 @@ class VAN(base.VersionedObject):
         """
         if self._report is not None:
             self._report(fraction, message)
+
+    def others(self) -> list[VAN]:
+        """The other VANs of the instance, as they were last saved.
+
+        A plugin looks there for what only one device of a guest can have,
+        such as an address in the guest. Each VAN is a copy.
+
+        :raises JournalError: if the journal cannot be read
+        """
+        return [] if self._others is None else self._others()
 
     def time_left(self, seconds: float) -> float:
         """How long a plugin may still wait in unplug().

@@ -80,11 +80,11 @@ class Note:
         other = self.holder
         assert other is not None
         return (
-            f'instance {other.instance} has it (VAN {other.van} of the journal '
-            f'{other.path}), by the note of the privileged daemon. Release it '
-            'with that journal. If that journal is lost for good, delete the '
-            'note with os-acc device deny --lost-journal, and allow the device '
-            'again'
+            f'instance {other.instance} has it (VAN {other.van} of the '
+            f'journal {other.path}), by the note of the privileged daemon. '
+            'Release it with that journal. If that journal is lost for good, '
+            'delete the note with os-acc device deny --lost-journal, and '
+            'allow the device again'
         )
 
 

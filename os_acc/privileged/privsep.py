@@ -342,6 +342,16 @@ def run_here(enabled: bool) -> None:
         context.set_client_mode(not enabled)
 
 
+def run_here_until_undone(patch: Any) -> None:
+    """Do what run_here(True) does, until a patch is undone.
+
+    :param patch: pytest's monkeypatch
+    """
+    patch.setattr(sys.modules[__name__], '_contexts_run_here', True)
+    for context in _contexts:
+        patch.setattr(context, 'client_mode', False)
+
+
 def runs_here() -> bool:
     """Whether run_here(True) was called last."""
     return _contexts_run_here

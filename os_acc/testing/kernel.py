@@ -118,7 +118,7 @@ class Kernel(kernel_mdevs.Mdevs):
         )
         # No events come from files.
         patch.setattr(waiting, '_monitor', lambda subsystem: None)
-        privsep.run_here(True)
+        privsep.run_here_until_undone(patch)
 
     def _opened(self, address: str) -> Any:
         """Open an NVMe drive, as VFIO does."""

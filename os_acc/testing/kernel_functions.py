@@ -246,16 +246,27 @@ class Functions(kernel_openers.Openers):
         for link in (self.pci / 'devices' / pf).glob('virtfn*'):
             self.remove_function(link.readlink().name)
             link.unlink()
-        bus = pf.rsplit(':', 1)[0]
-        first = int(pf[-1]) + 1
         for place in range(number):
-            rid = first + place
-            address = f'{bus}:{rid >> 3:02x}.{rid & 7}'
+            address = self._vf_address(pf, place)
             self.add_function(address, physfn=pf, **self.vfs[pf])
             self.file(pf, f'virtfn{place}').symlink_to(
                 self.pci / 'devices' / address
             )
             self.probe(address)
+
+    def _vf_address(self, pf: str, place: int) -> str:
+        """Where a VF is: pci_iov_virtfn_bus() in drivers/pci/iov.c."""
+        offset, stride = (
+            int(self.file(pf, f'sriov_{name}').read_text())
+            for name in ('offset', 'stride')
+        )
+        domain, bus, rest = pf.split(':')
+        slot, function = rest.split('.')
+        own = int(bus, 16) << 8 | int(slot, 16) << 3 | int(function)
+        rid = own + offset + stride * place
+        return (
+            f'{domain}:{rid >> 8 & 0xFF:02x}:{rid >> 3 & 0x1F:02x}.{rid & 7}'
+        )
 
     def remove_function(self, address: str) -> None:
         self.unbind(address)

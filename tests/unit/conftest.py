@@ -128,6 +128,15 @@ def pytest_collection_modifyitems(
 
 
 @pytest.fixture(autouse=True)
+def _no_daemon_is_left() -> Iterator[None]:
+    """Check that a test leaves the privileged half as it was."""
+    yield
+    assert context.pctxt.channel is None
+    assert not privsep.runs_here()
+    assert context.pctxt.client_mode
+
+
+@pytest.fixture(autouse=True)
 def _reads_what_is_shown(request: pytest.FixtureRequest) -> Iterator[None]:
     """Check that a test with the marker shown reads the block of the page."""
     pages.READ.clear()
@@ -188,14 +197,13 @@ def clean(tmp_path, monkeypatch) -> Iterator[None]:
 
 
 @pytest.fixture
-def kernel(clean, tmp_path, monkeypatch) -> Iterator[kernel_module.Kernel]:
+def kernel(clean, tmp_path, monkeypatch) -> kernel_module.Kernel:
     """A tree of files in place of the kernel, without privsep's daemon."""
     made = kernel_module.Kernel(tmp_path / 'host')
     made.install(monkeypatch)
     os_acc.CONF.set_override('release_timeout', 0.2, 'os_acc')
     os_acc.CONF.set_override('device_timeout', 2.0, 'os_acc')
-    yield made
-    privsep.run_here(False)
+    return made
 
 
 @pytest.fixture

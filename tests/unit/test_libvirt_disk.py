@@ -10,7 +10,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
+import types
 import uuid
 
 import libvirt_double as double
@@ -97,15 +99,55 @@ def test_an_nguid_and_a_power_host(plugin, monkeypatch):
     assert made.driver_data == {}
 
 
-def test_targets_differ():
-    targets = set()
-    for _ in range(500):
-        van = new_van()
-        van.uuid = str(uuid.uuid4())
-        targets.add(disk.target_of(van))
-        assert disk.target_of(van).isalpha()
-        assert len(disk.target_of(van)) == 7
-    assert len(targets) == 500
+def among(van: objects.VAN, *others: objects.VAN) -> objects.VAN:
+    """A VAN as os-acc gives it to a plugin, beside others of its instance."""
+    van.connect(lambda saved: None, others=lambda: list(others))
+    return van
+
+
+@pytest.mark.parametrize('number', [1, 26**5 - 1])
+def test_targets_differ(plugin, monkeypatch, number):
+    """Also if the names that are made of two UUIDs are the same."""
+    monkeypatch.setattr(
+        disk.hashlib,
+        'sha256',
+        lambda data: types.SimpleNamespace(hexdigest=lambda: f'{number:x}'),
+    )
+    there: list[objects.VAN] = []
+    for place in range(1, 5):
+        van = among(new_van(number=place), *there)
+        plugin.plug(van, INSTANCE, live=False)
+        there.append(van)
+    targets = [disk.target_in(van.guest_config) for van in there]
+    assert len(set(targets)) == 4
+    assert all(re.fullmatch('vd[a-z]{5}', target) for target in targets)
+    # The first VAN goes, and the others are plugged again: they keep theirs.
+    for van in there[1:]:
+        among(van, *(each for each in there[1:] if each is not van))
+        plugin.plug(van, INSTANCE, live=False)
+    assert [disk.target_in(v.guest_config) for v in there] == targets
+
+
+def test_a_disk_of_somebody_else_has_the_name(plugin, daemon, van):
+    """The operator has attached it to the domain with virsh."""
+    domain = daemon.domain(UUID)
+    name = disk.target_in(van.guest_config)
+    domain.add(
+        etree.fromstring(
+            "<disk type='file' device='disk'><source file='/x'/>"
+            f"<target dev='{name}' bus='virtio'/></disk>"
+        ),
+        3,
+    )
+    saved = []
+    van.connect(lambda each: saved.append(each.guest_config))
+    plugin.plug(van, INSTANCE, live=True)
+    mine = disk.target_in(van.guest_config)
+    assert mine != name
+    assert saved == [van.guest_config]
+    # Again: the domain has it by its alias, and nothing changes.
+    plugin.plug(van, INSTANCE, live=True)
+    assert disk.target_in(van.guest_config) == mine
 
 
 def test_live(plugin, daemon, van):

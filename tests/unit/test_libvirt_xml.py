@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import sys
+import uuid
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -358,6 +359,26 @@ class TestGuestAddress:
         # In the format of a configuration file.
         options(guest_addresses=f'0d:00.0=01:00.0, {name}=0A:1F.7')
         assert self.found(plug(handle)) == [self.EXPECTED]
+
+    @pytest.mark.parametrize('handle', [pci('0d:00.0'), mdev()])
+    def test_another_device_of_the_guest_has_it(self, options, handle):
+        """By the option and by a driver, in different spellings."""
+        options(guest_addresses='0c:00.1=0a:1f.7')
+        plugin = load()
+        first = objects.VAN(uuid=str(uuid.uuid4()), handle=pci())
+        plugin.plug(first, INSTANCE, live=False)
+        text = '0000:0A:1F.7'
+        van = objects.VAN(
+            uuid=VAN, handle=handle, driver_data={'guest_address': text}
+        )
+        van.connect(None, others=lambda: [first])
+        with pytest.raises(exception.InvalidRequest) as caught:
+            plugin.plug(van, INSTANCE, live=False)
+        for part in (text, first.uuid, 'pci/0000:0c:00.1', VAN):
+            assert part in str(caught.value)
+        van.driver_data = {'guest_address': '0a:1f.6'}
+        plugin.plug(van, INSTANCE, live=False)
+        assert 'function="0x6"' in van.guest_config
 
     @pytest.mark.parametrize('api', ['vfio-ap', 'vfio-ccw'])
     def test_an_mdev_that_is_no_pci_device_has_none(self, plug, api):

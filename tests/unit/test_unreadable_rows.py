@@ -22,6 +22,7 @@ from os_acc import locking
 from os_acc import objects
 from os_acc.objects import base as objects_base
 from os_acc.objects import fields
+from os_acc.privileged import context
 
 DATA = pathlib.Path(__file__).parent.parent / 'data'
 FAKE = DATA / 'bound-arqs-fake.json'
@@ -190,7 +191,8 @@ def test_doctor(run, unreadable):
     )
 
 
-def test_doctor_names_a_van_without_driver(run, without_driver):
+def test_doctor_names_a_van_without_driver(run, without_driver, monkeypatch):
+    monkeypatch.setattr(context, 'whoami', lambda: (0, []))
     rows = run('doctor', '-f', 'json').json
     (row,) = [row for row in rows if row['subject'] == f'VAN {VANS[0]}']
     assert row['verdict'] == 'error'

@@ -17,6 +17,7 @@ from typing import Any
 from lxml import etree
 
 from acc_plug_libvirt import connection
+from acc_plug_libvirt import disk
 from acc_plug_libvirt import domain_xml
 from acc_plug_libvirt import report
 from os_acc import exception
@@ -106,6 +107,7 @@ def _attach_missing(
     logger = log.about(LOG, van.instance_uuid, van.uuid)
     _check_iommufd(opened, van)
     domain = _domain(opened, van)
+    _take_free_target(domain, van)
     flags = libvirt.VIR_DOMAIN_AFFECT_CONFIG
     if domain.ID() != _NOT_RUNNING:
         flags |= libvirt.VIR_DOMAIN_AFFECT_LIVE
@@ -128,6 +130,26 @@ def _attach_missing(
             if not flags:
                 logger.info('attached the device to the domain')
                 return
+
+
+def _take_free_target(domain: Any, van: objects.VAN) -> None:
+    """Give a VAN's <disk> another name if a disk of the domain has its own.
+
+    Others than os-acc may have named that disk.
+    """
+    mine = disk.target_in(van.guest_config)
+    if mine is None:
+        return
+    taken = domain_xml.targets_of_others(domain.XMLDesc(0), van)
+    if mine in taken:
+        element = etree.fromstring(van.guest_config or '')
+        target = element.find('target')
+        assert target is not None
+        target.set('dev', disk.free_target(van, taken))
+        van.guest_config = etree.tostring(
+            element, encoding='unicode', pretty_print=True
+        )
+        van.save()
 
 
 def _check_slots(van: objects.VAN, err: Exception) -> None:

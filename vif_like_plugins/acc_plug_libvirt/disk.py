@@ -14,6 +14,7 @@ https://libvirt.org/formatdomain.html#hard-drives-floppy-disks-cdroms
 
 from __future__ import annotations
 
+from collections.abc import Container
 import hashlib
 import string
 
@@ -60,16 +61,48 @@ def build(van: objects.VAN, handle: objects.BlockHandle) -> str:
 def target_of(van: objects.VAN) -> str:
     """The name of a VAN's disk in the domain, such as vdkqxaf.
 
-    It is made from the UUID of the VAN, so it is the same at each plug, and
-    two disks of a domain have the same one once in 10 million times. libvirt
-    then refuses the second. To the guest it means nothing.
+    It stays the same as long as the VAN is plugged. It is made from the UUID
+    of the VAN; if another VAN of the instance has that name, the next one is
+    taken. To the guest it means nothing.
+    """
+    if (mine := target_in(van.guest_config)) is not None:
+        return mine
+    return free_target(
+        van,
+        {
+            name
+            for other in van.others()
+            if (name := target_in(other.guest_config)) is not None
+        },
+    )
+
+
+def free_target(van: objects.VAN, taken: Container[str]) -> str:
+    """The first name for a VAN's disk that is not taken.
+
+    :param taken: the names of the domain's other disks
     """
     number = int(hashlib.sha256(str(van.uuid).encode()).hexdigest(), 16)
+    while (name := _name(number)) in taken:
+        number += 1
+    return name
+
+
+def _name(number: int) -> str:
     letters = ''
     for _ in range(_LETTERS):
         number, place = divmod(number, len(string.ascii_lowercase))
         letters += string.ascii_lowercase[place]
     return f'vd{letters}'
+
+
+def target_in(xml: str | None) -> str | None:
+    """The name of the disk in a guest_config; None if it is no <disk>."""
+    element = None if xml is None else etree.fromstring(xml)
+    if element is None or element.tag != 'disk':
+        return None
+    target = element.find('target')
+    return None if target is None else target.get('dev')
 
 
 def identity(element: etree._Element) -> str | None:

@@ -209,6 +209,18 @@ def check(root: etree._Element, van: objects.VAN) -> None:
             )
 
 
+def targets_of_others(xml: str, van: objects.VAN) -> set[str]:
+    """The names of a domain's disks, without that of a VAN."""
+    names = set()
+    for element in parse(xml).iterfind('devices/disk'):
+        alias, target = element.find('alias'), element.find('target')
+        if target is not None and (
+            alias is None or alias.get('name') != alias_of(van)
+        ):
+            names.add(target.get('dev', ''))
+    return names
+
+
 def update_domain_xml(
     xml: str,
     old_vans: Sequence[objects.VAN],

@@ -108,6 +108,7 @@ class Builder:
             'vfio-pci',
         ):
             _add_guest_address(hostdev, guest_address, van)
+            _check_guest_address(hostdev, guest_address, van)
         text: str = etree.tostring(
             hostdev, encoding='unicode', pretty_print=True
         )
@@ -204,6 +205,44 @@ def _add_guest_address(
     address = etree.SubElement(hostdev, 'address')
     address.set('type', 'pci')
     _set_pci_address(address, pci_address.join(*parts))
+
+
+def _check_guest_address(
+    hostdev: etree._Element, text: str, van: objects.VAN
+) -> None:
+    """Check that no other device of the guest has the address.
+
+    libvirt would refuse to define the guest, and name neither device.
+
+    :raises InvalidRequest: if another VAN of the instance has it
+    """
+    mine = _address_in_guest(hostdev)
+    for other in van.others():
+        if other.guest_config is not None and (
+            _address_in_guest(etree.fromstring(other.guest_config)) == mine
+        ):
+            name = other.handle.identity if other.handle is not None else None
+            raise exception.InvalidRequest(
+                subject=f'VAN {van.uuid}',
+                field='guest_address',
+                value=text,
+                expected='an address that no other device of the guest has; '
+                f'VAN {other.uuid} ({name}) has this one. See '
+                '[os_acc_libvirt] guest_addresses',
+            )
+
+
+def _address_in_guest(element: etree._Element) -> str | None:
+    """The PCI address in the guest that an element sets; None if none."""
+    address = element.find('address')
+    if address is None or address.get('type') != 'pci':
+        return None
+    return pci_address.join(
+        *(
+            int(address.get(name, '0'), 16)
+            for name in ('domain', 'bus', 'slot', 'function')
+        )
+    )
 
 
 def _guest_addresses(pairs: Sequence[str]) -> dict[str, str]:
