@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 
 import device_nodes
+from hypothesis import HealthCheck
 from hypothesis import example
 from hypothesis import given
 from hypothesis import settings
@@ -379,22 +380,20 @@ ENTRIES = st.fixed_dictionaries(
 )
 
 
-@pytest.fixture(scope='module')
-def five(tmp_path_factory):
+@pytest.fixture
+def five(kernel, monkeypatch):
     """Five device files, for many examples."""
-    from os_acc.testing import kernel as kernel_module
-
-    host = kernel_module.Kernel(tmp_path_factory.mktemp('host') / 'host')
-    with pytest.MonkeyPatch.context() as patch:
-        host.install(patch)
-        made = device_nodes.Nodes(host)
-        made.install(patch)
-        for number, name in enumerate(['a', 'b', 'c0', 'c1', 'd']):
-            made.add(name, f'c 240:{number}')
-        yield made
+    made = device_nodes.Nodes(kernel)
+    made.install(monkeypatch)
+    for number, name in enumerate(['a', 'b', 'c0', 'c1', 'd']):
+        made.add(name, f'c 240:{number}')
+    return made
 
 
-@settings(max_examples=40)
+@settings(
+    max_examples=40,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(st.lists(ENTRIES, max_size=4))
 @example([{'devices': ['/dev/a'], 'with': ['/dev/a']}])
 def test_no_file_belongs_to_two_accelerators(five, entries):

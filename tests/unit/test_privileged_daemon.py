@@ -77,6 +77,7 @@ def daemon(clean, tmp_path, monkeypatch):
         )
     )
     context.pctxt.stop()
+    context.pctxt.set_client_mode(True)
     os_acc.CONF.clear_override('helper_command', context.SECTION)
 
 

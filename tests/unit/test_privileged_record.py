@@ -214,7 +214,8 @@ def test_a_crash_between_give_back_and_the_journal(here, monkeypatch):
     before = here.snapshot()
     instance = devices.instance()
     os_acc.plug(instance, [devices.pci(devices.GPU)])
-    privileged_pci.give_back(devices.GPU, '10de:1eb8', 2.0)
+    with devices.acting():
+        privileged_pci.give_back(devices.GPU, '10de:1eb8', 2.0)
     assert os_acc.unplug(instance) == 1
     assert here.snapshot() == before
 

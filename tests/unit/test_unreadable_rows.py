@@ -17,6 +17,7 @@ import command
 import pytest
 
 import os_acc
+from os_acc import exception
 from os_acc import journal
 from os_acc import locking
 from os_acc import objects
@@ -64,10 +65,22 @@ def opened(run):
 def unreadable(run):
     """The first VAN has a handle of a class that is gone."""
     change(run, lambda van: setattr(van, 'handle', GoneHandle(name='x7')))
-    known = objects_base.VersionedObjectRegistry.obj_classes()
-    before = known.pop('GoneHandle', None)
+    objects_base.VersionedObjectRegistry.obj_classes().pop('GoneHandle')
+
+
+@pytest.fixture(autouse=True)
+def forgotten():
+    """No other test knows the class."""
     yield
-    known['GoneHandle'] = before
+    objects_base.VersionedObjectRegistry.obj_classes().pop('GoneHandle', None)
+
+
+@pytest.fixture
+def no_daemon(monkeypatch):
+    def fail():
+        raise exception.PrivilegeError(reason='no daemon')
+
+    monkeypatch.setattr(context, 'whoami', fail)
 
 
 @pytest.fixture
@@ -177,7 +190,7 @@ def test_device_show(run, unreadable, address):
     assert text.startswith(f'{VANS[0]} of instance {INSTANCE}: ')
 
 
-def test_doctor(run, unreadable):
+def test_doctor(run, unreadable, no_daemon):
     rows = run('doctor', '-f', 'json').json
     (row,) = [row for row in rows if row['subject'] == f'VAN {VANS[0]}']
     assert row['verdict'] == 'error'
@@ -191,8 +204,7 @@ def test_doctor(run, unreadable):
     )
 
 
-def test_doctor_names_a_van_without_driver(run, without_driver, monkeypatch):
-    monkeypatch.setattr(context, 'whoami', lambda: (0, []))
+def test_doctor_names_a_van_without_driver(run, without_driver, no_daemon):
     rows = run('doctor', '-f', 'json').json
     (row,) = [row for row in rows if row['subject'] == f'VAN {VANS[0]}']
     assert row['verdict'] == 'error'
