@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 import os_acc
 from os_acc import exception
@@ -30,6 +31,7 @@ from os_acc.devices import pci
 from os_acc.devices import proposals
 from os_acc.devices import spec_files
 from os_acc.devices import spec_nvme_of
+from os_acc.devices import spec_of_device
 from os_acc.objects import pci_address
 from os_acc.privileged import held
 
@@ -110,7 +112,7 @@ class DeviceAllow(_Change):
                 wanted=f'namespace {name}', reason=f'{why.text}: {why.remedy}'
             )
         if entry is None:
-            device_spec.add(os_acc.CONF, path, {_key(name): name})
+            device_spec.add(os_acc.CONF, path, _new_entries(name))
             self._say(f'wrote {path}')
             entry = _entry(name)
         if entry is not None and entry.deny:
@@ -148,7 +150,7 @@ class DeviceDeny(_Change):
     """
 
     def _change(self, name: str, path: str) -> None:
-        device_spec.add(os_acc.CONF, path, {_key(name): name, 'deny': True})
+        device_spec.add(os_acc.CONF, path, [{_key(name): name, 'deny': True}])
         self._say(f'wrote {path}')
         holders = allocated.Holders(base.look().journal.handles())
         for each in _of(holders, name):
@@ -173,6 +175,13 @@ def _is_path(name: str) -> bool:
 def _key(name: str) -> str:
     """The key of device_spec that names a device."""
     return 'devices' if _is_path(name) else 'address'
+
+
+def _new_entries(name: str) -> list[dict[str, Any]]:
+    """The entries that offer a device from now on."""
+    if _is_path(name):
+        return [{_key(name): name}]
+    return spec_of_device.entries(name)
 
 
 def _file(path: str) -> file_groups.Accelerator | None:

@@ -34,6 +34,7 @@ from os_acc.devices import reasons
 from os_acc.devices import refusals
 from os_acc.devices import spec_address
 from os_acc.devices import spec_files
+from os_acc.devices import spec_of_device
 from os_acc.devices import spec_reading
 from os_acc.devices import spec_values
 from os_acc.devices.spec_entry import ACTIVATIONS
@@ -72,7 +73,6 @@ __all__ = (
     'Spec',
     'Specs',
     'Unreadable',
-    'line',
     'load',
     'load_for_vans',
     'not_offered',
@@ -251,14 +251,10 @@ def not_offered(device: str) -> reasons.Reason:
 
     :param device: a PCI address, or the name of a parent of mdevs
     """
+    entry = spec_of_device.entries(device)[0]
     return refusals.NOT_NAMED.say(
-        device=device, entry=line({'address': device})
+        device=device, entry=spec_of_device.line(entry)
     )
-
-
-def line(entry: dict[str, Any]) -> str:
-    """The line of a configuration file that adds an entry."""
-    return f'device_spec = {json.dumps(entry)}'
 
 
 def _offered(spec: Spec | None, kind: str, device: str) -> Spec:
@@ -307,17 +303,20 @@ def check_names(entry: dict[str, Any], name: str) -> None:
         )
 
 
-def add(conf: cfg.ConfigOpts, path: str, entry: dict[str, Any]) -> None:
-    """Write a file of device_spec_dir with one entry that load() can read.
+def add(
+    conf: cfg.ConfigOpts, path: str, entries: list[dict[str, Any]]
+) -> None:
+    """Write a file of device_spec_dir with entries that load() can read.
 
     :param path: see spec_files.path_of()
-    :raises InvalidRequest: if load() refuses the entry. The file is as it was
+    :raises InvalidRequest: if load() refuses an entry. The file is as it was
         before, then
     :raises PrivilegeError: if the file cannot be written
     """
-    parse(json.dumps(entry))
+    text = json.dumps(entries if len(entries) > 1 else entries[0])
+    parse(text)
     before = spec_files.text_of(path)
-    spec_files.write(path, json.dumps(entry) + '\n')
+    spec_files.write(path, text + '\n')
     try:
         load(conf)
     except exception.InvalidRequest:

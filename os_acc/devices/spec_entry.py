@@ -213,17 +213,6 @@ class Spec:
         return spec_edits.Edits(self.env, self.mounts, self.hooks)
 
     @property
-    def offers_parts(self) -> bool:
-        """Whether it offers something else than whole PCI functions."""
-        return bool(
-            self.devices
-            or self.mdev_types
-            or self.vgpu_type
-            or self.queues is not None
-            or self.nvme_of is not None
-        )
-
-    @property
     def names_any(self) -> bool:
         """Whether it names devices of any ids and on any bus."""
         return (
