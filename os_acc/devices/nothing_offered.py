@@ -68,6 +68,14 @@ class Nothing:
         text, remedy = self.obstacle.text, self.obstacle.remedy
         return text if remedy in text else f'{text}: {remedy}'
 
+    @property
+    def text(self) -> str:
+        """Entry, device, reason and remedy."""
+        device, source = self.obstacle.device, self.spec.source
+        if device == source:
+            return f'{source}: {self.reason}'
+        return f'{source} offers nothing of {device}: {self.reason}'
+
 
 @dataclasses.dataclass(frozen=True)
 class _Card:
@@ -157,12 +165,11 @@ class _Look:
             return  # it names what it offers
         if spec.devices:
             if id(spec) not in self._with_files:
-                why = offer_refusals.NO_FILES.say(
-                    globs=', '.join(spec.devices)
-                )
-                yield Nothing(spec, Obstacle.of(spec.source, why))
+                globs = ', '.join(spec.devices)
+                lack = offer_refusals.NO_FILES.say(globs=globs)
+                yield Nothing(spec, Obstacle.of(spec.source, lack))
             return
-        named, found = 0, []
+        named, found = 0, list[Nothing]()
         for address, functions in self._cards.get(id(spec), {}).items():
             named += 1
             with contextlib.suppress(*_UNREADABLE):

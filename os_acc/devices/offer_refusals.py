@@ -6,7 +6,10 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""Why an entry of device_spec offers nothing. See refusals and nothing_offered."""
+"""The refusals of entries of device_spec that offer nothing.
+
+See nothing_offered, and refusals.
+"""
 
 from __future__ import annotations
 

@@ -36,15 +36,14 @@ def entries(name: str) -> list[Entry]:
     function = _find(name)
     if function is None:
         return [{'address': name}]
-    found = [
-        {'address': name, **_ids(function.vendor_id, function.product_id)}
+    products = [function.product_id]
+    vf_product = sriov.vf_product_id(name) if function.is_pf else None
+    if vf_product not in (None, *products):
+        products.append(vf_product or '')
+    return [
+        {'address': name, **_ids(function.vendor_id, product)}
+        for product in products
     ]
-    product = sriov.vf_product_id(name) if function.is_pf else None
-    if product not in (None, function.product_id):
-        found.append(
-            {'address': name, **_ids(function.vendor_id, product or '')}
-        )
-    return found
 
 
 def ids_of(name: str) -> Entry:

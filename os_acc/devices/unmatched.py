@@ -53,9 +53,8 @@ class Host:
             return why
         address = spec.address.complete
         if address is None:
-            return (
-                self._elsewhere(spec) or offer_refusals.MATCHES_NOTHING.say()
-            )
+            why = self._elsewhere(spec)
+            return why or offer_refusals.MATCHES_NOTHING.say()
         if self._will_be_made(address):
             return None
         there = next((f for f in self.functions if f.address == address), None)
@@ -102,13 +101,14 @@ class Host:
     def _will_be_made(self, address: str) -> bool:
         """Whether os-acc makes a VF with an address when one is requested."""
         for function in self.functions:
-            if function.is_pf:
-                found = self._specs.find(function)
-                if found is not None and found.num_vfs is not None:
-                    if address in sriov.future_addresses(
-                        function.address, found.num_vfs
-                    ):
-                        return True
+            found = self._specs.find(function) if function.is_pf else None
+            if (
+                found is not None
+                and found.num_vfs is not None
+                and address
+                in sriov.future_addresses(function.address, found.num_vfs)
+            ):
+                return True
         return False
 
     def _elsewhere(self, spec: device_spec.Spec) -> reasons.Reason | None:

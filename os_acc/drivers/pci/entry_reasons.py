@@ -30,7 +30,7 @@ def refused(
     by: driver.DriverBase,
     specs: device_spec.Specs,
     request: objects.AcceleratorRequest,
-) -> Iterator[exception.DeviceNotFound]:
+) -> Iterator[exception.DeviceError]:
     """Say which entries of a request's resource class offer nothing, and why.
 
     Nothing is read before the first one is asked for.
@@ -39,8 +39,8 @@ def refused(
     """
     for each in nothing_offered.find(specs, allocation.holders(by)):
         if _could_serve(each, request.resource_class):
-            yield exception.DeviceNotFound(
-                wanted=each.obstacle.device, reason=each.reason
+            yield exception.DeviceError(
+                device=each.obstacle.device, reason=each.reason
             )
 
 
