@@ -25,6 +25,7 @@ from os_acc.devices import file_availability
 from os_acc.devices import file_groups
 from os_acc.devices import file_place
 from os_acc.devices import mdev
+from os_acc.devices import nothing_offered
 from os_acc.devices import nvme_of_availability
 from os_acc.devices import nvme_of_refusals
 from os_acc.devices import pci
@@ -32,6 +33,7 @@ from os_acc.devices import proposals
 from os_acc.devices import spec_files
 from os_acc.devices import spec_nvme_of
 from os_acc.devices import spec_of_device
+from os_acc.devices import spec_parts
 from os_acc.objects import pci_address
 from os_acc.privileged import held
 
@@ -112,7 +114,7 @@ class DeviceAllow(_Change):
                 wanted=f'namespace {name}', reason=f'{why.text}: {why.remedy}'
             )
         if entry is None:
-            device_spec.add(os_acc.CONF, path, _new_entries(name))
+            device_spec.add(os_acc.CONF, path, *_new_entries(name))
             self._say(f'wrote {path}')
             entry = _entry(name)
         if entry is not None and entry.deny:
@@ -134,6 +136,8 @@ class DeviceAllow(_Change):
         text = f' by {entry.source}'
         if function is None:
             return text
+        if not spec_parts.offers_whole(entry, function):
+            return text + _parts_hint(function)
         for obstacle in availability.obstacles(
             function, entry, entry.bind or device_spec.BIND_OS_ACC
         ):
@@ -150,7 +154,7 @@ class DeviceDeny(_Change):
     """
 
     def _change(self, name: str, path: str) -> None:
-        device_spec.add(os_acc.CONF, path, [{_key(name): name, 'deny': True}])
+        device_spec.add(os_acc.CONF, path, {_key(name): name, 'deny': True})
         self._say(f'wrote {path}')
         holders = allocated.Holders(base.look().journal.handles())
         for each in _of(holders, name):
@@ -175,6 +179,15 @@ def _is_path(name: str) -> bool:
 def _key(name: str) -> str:
     """The key of device_spec that names a device."""
     return 'devices' if _is_path(name) else 'address'
+
+
+def _parts_hint(function: pci.Function) -> str:
+    """Say why the parts of a device that an entry offers are not there."""
+    for each in nothing_offered.find(device_spec.load(os_acc.CONF)):
+        card = each.function
+        if card is not None and card.address == function.parent:
+            return f', but there is nothing to give out now: {each.reason}'
+    return ''
 
 
 def _new_entries(name: str) -> list[dict[str, Any]]:

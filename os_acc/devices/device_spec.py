@@ -52,6 +52,7 @@ from os_acc.devices.spec_entry import PROGRAMMER_DFL
 from os_acc.devices.spec_entry import PROGRAMMER_FPGA_MANAGER
 from os_acc.devices.spec_entry import REENUMERATE
 from os_acc.devices.spec_entry import Spec
+from os_acc.devices.spec_of_device import line
 
 LOG = logging.getLogger(__name__)
 
@@ -73,6 +74,7 @@ __all__ = (
     'Spec',
     'Specs',
     'Unreadable',
+    'line',
     'load',
     'load_for_vans',
     'not_offered',
@@ -252,9 +254,7 @@ def not_offered(device: str) -> reasons.Reason:
     :param device: a PCI address, or the name of a parent of mdevs
     """
     entry = spec_of_device.entries(device)[0]
-    return refusals.NOT_NAMED.say(
-        device=device, entry=spec_of_device.line(entry)
-    )
+    return refusals.NOT_NAMED.say(device=device, entry=line(entry))
 
 
 def _offered(spec: Spec | None, kind: str, device: str) -> Spec:
@@ -303,9 +303,7 @@ def check_names(entry: dict[str, Any], name: str) -> None:
         )
 
 
-def add(
-    conf: cfg.ConfigOpts, path: str, entries: list[dict[str, Any]]
-) -> None:
+def add(conf: cfg.ConfigOpts, path: str, *entries: dict[str, Any]) -> None:
     """Write a file of device_spec_dir with entries that load() can read.
 
     :param path: see spec_files.path_of()

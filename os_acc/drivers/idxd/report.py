@@ -25,7 +25,6 @@ from os_acc.devices import idxd
 from os_acc.devices import idxd_availability
 from os_acc.devices import idxd_names
 from os_acc.devices import pci
-from os_acc.devices import reasons
 from os_acc.devices import spec_idxd
 from os_acc.drivers import choosing
 from os_acc.drivers import inventory
@@ -171,10 +170,7 @@ def _common(
 ) -> Iterator[availability.Obstacle]:
     """Why no work queue of a function can be given out now."""
     address = function.address
-    yield from idxd_availability.whole_obstacles(
-        address, allocated.ANYONE, holders
-    )
-    yield from availability.unhealthy_obstacles(function, holders)
+    yield from _not_free(function, holders)
     yield from idxd_availability.obstacles(
         function,
         found,
@@ -182,6 +178,16 @@ def _common(
         idxd_availability.has_queues(address, holders),
         idxd_availability.files_given(address, holders),
     )
+
+
+def _not_free(
+    function: pci.Function, holders: allocated.Holders
+) -> Iterator[availability.Obstacle]:
+    """Say which VAN has the whole function, or that it has failed."""
+    yield from idxd_availability.whole_obstacles(
+        function.address, allocated.ANYONE, holders
+    )
+    yield from availability.unhealthy_obstacles(function, holders)
 
 
 def shown(
@@ -235,10 +241,6 @@ def _queue_line(
     return text
 
 
-# A VAN has the whole function, or it has failed.
-_NOT_OF_ENTRY = (reasons.Kind.ALLOCATED, reasons.Kind.UNHEALTHY)
-
-
 def findings(
     specs: device_spec.Specs, holders: allocated.Holders
 ) -> Iterator[finding.Finding]:
@@ -262,17 +264,16 @@ def _finding(
     spec: device_spec.Spec,
     holders: allocated.Holders,
 ) -> Iterator[finding.Finding]:
-    """Say how many work queues there are, or why there are none now."""
+    """Say how many work queues there are, or that they are not free now."""
     assert spec.queues is not None
     found = idxd.find(function.address)
-    refused = next(_common(function, spec.queues, found, holders), None)
-    if refused is None:
-        assert found is not None
+    for each in _not_free(function, holders):
+        yield finding.Finding(subject, finding.WARNING, each.text, each.remedy)
+        return
+    if found is not None and not any(
+        _common(function, spec.queues, found, holders)
+    ):
         count = len(idxd_availability.numbers(found, spec.queues))
         yield finding.Finding(
             subject, finding.OK, f'{found.name}: {count} for programs'
-        )
-    elif refused.kind in _NOT_OF_ENTRY:
-        yield finding.Finding(
-            subject, finding.WARNING, refused.text, refused.remedy
         )
