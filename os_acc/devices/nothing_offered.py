@@ -35,6 +35,7 @@ from os_acc.devices import mdev
 from os_acc.devices import offer_refusals
 from os_acc.devices import pci
 from os_acc.devices import pci_scan
+from os_acc.devices import spec_nvme_of
 from os_acc.devices import spec_parts
 from os_acc.devices import sriov
 from os_acc.devices import unmatched
@@ -162,7 +163,8 @@ class _Look:
     def of_entry(self, spec: device_spec.Spec) -> Iterator[Nothing]:
         """Say of which devices an entry offers nothing."""
         if spec.nvme_of is not None:
-            return  # it names what it offers
+            yield from self._of_target(spec, spec.nvme_of)
+            return
         if spec.devices:
             if id(spec) not in self._with_files:
                 globs = ', '.join(spec.devices)
@@ -185,6 +187,23 @@ class _Look:
                 yield Nothing(spec, Obstacle.of(spec.source, why))
             return
         yield from _likely(spec, found, named)
+
+    def _of_target(
+        self, spec: device_spec.Spec, target: spec_nvme_of.Target
+    ) -> Iterator[Nothing]:
+        """Say that other entries count for all namespaces of a target."""
+        counting = [
+            self._specs.first_namespace(each) for each in target.namespaces
+        ]
+        if spec in counting:
+            return
+        others = [each for each in counting if each is not None]
+        why = offer_refusals.NAMED_BEFORE.say(
+            source=', '.join(dict.fromkeys(each.source for each in others)),
+            verb='denies' if any(each.deny for each in others) else 'names',
+            devices=', '.join(target.namespaces),
+        )
+        yield Nothing(spec, Obstacle.of(spec.source, why))
 
     def _of_card(
         self,

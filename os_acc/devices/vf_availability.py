@@ -23,7 +23,6 @@ from os_acc.devices import host_use
 from os_acc.devices import modules
 from os_acc.devices import offer_refusals
 from os_acc.devices import pci
-from os_acc.devices import reasons
 from os_acc.devices import refusals
 from os_acc.devices import sriov
 from os_acc.devices import vfio
@@ -44,8 +43,7 @@ def vfs_obstacles(
     """
     device = f'PF {pf.address}'
     if spec is not None and spec.num_vfs is not None:
-        for lack in _too_few(pf, spec.num_vfs):
-            yield Obstacle.of(device, lack)
+        yield from number_obstacles(pf, spec.num_vfs)
     # Without VANs, Holders is false, and still knows what has failed.
     holders = allocated.Holders() if holders is None else holders
     yield from availability.unhealthy_obstacles(pf, holders)
@@ -78,15 +76,21 @@ def vfs_obstacles(
             yield Obstacle.of(f'a VF of {device}', reason)
 
 
-def _too_few(pf: pci.Function, wanted: int) -> Iterator[reasons.Reason]:
-    """Say why a function cannot have as many VFs as its entry sets."""
-    possible = sriov.total(pf.address)
+def number_obstacles(pf: pci.Function, wanted: int) -> Iterator[Obstacle]:
+    """Say why a function cannot have as many VFs as its entry sets.
+
+    :param pf: it may have lost its SR-IOV, and be no PF now
+    """
+    device, possible = f'PF {pf.address}', sriov.total(pf.address)
     if not pf.is_pf:
-        yield offer_refusals.NO_SRIOV.say()
+        yield Obstacle.of(device, offer_refusals.NO_SRIOV.say())
     elif wanted > possible:
-        yield offer_refusals.NUM_VFS.say(wanted=wanted, possible=possible)
+        yield Obstacle.of(
+            device,
+            offer_refusals.NUM_VFS.say(wanted=wanted, possible=possible),
+        )
     elif not sriov.future_addresses(pf.address, wanted):
-        yield offer_refusals.VFS_NOT_TOLD.say()
+        yield Obstacle.of(device, offer_refusals.VFS_NOT_TOLD.say())
 
 
 def _bridge_in(group: str) -> str | None:

@@ -333,9 +333,10 @@ class Claims:
             pci_vfs.create_again(van, pf, self._specs())
             # VFs that another service makes appear once it has started.
             function = waiting.until(
-                lambda: pci.find(address),
+                lambda: _as_before(address, pf),
                 CONF.os_acc.device_timeout,
-                f'PCI function {address} to come back',
+                f'PCI function {address} to come back'
+                + ('' if pf == address else f' as a VF of {pf}'),
                 'pci',
             )
             if function.ids != van.driver_data[release.IDS]:
@@ -405,3 +406,15 @@ class Claims:
                 and holders.of_function(address) is None
             ):
                 yield address
+
+
+def _as_before(address: str, pf: str) -> pci.Function | None:
+    """A function, if it is a VF as it was when a VAN got it, or none again.
+
+    After a change of the firmware, another function of a card can be where a
+    VF was.
+
+    :param pf: the PF that the VF had; the address itself: it was no VF
+    """
+    found = pci.find(address)
+    return found if found is not None and found.parent == pf else None

@@ -58,6 +58,8 @@ def _could_serve(each: nothing_offered.Nothing, wanted: str | None) -> bool:
         return wanted == resource_classes.VGPU or wanted in {
             pci_listing.custom(f'MDEV_{kind}') for kind in spec.mdev_types
         }
+    if Part.NAMESPACE in asked:
+        return wanted == 'CUSTOM_NVME_OF'
     if Part.QUEUE in asked:
         return wanted in ('CUSTOM_DSA', 'CUSTOM_IAA')
     if each.function is not None:
