@@ -154,7 +154,13 @@ class DeviceDeny(_Change):
     """
 
     def _change(self, name: str, path: str) -> None:
-        device_spec.add(os_acc.CONF, path, {_key(name): name, 'deny': True})
+        # An entry that denies counts for its address, whatever is there. What
+        # is there now is remembered for the doctor.
+        ids = spec_of_device.ids_of(name)
+        was = {'was': ':'.join(ids.values())} if ids else {}
+        device_spec.add(
+            os_acc.CONF, path, {_key(name): name, 'deny': True, **was}
+        )
         self._say(f'wrote {path}')
         holders = allocated.Holders(base.look().journal.handles())
         for each in _of(holders, name):
@@ -193,7 +199,9 @@ def _parts_hint(function: pci.Function) -> str:
 def _new_entries(name: str) -> list[dict[str, Any]]:
     """The entries that offer a device from now on."""
     if _is_path(name):
-        return [{_key(name): name}]
+        place = file_groups.place_of(name)
+        behind = place.function if place is not None else None
+        return [{_key(name): name, **spec_of_device.ids_of(behind or '')}]
     return spec_of_device.entries(name)
 
 

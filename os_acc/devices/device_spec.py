@@ -29,12 +29,14 @@ from oslo_config import cfg
 from os_acc import documents
 from os_acc import exception
 from os_acc import opts
+from os_acc.devices import offer_refusals
 from os_acc.devices import pci
 from os_acc.devices import reasons
 from os_acc.devices import refusals
 from os_acc.devices import spec_address
 from os_acc.devices import spec_files
 from os_acc.devices import spec_of_device
+from os_acc.devices import spec_parts
 from os_acc.devices import spec_reading
 from os_acc.devices import spec_values
 from os_acc.devices.spec_entry import ACTIVATIONS
@@ -204,6 +206,13 @@ class Specs:
         :raises DeviceNotFound: as check(), and if the type is not allowed
         """
         spec = self.check_parent(parent)
+        if not spec_parts.offers(spec, spec_parts.Part.MDEV):
+            raise exception.DeviceNotFound(
+                wanted=f'mdev type {kind} on {parent}',
+                reason=offer_refusals.NO_MDEVS_OFFERED.say(
+                    parts=spec_parts.text(spec)
+                ).text,
+            )
         if not spec.allows_mdev(kind):
             raise exception.DeviceNotFound(
                 wanted=f'mdev type {kind} on {parent}',

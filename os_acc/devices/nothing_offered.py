@@ -168,7 +168,11 @@ class _Look:
         if spec.devices:
             if id(spec) not in self._with_files:
                 globs = ', '.join(spec.devices)
-                lack = offer_refusals.NO_FILES.say(globs=globs)
+                ids = f' that belongs to {unmatched.ids(spec)}'
+                with_ids = spec.vendor_id or spec.product_id
+                lack = offer_refusals.NO_FILES.say(
+                    globs=globs, ids=ids if with_ids else ''
+                )
                 yield Nothing(spec, Obstacle.of(spec.source, lack))
             return
         named, found = 0, list[Nothing]()
@@ -358,6 +362,9 @@ def _vgpu_types(card: _Card, places: list[pci.Function]) -> Iterator[Obstacle]:
         return  # it has vGPUs, and may only be full
     if wanted is None:
         yield Obstacle.of(device, vgpu_refusals.VGPU_TYPE_UNSET.say())
+        return
+    if not any(found.possible.values()):
+        yield Obstacle.of(device, offer_refusals.NO_VGPU_TYPES_NOW.say())
         return
     number = found.number_of(wanted)
     if not any(number in kinds for kinds in found.possible.values()):

@@ -59,10 +59,10 @@ NO_VFS_NOW = Refusal(
 )
 NO_FILES = Refusal(
     Kind.NOT_OFFERED,
-    'its globs name no device file of this host, or only files that an '
+    'its globs name no device file of this host{ids}, or only files that an '
     'earlier entry names',
     'An entry with devices. The module that makes the files may not be '
-    'loaded.',
+    'loaded; or the kernel has given their names to other devices.',
     'compare {globs} with ls -l /dev',
 )
 
@@ -75,6 +75,13 @@ FOR_PARTS_ONLY = Refusal(
     'Its entry has num_vfs, mdev_types, vgpu_type, idxd, or programming = '
     'dynamic, and the request wants the whole function.',
     'request one of these parts, or offer another function',
+)
+NO_MDEVS_OFFERED = Refusal(
+    Kind.NOT_OFFERED,
+    '[os_acc] device_spec offers {parts} of it only, and no mediated devices',
+    'Its entry has num_vfs, vgpu_type or idxd, and the request wants a '
+    'mediated device.',
+    'set mdev_types in its entry, or request what the entry offers',
 )
 NO_SRIOV = Refusal(
     Kind.UNSUITABLE,
@@ -151,6 +158,15 @@ NO_MDEVS = Refusal(
     'gone after a reboot.',
     'load the driver that makes them, such as the vGPU manager; for VFs of '
     'NVIDIA cards, run sriov-manage -e {address}',
+)
+NO_VGPU_TYPES_NOW = Refusal(
+    Kind.NOT_OFFERED,
+    'none of its VFs can have a vGPU type now: creatable_vgpu_types of each '
+    'is empty, and it has no vGPU',
+    'vgpu_type is set. The card is in MIG mode without GPU instances, as '
+    'after a reboot, or the services of the vGPU manager do not run.',
+    'in MIG mode, make GPU instances (nvidia-smi mig -cgi); otherwise start '
+    'nvidia-vgpud and nvidia-vgpu-mgr, and look at their logs',
 )
 MDEV_OTHER_TYPES = Refusal(
     Kind.NOT_OFFERED,

@@ -114,6 +114,8 @@ class Spec:
     :ivar nvme_of: the namespaces that it names; it then names nothing else
     :ivar deny: the devices that it names are not offered, whatever the other
         entries say
+    :ivar was: the ids of the device that the entry was written to deny,
+        vendor:product; they do not count, see doctor.entries
     :ivar source: where the entry is: the option or file, and its number
     """
 
@@ -161,6 +163,7 @@ class Spec:
     queues: spec_idxd.Queues | None = None
     nvme_of: spec_nvme_of.Target | None = None
     deny: bool = False
+    was: str | None = None
     source: str = ''
 
     def matches(self, function: pci.Function) -> bool:

@@ -64,7 +64,7 @@ class Host:
             return offer_refusals.MATCHES_NOTHING.say()
         if there is None:
             return offer_refusals.MOVED.say(
-                address=address, wanted=_ids(spec), where=self._where(spec)
+                address=address, wanted=ids(spec), where=self._where(spec)
             )
         if there.is_pf and self._are_vfs(spec, there):
             # Without VFs, the PF may be what is given out.
@@ -74,7 +74,7 @@ class Host:
         return offer_refusals.OTHER_DEVICE.say(
             address=address,
             now=there.ids,
-            wanted=_ids(spec),
+            wanted=ids(spec),
             where=self._where(spec),
         )
 
@@ -119,7 +119,7 @@ class Host:
             return None
         return offer_refusals.MOVED.say(
             address='its addresses',
-            wanted=_ids(spec),
+            wanted=ids(spec),
             where=self._where(spec),
         )
 
@@ -145,7 +145,8 @@ class Host:
         )
 
 
-def _ids(spec: device_spec.Spec) -> str:
+def ids(spec: device_spec.Spec) -> str:
+    """The ids of an entry, vendor:product."""
     return f'{spec.vendor_id or "*"}:{spec.product_id or "*"}'
 
 

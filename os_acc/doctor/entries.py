@@ -19,7 +19,9 @@ from os_acc import host as host_module
 from os_acc import journal as journal_module
 from os_acc.devices import allocated
 from os_acc.devices import device_spec
+from os_acc.devices import file_groups
 from os_acc.devices import nothing_offered
+from os_acc.devices import pci_scan
 from os_acc.devices import reasons
 from os_acc.devices import spec_of_device
 
@@ -54,6 +56,7 @@ def findings(host: host_module.Host) -> Iterator[finding.Finding]:
         yield _finding(each)
     for spec in specs.entries:
         yield from _place(spec)
+        yield from _denied(spec, specs)
 
 
 def holders(journal: journal_module.Journal) -> allocated.Holders:
@@ -77,6 +80,32 @@ def _finding(each: nothing_offered.Nothing) -> finding.Finding:
     )
 
 
+def _denied(
+    spec: device_spec.Spec, specs: device_spec.Specs
+) -> Iterator[finding.Finding]:
+    """Say that an entry denies another device than it was written for."""
+    address = spec.address.complete
+    if spec.was is None or address is None:
+        return
+    now = ':'.join(spec_of_device.ids_of(address).values())
+    if now == spec.was:
+        return
+    offered = [
+        each.address
+        for each in pci_scan.functions()
+        if each.ids == spec.was and specs.find(each) is not None
+    ]
+    where = f'; {spec.was} is offered at {", ".join(offered)}'
+    yield finding.Finding(
+        spec.source,
+        finding.WARNING,
+        f'it was written to deny {spec.was}, and {now or "no device"} is at '
+        f'{address} now{where if offered else ""}',
+        'find out where the device is now, deny it there, and run os-acc '
+        f'device allow {address} if what is there may be offered',
+    )
+
+
 def _place(spec: device_spec.Spec) -> Iterator[finding.Finding]:
     """Remark on an entry that names a place, and so any device at it."""
     if spec.deny or spec.vendor_id is not None or spec.product_id is not None:
@@ -93,6 +122,9 @@ def _place(spec: device_spec.Spec) -> Iterator[finding.Finding]:
     ):
         place = spec.devname or 'some addresses'
         keys = '"vendor_id" and "product_id"'
+    elif (path := _numbered(spec)) is not None:
+        place = path
+        keys = '"vendor_id" and "product_id"'
     else:
         return
     yield finding.Finding(
@@ -102,3 +134,17 @@ def _place(spec: device_spec.Spec) -> Iterator[finding.Finding]:
         'added or moved',
         f'add {keys} to it',
     )
+
+
+def _numbered(spec: device_spec.Spec) -> str | None:
+    """A file that an entry names without a glob, of a PCI function.
+
+    The kernel numbers such files in the order in which it finds the devices.
+    """
+    for path in spec.devices:
+        if set(path) & set('*?['):
+            continue
+        place = file_groups.place_of(path)
+        if place is not None and place.function is not None:
+            return path
+    return None

@@ -97,6 +97,12 @@ def no_such_vgpu_type(kernel):
     return {**VGPU, 'vgpu_type': 'A40-3Q'}, '558 (A40-1Q), 559 (A40-2Q)'
 
 
+def mig_without_instances(kernel):
+    """The GPU instances are gone after a reboot."""
+    vgpu_card.Card(kernel, PF, {}, size=48, vfs=2)
+    return VGPU, 'nvidia-smi mig -cgi'
+
+
 def vgpus_without_a_type(kernel):
     """The service of the operator that sets the types has not run."""
     vgpu_card.Card(kernel, PF, TYPES, size=48, vfs=2)
@@ -155,6 +161,7 @@ SITUATIONS = {
         another_vendor,
         vgpus_are_mdevs,
         no_such_vgpu_type,
+        mig_without_instances,
         vgpus_without_a_type,
         no_mdev_parent,
         no_driver_for_mdevs,

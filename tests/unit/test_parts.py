@@ -23,6 +23,7 @@ from os_acc import exception
 from os_acc.devices import device_spec
 from os_acc.devices import pci
 from os_acc.devices import spec_parts
+from os_acc.privileged import mdev as privileged_mdev
 from os_acc.privileged import pci as privileged
 
 CARD = '0000:6b:00.0'
@@ -246,8 +247,16 @@ def test_parts_of_another_kind_are_not_given_either(kernel):
     os_acc.initialize()
     (device,) = os_acc.get_devices()
     assert (device.driver, device.mdev_types) == ('pci', [])
-    wanted = devices.wanted('CUSTOM_MDEV_QAT_1')
-    assert isinstance(devices.refused(wanted), exception.DeviceNotFound)
+    for wanted in (
+        devices.wanted('CUSTOM_MDEV_QAT_1'),
+        devices.mdev('qat-1', parent=CARD),
+    ):
+        err = devices.refused(wanted)
+        assert isinstance(err, exception.DeviceNotFound)
+    assert 'offers VFs of it only' in str(err)
+    with pytest.raises(exception.DeviceNotFound, match='VFs of it only'):
+        privileged_mdev.create(UUID, CARD, 'qat-1', 1.0)
+    assert kernel.writes == []
 
 
 KEYS = {

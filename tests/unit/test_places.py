@@ -14,6 +14,7 @@ import json
 import pathlib
 
 import command
+import device_nodes
 import devices
 from hypothesis import HealthCheck
 from hypothesis import given
@@ -22,6 +23,7 @@ from hypothesis import strategies as st
 import pytest
 
 import os_acc
+from os_acc import exception
 from os_acc.devices import device_spec
 from os_acc.devices import pci
 from os_acc.devices import spec_of_device
@@ -232,6 +234,99 @@ def test_entries_with_a_pattern_say_where_the_devices_are(kernel, run):
     devices.spec({'address': '0000:03:*', **T4})
     (found,) = devices.problems()
     assert f'the entry names 10de:1eb8, which is at {NEXT} now' in found.text
+
+
+class TestDeviceFiles:
+    """/dev/dri/renderD128 is the GPU that the kernel has found first."""
+
+    PATH = '/dev/dri/renderD128'
+
+    @pytest.fixture
+    def nodes(self, kernel, run, monkeypatch):
+        nodes = device_nodes.Nodes(kernel)
+        nodes.install(monkeypatch)
+        kernel.add_function(PLACE, '1002:74a1', 0x038000, 'amdgpu')
+        kernel.add_function(NEXT, '8086:56c0', 0x038000, 'i915')
+        nodes.render(PLACE, 128)
+        return nodes
+
+    def swap(self, nodes):
+        for name in ('dri/card0', 'dri/renderD128'):
+            nodes.remove(name)
+        nodes.render(NEXT, 128)
+
+    def test_what_is_allowed_names_the_device(self, run, nodes):
+        run.fine('device', 'allow', self.PATH)
+        (device,) = os_acc.get_devices()
+        assert device.handles_free == 1
+        assert devices.problems() == []
+        self.swap(nodes)
+        assert os_acc.get_devices() == []
+        (found,) = devices.problems()
+        assert 'that belongs to 1002:74a1' in found.text
+        wanted = devices.wanted('CUSTOM_FILE_RENDERD')
+        assert devices.refused(wanted) is not None
+
+    def test_a_file_by_its_number_alone_gets_a_remark(self, run, nodes):
+        devices.spec({'devices': self.PATH})
+        (found,) = devices.entries_found()
+        assert found.verdict == 'ok'
+        assert f'whatever is at {self.PATH}' in found.text
+        devices.spec({'devices': '/dev/dri/renderD*'})
+        assert devices.entries_found() == []
+
+    def test_an_entry_that_denies_has_no_ids(self):
+        entry = {'devices': self.PATH, 'deny': True, 'vendor_id': '1002'}
+        with pytest.raises(exception.InvalidRequest, match='vendor_id'):
+            device_spec.parse(json.dumps(entry))
+
+
+class TestDenials:
+    """They count for the address, and the doctor knows what was denied."""
+
+    @pytest.fixture
+    def denied(self, run, t4):
+        devices.spec({'vendor_id': '10de'})
+        run.fine('device', 'deny', PLACE)
+        assert os_acc.get_devices() == []
+
+    def warnings(self):
+        return [each for each in devices.problems() if 'deny' in each.text]
+
+    def test_as_it_was(self, denied):
+        assert self.warnings() == []
+
+    def test_the_device_has_moved_and_is_offered(self, kernel, denied):
+        rebuild(kernel, place=NIC, next=GPU)
+        assert [each.address for each in os_acc.get_devices()] == [NEXT]
+        (found,) = self.warnings()
+        assert '50-os-acc-0000:03:00.0.json, entry 1' in found.subject
+        assert found.text == (
+            f'it was written to deny 10de:1eb8, and 14e4:16d7 is at {PLACE} '
+            f'now; 10de:1eb8 is offered at {NEXT}'
+        )
+        assert f'os-acc device allow {PLACE}' in found.advice
+
+    def test_the_device_is_gone(self, kernel, denied):
+        rebuild(kernel)
+        (found,) = self.warnings()
+        assert found.text.endswith(f'and no device is at {PLACE} now')
+
+    def test_whatever_is_there_is_denied(self, kernel, denied):
+        rebuild(kernel, place={**GPU, 'ids': '10de:2235'})
+        assert os_acc.get_devices() == []
+
+    @pytest.mark.parametrize(
+        'entry',
+        [
+            {'address': PLACE, 'was': '10de:1eb8'},
+            {'address': PLACE, 'deny': True, 'was': '10de'},
+            {'address': PLACE, 'deny': True, 'was': 7},
+        ],
+    )
+    def test_the_key_is_checked(self, entry):
+        with pytest.raises(exception.InvalidRequest, match='was'):
+            device_spec.parse(json.dumps(entry))
 
 
 ids = st.from_regex('[0-9a-f]{4}', fullmatch=True)
