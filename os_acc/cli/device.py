@@ -160,7 +160,12 @@ class DeviceList(watching.Command, listing.Listing):
         specs = device_spec.load_for_vans(host.conf)
         if isinstance(specs, device_spec.Unreadable):
             return  # no driver can list its devices, and the error says why
-        for each in nothing_offered.find(specs, entries.holders(host.journal)):
+        try:
+            found = nothing_offered.find(specs, entries.holders(host.journal))
+        except Exception as err:
+            self.app.stderr.write(f'device_spec: {exception.describe(err)}\n')
+            return
+        for each in found:
             self.app.stderr.write(f'{each.text}\n')
 
     def produce_output(self, *args: Any) -> int:

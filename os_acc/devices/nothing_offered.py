@@ -102,7 +102,7 @@ class _Card:
 
     @property
     def is_held(self) -> bool:
-        """Whether a VAN has it or a part of it: it has offered something."""
+        """Whether a VAN has it or a part of it, so that it looks different."""
         return bool(
             self.holders.on(self.address)
             or self.holders.of_function(self.address)
@@ -226,8 +226,6 @@ class _Look:
             self._holders,
             self._pci_parents,
         )
-        if card.is_held:
-            return
         obstacles = []
         asked = spec_parts.asked_for(spec)
         for look in [_LOOKS[part] for part in Part if part in asked] or [
@@ -295,6 +293,8 @@ def _whole(card: _Card) -> Iterator[Obstacle]:
 
 
 def _vfs(card: _Card) -> Iterator[Obstacle]:
+    if card.is_held:
+        return
     if not card.vfs and not card.function.vf_addresses:
         yield from vf_availability.vfs_obstacles(card.function, spec=card.spec)
 
@@ -397,6 +397,8 @@ def _mdevs(card: _Card) -> Iterator[Obstacle]:
 
 
 def _queues(card: _Card) -> Iterator[Obstacle]:
+    if card.is_held:
+        return
     yield from idxd_availability.obstacles(
         card.function,
         idxd.find(card.address),

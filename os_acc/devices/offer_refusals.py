@@ -25,6 +25,22 @@ MATCHES_NOTHING = Refusal(
     'compare address, vendor_id and product_id with lspci -nn -D, and devname '
     'with ip link',
 )
+NOTHING_THERE = Refusal(
+    Kind.NOT_OFFERED,
+    'no device is at {address} now',
+    'The entry has an address and no ids. The card was taken out or moved, it '
+    'has left the bus, or its VFs were not made since the host was booted.',
+    'compare the address with lspci -D; if it is that of a VF, make the VFs '
+    'of its PF',
+)
+NO_INTERFACE_NOW = Refusal(
+    Kind.NOT_OFFERED,
+    'no PCI function has the interface {interface} now',
+    'The entry has devname. The interface has another name since the host '
+    'was booted, its driver is not loaded, or its function is bound to VFIO.',
+    'compare devname with ip link, or name the function by its address and '
+    'its ids',
+)
 NAMED_BEFORE = Refusal(
     Kind.NOT_OFFERED,
     '{source} {verb} {devices}, and counts before it',

@@ -51,17 +51,25 @@ class Host:
             return None
         if (why := self._named_before(spec)) is not None:
             return why
+        if spec.devname is not None:
+            return offer_refusals.NO_INTERFACE_NOW.say(interface=spec.devname)
         address = spec.address.complete
         if address is None:
             why = self._elsewhere(spec)
             return why or offer_refusals.MATCHES_NOTHING.say()
         if self._will_be_made(address):
             return None
+        return self._why_not_at(address, spec)
+
+    def _why_not_at(
+        self, address: str, spec: device_spec.Spec
+    ) -> reasons.Reason | None:
+        """Say why an entry names no device at its address."""
         there = next((f for f in self.functions if f.address == address), None)
         if there is not None and there.is_bridge:
             return refusals.BRIDGE.say()
         if spec.vendor_id is None and spec.product_id is None:
-            return offer_refusals.MATCHES_NOTHING.say()
+            return offer_refusals.NOTHING_THERE.say(address=address)
         if there is None:
             return offer_refusals.MOVED.say(
                 address=address, wanted=ids(spec), where=self._where(spec)

@@ -82,7 +82,8 @@ class MdevDriver(driver.DriverBase):
         return wanted is not None and (
             wanted.startswith(PREFIX)
             or any(
-                spec.resource_class == wanted and spec.mdev_types
+                spec.mdev_types
+                and wanted == (spec.resource_class or resource_classes.VGPU)
                 for spec in self._specs().entries
             )
         )

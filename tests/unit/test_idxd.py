@@ -519,7 +519,7 @@ def test_the_undo_is_refused_and_tried_again(dsa, kernel):
 
 def test_not_offered(dsa, kernel):
     devices.spec({'idxd': IAA})
-    assert 'names no device of this host' in refused(wanted())
+    assert f'no device is at {IAA} now' in refused(wanted())
     text = refused(named(f'{DSA}-wq0'))
     assert '{"idxd": "0000:6a:01.0", "vendor_id": "8086"' in text
     devices.spec({'address': DSA}, ENTRY)
@@ -793,7 +793,7 @@ def test_doctor(dsa, kernel):
     assert diagnosed() == [('ok', 'dsa0: 8 for programs')]
     devices.spec({'idxd': IAA}, {'address': DSA}, ENTRY)
     missing, hidden = diagnosed()
-    assert 'names no device of this host' in missing[1]
+    assert f'no device is at {IAA} now' in missing[1]
     assert f'device_spec, entry 2 names {DSA}, and counts before' in hidden[1]
     devices.spec(ENTRY)
     enabled_by_hand(dsa)

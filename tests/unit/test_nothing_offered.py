@@ -301,6 +301,35 @@ def test_a_parent_that_is_gone(kernel, run):
     assert 'device_spec, entry 1: it names no device of this host' in text
 
 
+def test_the_class_of_vgpus_that_are_mdevs(kernel, run):
+    """It is listed, so it can be requested, and its refusal is true."""
+    kernel.add_mdev_parent(gpu(kernel, totalvfs=0), {'nvidia-558': 1}, 1)
+    devices.spec({'address': PF, 'mdev_types': ['nvidia-558']})
+    (device,) = os_acc.get_devices()
+    assert (device.resource_class, device.handles_free) == ('VGPU', 1)
+    (van,) = os_acc.plug(devices.instance(), [devices.wanted('VGPU')])
+    assert van.driver == 'mdev'
+    devices.spec({'address': PF, 'mdev_types': ['nvidia-47']})
+    text = str(devices.refused(devices.wanted('VGPU')))
+    assert 'nvidia-558' in text
+
+
+@pytest.mark.parametrize(
+    ('entry', 'why'),
+    [
+        ({'address': PF}, f'no device is at {PF} now'),
+        ({'devname': 'ens9'}, 'no PCI function has the interface ens9'),
+        ({'vendor_id': '10de'}, 'it names no device of this host'),
+    ],
+)
+def test_what_is_not_there(kernel, run, entry, why):
+    devices.spec({**entry, 'resource_class': 'CUSTOM_V'})
+    (found,) = devices.problems()
+    assert found.subject == 'device_spec, entry 1'
+    assert why in found.text
+    assert why in str(devices.refused(devices.wanted('CUSTOM_V')))
+
+
 def test_device_files_that_are_not_there(kernel, run):
     devices.spec({'devices': '/dev/accel/*', 'resource_class': 'CUSTOM_N'})
     (found,) = devices.problems()

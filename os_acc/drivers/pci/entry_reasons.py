@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+import logging
 
 import os_resource_classes as resource_classes
 
@@ -22,6 +23,8 @@ from os_acc.devices import nothing_offered
 from os_acc.devices import spec_parts
 from os_acc.drivers import allocation
 from os_acc.drivers.pci import listing as pci_listing
+
+LOG = logging.getLogger(__name__)
 
 Part = spec_parts.Part
 
@@ -37,7 +40,13 @@ def refused(
 
     :param by: a driver, which is connected to the journal
     """
-    for each in nothing_offered.find(specs, allocation.holders(by)):
+    try:
+        found = nothing_offered.find(specs, allocation.holders(by))
+    except Exception as err:
+        # The caller has other reasons, which this error must not hide.
+        LOG.warning('device_spec: %s', exception.describe(err))
+        return
+    for each in found:
         if _could_serve(each, request.resource_class):
             yield exception.DeviceError(
                 device=each.obstacle.device, reason=each.reason
