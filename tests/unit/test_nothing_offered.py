@@ -15,6 +15,10 @@ import os
 
 import command
 import devices
+from hypothesis import HealthCheck
+from hypothesis import given
+from hypothesis import settings
+from hypothesis import strategies as st
 import pytest
 import vgpu_card
 
@@ -415,3 +419,76 @@ def test_allow_says_that_there_is_nothing_yet(kernel, run):
     out = run.fine('device', 'allow', PF).out
     assert 'is offered by device_spec, entry 1, but there is nothing' in out
     assert f'sriov-manage -e {PF}' in out
+
+
+ENTRIES = (
+    {'vgpu_type': 'A40-1Q'},
+    {'vgpu_type': '558'},
+    {'mdev_types': ['nvidia-558']},
+    {'num_vfs': 2},
+    {'num_vfs': 3},
+)
+cards = st.fixed_dictionaries(
+    {
+        'ids': st.sampled_from(['10de:2235', '8086:56c0']),
+        'pci_class': st.sampled_from([0x030200, 0x120000]),
+        'driver': st.sampled_from([None, 'nvidia', 'vfio-pci', 'qat']),
+        'totalvfs': st.sampled_from([0, 2, 4]),
+    }
+)
+
+
+@given(
+    card=cards,
+    vfs=st.booleans(),
+    files=st.sampled_from([None, '', '558 : A40-1Q\n', '9 : A40-9Q\n']),
+    mdevs=st.sampled_from([None, 'PF', 'VF']),
+    kind=st.sampled_from(['nvidia-558', 'nvidia-47']),
+    entry=st.sampled_from(ENTRIES),
+    address=st.sampled_from([PF, '*', '0001:c8:*']),
+)
+@settings(
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+def test_an_entry_offers_something_or_the_doctor_says_why(
+    kernel, card, vfs, files, mdevs, kind, entry, address
+):
+    """Whatever the card, its driver and its software look like."""
+    if (kernel.pci / 'devices' / PF).exists():
+        for link in (kernel.sys / 'class/mdev_bus').iterdir():
+            link.unlink()
+        kernel.take_off(PF)
+    path = kernel.add_function(PF, **card)
+    vf = kernel.pci / 'devices' / f'{PF[:-1]}1'
+    if card['totalvfs'] and vfs:
+        kernel.set_numvfs(PF, 2)
+        if files is not None and card['driver'] == 'nvidia':
+            (vf / 'nvidia').mkdir()
+            (vf / 'nvidia/current_vgpu_type').write_text('0\n')
+            (vf / 'nvidia/creatable_vgpu_types').write_text(files)
+        if mdevs == 'VF':
+            kernel.add_mdev_parent(vf.resolve(), {kind: 1}, 4)
+    if mdevs == 'PF':
+        kernel.add_mdev_parent(path, {kind: 1}, 4)
+    devices.spec({'address': address, **entry, 'resource_class': 'CUSTOM_V'})
+    os_acc.CONF.set_override('plugin', 'noop', 'os_acc')
+    os_acc.initialize(reset=True)
+    found = os_acc.get_devices()
+    offered = sum(each.handles_free for each in found)
+    problems = devices.problems()
+    assert bool(offered) != bool(problems), (found, problems)
+    if problems:
+        text = str(devices.refused(devices.wanted('CUSTOM_V')))
+        for each in problems:
+            reason = each.text.partition('offers nothing of it: ')[2]
+            assert (reason or each.text) in text
+    else:
+        os_acc.unplug(_plugged())
+
+
+def _plugged():
+    instance = devices.instance()
+    os_acc.plug(instance, [devices.wanted('CUSTOM_V')])
+    return instance
