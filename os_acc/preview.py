@@ -20,6 +20,8 @@ from os_acc import journal
 from os_acc import objects
 from os_acc.attach import plan
 from os_acc.devices import boot
+from os_acc.devices import device_spec
+from os_acc.drivers.pci import entry_reasons
 from os_acc.objects import device as device_objects
 from os_acc.objects import van as states
 
@@ -187,6 +189,7 @@ class _Offers:
 
     def __init__(self, host: host_module.Host) -> None:
         self._failed: str | None = None
+        self._conf = host.conf
         try:
             self._devices = discovery.devices(host)
         except exception.DiscoveryFailed as err:
@@ -220,12 +223,26 @@ class _Offers:
                     obstacle += f'; {each.address}: {each.health_reason}'
         elif not left:
             obstacle = f'no device of {wanted} has a free handle left'
+        if obstacle is not None:
+            obstacle += self._of_entries(planned)
         free = [
             self._devices[place].address
             for place in fits
             if left and self._devices[place].handles_free
         ]
         return self._planned(planned, None, free, obstacle)
+
+    def _of_entries(self, planned: plan.Plan) -> str:
+        """Say which entries that could serve a request offer nothing."""
+        specs = device_spec.load_for_vans(self._conf)
+        if isinstance(specs, device_spec.Unreadable):
+            return ''  # discovery has said why
+        return ''.join(
+            f'; {each}'
+            for each in entry_reasons.refused(
+                planned.driver, specs, planned.request
+            )
+        )
 
     def _named(
         self, planned: plan.Plan, handle: objects.AttachHandle

@@ -123,7 +123,10 @@ MISUSES: dict[str, tuple[Callable[[Place], Any], Any]] = {
     'take a mounted disk': (lambda p: _take(p.disk), InUse),
     'take a network card that is up': (lambda p: _take(p.nic), InUse),
     'take a bridge': (lambda p: _take(p.bridge), exception.DeviceError),
-    'take a PF with VFs': (lambda p: _take(p.pf), Busy),
+    'take a PF with VFs': (
+        lambda p: _take(p.pf),
+        exception.DeviceNotFound,
+    ),
     'take a member of a group that the host uses': (
         lambda p: _take(p.shared),
         InUse,

@@ -27,6 +27,9 @@ from os_acc.cli import base
 from os_acc.cli import listing
 from os_acc.cli import names
 from os_acc.cli import watching
+from os_acc.devices import device_spec
+from os_acc.devices import nothing_offered
+from os_acc.doctor import entries
 from os_acc.objects import device as device_objects
 
 _DEVICE_COLUMNS = (
@@ -109,7 +112,8 @@ class DeviceList(watching.Command, listing.Listing):
     Free counts the handles that can be given out now. With --long, Not free
     says why the others cannot: used, used by the host, absent or reserved.
     device show has the reason of each. A device whose Health is not ok is
-    given to nobody: see os-acc device free.
+    given to nobody: see os-acc device free. Why an entry of device_spec offers
+    nothing is written to the standard error.
     """
 
     columns = (
@@ -126,6 +130,7 @@ class DeviceList(watching.Command, listing.Listing):
         host = base.look()
         self._tell_unreadable(host.journal)
         base.tell_if_empty(host.journal)
+        self._tell_nothing_offered(host)
         try:
             devices = discovery.devices(host)
         except exception.DiscoveryFailed as err:
@@ -149,6 +154,19 @@ class DeviceList(watching.Command, listing.Listing):
                 f'unreadable: {row.reason} (handle {row.handle}, device '
                 f'{row.device})\n'
             )
+
+    def _tell_nothing_offered(self, host: host_module.Host) -> None:
+        """Say why entries of device_spec offer nothing."""
+        specs = device_spec.load_for_vans(host.conf)
+        if isinstance(specs, device_spec.Unreadable):
+            return  # no driver can list its devices, and the error says why
+        try:
+            found = nothing_offered.find(specs, entries.holders(host.journal))
+        except Exception as err:
+            self.app.stderr.write(f'device_spec: {exception.describe(err)}\n')
+            return
+        for each in found:
+            self.app.stderr.write(f'{each.text}\n')
 
     def produce_output(self, *args: Any) -> int:
         result: int = super().produce_output(*args)

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 import os_acc
 from os_acc import exception
@@ -24,12 +25,15 @@ from os_acc.devices import file_availability
 from os_acc.devices import file_groups
 from os_acc.devices import file_place
 from os_acc.devices import mdev
+from os_acc.devices import nothing_offered
 from os_acc.devices import nvme_of_availability
 from os_acc.devices import nvme_of_refusals
 from os_acc.devices import pci
 from os_acc.devices import proposals
 from os_acc.devices import spec_files
 from os_acc.devices import spec_nvme_of
+from os_acc.devices import spec_of_device
+from os_acc.devices import spec_parts
 from os_acc.objects import pci_address
 from os_acc.privileged import held
 
@@ -110,7 +114,7 @@ class DeviceAllow(_Change):
                 wanted=f'namespace {name}', reason=f'{why.text}: {why.remedy}'
             )
         if entry is None:
-            device_spec.add(os_acc.CONF, path, {_key(name): name})
+            device_spec.add(os_acc.CONF, path, *_new_entries(name))
             self._say(f'wrote {path}')
             entry = _entry(name)
         if entry is not None and entry.deny:
@@ -132,6 +136,8 @@ class DeviceAllow(_Change):
         text = f' by {entry.source}'
         if function is None:
             return text
+        if not spec_parts.offers_whole(entry, function):
+            return text + _parts_hint(function)
         for obstacle in availability.obstacles(
             function, entry, entry.bind or device_spec.BIND_OS_ACC
         ):
@@ -167,7 +173,13 @@ class DeviceDeny(_Change):
         super().take_action(parsed_args)
 
     def _change(self, name: str, path: str) -> None:
-        device_spec.add(os_acc.CONF, path, {_key(name): name, 'deny': True})
+        # An entry that denies counts for its address, whatever is there. What
+        # is there now is remembered for the doctor.
+        ids = spec_of_device.ids_of(name)
+        was = {'was': ':'.join(ids.values())} if ids else {}
+        device_spec.add(
+            os_acc.CONF, path, {_key(name): name, 'deny': True, **was}
+        )
         self._say(f'wrote {path}')
         journal = base.look().journal
         holders = allocated.Holders(journal.handles())
@@ -197,6 +209,24 @@ def _is_path(name: str) -> bool:
 def _key(name: str) -> str:
     """The key of device_spec that names a device."""
     return 'devices' if _is_path(name) else 'address'
+
+
+def _parts_hint(function: pci.Function) -> str:
+    """Say why the parts of a device that an entry offers are not there."""
+    for each in nothing_offered.find(device_spec.load(os_acc.CONF)):
+        card = each.function
+        if card is not None and card.address == function.parent:
+            return f', but there is nothing to give out now: {each.reason}'
+    return ''
+
+
+def _new_entries(name: str) -> list[dict[str, Any]]:
+    """The entries that offer a device from now on."""
+    if _is_path(name):
+        place = file_groups.place_of(name)
+        behind = place.function if place is not None else None
+        return [{_key(name): name, **spec_of_device.ids_of(behind or '')}]
+    return spec_of_device.entries(name)
 
 
 def _file(path: str) -> file_groups.Accelerator | None:

@@ -15,12 +15,14 @@ from os_acc.devices import host_refusals
 from os_acc.devices import idxd_refusals
 from os_acc.devices import nvme_of_refusals
 from os_acc.devices import nvme_refusals
+from os_acc.devices import offer_refusals
 from os_acc.devices import reasons
 from os_acc.devices import refusals
 from os_acc.devices import vgpu_refusals
 
 MODULES = (
     refusals,
+    offer_refusals,
     host_refusals,
     nvme_refusals,
     vgpu_refusals,

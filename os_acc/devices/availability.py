@@ -33,11 +33,12 @@ from os_acc.devices import companions
 from os_acc.devices import device_spec
 from os_acc.devices import group_use
 from os_acc.devices import host_use
-from os_acc.devices import idxd_refusals
+from os_acc.devices import offer_refusals
 from os_acc.devices import open_files
 from os_acc.devices import pci
 from os_acc.devices import reasons
 from os_acc.devices import refusals
+from os_acc.devices import spec_parts
 from os_acc.devices import sriov
 from os_acc.devices import storage
 from os_acc.devices import vfio
@@ -132,7 +133,7 @@ def obstacles(
     # device_spec no longer offers it, or if it has failed since.
     held = held or holders.has(taker.van_uuid, function.address)
     for reason in itertools.chain(
-        () if held else _not_offered(function, spec, as_root),
+        () if held else _not_offered(function, spec),
         _unsuitable(function),
         _cannot_be_emptied(function, spec, bind),
         _reserved(function.address, holders),
@@ -154,11 +155,11 @@ def obstacles(
 def offer_obstacles(
     function: pci.Function, spec: device_spec.Spec | None
 ) -> Iterator[Obstacle]:
-    """Say why device_spec does not offer a function as a whole, as root.
+    """Say why device_spec does not offer a function as a whole.
 
     :param spec: the entry of device_spec for it; None if there is none
     """
-    for reason in _not_offered(function, spec, as_root=True):
+    for reason in _not_offered(function, spec):
         yield Obstacle.of(f'PCI function {function.address}', reason)
 
 
@@ -206,26 +207,14 @@ def _not_bound(function: pci.Function) -> Iterator[Reason]:
 
 
 def _not_offered(
-    function: pci.Function, spec: device_spec.Spec | None, as_root: bool
+    function: pci.Function, spec: device_spec.Spec | None
 ) -> Iterator[Reason]:
     if spec is None:
         yield device_spec.not_offered(function.address)
-    elif spec.queues is not None:
-        yield idxd_refusals.FOR_QUEUES_ONLY.say()
-    elif spec.offers_parts:
-        yield refusals.FOR_PARTS_ONLY.say()
+    elif not spec_parts.offers_whole(spec, function):
+        yield offer_refusals.FOR_PARTS_ONLY.say(parts=spec_parts.text(spec))
     elif spec.names_interface_of(function):
         yield refusals.OWN_INTERFACE.say(interface=spec.devname)
-    elif (
-        # Root is asked after a claim, which was checked for this.
-        not as_root
-        and function.is_pf
-        and spec.num_vfs is not None
-        and not sriov.future_addresses(function.address, spec.num_vfs)
-    ):
-        yield refusals.NUM_VFS.say(
-            wanted=spec.num_vfs, possible=sriov.total(function.address)
-        )
     elif (main := companions.main_of(function, spec)) is not None:
         yield refusals.COMPANION_ONLY.say(main=main)
 

@@ -29,11 +29,14 @@ from oslo_config import cfg
 from os_acc import documents
 from os_acc import exception
 from os_acc import opts
+from os_acc.devices import offer_refusals
 from os_acc.devices import pci
 from os_acc.devices import reasons
 from os_acc.devices import refusals
 from os_acc.devices import spec_address
 from os_acc.devices import spec_files
+from os_acc.devices import spec_of_device
+from os_acc.devices import spec_parts
 from os_acc.devices import spec_reading
 from os_acc.devices import spec_values
 from os_acc.devices.spec_entry import ACTIVATIONS
@@ -51,6 +54,7 @@ from os_acc.devices.spec_entry import PROGRAMMER_DFL
 from os_acc.devices.spec_entry import PROGRAMMER_FPGA_MANAGER
 from os_acc.devices.spec_entry import REENUMERATE
 from os_acc.devices.spec_entry import Spec
+from os_acc.devices.spec_of_device import line
 
 LOG = logging.getLogger(__name__)
 
@@ -202,6 +206,13 @@ class Specs:
         :raises DeviceNotFound: as check(), and if the type is not allowed
         """
         spec = self.check_parent(parent)
+        if not spec_parts.offers(spec, spec_parts.Part.MDEV):
+            raise exception.DeviceNotFound(
+                wanted=f'mdev type {kind} on {parent}',
+                reason=offer_refusals.NO_MDEVS_OFFERED.say(
+                    parts=spec_parts.text(spec)
+                ).text,
+            )
         if not spec.allows_mdev(kind):
             raise exception.DeviceNotFound(
                 wanted=f'mdev type {kind} on {parent}',
@@ -251,14 +262,8 @@ def not_offered(device: str) -> reasons.Reason:
 
     :param device: a PCI address, or the name of a parent of mdevs
     """
-    return refusals.NOT_NAMED.say(
-        device=device, entry=line({'address': device})
-    )
-
-
-def line(entry: dict[str, Any]) -> str:
-    """The line of a configuration file that adds an entry."""
-    return f'device_spec = {json.dumps(entry)}'
+    entry = spec_of_device.entries(device)[0]
+    return refusals.NOT_NAMED.say(device=device, entry=line(entry))
 
 
 def _offered(spec: Spec | None, kind: str, device: str) -> Spec:
@@ -307,17 +312,18 @@ def check_names(entry: dict[str, Any], name: str) -> None:
         )
 
 
-def add(conf: cfg.ConfigOpts, path: str, entry: dict[str, Any]) -> None:
-    """Write a file of device_spec_dir with one entry that load() can read.
+def add(conf: cfg.ConfigOpts, path: str, *entries: dict[str, Any]) -> None:
+    """Write a file of device_spec_dir with entries that load() can read.
 
     :param path: see spec_files.path_of()
-    :raises InvalidRequest: if load() refuses the entry. The file is as it was
+    :raises InvalidRequest: if load() refuses an entry. The file is as it was
         before, then
     :raises PrivilegeError: if the file cannot be written
     """
-    parse(json.dumps(entry))
+    text = json.dumps(entries if len(entries) > 1 else entries[0])
+    parse(text)
     before = spec_files.text_of(path)
-    spec_files.write(path, json.dumps(entry) + '\n')
+    spec_files.write(path, text + '\n')
     try:
         load(conf)
     except exception.InvalidRequest:

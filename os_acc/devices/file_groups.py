@@ -211,6 +211,12 @@ def _looked(path: str) -> device_files.Node | None:
         return None
 
 
+def place_of(path: str) -> file_place.Place | None:
+    """The device behind a device file; None if there is no such file."""
+    look = _Look()
+    return next((look.place(node) for node in look.all([path])), None)
+
+
 def _found(entry: device_spec.Spec, look: _Look) -> list[Accelerator]:
     """The accelerators of one entry, without regard to the others."""
     along = {pattern: list(look.all([pattern])) for pattern in entry.along}
@@ -221,6 +227,8 @@ def _found(entry: device_spec.Spec, look: _Look) -> list[Accelerator]:
         if node.number in beside:
             continue  # it is no accelerator of its own
         place = look.place(node)
+        if not _has_ids(entry, place):
+            continue
         own, common = [node], []
         for each in beside.values():
             there = look.place(each)
@@ -232,6 +240,18 @@ def _found(entry: device_spec.Spec, look: _Look) -> list[Accelerator]:
             Accelerator(place, entry, tuple(own), tuple(common), lacking)
         )
     return result
+
+
+def _has_ids(entry: device_spec.Spec, place: file_place.Place) -> bool:
+    """Whether the device behind a file has the ids of an entry."""
+    if entry.vendor_id is None and entry.product_id is None:
+        return True
+    function = pci.find(place.function) if place.function else None
+    return (
+        function is not None
+        and entry.vendor_id in (None, function.vendor_id)
+        and entry.product_id in (None, function.product_id)
+    )
 
 
 def _against(

@@ -20,7 +20,6 @@ import dataclasses
 
 from os_acc.devices import allocated
 from os_acc.devices import availability
-from os_acc.devices import device_spec
 from os_acc.devices import idxd
 from os_acc.devices import idxd_names
 from os_acc.devices import idxd_refusals
@@ -28,6 +27,7 @@ from os_acc.devices import pci
 from os_acc.devices import reasons
 from os_acc.devices import refusals
 from os_acc.devices import spec_idxd
+from os_acc.devices import spec_of_device
 
 
 @dataclasses.dataclass(frozen=True)
@@ -195,7 +195,12 @@ def _reasons(
     given: Mapping[int, str],
 ) -> Iterator[reasons.Reason]:
     if settings is None:
-        entry = device_spec.line({'idxd': function.address})
+        entry = spec_of_device.line(
+            {
+                'idxd': function.address,
+                **spec_of_device.ids_of(function.address),
+            }
+        )
         yield idxd_refusals.NOT_FOR_QUEUES.say(entry=entry)
     if device is None:
         driver = function.driver or 'no driver'

@@ -13,12 +13,6 @@ from __future__ import annotations
 from os_acc.devices.reasons import Kind
 from os_acc.devices.reasons import Refusal
 
-FOR_QUEUES_ONLY = Refusal(
-    Kind.NOT_OFFERED,
-    '[os_acc] device_spec offers its work queues only',
-    'Its entry has idxd, and the request wants the whole function.',
-    'request a work queue, or offer another function',
-)
 NOT_FOR_QUEUES = Refusal(
     Kind.NOT_OFFERED,
     '[os_acc] device_spec does not offer its work queues: {remedy}',

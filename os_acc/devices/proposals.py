@@ -24,6 +24,7 @@ from os_acc.devices import host_use
 from os_acc.devices import pci
 from os_acc.devices import pci_names
 from os_acc.devices import pci_scan
+from os_acc.devices import spec_of_device
 from os_acc.devices import sriov
 
 Kind = availability.Kind
@@ -85,7 +86,9 @@ class Proposal:
         lines = [f'# {self.address}: {self.what}']
         lines += [f'# {note}' for note in self.notes]
         if self.named_by is None:
-            lines.append(device_spec.line({'address': self.address}))
+            lines += map(
+                spec_of_device.line, spec_of_device.entries(self.address)
+            )
         return '\n'.join(lines) + '\n'
 
 

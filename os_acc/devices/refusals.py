@@ -37,13 +37,6 @@ NOT_NAMED = Refusal(
     'run os-acc device allow {device} as root, or add to the configuration: '
     '{entry}',
 )
-FOR_PARTS_ONLY = Refusal(
-    Kind.NOT_OFFERED,
-    '[os_acc] device_spec offers it for mdevs or vGPUs only',
-    'Its entry has mdev_types or vgpu_type, and the request wants the whole '
-    'function.',
-    'request a mediated device or a vGPU, or offer another function',
-)
 OWN_INTERFACE = Refusal(
     Kind.NOT_OFFERED,
     '[os_acc] device_spec names it by its interface {interface}, which it '
@@ -82,13 +75,6 @@ MDEV_TYPE = Refusal(
 
 # --- What no guest can use, or not as it is set up
 
-NUM_VFS = Refusal(
-    Kind.UNSUITABLE,
-    'device_spec sets num_vfs to {wanted}, but it can have {possible} VFs, or '
-    'the kernel does not tell their addresses',
-    'The VFs of a PF are requested, and it has none yet.',
-    'lower num_vfs, or raise the number in the firmware',
-)
 VFS_WITH_BRIDGE = Refusal(
     Kind.UNSUITABLE,
     'its VFs would be in its own IOMMU group {group}, because the bridge '

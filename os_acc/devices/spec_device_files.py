@@ -117,7 +117,16 @@ KEYS = {
 
 # The other keys that such an entry may have.
 _ALSO = frozenset(
-    {'resource_class', 'traits', 'env', 'mounts', 'hooks', 'deny'}
+    {
+        'vendor_id',
+        'product_id',
+        'resource_class',
+        'traits',
+        'env',
+        'mounts',
+        'hooks',
+        'deny',
+    }
 )
 
 # The attributes of Spec whose names differ from those of the keys.
@@ -146,6 +155,14 @@ def check(item: dict[str, Any]) -> None:
                 value,
                 f'no {key} in an entry with devices: it applies to PCI '
                 'functions and mediated devices',
+            )
+    for key in ('vendor_id', 'product_id'):
+        if item.get('deny') and key in item:
+            spec_values.refuse(
+                key,
+                item[key],
+                f'no {key} in an entry with devices and deny: it denies the '
+                'files, whatever device they belong to',
             )
     if item.get('shared') not in (None, False):
         for key in _OF_ONE_VAN:

@@ -114,6 +114,8 @@ class Spec:
     :ivar nvme_of: the namespaces that it names; it then names nothing else
     :ivar deny: the devices that it names are not offered, whatever the other
         entries say
+    :ivar was: the ids of the device that the entry was written to deny,
+        vendor:product; they do not count, see doctor.entries
     :ivar source: where the entry is: the option or file, and its number
     """
 
@@ -161,6 +163,7 @@ class Spec:
     queues: spec_idxd.Queues | None = None
     nvme_of: spec_nvme_of.Target | None = None
     deny: bool = False
+    was: str | None = None
     source: str = ''
 
     def matches(self, function: pci.Function) -> bool:
@@ -211,17 +214,6 @@ class Spec:
     def edits(self) -> spec_edits.Edits:
         """What a container gets with one of its devices."""
         return spec_edits.Edits(self.env, self.mounts, self.hooks)
-
-    @property
-    def offers_parts(self) -> bool:
-        """Whether it offers something else than whole PCI functions."""
-        return bool(
-            self.devices
-            or self.mdev_types
-            or self.vgpu_type
-            or self.queues is not None
-            or self.nvme_of is not None
-        )
 
     @property
     def names_any(self) -> bool:

@@ -94,7 +94,17 @@ _READERS: dict[str, Callable[[str, Any], Any]] = {
 #: The keys of such an entry, without those that every entry can have.
 KEYS = frozenset({'idxd', *_READERS})
 
-_COMMON = frozenset({'resource_class', 'traits', 'env', 'mounts', 'hooks'})
+_COMMON = frozenset(
+    {
+        'vendor_id',
+        'product_id',
+        'resource_class',
+        'traits',
+        'env',
+        'mounts',
+        'hooks',
+    }
+)
 
 
 def read(

@@ -94,6 +94,7 @@ _KEYS: dict[str, Reader] = (
         'hooks': spec_edits.hooks,
         'nvme_of': spec_nvme_of.read,
         'deny': spec_values.flag,
+        'was': spec_values.ids,
     }
     | spec_device_files.KEYS
 )
@@ -230,6 +231,12 @@ def read(item: dict[str, Any]) -> spec_entry.Spec:
     if 'program' in values:
         values.setdefault('programmer', spec_entry.PROGRAMMER_COMMAND)
     spec = spec_entry.Spec(**values)
+    if spec.was is not None and not spec.deny:
+        spec_values.refuse(
+            'was',
+            spec.was,
+            'no was in an entry without deny: set vendor_id and product_id',
+        )
     _check_programmer(item, spec)
     _check_applies(item, spec)
     return spec

@@ -25,6 +25,7 @@ from os_acc import exception
 from os_acc.devices import modules
 
 _HEX = re.compile('(?:0x)?([0-9a-f]+)', re.I)
+_IDS = re.compile('[0-9a-f]{4}:[0-9a-f]{4}', re.I)
 _LARGEST_ID = 0xFFFF
 
 # The texts that oslo.utils, and so Nova, takes for booleans:
@@ -51,6 +52,13 @@ def refuse(key: str, value: Any, expected: str) -> NoReturn:
         value=value,
         expected=expected,
     )
+
+
+def ids(key: str, value: Any) -> str:
+    """Read the ids of a device: vendor:product, 4 hex digits each."""
+    if not isinstance(value, str) or not _IDS.fullmatch(value):
+        refuse(key, value, 'vendor:product, 4 hex digits each')
+    return value.lower()
 
 
 def hex_number(text: str, largest: int) -> int | None:

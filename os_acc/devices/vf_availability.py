@@ -21,6 +21,7 @@ from os_acc.devices import chip_use
 from os_acc.devices import device_spec
 from os_acc.devices import host_use
 from os_acc.devices import modules
+from os_acc.devices import offer_refusals
 from os_acc.devices import pci
 from os_acc.devices import refusals
 from os_acc.devices import sriov
@@ -41,6 +42,8 @@ def vfs_obstacles(
     :param spec: the entry of device_spec for the PF
     """
     device = f'PF {pf.address}'
+    if spec is not None and spec.num_vfs is not None:
+        yield from number_obstacles(pf, spec.num_vfs)
     # Without VANs, Holders is false, and still knows what has failed.
     holders = allocated.Holders() if holders is None else holders
     yield from availability.unhealthy_obstacles(pf, holders)
@@ -71,6 +74,23 @@ def vfs_obstacles(
     ):
         if reason is not None:
             yield Obstacle.of(f'a VF of {device}', reason)
+
+
+def number_obstacles(pf: pci.Function, wanted: int) -> Iterator[Obstacle]:
+    """Say why a function cannot have as many VFs as its entry sets.
+
+    :param pf: it may have lost its SR-IOV, and be no PF now
+    """
+    device, possible = f'PF {pf.address}', sriov.total(pf.address)
+    if not pf.is_pf:
+        yield Obstacle.of(device, offer_refusals.NO_SRIOV.say())
+    elif wanted > possible:
+        yield Obstacle.of(
+            device,
+            offer_refusals.NUM_VFS.say(wanted=wanted, possible=possible),
+        )
+    elif not sriov.future_addresses(pf.address, wanted):
+        yield Obstacle.of(device, offer_refusals.VFS_NOT_TOLD.say())
 
 
 def _bridge_in(group: str) -> str | None:

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 
 from os_acc import finding
 from os_acc import host as host_module
+from os_acc.doctor import entries
 from os_acc.doctor import extensions
 from os_acc.doctor import guard
 from os_acc.doctor import privileges
@@ -44,4 +45,5 @@ def findings(host: host_module.Host) -> Iterator[finding.Finding]:
         'privsep daemon of the service',
         lambda: service_user.findings(host.conf),
     )
+    yield from guard.guarded(entries.SUBJECT, lambda: entries.findings(host))
     yield from extensions.findings(host)

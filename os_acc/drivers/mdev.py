@@ -28,6 +28,7 @@ from os_acc.devices import availability
 from os_acc.devices import device_spec
 from os_acc.devices import mdev
 from os_acc.devices import pci
+from os_acc.devices import spec_parts
 from os_acc.devices import sysfs
 from os_acc.devices import waiting
 from os_acc.drivers import allocation
@@ -35,6 +36,7 @@ from os_acc.drivers import choosing
 from os_acc.drivers import inventory
 from os_acc.drivers import mdev_handles
 from os_acc.drivers import mdev_room
+from os_acc.drivers.pci import entry_reasons
 from os_acc.drivers.pci import listing as pci_listing
 
 LOG = logging.getLogger(__name__)
@@ -80,7 +82,8 @@ class MdevDriver(driver.DriverBase):
         return wanted is not None and (
             wanted.startswith(PREFIX)
             or any(
-                spec.resource_class == wanted and spec.mdev_types
+                spec.mdev_types
+                and wanted == (spec.resource_class or resource_classes.VGPU)
                 for spec in self._specs().entries
             )
         )
@@ -210,7 +213,7 @@ class MdevDriver(driver.DriverBase):
         :returns: None if none is
         """
         spec = self._specs().find_parent(parent)
-        if spec is None:
+        if spec is None or not spec_parts.offers(spec, spec_parts.Part.MDEV):
             return None
         types = [
             each for each in mdev.types(parent) if spec.allows_mdev(each.name)
@@ -338,6 +341,7 @@ class MdevDriver(driver.DriverBase):
             lambda handle: self._make(van, handle),
             lambda: mdev_handles.undo(van),
             'device_spec offers no parent of this host that has such a type',
+            entry_reasons.refused(self, self._specs(), request),
         )
 
     def _serving(

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 import dataclasses
 import functools
+import itertools
 import logging
 from typing import Any
 
@@ -41,6 +42,7 @@ from os_acc.drivers import allocation
 from os_acc.drivers import choosing
 from os_acc.drivers import inventory
 from os_acc.drivers import vgpu_report
+from os_acc.drivers.pci import entry_reasons
 from os_acc.drivers.pci import release as pci_release
 
 LOG = logging.getLogger(__name__)
@@ -186,11 +188,9 @@ class NvidiaVGPUDriver(driver.DriverBase):
             told.add((pf, spec))
             if first and spec.vgpu_type:
                 yield from vgpu_report.unlimited(pf, spec, card)
-            if not vgpu_availability.offers_vgpus(spec):
-                if first:
-                    yield vgpu_report.without_type(pf)
-            elif (
-                card.current.get(address) == vgpu.NONE
+            if (
+                vgpu_availability.offers_vgpus(spec)
+                and card.current.get(address) == vgpu.NONE
                 and vgpu_report.places(spec, card) > 0
             ):
                 yield from vgpu_report.no_room(function, spec, card)
@@ -331,7 +331,10 @@ class NvidiaVGPUDriver(driver.DriverBase):
             lambda handle: self._claim(van, handle),
             lambda: self._undo(van),
             'device_spec offers no such VF of this host',
-            unreadable.values(),
+            itertools.chain(
+                unreadable.values(),
+                entry_reasons.refused(self, device_spec.load(CONF), request),
+            ),
         )
 
     def is_intact(self, van: objects.VAN) -> bool:

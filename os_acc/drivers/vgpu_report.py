@@ -114,17 +114,6 @@ def unlimited(
         )
 
 
-def without_type(pf: str) -> finding.Finding:
-    """Report a card whose entry sets no vGPU type."""
-    return finding.Finding(
-        f'GPU {pf}',
-        finding.WARNING,
-        'device_spec names VFs of it that are for vGPUs, but sets no '
-        'vgpu_type for them: they are not given out',
-        vgpu_refusals.NO_VGPU_TYPE.remedy,
-    )
-
-
 def no_room(
     vf: pci.Function, spec: device_spec.Spec, card: vgpu.Card
 ) -> Iterator[finding.Finding]:

@@ -19,7 +19,9 @@ import pytest
 
 import os_acc
 from os_acc import exception
+from os_acc import finding
 from os_acc import objects
+from os_acc.doctor import entries
 
 PF = '0000:01:00.0'
 VFS = [f'0000:01:00.{n}' for n in range(1, 5)]
@@ -77,6 +79,16 @@ def refused(*requests: objects.AcceleratorRequest) -> BaseException | None:
     with pytest.raises(exception.PlugException) as caught:
         os_acc.plug(instance(), list(requests))
     return caught.value.__cause__
+
+
+def entries_found() -> list[finding.Finding]:
+    """What os-acc doctor says about the entries of device_spec."""
+    return list(entries.findings(os_acc._host))
+
+
+def problems() -> list[finding.Finding]:
+    """Its warnings and errors about the entries."""
+    return [each for each in entries_found() if each.verdict != finding.OK]
 
 
 def pci(address: str, **values: Any) -> objects.AcceleratorRequest:

@@ -23,6 +23,7 @@ from os_acc import exception
 from os_acc.devices import all_refusals
 from os_acc.devices import availability
 from os_acc.devices import device_spec
+from os_acc.devices import spec_of_device
 
 NOT_NAMED = 'device_spec does not offer it'
 STORES = r'it stores data \(class {}\)'
@@ -357,7 +358,8 @@ def test_without_an_entry_nothing_is_given_out(host):
     for each in KINDS:
         text = refused(ADDRESSES[each.name])
         assert NOT_NAMED in text
-        assert device_spec.line({'address': ADDRESSES[each.name]}) in text
+        (entry, *_) = spec_of_device.entries(ADDRESSES[each.name])
+        assert device_spec.line(entry) in text
     assert host.writes == []
 
 

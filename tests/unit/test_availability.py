@@ -304,5 +304,5 @@ def test_a_pf_that_a_van_has_stays_its_own(kernel, van_uuid, kinds):
     holders = allocated.Holders([Holder(f'pci/{devices.PF}', devices.PF)])
     taker = allocated.Taker(van_uuid, 'instance')
     found = availability.obstacles(function, spec, 'os-acc', taker, holders)
-    unsuitable = [availability.Kind.UNSUITABLE] if kinds else []
-    assert [obstacle.kind for obstacle in found] == unsuitable + kinds
+    parts_only = [availability.Kind.NOT_OFFERED] if kinds else []
+    assert [obstacle.kind for obstacle in found] == parts_only + kinds

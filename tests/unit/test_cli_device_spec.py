@@ -26,6 +26,11 @@ from os_acc.devices import mdev
 from os_acc.devices import pci
 from os_acc.privileged import held
 
+GPU_ENTRY = {
+    'address': devices.GPU,
+    'vendor_id': '10de',
+    'product_id': '1eb8',
+}
 UUID = '11111111-2222-4333-8444-555555555555'
 
 
@@ -60,7 +65,7 @@ def offered(address: str) -> bool:
 def test_spec(run):
     out = run.fine('device', 'spec').out
     assert out.startswith('[os_acc]\n\n# 0000:01:00.0: ')
-    assert device_spec.line({'address': devices.GPU}) in out
+    assert device_spec.line(GPU_ENTRY) in out
     for address in (devices.NIC, devices.DISK, devices.SHARED):
         assert address not in out
 
@@ -82,7 +87,7 @@ def test_allow(run, text):
     )
     assert offered(devices.GPU)
     assert not offered(devices.NIC)
-    assert json.loads(path.read_text()) == {'address': devices.GPU}
+    assert json.loads(path.read_text()) == GPU_ENTRY
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
     assert os.listdir(folder()) == [path.name]
 

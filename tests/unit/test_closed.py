@@ -138,7 +138,7 @@ def test_a_given_function_is_refused_with_the_line_to_add(
     request.driver = driver
     err = cause(request)
     assert isinstance(err, exception.DeviceNotFound)
-    assert f'device_spec = {{"address": "{address}"}}' in str(err)
+    assert f'device_spec = {{"address": "{address}", "ven' in str(err)
     assert f'os-acc device allow {address}' in str(err)
     assert here.writes == []
 
@@ -244,7 +244,7 @@ def test_the_privileged_half_checks_types(here):
         privileged_mdev.create(UUID, 'mtty', 'mtty-2', 1.0)
     with pytest.raises(exception.DeviceNotFound, match='type A40-1Q'):
         privileged_mdev.set_vgpu_type(VF, 559, 1.0)
-    with pytest.raises(exception.DeviceNotFound, match='vGPUs only'):
+    with pytest.raises(exception.DeviceNotFound, match='vGPUs of it only'):
         privileged_pci.take(VF, 'vfio-pci', [], UUID, 1.0)
     assert here.writes == []
 

@@ -75,7 +75,9 @@ def test_a_parent_of_mdevs_is_not_given_out_whole(here, made):
 
 def test_one_that_is_for_mdevs_is_not_given_out_whole(here):
     devices.spec({'address': PARENT, 'mdev_types': ['nvidia-222']})
-    assert 'for mdevs' in str(devices.refused(devices.pci(PARENT)))
+    assert 'mediated devices of it only' in str(
+        devices.refused(devices.pci(PARENT))
+    )
 
 
 def test_no_mdev_of_one_that_is_given_out_whole(here):

@@ -158,7 +158,9 @@ def test_vfs_are_made_when_they_are_asked_for(kernel, tool):
 
 def test_a_whole_device_is_programmed_before_it_is_bound(kernel, tool):
     kernel.write(f'{kernel.pci}/devices/{FPGA}/sriov_numvfs', '0')
-    tool.configure('single', num_vfs=1)
+    entry = json.loads(os_acc.CONF.os_acc.device_spec[0])
+    del entry['num_vfs']
+    devices.spec(entry)
     seen = []
     original = privileged.run
 

@@ -355,7 +355,7 @@ def allow_vfio(kernel):
 
 def test_the_function_goes_to_a_guest_or_its_work_queues_do(dsa, kernel):
     devices.spec(ENTRY)
-    assert 'work queues only' in refused(devices.pci(DSA))
+    assert 'work queues of it only' in refused(devices.pci(DSA))
     allow_vfio(kernel)
     instance, _ = plug()
     # The operator changes the entry while the VAN has the work queue.
@@ -466,12 +466,7 @@ def test_a_device_that_cannot(dsa, kernel, values, text):
         setattr(dsa, name, value)
     dsa.show()
     assert text in refused()
-    (found,) = [
-        each
-        for driver in os_acc._host.extensions.drivers.values()
-        if driver.name == 'idxd'
-        for each in driver.diagnose()
-    ]
+    (found,) = devices.problems()
     assert text in found.text
     assert (found.verdict, bool(found.advice)) == ('error', True)
     assert kernel.writes == []
@@ -524,9 +519,9 @@ def test_the_undo_is_refused_and_tried_again(dsa, kernel):
 
 def test_not_offered(dsa, kernel):
     devices.spec({'idxd': IAA})
-    assert 'no work queues of this kind' in refused(wanted())
+    assert f'no device is at {IAA} now' in refused(wanted())
     text = refused(named(f'{DSA}-wq0'))
-    assert '{"idxd": "0000:6a:01.0"}' in text
+    assert '{"idxd": "0000:6a:01.0", "vendor_id": "8086"' in text
     devices.spec({'address': DSA}, ENTRY)
     assert 'does not offer its work queues' in refused(named(f'{DSA}-wq0'))
     devices.spec(ENTRY, {'address': DSA, 'deny': True})
@@ -790,19 +785,23 @@ def diagnosed():
         for each in os_acc._host.extensions.drivers.values()
         if each.name == 'idxd'
     ]
-    return [(each.verdict, each.text) for each in driver.diagnose()]
+    found = [*driver.diagnose(), *devices.problems()]
+    return [(each.verdict, each.text) for each in found]
 
 
 def test_doctor(dsa, kernel):
     assert diagnosed() == [('ok', 'dsa0: 8 for programs')]
     devices.spec({'idxd': IAA}, {'address': DSA}, ENTRY)
     missing, hidden = diagnosed()
-    assert 'no such PCI function' in missing[1]
-    assert 'entry 3 does not count, because device_spec, entry 2' in hidden[1]
+    assert f'no device is at {IAA} now' in missing[1]
+    assert f'device_spec, entry 2 names {DSA}, and counts before' in hidden[1]
     devices.spec(ENTRY)
     enabled_by_hand(dsa)
     ((verdict, text),) = diagnosed()
     assert (verdict, 'somebody else' in text) == ('warning', True)
     kernel.write(str(kernel.pci / 'drivers/idxd/unbind'), DSA)
     ((verdict, text),) = diagnosed()
-    assert (verdict, 'modprobe idxd' in text) == ('error', True)
+    assert (verdict, 'not to the kernel driver idxd' in text) == (
+        'error',
+        True,
+    )

@@ -468,7 +468,10 @@ def test_a_driver_that_sets_up_no_ports(nics):
 def test_no_vf_of_a_nic(nics):
     nics.add_function(devices.PF, '8086:4940', 0x0B4000, 'qat', totalvfs=1)
     nics.add_function('0000:07:00.0', '8086:10d3', 0x020000)
-    devices.spec({'address': '*', 'num_vfs': 1, 'trusted': True})
+    devices.spec(
+        {'address': devices.PF, 'num_vfs': 1, 'trusted': True},
+        {'address': '0000:07:00.0', 'trusted': True},
+    )
     for address in (devices.VFS[0], '0000:07:00.0'):
         err = cause(request(address, physical_network=None))
         assert isinstance(err, exception.DeviceError)

@@ -19,6 +19,7 @@ from os_acc.devices import device_spec
 from os_acc.devices import pci
 from os_acc.devices import pci_names
 from os_acc.devices import proposals
+from os_acc.devices import spec_of_device
 
 IDS = """# pci.ids
 10de  NVIDIA Corporation
@@ -46,7 +47,9 @@ def proposed() -> dict[str, str]:
 
 
 def entry(address: str) -> str:
-    return device_spec.line({'address': address})
+    (found,) = spec_of_device.entries(address)
+    assert found['vendor_id'], found['product_id']
+    return device_spec.line(found)
 
 
 ACCELERATORS = [

@@ -23,6 +23,7 @@ from os_acc.devices import idxd
 from os_acc.devices import idxd_availability
 from os_acc.devices import idxd_names
 from os_acc.devices import spec_idxd
+from os_acc.devices import spec_parts
 
 DSA = '0000:6a:01.0'
 
@@ -36,7 +37,7 @@ def test_the_defaults():
     spec = parse(idxd='6A:01.0')
     assert spec.address.complete == DSA
     assert spec.queues == spec_idxd.Queues()
-    assert spec.offers_parts
+    assert spec_parts.asked_for(spec) == {spec_parts.Part.QUEUE}
     assert parse(address=DSA).queues is None
 
 

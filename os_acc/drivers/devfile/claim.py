@@ -32,6 +32,7 @@ from os_acc.devices import waiting
 from os_acc.drivers import allocation
 from os_acc.drivers import choosing
 from os_acc.drivers.devfile import files
+from os_acc.drivers.pci import entry_reasons
 
 LOG = logging.getLogger(__name__)
 CONF = cfg.CONF
@@ -104,6 +105,7 @@ def choose(
         lambda found: _claim(by, van, found, None),
         lambda: give_back(van, 0.0),
         'device_spec offers no such device file that is left on this host',
+        entry_reasons.refused(by, specs(), request),
     )
 
 

@@ -176,14 +176,3 @@ def findings(
         else:
             text = f'{each.name}: {text}'
             yield finding.Finding(subject, verdict, text, advice)
-    matching = {id(each.spec) for each in found}
-    for entry in entries:
-        if entry.deny or id(entry) in matching:
-            continue
-        yield finding.Finding(
-            entry.source,
-            finding.WARNING,
-            'its globs name no device file of this host, or only files that '
-            'an earlier entry names',
-            f'compare {", ".join(entry.devices)} with ls -l /dev',
-        )

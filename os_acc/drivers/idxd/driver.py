@@ -36,6 +36,7 @@ from os_acc.drivers import allocation
 from os_acc.drivers import choosing
 from os_acc.drivers.devfile import files
 from os_acc.drivers.idxd import report
+from os_acc.drivers.pci import entry_reasons
 
 LOG = logging.getLogger(__name__)
 CONF = cfg.CONF
@@ -117,6 +118,7 @@ class IdxdDriver(driver.DriverBase):
             lambda address: self._take(van, address, None),
             lambda: self._undo(van),
             'device_spec offers no work queues of this kind on this host',
+            entry_reasons.refused(self, self._specs(), request),
         )
 
     def _serving(

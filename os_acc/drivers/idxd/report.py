@@ -25,7 +25,6 @@ from os_acc.devices import idxd
 from os_acc.devices import idxd_availability
 from os_acc.devices import idxd_names
 from os_acc.devices import pci
-from os_acc.devices import reasons
 from os_acc.devices import spec_idxd
 from os_acc.drivers import choosing
 from os_acc.drivers import inventory
@@ -171,10 +170,7 @@ def _common(
 ) -> Iterator[availability.Obstacle]:
     """Why no work queue of a function can be given out now."""
     address = function.address
-    yield from idxd_availability.whole_obstacles(
-        address, allocated.ANYONE, holders
-    )
-    yield from availability.unhealthy_obstacles(function, holders)
+    yield from _not_free(function, holders)
     yield from idxd_availability.obstacles(
         function,
         found,
@@ -182,6 +178,16 @@ def _common(
         idxd_availability.has_queues(address, holders),
         idxd_availability.files_given(address, holders),
     )
+
+
+def _not_free(
+    function: pci.Function, holders: allocated.Holders
+) -> Iterator[availability.Obstacle]:
+    """Say which VAN has the whole function, or that it has failed."""
+    yield from idxd_availability.whole_obstacles(
+        function.address, allocated.ANYONE, holders
+    )
+    yield from availability.unhealthy_obstacles(function, holders)
 
 
 def shown(
@@ -235,64 +241,39 @@ def _queue_line(
     return text
 
 
-# What concerns the whole host or needs another configuration, and not only
-# waiting.
-_ERRORS = (reasons.Kind.UNSUITABLE, reasons.Kind.UNHEALTHY)
-
-
 def findings(
     specs: device_spec.Specs, holders: allocated.Holders
 ) -> Iterator[finding.Finding]:
-    """Report each device whose entry of device_spec has idxd."""
-    for spec in specs.entries:
-        if spec.queues is None:
-            continue
-        address = spec.address.complete or ''
+    """Report each device whose work queues are offered.
+
+    Why an entry offers none, doctor.entries says.
+    """
+    for address in named(specs):
         subject = f'work queues of {address}'
         try:
-            yield _finding(subject, address, spec, specs, holders)
+            there = offered(address, specs)
+            if there is not None:
+                yield from _finding(subject, *there, holders)
         except (OSError, ValueError, exception.DeviceError) as err:
             yield choosing.finding_of(subject, err)
 
 
 def _finding(
     subject: str,
-    address: str,
+    function: pci.Function,
     spec: device_spec.Spec,
-    specs: device_spec.Specs,
     holders: allocated.Holders,
-) -> finding.Finding:
-    """Say whether the work queues of one entry can be given out."""
+) -> Iterator[finding.Finding]:
+    """Say how many work queues there are, or that they are not free now."""
     assert spec.queues is not None
-    function = pci.find(address)
-    if function is None:
-        return finding.Finding(
-            subject,
-            finding.WARNING,
-            f'{spec.source} offers them, and this host has no such PCI '
-            'function',
-            'compare the address with lspci -D',
-        )
-    first = specs.first(function)
-    if first is not None and first is not spec:
-        return finding.Finding(
-            subject,
-            finding.WARNING,
-            f'{spec.source} does not count, because {first.source} names '
-            'the function, too',
-            'remove one of the two entries',
-        )
-    found = idxd.find(address)
-    refused = next(_common(function, spec.queues, found, holders), None)
-    if refused is None:
-        assert found is not None
+    found = idxd.find(function.address)
+    for each in _not_free(function, holders):
+        yield finding.Finding(subject, finding.WARNING, each.text, each.remedy)
+        return
+    if found is not None and not any(
+        _common(function, spec.queues, found, holders)
+    ):
         count = len(idxd_availability.numbers(found, spec.queues))
-        return finding.Finding(
+        yield finding.Finding(
             subject, finding.OK, f'{found.name}: {count} for programs'
         )
-    return finding.Finding(
-        subject,
-        finding.ERROR if refused.kind in _ERRORS else finding.WARNING,
-        refused.text,
-        refused.remedy,
-    )

@@ -32,6 +32,7 @@ from os_acc.drivers import allocation
 from os_acc.drivers import choosing
 from os_acc.drivers import inventory
 from os_acc.drivers.nvme_of import report
+from os_acc.drivers.pci import entry_reasons
 
 LOG = logging.getLogger(__name__)
 CONF = cfg.CONF
@@ -200,6 +201,7 @@ class NVMeOFDriver(driver.DriverBase):
             lambda wwn: self._take(van, wwn),
             lambda: self._undo(van),
             'device_spec offers no such namespace',
+            entry_reasons.refused(self, _specs(), request),
         )
 
     def is_intact(self, van: objects.VAN) -> bool:

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
+import itertools
 import logging
 
 from oslo_config import cfg
@@ -29,6 +30,7 @@ from os_acc.devices import boot
 from os_acc.devices import device_spec
 from os_acc.devices import pci
 from os_acc.devices import reset
+from os_acc.devices import spec_parts
 from os_acc.devices import storage
 from os_acc.devices import vfio
 from os_acc.devices import waiting
@@ -36,6 +38,7 @@ from os_acc.drivers import allocation
 from os_acc.drivers import choosing
 from os_acc.drivers.pci import between
 from os_acc.drivers.pci import companions
+from os_acc.drivers.pci import entry_reasons
 from os_acc.drivers.pci import inventory as pci_inventory
 from os_acc.drivers.pci import listing as pci_listing
 from os_acc.drivers.pci import port
@@ -188,7 +191,10 @@ class Claims:
             lambda: self.give_back(van),
             'device_spec offers no such PCI function that is left on this '
             'host; os-acc device spec proposes lines for device_spec',
-            unreadable.values(),
+            itertools.chain(
+                unreadable.values(),
+                entry_reasons.refused(self._by, self._specs(), request),
+            ),
         )
 
     def bind(self, van: objects.VAN) -> None:
@@ -327,9 +333,10 @@ class Claims:
             pci_vfs.create_again(van, pf, self._specs())
             # VFs that another service makes appear once it has started.
             function = waiting.until(
-                lambda: pci.find(address),
+                lambda: _as_before(address, pf),
                 CONF.os_acc.device_timeout,
-                f'PCI function {address} to come back',
+                f'PCI function {address} to come back'
+                + ('' if pf == address else f' as a VF of {pf}'),
                 'pci',
             )
             if function.ids != van.driver_data[release.IDS]:
@@ -389,7 +396,7 @@ class Claims:
                 pci_listing.kind_of(function, spec).serves(request)
                 and port.mismatch(spec, request) is None
                 and holders.of_function(function.address) is None
-                and not (function.is_pf and spec.num_vfs)
+                and spec_parts.offers_whole(spec, function)
             ):
                 yield function.address
         for address, pf, spec in pci_listing.future(specs):
@@ -399,3 +406,15 @@ class Claims:
                 and holders.of_function(address) is None
             ):
                 yield address
+
+
+def _as_before(address: str, pf: str) -> pci.Function | None:
+    """A function, if it is a VF as it was when a VAN got it, or none again.
+
+    After a change of the firmware, another function of a card can be where a
+    VF was.
+
+    :param pf: the PF that the VF had; the address itself: it was no VF
+    """
+    found = pci.find(address)
+    return found if found is not None and found.parent == pf else None

@@ -21,6 +21,7 @@ from os_acc import driver
 from os_acc import finding
 from os_acc import objects
 from os_acc.devices import device_spec
+from os_acc.devices import spec_parts
 from os_acc.drivers.pci import claim
 from os_acc.drivers.pci import listing as pci_listing
 from os_acc.drivers.pci import report as pci_report
@@ -48,7 +49,8 @@ class PCIDriver(driver.DriverBase):
             wanted in ('PGPU', 'FPGA', 'SRIOV_NET_VF')
             or wanted.startswith(pci_listing.PREFIX)
             or any(
-                spec.resource_class == wanted and not spec.offers_parts
+                spec.resource_class == wanted
+                and spec_parts.offers_functions(spec)
                 for spec in _specs().entries
             )
         )

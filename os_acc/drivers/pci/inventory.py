@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 import dataclasses
+import itertools
 
 from os_acc import driver as driver_base
 from os_acc import objects
@@ -33,6 +34,7 @@ from os_acc.devices import host_use
 from os_acc.devices import pci
 from os_acc.devices import reasons
 from os_acc.devices import refusals
+from os_acc.devices import spec_parts
 from os_acc.devices import vf_availability
 from os_acc.devices import vfio
 from os_acc.devices import vfio_rules
@@ -71,6 +73,11 @@ class _View:
             return self._device(
                 function, kind, self._future(function, spec, addresses)
             )
+        if spec_parts.asked_for(spec) and not function.is_vf:
+            kind = pci_listing.kind_of(function, spec, vf=True)
+            return self._device(
+                function, kind, [self._without_vfs(function, spec)]
+            )
         key = (function.ids, function.pci_class, function.is_pf, id(spec))
         if key not in self.kinds:
             self.kinds[key] = pci_listing.kind_of(function, spec)
@@ -79,6 +86,21 @@ class _View:
         beside = chip_use.beside(function, spec, self.holders)
         handles = [self._handle(function, spec, alone, refused, beside)]
         return self._device(function, self.kinds[key], handles)
+
+    def _without_vfs(
+        self, function: pci.Function, spec: device_spec.Spec
+    ) -> objects.DeviceHandleInfo:
+        """A handle that nobody gets, which says why there are no VFs."""
+        return inventory.handle(
+            objects.PCIHandle.of_canonical(address=function.address),
+            itertools.chain(
+                vf_availability.vfs_obstacles(
+                    function, holders=self.holders, spec=spec
+                ),
+                availability.offer_obstacles(function, spec),
+            ),
+            self.holders.of_function(function.address),
+        )
 
     def vfs(
         self,

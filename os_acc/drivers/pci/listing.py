@@ -23,6 +23,7 @@ from os_acc.devices import companions
 from os_acc.devices import device_spec
 from os_acc.devices import pci
 from os_acc.devices import pci_scan
+from os_acc.devices import spec_parts
 from os_acc.devices import sriov
 from os_acc.devices import vgpu
 from os_acc.drivers import choosing
@@ -105,7 +106,7 @@ def listed(
             # a companion is offered only with its GPU.
             if (
                 spec is not None
-                and not spec.offers_parts
+                and spec_parts.offers_functions(spec)
                 and not vgpu.is_place(function)
                 and companions.main_of(function, spec) is None
             ):

@@ -28,7 +28,6 @@ from os_acc.devices import mdev
 from os_acc.devices import modules
 from os_acc.devices import network
 from os_acc.devices import pci
-from os_acc.devices import pci_scan
 from os_acc.devices import refusals
 from os_acc.devices import reset
 from os_acc.devices import sriov
@@ -204,16 +203,6 @@ def findings(
     variants = {vfio.driver_for(f, spec) for f, spec in functions}
     for name in sorted(variants - {modules.VFIO_PCI}):
         yield _module(name)
-    if not specs.entries:
-        yield Finding(
-            'device_spec',
-            finding.WARNING,
-            'it is not set, and the folder device_spec_dir has no entry: no '
-            'device of this host is offered',
-            'os-acc device spec proposes entries; os-acc device allow ADDRESS '
-            'offers one device',
-        )
-    yield from _entries(specs)
     for function, spec in functions:
         with choosing.noting(function.address, unreadable):
             yield from _function(by, function, spec, specs, holders)
@@ -243,7 +232,7 @@ def _function(
             'set a cleaning_command and reset = auto',
         )
     if spec.num_vfs is not None and not function.is_vf:
-        yield _vfs(function, spec.num_vfs)
+        yield from _vfs(function, spec.num_vfs)
 
 
 def _iommu() -> Finding:
@@ -296,64 +285,22 @@ def _pyroute2() -> Finding:
     )
 
 
-def _entries(specs: device_spec.Specs) -> Iterator[Finding]:
-    """Report the entries of device_spec that match no device."""
-    matching = set()
-    for each in pci_scan.functions():
-        with choosing.noting(each.address, None):
-            matching.add(id(specs.first(each)))
-    matching |= {id(specs.first_parent(name)) for name in mdev.parents()}
-    matching |= {
-        id(specs.first_namespace(name)) for name in specs.named_namespaces()
-    }
-    for spec in specs.entries:
-        if id(spec) in matching or spec.devices or spec.nvme_of is not None:
-            continue
-        yield Finding(
-            spec.source,
-            finding.WARNING,
-            'it matches no device of this host, or only devices that an '
-            'earlier entry matches',
-            'compare address, vendor_id and product_id with lspci -nn -D, and '
-            'devname with ip link',
-        )
-
-
-def _vfs(pf: pci.Function, wanted: int) -> Finding:
-    subject = f'PF {pf.address}'
-    if not pf.is_pf:
-        return Finding(
-            subject,
-            finding.ERROR,
-            'num_vfs is set, but it does not support SR-IOV',
-            'enable SR-IOV in the firmware and the card, or remove num_vfs',
-        )
-    possible, number = sriov.total(pf.address), sriov.count(pf.address)
-    if wanted > possible:
-        return Finding(
-            subject,
-            finding.ERROR,
-            f'num_vfs is {wanted}, but it can have only {possible} VFs',
-            refusals.NUM_VFS.remedy,
-        )
+def _vfs(pf: pci.Function, wanted: int) -> Iterator[Finding]:
+    """Report the VFs of a PF. Why there are none, doctor.entries says."""
+    subject, number = f'PF {pf.address}', sriov.count(pf.address)
     if number not in (0, wanted):
-        return Finding(
+        yield Finding(
             subject,
             finding.WARNING,
             f'it has {number} VFs, but num_vfs is {wanted}: os-acc uses these '
             'VFs and does not change their number',
             'to change it while nobody uses the VFs, write 0 to sriov_numvfs',
         )
-    if not number and pf.driver is None:
-        return Finding(
+    elif number:
+        yield Finding(subject, finding.OK, f'it has {wanted} VFs')
+    elif pf.driver is not None and sriov.total(pf.address) >= wanted:
+        yield Finding(
             subject,
-            finding.ERROR,
-            f'num_vfs is {wanted}, but it has no driver that could make VFs',
-            refusals.NO_PF_DRIVER.remedy,
+            finding.OK,
+            f'it gets {wanted} VFs when the first is requested',
         )
-    text = (
-        f'it has {wanted} VFs'
-        if number
-        else f'it gets {wanted} VFs when the first is requested'
-    )
-    return Finding(subject, finding.OK, text)

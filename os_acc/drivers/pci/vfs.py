@@ -92,9 +92,11 @@ def create_again(van: objects.VAN, pf: str, specs: device_spec.Specs) -> None:
     """
     if MADE not in van.driver_data or sriov.count(pf):
         return
-    spec = specs.known(pci.get(pf))
-    number = spec.num_vfs if spec is not None else None
-    _privileged_create(pf, number or int(van.driver_data[MADE]))
+    function = pci.get(pf)
+    spec = specs.known(function)
+    number = (spec and spec.num_vfs) or int(van.driver_data[MADE])
+    allocation.check(vf_availability.number_obstacles(function, number))
+    _privileged_create(pf, number)
 
 
 def _privileged_create(pf: str, number: int) -> None:

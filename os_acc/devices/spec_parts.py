@@ -1,0 +1,84 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Which parts of a device an entry of device_spec asks for.
+
+An entry whose keys name parts of a device never offers the device as a whole:
+not even while the device has no such parts, as after a reset of its firmware
+or before its driver is loaded. Whatever may give out a whole PCI function asks
+offers_whole().
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import enum
+
+from os_acc.devices import pci
+from os_acc.devices import spec_entry
+
+
+class Part(enum.Enum):
+    """A kind of part. The value names several of them."""
+
+    VF = 'VFs'
+    REGION = 'VFs with regions of their own'
+    VGPU = 'vGPUs'
+    MDEV = 'mediated devices'
+    QUEUE = 'work queues'
+    FILE = 'device files'
+    NAMESPACE = 'namespaces'
+
+
+_ASKS: dict[Part, Callable[[spec_entry.Spec], bool]] = {
+    Part.VF: lambda spec: spec.num_vfs is not None,
+    Part.REGION: lambda spec: spec.programming != 'single',
+    Part.VGPU: lambda spec: spec.vgpu_type is not None,
+    Part.MDEV: lambda spec: bool(spec.mdev_types),
+    Part.QUEUE: lambda spec: spec.queues is not None,
+    Part.FILE: lambda spec: bool(spec.devices),
+    Part.NAMESPACE: lambda spec: spec.nvme_of is not None,
+}
+
+# The parts that are PCI functions themselves.
+_FUNCTIONS = frozenset({Part.VF, Part.REGION})
+
+
+def asked_for(spec: spec_entry.Spec) -> frozenset[Part]:
+    """The kinds of parts that an entry asks for; empty: whole devices."""
+    return frozenset(part for part, asks in _ASKS.items() if asks(spec))
+
+
+def offers(spec: spec_entry.Spec, part: Part) -> bool:
+    """Whether an entry offers a kind of part of the devices that it names.
+
+    An entry that asks for no parts offers what a device has.
+    """
+    asked = asked_for(spec)
+    return not asked or part in asked
+
+
+def offers_functions(spec: spec_entry.Spec) -> bool:
+    """Whether an entry offers PCI functions: whole devices, or VFs."""
+    return asked_for(spec) <= _FUNCTIONS
+
+
+def offers_whole(spec: spec_entry.Spec, function: pci.Function) -> bool:
+    """Whether an entry offers a PCI function that it names as a whole.
+
+    :param function: a VF is a part already: an entry that asks for VFs offers
+        it, and never the PF
+    """
+    asked = asked_for(spec)
+    return not asked or (function.is_vf and asked <= _FUNCTIONS)
+
+
+def text(spec: spec_entry.Spec) -> str:
+    """Name the parts that an entry asks for, for a message."""
+    asked = asked_for(spec)
+    return ' or '.join(part.value for part in Part if part in asked)
