@@ -73,9 +73,9 @@ def _vdpa_devices(host: Snapshot) -> dict[str, str]:
 
 
 def _exported(host: Snapshot, function: pci.Function) -> Reason | None:
-    exported = host.once(nvmet.exported)
-    for name in sysfs.names(f'{function.path}/nvme') if exported else ():
-        if (subsystem := exported.get(name)) is not None:
+    for name in sysfs.names(f'{function.path}/nvme'):
+        # Asked only here: an unreadable export says nothing of a GPU.
+        if (subsystem := host.once(nvmet.exported).get(name)) is not None:
             return refusals.EXPORTED_CONTROLLER.say(
                 name=name, subsystem=subsystem
             )
