@@ -90,11 +90,12 @@ def _add(line: str, found: Mounts) -> None:
     fields = [sysfs.unescaped(field) for field in line.split(' ')]
     if len(fields) < 5 or '-' not in fields[6:]:
         return
-    found.numbers[fields[2]] = fields[4]
+    # A part of it may be bound elsewhere later: the first place tells more.
+    found.numbers.setdefault(fields[2], fields[4])
     # btrfs and ZFS have a device number of their own: use the source too.
-    kind, source, options, *_ = [*fields[fields.index('-', 6) + 1 :], '', '']
+    kind, given, options, *_ = [*fields[fields.index('-', 6) + 1 :], '', '']
     # bcachefs lists its members: fs/bcachefs/fs.c.
-    sources = source.split(':') if kind == 'bcachefs' else [source]
+    sources = given.split(':') if kind == 'bcachefs' else [given]
     for option in options.split(','):
         for name in _FURTHER:
             if option.startswith(name):
@@ -102,4 +103,4 @@ def _add(line: str, found: Mounts) -> None:
     for each in sources:
         # A source may be anything. It may be a path in an NFS that hangs.
         if each.startswith('/dev/') and (name := block_files.name_of(each)):
-            found.sources[name] = fields[4]
+            found.sources.setdefault(name, fields[4])
