@@ -67,6 +67,13 @@ ELSEWHERE = Refusal(
     'A container or a network namespace has one of its interfaces.',
     'give the interface back to the namespace of the host',
 )
+BEHIND_IT = Refusal(
+    Kind.HOST_USE,
+    'PCI function {address} is behind it and is bound to {driver}, so that a '
+    'guest may have it',
+    'The endpoint of Intel VMD is requested. All drives behind it go with it.',
+    'if no guest needs it, bind {address} to its driver',
+)
 SERVES = Refusal(
     Kind.HOST_USE,
     'the host serves others by its port {port}',

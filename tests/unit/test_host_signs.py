@@ -40,6 +40,8 @@ CONFIGFS = 'sys/kernel/config'
 PORT = '0x10000090fa942779'
 HBA = '0000:3b:00.0'
 NIC = '0000:5e:00.0'
+VMD = '0000:00:0e.0'
+BEHIND_VMD = '10000:e1:00.0'
 OTHER_NIC = '0000:5e:00.1'
 OVER_FC = (
     'traddr=nn-0x200000109b579ef3:pn-0x100000109b579ef3,'
@@ -138,6 +140,24 @@ def _idxd(kernel):
     (folder / 'wq0.0').symlink_to(device / 'wq0.0')
 
 
+def _vmd(kernel):
+    """The endpoint, a bridge of its PCI domain, and a drive."""
+    files = {'reset': '', 'reset_method': 'flr\n'}
+    path = kernel.add_function(VMD, '8086:467f', 0x010400, 'vmd', files=files)
+    bridge = disks.add_child(kernel, path / 'pci10000:e0', '10000:e0:06.0')
+    drive = disks.add_child(kernel, bridge, BEHIND_VMD)
+    for name, text in files.items():
+        (drive / name).write_text(text)
+    return drive
+
+
+def _vfio_behind_vmd(kernel):
+    _vmd(kernel)
+    kernel.add_driver('vfio-pci')
+    kernel.unbind(BEHIND_VMD)
+    kernel.bind(BEHIND_VMD, 'vfio-pci')
+
+
 def _vdpa(kernel):
     path = kernel.sys / f'devices/pci0000:00/{devices.DISK}/vdpa0'
     path.mkdir()
@@ -234,9 +254,19 @@ CASES = {
         'vGPU type 558',
     ),
     '/sys/bus/vdpa/devices/NAME': (_vdpa, devices.DISK, 'vDPA device vdpa0'),
+    '/sys/bus/pci/devices/ADDRESS/pciDOMAIN': (
+        _vfio_behind_vmd,
+        VMD,
+        f'{BEHIND_VMD} is behind it and is bound to vfio-pci',
+    ),
     '/sys/kernel/config/nvmet/subsystems/NQN/passthru/device_path': (
         lambda kernel: [
-            _function('nvme/nvme0/x', '')(kernel),
+            disks.add_controller(
+                kernel,
+                kernel.sys / f'devices/pci0000:00/{devices.DISK}/nvme',
+                'nvme0',
+                'pcie',
+            ),
             _file(
                 f'{CONFIGFS}/nvmet/subsystems/nqn.test/passthru/device_path',
                 '/dev/nvme0\n',
@@ -655,6 +685,42 @@ def test_a_member_does_not_count_as_free(here, make):
 def free(address) -> int:
     (device,) = (x for x in os_acc.get_devices() if x.address == address)
     return device.handles_free
+
+
+# --- VMD
+
+
+def test_an_endpoint_of_vmd_and_a_drive_behind_it_go_to_one_guest(here):
+    """Each goes with the other: a second instance gets neither."""
+    _vmd(here)
+    devices.spec({'address': '*', 'command_empties': True})
+    os_acc.CONF.set_override('cleaning_command', '/bin/true', 'os_acc')
+    for first, second in ((BEHIND_VMD, VMD), (VMD, BEHIND_VMD)):
+        owner = devices.instance()
+        os_acc.plug(owner, [devices.pci(first)])
+        text = str(devices.refused(devices.pci(second)))
+        assert owner.uuid in text and first in text
+        assert free(second) == 0
+        os_acc.unplug(owner)
+        assert free(second) == 1
+
+
+def test_an_exported_controller_behind_vmd(here):
+    drive = _vmd(here)
+    disks.add_controller(here, drive / 'nvme', 'nvme7', 'pcie')
+    place = f'{CONFIGFS}/nvmet/subsystems/nqn.test/passthru/device_path'
+    assert use(VMD) == ''
+    here.write_file(place, '/dev/nvme7\n')
+    assert use(VMD) == use(BEHIND_VMD) != ''
+
+
+def test_an_exported_controller_over_fibre_channel(wide):
+    """The NVMe target passes a drive of another host on."""
+    disks.connect(wide, 'nvme3', 'fc', OVER_FC)
+    place = f'{CONFIGFS}/nvmet/subsystems/nqn.test/passthru/device_path'
+    wide.write_file(place, '/dev/nvme3\n')
+    assert 'controller nvme3 is exported' in use(HBA)
+    assert use('0000:3b:00.1') == ''
 
 
 # --- NVMe with native multipath

@@ -97,9 +97,9 @@ def _add(line: str, found: Mounts) -> None:
     # bcachefs lists its members: fs/bcachefs/fs.c.
     sources = given.split(':') if kind == 'bcachefs' else [given]
     for option in options.split(','):
-        for name in _FURTHER:
-            if option.startswith(name):
-                sources.append(option.removeprefix(name))
+        for key in _FURTHER:
+            if option.startswith(key):
+                sources.append(option.removeprefix(key))
     for each in sources:
         # A source may be anything. It may be a path in an NFS that hangs.
         if each.startswith('/dev/') and (name := block_files.name_of(each)):
