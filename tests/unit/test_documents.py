@@ -19,6 +19,7 @@ import pytest
 
 from os_acc import documents
 from os_acc import exception
+from os_acc.cli import base
 from os_acc.cli import cni_config
 from os_acc.devices import device_spec
 from os_acc.placement import provider_config
@@ -137,3 +138,12 @@ def test_a_key_twice_in_another_provider_file(tmp_path):
     file.write_text('providers: []\nproviders: []\n')
     with pytest.raises(exception.InvalidRequest, match='is there twice'):
         list(provider_config.others(str(tmp_path)))
+
+
+def test_arqs_that_are_not_utf8_or_begin_with_a_mark(tmp_path):
+    file = tmp_path / 'arqs.json'
+    file.write_bytes(b'[\n"\xff"]')
+    with pytest.raises(ValueError, match='0xff at line 2, column 2'):
+        base.read(str(file))
+    file.write_bytes(b'\xef\xbb\xbf[]')
+    assert base.read(str(file)) == '[]'
