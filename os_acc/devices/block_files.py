@@ -63,7 +63,7 @@ def behind_loop(name: str, path: str) -> str | None:
     """
     if found := name_of(path):
         return found
-    if os.path.exists(path):
+    if device_file.exists(path):
         return None
     info = bytearray(_LOOP_INFO.size)
     try:
