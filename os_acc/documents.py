@@ -16,10 +16,14 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import Any
 from typing import NoReturn
 
 _BOM = b'\xef\xbb\xbf'
+_STRING = r'"(?:[^"\\]|\\.)*"'
+_TOKEN = re.compile(_STRING + r'|[{}\[\],:]')
+_SURROGATE = re.compile(r'\\u[dD][89a-fA-F]|[\ud800-\udfff]')
 
 
 def text_of(data: bytes | str) -> str:
@@ -50,19 +54,28 @@ def json_of(data: bytes | str) -> Any:
     """
     text = text_of(data)
     try:
-        return json.loads(
+        found = json.loads(
             text,
             object_pairs_hook=_object,
             parse_constant=_no_constant,
             parse_float=_number,
+            parse_int=_whole_number,
         )
+        if _SURROGATE.search(text):
+            json.dumps(found, ensure_ascii=False).encode()
+        return found
     except json.JSONDecodeError as err:
         raise ValueError(
             f'{err.msg} at line {err.lineno}, column {err.colno}'
         ) from err
     except _DuplicateKey as err:
+        raise ValueError(_second_key(text)) from err
+    except _WrongNumber as err:
+        raise ValueError(f'{err}{_place(text, err.text)}') from err
+    except UnicodeEncodeError as err:
         raise ValueError(
-            f'the key {err.key!r} is there twice{_place(text, err.key)}'
+            'it has half a character of UTF-16: '
+            f'\\u{ord(err.object[err.start]):04x}'
         ) from err
     except RecursionError as err:
         raise ValueError('it is nested too deeply') from err
@@ -71,13 +84,14 @@ def json_of(data: bytes | str) -> Any:
 def yaml_of(data: bytes | str) -> Any:
     """Read a YAML document. See json_of().
 
-    :raises ValueError: if it is no YAML, or has a key twice in one mapping
+    :raises ValueError: if it is no YAML, or has a key twice in one mapping, or
+        a number that is not finite
     """
     import yaml
 
     text = text_of(data)
     try:
-        _check_keys(yaml.compose(text, yaml.SafeLoader), set())
+        _check(yaml.compose(text, yaml.SafeLoader), yaml.SafeLoader(''), set())
         return yaml.safe_load(text)
     except yaml.YAMLError as err:
         raise ValueError(' '.join(str(err).split())) from err
@@ -85,65 +99,127 @@ def yaml_of(data: bytes | str) -> Any:
         raise ValueError('it is nested too deeply') from err
 
 
-def _check_keys(node: Any, seen: set[int]) -> None:
-    """Check that no mapping of a tree of YAML nodes has a key twice.
+def _check(node: Any, loader: Any, seen: set[int]) -> None:
+    """Check the keys and the numbers of a tree of YAML nodes.
 
+    :param loader: makes a value of a node: 1 and 0x1 are one key
     :param seen: the ids of nodes that were checked: an alias may name a node
         above itself
-    :raises ValueError: if one has
+    :raises ValueError: if a mapping has a key twice, or a number is not finite
     """
-    if id(node) in seen or isinstance(getattr(node, 'value', ''), str):
+    if node is None or id(node) in seen:
         return
     seen.add(id(node))
+    if isinstance(node.value, str):
+        if node.tag == _FLOAT and not math.isfinite(_made(node, loader)):
+            raise ValueError(f'{node.value} is no finite number{_mark(node)}')
+        return
     keys = set()
     for each in node.value:
-        if isinstance(each, tuple):
-            key, value = each
-            known = (key.tag, str(key.value))
-            if known in keys:
-                mark = key.start_mark
+        if not isinstance(each, tuple):
+            _check(each, loader, seen)
+            continue
+        key, value = each
+        if isinstance(key.value, str):
+            made = _made(key, loader)
+            if made in keys:
                 raise ValueError(
-                    f'the key {key.value!r} is there twice at line '
-                    f'{mark.line + 1}, column {mark.column + 1}'
+                    f'the key {key.value!r} is there twice{_mark(key)}'
                 )
-            keys.add(known)
-            _check_keys(value, seen)
-        else:
-            _check_keys(each, seen)
+            keys.add(made)
+        _check(key, loader, seen)
+        _check(value, loader, seen)
+
+
+_FLOAT = 'tag:yaml.org,2002:float'
+_MERGE = 'tag:yaml.org,2002:merge'
+
+
+def _made(node: Any, loader: Any) -> Any:
+    """The value of a scalar."""
+    return node.value if node.tag == _MERGE else loader.construct_object(node)
+
+
+def _mark(node: Any) -> str:
+    mark = node.start_mark
+    return f' at line {mark.line + 1}, column {mark.column + 1}'
+
+
+class _WrongNumber(Exception):
+    """A number that is none, or is too large.
+
+    :ivar text: as it stands in the document
+    """
+
+    def __init__(self, text: str, why: str) -> None:
+        super().__init__(f'the number {text:.40} {why}')
+        self.text = text
 
 
 class _DuplicateKey(Exception):
-    def __init__(self, key: str) -> None:
-        super().__init__(key)
-        self.key = key
+    """An object has a key twice."""
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in found:
-            raise _DuplicateKey(key)
-        found[key] = value
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise _DuplicateKey
     return found
 
 
-def _place(text: str, key: str) -> str:
-    """Where a key stands for the second time, if that is plain to see."""
-    quoted = json.dumps(key, ensure_ascii=False)
-    first = text.find(quoted)
-    at = text.find(quoted, first + 1)
-    if first < 0 or at < 0 or text.find(quoted, at + 1) >= 0:
-        return ''
+def _second_key(text: str) -> str:
+    """Say which key of a JSON text is there twice, and where.
+
+    :param text: up to the second key, it is correct JSON
+    """
+    # The keys of each object around the place; None for a list.
+    around: list[set[str] | None] = []
+    before = ''
+    for token in _TOKEN.finditer(text):
+        what = token[0]
+        if what in ('{', '['):
+            around.append(set() if what == '{' else None)
+        elif what in ('}', ']'):
+            around.pop()
+        elif what[0] == '"' and before in ('{', ','):
+            keys = around[-1]
+            key = json.loads(what)
+            if keys is not None and key in keys:
+                return f'the key {key!r} is there twice' + _at(
+                    text, token.start()
+                )
+            if keys is not None:
+                keys.add(key)
+        before = what
+    return 'a key is there twice'
+
+
+def _place(text: str, number: str) -> str:
+    """Where a number stands for the first time, outside of strings."""
+    for token in re.finditer(f'{_STRING}|{re.escape(number)}', text):
+        if token[0] == number:
+            return _at(text, token.start())
+    return ''
+
+
+def _at(text: str, at: int) -> str:
     line = text.count('\n', 0, at) + 1
     return f' at line {line}, column {at - text.rfind(chr(10), 0, at)}'
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f'{name} is no number that JSON has')
+    raise _WrongNumber(name, 'is none that JSON has')
 
 
 def _number(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
-        raise ValueError(f'the number {text} is too large')
+        raise _WrongNumber(text, 'is too large')
     return number
+
+
+def _whole_number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError as err:  # sys.int_info: a limit of Python
+        raise _WrongNumber(text, 'has too many digits') from err

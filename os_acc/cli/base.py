@@ -23,6 +23,7 @@ from cliff import columns
 from cliff import command
 
 import os_acc
+from os_acc import documents
 from os_acc import exception
 from os_acc import host
 from os_acc import instance_names
@@ -260,8 +261,8 @@ def read(path: str) -> str:
     """
     if path == '-':
         return sys.stdin.read()
-    with open(path, encoding='utf-8') as file:
-        return file.read()
+    with open(path, 'rb') as file:
+        return documents.text_of(file.read())
 
 
 class _Error(columns.FormattableColumn[str]):

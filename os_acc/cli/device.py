@@ -192,9 +192,7 @@ class DeviceShow(base.Command, listing.Showing):
     def take_action(
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Sequence[Any]]:
-        wanted = parsed_args.address
-        if not wanted.startswith('/'):
-            wanted = wanted.lower()
+        wanted = names.device(parsed_args.address)
         host = base.look()
         told: dict[str, Any] = {}
         devices = _devices(host)

@@ -269,9 +269,8 @@ def _device(text: str) -> str:
         return device_files.check_path(text)
     if (namespace := spec_nvme_of.parse_name(text)) is not None:
         return namespace
-    address = pci_address.parse(text) or pci_address.parse_node_name(text)
-    if address is not None:
-        return pci_address.join(*address)
+    if (address := pci_address.canonical(text)) is not None:
+        return address
     if ':' in text:
         raise exception.InvalidRequest(
             subject='device',

@@ -33,6 +33,7 @@ from os_acc.cli import history
 from os_acc.cli import listing
 from os_acc.cli import names
 from os_acc.journal import events
+from os_acc.objects import pci_address
 
 _COLUMNS = (
     listing.Column('at', 'Time'),
@@ -219,12 +220,12 @@ def _wanted(parsed_args: argparse.Namespace) -> events.Wanted:
     if parsed_args.instance is not None:
         instance = parsed_args.instance
         beginnings.append(names.beginning(instance) or _of_name(instance))
-    since = parsed_args.since
+    since, device = parsed_args.since, parsed_args.device
     return events.Wanted(
         van=van,
         instances=beginnings,
         instance_name=instance,
-        device=parsed_args.device,
+        device=device and (pci_address.canonical(device) or device),
         since=None if since is None else _since(since),
     )
 

@@ -17,6 +17,7 @@ import logging
 from os_acc import exception
 from os_acc import health
 from os_acc.cli import base
+from os_acc.cli import names
 from os_acc.journal import events
 
 LOG = logging.getLogger(__name__)
@@ -47,7 +48,7 @@ class DeviceFree(base.Command):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        address = parsed_args.address.lower()
+        address = names.device(parsed_args.address)
         opened = base.open_existing()
         try:
             done = []

@@ -20,6 +20,7 @@ from os_acc import instance_names
 from os_acc import journal as journal_module
 from os_acc import uuid_forms
 from os_acc.cli import errors
+from os_acc.objects import pci_address
 
 #: The fewest hex digits of a prefix of a UUID, which is what tables show.
 #: Instances have names too, and a name such as "cafe" must never mean another
@@ -119,6 +120,17 @@ def van(
             subject=subject, field=name, value=called, expected=expected
         )
     return only(found, called, field)
+
+
+def device(called: str) -> str:
+    """Return a device by its canonical name.
+
+    :param called: a PCI address in any spelling, libvirt's name of a PCI
+        function, a path, or another name, of which case does not matter
+    """
+    if called.startswith('/'):
+        return called
+    return pci_address.canonical(called) or called.lower()
 
 
 def mediated_device(known: Collection[str], called: str) -> str:

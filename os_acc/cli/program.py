@@ -14,6 +14,7 @@ import argparse
 
 import os_acc
 from os_acc.cli import base
+from os_acc.cli import names
 
 
 class DeviceProgram(base.Command):
@@ -49,7 +50,7 @@ class DeviceProgram(base.Command):
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         self.initialize()
         done = os_acc.program_device(
-            parsed_args.address.lower(),
+            names.device(parsed_args.address),
             parsed_args.bitstream,
             parsed_args.function,
             parsed_args.region,

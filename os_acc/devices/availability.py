@@ -287,6 +287,14 @@ def taken_by_others(
             and not _is_beside(part, function, taker)
         ):
             yield _taken(part, part.handle or 'it')
+    for what, addresses in (
+        ('{}, which it is behind', function.above),
+        ('{}, which is behind it', function.behind),
+    ):
+        for address in addresses:
+            near = holders.of_function(address)
+            if near is not None and near.van_uuid != taker.van_uuid:
+                yield _taken(near, what.format(address))
     if (pf := function.physfn) is not None:
         for found in whole_obstacles(pf, f'PF {pf}', taker, holders):
             yield refusals.PF_TAKEN.say(holder=found.text)

@@ -87,6 +87,20 @@ def number_of(path: str, follow: bool = True) -> Number | None:
     :param follow: if the path is a link, take the file that it stands for
     :returns: None if it is no device file, or cannot be read
     """
+    found = _statx(path, follow)
+    if found is None:
+        return None
+    mode, major, minor = _STATX_FIELDS.unpack_from(found)
+    kind = _KINDS.get(stat.S_IFMT(mode))
+    return None if kind is None else Number(kind, major, minor)
+
+
+def exists(path: str) -> bool:
+    """Whether a file is there. See number_of() on how this is found."""
+    return _statx(path, True) is not None
+
+
+def _statx(path: str, follow: bool) -> ctypes.Array[ctypes.c_char] | None:
     buffer = ctypes.create_string_buffer(_STATX_SIZE)
     failed = _LIBC.statx(
         _AT_FDCWD,
@@ -95,8 +109,4 @@ def number_of(path: str, follow: bool = True) -> Number | None:
         _STATX_TYPE,
         buffer,
     )
-    if failed:
-        return None
-    mode, major, minor = _STATX_FIELDS.unpack_from(buffer)
-    kind = _KINDS.get(stat.S_IFMT(mode))
-    return None if kind is None else Number(kind, major, minor)
+    return None if failed else buffer

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 
+from os_acc.devices import block_files
 from os_acc.devices import device_files
 from os_acc.devices import file_place
 from os_acc.devices import file_refusals
@@ -91,7 +92,7 @@ def _block(
     """What the host uses a block device, or a partition of it, for."""
     number = f'{node.number.major}:{node.number.minor}'
     mounted = snapshot.once(mounts.read).of(
-        number, sysfs.block_name(node.path)
+        number, block_files.name_of(node.path) or ''
     )
     if mounted is not None:
         return refusals.MOUNTED.say(name=node.path, place=mounted)

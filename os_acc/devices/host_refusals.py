@@ -34,6 +34,19 @@ IN_ZPOOL = Refusal(
     'spare device does not name its pool, so any imported pool counts.',
     'export the pool (zpool export), or take the device out of it',
 )
+JOURNAL = Refusal(
+    Kind.HOST_USE,
+    'block device {name} is the journal of a file system that is mounted',
+    'An ext4 or OCFS2 on another disk has its journal there.',
+    'unmount that file system: its options or tune2fs -l name the journal',
+)
+EXPORTED_BY_RNBD = Refusal(
+    Kind.HOST_USE,
+    'block device {name} is exported by the RNBD target',
+    'Another host has it over RDMA.',
+    "close the session: force_close in the session's directory below "
+    '/sys/class/rnbd-server/ctl/devices',
+)
 EXPORTED_LUN = Refusal(
     Kind.HOST_USE,
     'block device {name} is the backstore {store} of the SCSI target',
@@ -47,6 +60,19 @@ HAS_VDPA = Refusal(
     'its driver makes one.',
     'if no guest needs it, vdpa dev del {name}, or unbind the function from '
     'its driver',
+)
+ELSEWHERE = Refusal(
+    Kind.HOST_USE,
+    'a network interface of it is in another network namespace',
+    'A container or a network namespace has one of its interfaces.',
+    'give the interface back to the namespace of the host',
+)
+BEHIND_IT = Refusal(
+    Kind.HOST_USE,
+    'PCI function {address} is behind it and is bound to {driver}, so that a '
+    'guest may have it',
+    'The endpoint of Intel VMD is requested. All drives behind it go with it.',
+    'if no guest needs it, bind {address} to its driver',
 )
 SERVES = Refusal(
     Kind.HOST_USE,

@@ -15,10 +15,15 @@ from __future__ import annotations
 
 import re
 
+from os_acc.devices import block_files
+from os_acc.devices import configfs
 from os_acc.devices import sysfs
 
 # iblock_show_configfs_dev_params() in drivers/target/target_core_iblock.c
 _DISK = re.compile(r'iBlock device: (\S+)')
+# fd_show_configfs_dev_params() in drivers/target/target_core_file.c: the file
+# may be a block device, which is not opened exclusively then.
+_FILE = re.compile(r'\bFile: (.+?)  Size: ')
 
 
 def backstores(host: object = None) -> dict[str, str]:
@@ -26,16 +31,19 @@ def backstores(host: object = None) -> dict[str, str]:
 
     :returns: for the name of each block device, the backstore, such as
         iblock_0/disk1
+    :raises OSError: if this cannot be read: see configfs.root()
     """
-    folder = f'{sysfs.SYS}/kernel/config/target/core'
+    folder = f'{configfs.root("target_core_mod", "target")}/core'
     found = {}
     for hba in sysfs.folders(folder):
         for name in sysfs.folders(f'{folder}/{hba}'):
             path = f'{folder}/{hba}/{name}'
-            source = sysfs.read(f'{path}/udev_path') or ''
-            if source.startswith('/dev/'):
-                found[sysfs.block_name(source)] = f'{hba}/{name}'
             info = sysfs.read(f'{path}/info') or ''
-            for match in _DISK.finditer(info):
-                found[match[1]] = f'{hba}/{name}'
+            files = _FILE.findall(info)
+            files.append(sysfs.read(f'{path}/udev_path') or '')
+            disks = [
+                *_DISK.findall(info),
+                *filter(None, map(block_files.name_of, files)),
+            ]
+            found.update(dict.fromkeys(disks, f'{hba}/{name}'))
     return found

@@ -14,6 +14,8 @@ drivers/nvme/target/io-cmd-bdev.c), so no other check finds that it is used.
 
 from __future__ import annotations
 
+from os_acc.devices import block_files
+from os_acc.devices import configfs
 from os_acc.devices import sysfs
 
 
@@ -24,8 +26,9 @@ def exported(host: object = None) -> dict[str, str]:
     controller (drivers/nvme/target/configfs.c).
 
     :returns: for the name of each, such as nvme0n1 or nvme0, the subsystem
+    :raises OSError: if this cannot be read: see configfs.root()
     """
-    folder = f'{sysfs.SYS}/kernel/config/nvmet/subsystems'
+    folder = f'{configfs.root("nvmet", "nvmet")}/subsystems'
     found = {}
     for subsystem in sysfs.names(folder):
         path = f'{folder}/{subsystem}'
@@ -34,8 +37,8 @@ def exported(host: object = None) -> dict[str, str]:
             for number in sysfs.names(f'{path}/namespaces')
         ]
         for place in places:
-            text = sysfs.read(f'{place}/device_path')
-            # An unset path reads as (null).
-            if text and text.startswith('/dev/'):
-                found[sysfs.block_name(text)] = subsystem
+            # An unset path reads as (null). A controller is no block device.
+            text = sysfs.read(f'{place}/device_path') or ''
+            if name := block_files.name_of(text):
+                found[name] = subsystem
     return found

@@ -205,16 +205,15 @@ def exclusively_used(names: Iterable[str]) -> list[str]:
     A mount, swap, md, dm, ZFS and Ceph open a block device with O_EXCL, and
     a second open with O_EXCL then fails with EBUSY (open(2)).
 
-    :param names: of block devices, without /dev
+    :param names: of block devices in sysfs, where / is written as !
     :returns: the names of those
     :raises PrivilegeError: if a block device cannot be opened
     """
     found = []
     for name in names:
+        path = f'{sysfs.DEV}/{name.replace("!", "/")}'
         try:
-            fd = os.open(
-                f'{sysfs.DEV}/{name}', os.O_RDONLY | os.O_EXCL | os.O_CLOEXEC
-            )
+            fd = os.open(path, os.O_RDONLY | os.O_EXCL | os.O_CLOEXEC)
         except OSError as err:
             if err.errno == errno.EBUSY:
                 found.append(name)
@@ -222,7 +221,7 @@ def exclusively_used(names: Iterable[str]) -> list[str]:
                 # systemd's PrivateDevices= or a device cgroup may hide it; the
                 # host may use it all the same.
                 raise exception.PrivilegeError(
-                    reason=f'{sysfs.DEV}/{name} cannot be opened '
+                    reason=f'{path} cannot be opened '
                     f'({err.strerror}), so it is unknown whether the host '
                     'uses it'
                 ) from err

@@ -24,6 +24,9 @@ _MODALIAS = re.compile(
     'bc([0-9A-F]{2})sc([0-9A-F]{2})i([0-9A-F]{2})'
 )
 
+# pci_register_host_bridge() in drivers/pci/probe.c
+_ROOT_BUS = re.compile('pci[0-9a-f]{4,8}:[0-9a-f]{2}')
+
 NO_OVERRIDE = '(null)'  # what an unset driver_override reads as
 
 # Folders that any function may have: drivers/base/power/sysfs.c,
@@ -35,6 +38,7 @@ CLASS_STORAGE = 0x01
 CLASS_NETWORK = 0x02
 CLASS_DISPLAY = 0x03
 CLASS_BRIDGE = 0x06
+CLASS_SERIAL = 0x0C
 CLASS_PCI_BRIDGE = 0x0604  # PCI_CLASS_BRIDGE_PCI, a sub-class too
 _CLASS_BRIDGE_OTHER = 0x0680  # PCI_CLASS_BRIDGE_OTHER
 
@@ -149,6 +153,29 @@ class Function:
         links.sort(key=lambda name: int(name.removeprefix('virtfn')))
         found = (sysfs.link(f'{self.path}/{name}') for name in links)
         return [address for address in found if address is not None]
+
+    @property
+    def above(self) -> list[str]:
+        """The functions that it is behind: bridges, and a VMD endpoint.
+
+        The path of a function in sysfs has each of them, also that of a PCI
+        domain of Intel's VMD: drivers/pci/controller/vmd.c.
+        """
+        place = sysfs.place(self.path)
+        return [part for part in place.split('/')[:-1] if is_address(part)]
+
+    @property
+    def behind(self) -> list[str]:
+        """The functions of the PCI domain that it has, as a VMD endpoint."""
+        if (
+            self.driver is None
+            or self.is_vf
+            or not any(map(_ROOT_BUS.fullmatch, self.entries))
+        ):
+            return []
+        folders = ((each, sysfs.place(folder(each))) for each in addresses())
+        part = f'/{self.address}/'
+        return [each for each, place in folders if part in place]
 
     @property
     def iommu_group(self) -> str | None:

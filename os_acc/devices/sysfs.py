@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 
 # All paths are built upon these.
 SYS = '/sys'
@@ -22,6 +23,9 @@ PROC = '/proc'
 DEV = '/dev'
 LIB_MODULES = '/lib/modules'
 UDEV_DATA = '/run/udev/data'
+
+# A space, a tab, a line feed and a backslash are written in octal: proc(5).
+_OCTAL = re.compile(r'\\([0-7]{3})')
 
 # What the kernel answers if a device or a process (ESRCH) goes away while its
 # files are read.
@@ -106,13 +110,9 @@ def place(path: str) -> str:
     return os.path.normpath(os.path.join(os.path.dirname(path), there))
 
 
-def block_name(path: str) -> str:
-    """The name of a block device by a path below /dev, or by a link to it.
-
-    :param path: such as /dev/sda1, or /dev/disk/by-id/... of the same device
-    """
-    there = os.path.join(DEV, path.removeprefix('/dev/'))
-    return os.path.basename(os.path.realpath(there))
+def unescaped(text: str) -> str:
+    """A path of a file of procfs, in which octal numbers stand for blanks."""
+    return _OCTAL.sub(lambda match: chr(int(match[1], 8)), text)
 
 
 def names(path: str) -> list[str]:
@@ -126,6 +126,23 @@ def names(path: str) -> list[str]:
     except OSError as err:
         if err.errno in _GONE:
             return []
+        raise
+
+
+def links(path: str) -> int:
+    """How many links a folder has: in sysfs, 2 more than it has folders.
+
+    The folders of other network namespaces count, although names() does not
+    show them: kernfs_refresh_inode() in fs/kernfs/inode.c.
+
+    :returns: 0 if it does not exist
+    :raises OSError: as names()
+    """
+    try:
+        return os.stat(path).st_nlink
+    except OSError as err:
+        if err.errno in _GONE:
+            return 0
         raise
 
 

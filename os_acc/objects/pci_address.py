@@ -65,3 +65,13 @@ def parse_node_name(text: str) -> tuple[int, int, int, int] | None:
     """
     match = re.fullmatch('pci_(.+)_(.+)_(.+)_(.+)', text)
     return parse('{}:{}:{}.{}'.format(*match.groups())) if match else None
+
+
+def canonical(text: str) -> str | None:
+    """The canonical form of an address that a person writes.
+
+    :param text: an address as parse() or parse_node_name() takes it
+    :returns: None if it is none
+    """
+    parts = parse(text) or parse_node_name(text)
+    return None if parts is None else join(*parts)

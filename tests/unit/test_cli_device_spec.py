@@ -62,6 +62,26 @@ def offered(address: str) -> bool:
     return specs.find(pci.get(address)) is not None
 
 
+@pytest.mark.parametrize(
+    'spelled', ['10000:e1:00.0', '00010000:E1:00.0', 'pci_10000_e1_00_0']
+)
+def test_each_command_takes_each_spelling_of_an_address(here, run, spelled):
+    """libvirt and lspci write the domain of a VMD in other ways."""
+    address = '10000:e1:00.0'
+    here.add_function(address, '10de:1eb8', 0x030200)
+    devices.spec({'address': address, 'one_time_use': True})
+    run.fine('device', 'deny', spelled)
+    assert not offered(address)
+    run.fine('device', 'allow', spelled)
+    assert offered(address)
+    assert address in run.fine('device', 'show', spelled).out
+    owner = devices.instance()
+    os_acc.plug(owner, [devices.pci(address)])
+    os_acc.unplug(owner)
+    assert address in run.fine('device', 'free', spelled).out
+    assert address in run.fine('events', '--device', spelled).out
+
+
 def test_spec(run):
     out = run.fine('device', 'spec').out
     assert out.startswith('[os_acc]\n\n# 0000:01:00.0: ')

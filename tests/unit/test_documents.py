@@ -19,6 +19,7 @@ import pytest
 
 from os_acc import documents
 from os_acc import exception
+from os_acc.cli import base
 from os_acc.cli import cni_config
 from os_acc.devices import device_spec
 from os_acc.placement import provider_config
@@ -42,9 +43,22 @@ def test_what_json_writes_is_read(value):
         ('{"a": 1,\n "a": 2}', "'a' is there twice at line 2, column 2"),
         ('{"x": [{"deny": true, "deny": false}]}', "'deny' is there twice"),
         ('{"a": 1, "\\u0061": 2}', "'a' is there twice"),
-        ('{"a": NaN}', 'NaN'),
-        ('{"a": -Infinity}', 'Infinity'),
-        ('{"a": 1e999}', '1e999 is too large'),
+        (
+            '[{"a": "b", "c": ["a"], "d": {"a": 1}},\n'
+            ' {"b": "\\"a\\":",\n  "a": {"a": 1}, "a": 2}]',
+            "'a' is there twice at line 3, column 18",
+        ),
+        ('{"a": NaN}', 'NaN is none that JSON has at line 1, column 7'),
+        ('{"a":\n [-Infinity]}', 'Infinity is none that JSON has at line 2'),
+        (
+            '{"1e999": "1e999",\n "a": 1e999}',
+            '1e999 is too large at line 2, column 7',
+        ),
+        ('{"a":\n ' + '7' * 5000 + '}', 'too many digits at line 2, column 2'),
+        ('{"a": "\\ud83d"}', 'half a character of UTF-16: \\ud83d'),
+        ('{"a": 1}\0', 'line 1, column 9'),
+        ('{"a": 1,}', 'line 1'),
+        ('{"a": 1} // deny', 'line 1, column 10'),
         ('{"a": 1} {"b": 2}', 'line 1, column 10'),
         ('[' * 100_000, 'too deeply'),
         (b'{"a":\n "\xff"}', 'byte 0xff at line 2, column 3'),
@@ -57,6 +71,24 @@ def test_json_that_is_refused(text, said):
     assert said in str(caught.value)
 
 
+@given(_VALUES, st.text())
+def test_a_key_twice_at_any_place(value, key):
+    """The error names the place of the second key."""
+    inner, name = json.dumps(value), json.dumps(key)
+    start = f'{{"x":\n [{inner}, {{{name}: {inner}, '
+    text = f'{start}{name}: 1}}, {inner}]}}'
+    column = len(start) - start.rindex('\n')
+    with pytest.raises(ValueError) as caught:
+        documents.json_of(text)
+    assert str(caught.value) == (
+        f'the key {key!r} is there twice at line 2, column {column}'
+    )
+
+
+def test_a_character_of_two_halves():
+    assert documents.json_of('"\\ud83d\\ude00"') == '\U0001f600'
+
+
 def test_a_byte_order_mark_is_left_out():
     assert documents.json_of(b'\xef\xbb\xbf{"a": 1}') == {'a': 1}
     assert documents.yaml_of(b'\xef\xbb\xbfa: 1') == {'a': 1}
@@ -67,6 +99,12 @@ def test_a_byte_order_mark_is_left_out():
     [
         ('a: 1\na: 2\n', "'a' is there twice at line 2, column 1"),
         ('x:\n  - {b: 1, "b": 2}\n', "'b' is there twice"),
+        ('1: a\n0x1: b\n', "'0x1' is there twice at line 2, column 1"),
+        ('yes: 1\ntrue: 2\n', "'true' is there twice"),
+        ('? {x: 1, x: 2}\n: 1\n', "'x' is there twice"),
+        ('a: [.nan]\n', '.nan is no finite number at line 1, column 5'),
+        ('a: -.inf\n', '-.inf is no finite number'),
+        ('a: 1\n---\na: 2\n', 'another document'),
         ('a: [', 'line 1'),
         (b'a: \xff', 'not UTF-8'),
     ],
@@ -100,3 +138,12 @@ def test_a_key_twice_in_another_provider_file(tmp_path):
     file.write_text('providers: []\nproviders: []\n')
     with pytest.raises(exception.InvalidRequest, match='is there twice'):
         list(provider_config.others(str(tmp_path)))
+
+
+def test_arqs_that_are_not_utf8_or_begin_with_a_mark(tmp_path):
+    file = tmp_path / 'arqs.json'
+    file.write_bytes(b'[\n"\xff"]')
+    with pytest.raises(ValueError, match='0xff at line 2, column 2'):
+        base.read(str(file))
+    file.write_bytes(b'\xef\xbb\xbf[]')
+    assert base.read(str(file)) == '[]'

@@ -11,8 +11,11 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import ipaddress
 import os
+import pathlib
+import struct
 import sys
 
 import devices
@@ -24,6 +27,7 @@ import pytest
 import os_acc
 from os_acc import exception
 from os_acc.devices import host_use
+from os_acc.devices import open_files
 from os_acc.devices import pci
 from os_acc.devices import sysfs
 from os_acc.devices.host_signs import routes
@@ -36,6 +40,8 @@ CONFIGFS = 'sys/kernel/config'
 PORT = '0x10000090fa942779'
 HBA = '0000:3b:00.0'
 NIC = '0000:5e:00.0'
+VMD = '0000:00:0e.0'
+BEHIND_VMD = '10000:e1:00.0'
 OTHER_NIC = '0000:5e:00.1'
 OVER_FC = (
     'traddr=nn-0x200000109b579ef3:pn-0x100000109b579ef3,'
@@ -44,7 +50,8 @@ OVER_FC = (
 
 
 @pytest.fixture
-def here(kernel):
+def here(kernel, monkeypatch):
+    monkeypatch.setattr(sysfs, 'links', links)
     devices.furnish(kernel)
     os_acc.initialize()
     return kernel
@@ -133,6 +140,24 @@ def _idxd(kernel):
     (folder / 'wq0.0').symlink_to(device / 'wq0.0')
 
 
+def _vmd(kernel):
+    """The endpoint, a bridge of its PCI domain, and a drive."""
+    files = {'reset': '', 'reset_method': 'flr\n'}
+    path = kernel.add_function(VMD, '8086:467f', 0x010400, 'vmd', files=files)
+    bridge = disks.add_child(kernel, path / 'pci10000:e0', '10000:e0:06.0')
+    drive = disks.add_child(kernel, bridge, BEHIND_VMD)
+    for name, text in files.items():
+        (drive / name).write_text(text)
+    return drive
+
+
+def _vfio_behind_vmd(kernel):
+    _vmd(kernel)
+    kernel.add_driver('vfio-pci')
+    kernel.unbind(BEHIND_VMD)
+    kernel.bind(BEHIND_VMD, 'vfio-pci')
+
+
 def _vdpa(kernel):
     path = kernel.sys / f'devices/pci0000:00/{devices.DISK}/vdpa0'
     path.mkdir()
@@ -162,6 +187,32 @@ def _loop(kernel):
     )
     (path / 'loop').mkdir()
     (path / 'loop/backing_file').write_text(f'/dev/{NAME}\n')
+
+
+def _journal(kernel):
+    (kernel.root / f'proc/fs/jbd2/{NAME}').mkdir(parents=True)
+    # The journal within the file system of another disk.
+    (kernel.root / 'proc/fs/jbd2/sdx1-8').mkdir()
+
+
+def _rnbd(kernel):
+    folder = kernel.sys / 'class/rnbd-server/ctl/devices/<disk>'
+    folder.mkdir(parents=True)
+    (folder / 'block_dev').symlink_to(kernel.sys / f'class/block/{NAME}')
+
+
+def _elsewhere(kernel):
+    """A card of two ports: a container has one of its interfaces."""
+    kernel.add_function(HBA, '15b3:1003', 0x020000, 'mlx4_core', net='eth9')
+    kernel.write_file(f'sys/devices/pci0000:00/{HBA}/net/links', '5')
+
+
+def links(path):
+    """Not each file system counts the directories of a directory."""
+    try:
+        return int(pathlib.Path(path, 'links').read_text())
+    except FileNotFoundError:
+        return os.stat(path).st_nlink if os.path.isdir(path) else 0
 
 
 def _nvmet_port(kernel):
@@ -203,9 +254,19 @@ CASES = {
         'vGPU type 558',
     ),
     '/sys/bus/vdpa/devices/NAME': (_vdpa, devices.DISK, 'vDPA device vdpa0'),
+    '/sys/bus/pci/devices/ADDRESS/pciDOMAIN': (
+        _vfio_behind_vmd,
+        VMD,
+        f'{BEHIND_VMD} is behind it and is bound to vfio-pci',
+    ),
     '/sys/kernel/config/nvmet/subsystems/NQN/passthru/device_path': (
         lambda kernel: [
-            _function('nvme/nvme0/x', '')(kernel),
+            disks.add_controller(
+                kernel,
+                kernel.sys / f'devices/pci0000:00/{devices.DISK}/nvme',
+                'nvme0',
+                'pcie',
+            ),
             _file(
                 f'{CONFIGFS}/nvmet/subsystems/nqn.test/passthru/device_path',
                 '/dev/nvme0\n',
@@ -221,6 +282,11 @@ CASES = {
         'carries macvlan0',
     ),
     '/sys/class/net/NAME/flags': (_net('flags'), HBA, 'eth9 is up'),
+    'The number of links of /sys/bus/pci/devices/ADDRESS/net': (
+        _elsewhere,
+        HBA,
+        'a network interface of it is in another network namespace',
+    ),
     '/sys/bus/pci/devices/ADDRESS/net': (
         lambda kernel: kernel.add_function(
             HBA, '8086:10d3', 0x020000, 'e1000e'
@@ -253,6 +319,8 @@ CASES = {
         devices.DISK,
         'swap space',
     ),
+    '/proc/fs/jbd2': (_journal, devices.DISK, 'the journal of a file system'),
+    '/sys/class/rnbd-server': (_rnbd, devices.DISK, 'the RNBD target'),
     '/sys/class/block/NAME/holders': (
         _function(f'block/{NAME}/holders/dm-0', ''),
         devices.DISK,
@@ -337,7 +405,7 @@ def deny(monkeypatch, name):
 
         return act
 
-    for name_of in ('names', 'folders', 'read', 'read_long'):
+    for name_of in ('names', 'folders', 'read', 'read_long', 'place'):
         monkeypatch.setattr(sysfs, name_of, refuse(getattr(sysfs, name_of)))
 
 
@@ -348,6 +416,162 @@ def test_an_unreadable_file_of_one_disk_says_nothing_of_another(
     deny(monkeypatch, 'nvme5n1/holders')
     assert 'nvme5n1/holders cannot be read' in use(HBA)
     assert use(devices.DISK) == ''
+
+
+def test_the_link_of_one_disk_cannot_be_read(here, wide, monkeypatch):
+    """What it needs is unknown: each disk and port may be on its way."""
+    here.add_function('0000:c1:00.0', '144d:a80a', 0x010802, block='nvme5n1')
+    deny(monkeypatch, 'class/block/nvme5n1')
+    text = 'class/block/nvme5n1 cannot be read (Permission denied)'
+    assert text in use(HBA)
+    assert use(devices.GPU) == ''
+    assert any(x.address == devices.GPU for x in os_acc.get_devices())
+
+
+@pytest.mark.parametrize('file', ['hidden', 'dev'])
+def test_a_file_of_one_disk_cannot_be_read(here, monkeypatch, file):
+    here.add_function(HBA, '144d:a80a', 0x010802, 'nvme', block='nvme5n1')
+    deny(monkeypatch, f'nvme5n1/{file}')
+    assert f'nvme5n1/{file} cannot be read' in use(HBA)
+    assert use(devices.DISK) == ''
+    assert free(devices.DISK) == 1
+
+
+def test_the_way_of_one_disk_cannot_be_read(wide, monkeypatch):
+    """A controller of NVMe over Fabrics that is being removed: EIO."""
+    path = disks.connect(wide, 'nvme3', 'fc', OVER_FC)
+    disks.add_block(wide, path / 'nvme3n1', '259:60')
+    assert use('0000:3b:00.1') == ''
+    deny(monkeypatch, 'nvme3/address')
+    for address in (HBA, '0000:3b:00.1', NIC):
+        assert 'nvme3/address cannot be read' in use(address)
+    assert use(devices.DISK) == use(devices.GPU) == ''
+
+
+@pytest.mark.parametrize(
+    'name', ['nvmet/subsystems', 'nvmet/ports', 'kernel/config/target']
+)
+def test_an_unreadable_target_says_nothing_of_a_gpu(wide, monkeypatch, name):
+    deny(monkeypatch, name)
+    assert use(devices.GPU) == ''
+    used = HBA if 'sub' not in name else devices.DISK
+    assert f'{name} cannot be read' in use(used)
+
+
+@pytest.mark.parametrize('module', ['nvmet', 'target_core_mod'])
+def test_a_target_whose_configfs_is_not_mounted_here(wide, module):
+    """A container has a sysfs of its own, without configfs."""
+    (wide.sys / f'module/{module}').mkdir(parents=True)
+    for address in (devices.DISK, HBA, NIC):
+        assert 'configfs is not mounted here' in use(address)
+    assert use(devices.GPU) == ''
+    (wide.root / CONFIGFS / 'nvmet').mkdir(parents=True)
+    (wide.root / CONFIGFS / 'target').mkdir()
+    assert use(devices.DISK) == ''
+
+
+def test_a_file_of_an_unknown_form_counts_as_used(here):
+    _net('flags')(here)
+    (here.sys / 'class/net/eth9/flags').write_text('up\n')
+    assert '/sys/class/net/NAME/flags cannot be read' in use(HBA)
+    assert use(devices.GPU) == ''
+
+
+def test_routes_of_an_unknown_form(wide):
+    """NVMe over TCP may need each card then; a GPU is free."""
+    path = disks.connect(wide, 'nvme3', 'tcp', 'traddr=192.0.2.9')
+    disks.add_block(wide, path / 'nvme3n1', '259:60')
+    wide.write_file('proc/net/route', 'Iface\nens1 zz\n')
+    assert 'unknown form' in use(NIC)
+    assert 'unknown form' in use(OTHER_NIC)
+    assert use(devices.GPU) == ''
+
+
+# --- a disk by its number, or by another name
+
+
+def node(kernel, path):
+    """A file of the disk at another place than /dev."""
+    kernel.add_node(path, f'b {NUMBER}')
+    folder = kernel.sys / 'dev/block'
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / NUMBER).symlink_to(kernel.sys / f'class/block/{NAME}')
+    # The test's own directory may be below /dev.
+    return f'/dev/..{path}'
+
+
+def test_a_loop_device_on_a_raw_volume_of_kubelet(here):
+    """kubelet sets one up on a device file below /var/lib/kubelet."""
+    path = node(here, '/var/lib/kubelet/plugins/x/volumeDevices/pvc-1/dev/u')
+    _loop(here)
+    loop = here.sys / 'class/block/loop0/loop/backing_file'
+    loop.write_text(f'{path}\n')
+    assert 'a part of loop0' in refused(devices.DISK)
+
+
+@pytest.mark.parametrize('asked', [True, False])
+def test_a_loop_device_of_another_mount_namespace(here, monkeypatch, asked):
+    """Its path is not here: the loop device tells root the number."""
+
+    def tell(fd, request, info):
+        if not asked:
+            raise PermissionError(errno.EPERM, 'Operation not permitted')
+        struct.pack_into('=Q', info, 16, os.makedev(259, 0))
+
+    node(here, '/srv/x')
+    _loop(here)
+    loop = here.sys / 'class/block/loop0/loop/backing_file'
+    loop.write_text('/elsewhere/disk\n')
+    monkeypatch.setattr(fcntl, 'ioctl', tell)
+    assert ('a part of loop0' in use(devices.DISK)) is asked
+
+
+def test_an_export_by_a_device_file_of_its_own(here):
+    path = node(here, '/run/target/disk')
+    place = f'{CONFIGFS}/nvmet/subsystems/nqn.test/namespaces/1'
+    here.write_file(f'{place}/device_path', f'{path}\n')
+    assert 'nqn.test' in use(devices.DISK)
+
+
+def test_a_backstore_of_a_file_that_is_a_disk(here):
+    """The fileio backstore does not open it exclusively."""
+    place = f'{CONFIGFS}/target/core/fileio_0/disk2'
+    here.write_file(
+        f'{place}/info',
+        'Status: ACTIVATED  Max Queue Depth: 0\n        TCM FILEIO ID: 0'
+        f'        File: /dev/{NAME}  Size: 1024  Mode: O_DSYNC Async: 0\n',
+    )
+    assert 'fileio_0/disk2' in use(devices.DISK)
+
+
+def test_swap_on_a_device_file_that_was_made_anew(here):
+    here.write_file(
+        'proc/swaps', f'Filename Type\n/dev/{NAME}\\040(deleted) partition\n'
+    )
+    assert 'swap space' in use(devices.DISK)
+
+
+def test_a_disk_with_a_slash_in_its_name(here):
+    """cciss makes /dev/cciss/c0d0, which sysfs calls cciss!c0d0."""
+    path = here.add_function(HBA, '103c:323a', 0x010400, 'cciss')
+    (here.root / 'dev/cciss').mkdir()
+    (here.root / 'dev/cciss/c0d0').touch()
+    disks.add_block(here, path / 'block/cciss!c0d0', '104:0')
+    assert use(HBA) == ''
+    assert open_files.exclusively_used(['cciss!c0d0']) == []
+    here.write_file('proc/swaps', 'Filename Type\n/dev/cciss/c0d0 partition\n')
+    assert 'swap space' in use(HBA)
+
+
+def test_a_pool_with_a_blank_in_its_name(here):
+    (here.root / 'proc/spl/kstat/zfs/my tank').mkdir(parents=True)
+    member(
+        here,
+        NUMBER,
+        'E:ID_FS_TYPE=zfs_member\nE:ID_FS_LABEL=my_tank\n'
+        'E:ID_FS_LABEL_ENC=my\\x20tank\n',
+    )
+    assert 'the ZFS pool my tank' in use(devices.DISK)
 
 
 # --- mounts
@@ -394,16 +618,29 @@ def test_a_mount_in_another_namespace(here, pid):
     assert 'nvme0n1 is mounted on /var' in refused(devices.DISK)
 
 
-def test_a_process_that_may_not_be_seen_is_left_out(here, monkeypatch):
-    here.write_file('proc/4711/mountinfo', '')
-    link = sysfs.link
+def test_a_mount_of_a_container_as_another_user_sees_it(here, monkeypatch):
+    """Who may not see the namespace of a process may see its mounts."""
+    here.write_file(
+        'proc/4711/mountinfo',
+        f'51 50 {NUMBER} / /var rw - ext4 /dev/root rw\n',
+    )
+    deny(monkeypatch, '4711/ns/mnt')
+    assert free(devices.DISK) == 0
 
-    def deny_link(path):
-        if path.endswith('/4711/ns/mnt'):
-            raise PermissionError(errno.EACCES, 'Permission denied', path)
-        return link(path)
 
-    monkeypatch.setattr(sysfs, 'link', deny_link)
+def test_a_mount_outside_the_chroot_of_the_first_process(here):
+    """The first process that is found may not reach all mounts."""
+    mounted = f'35 30 {NUMBER} / /var rw - ext4 /dev/root rw\n'
+    chroot = '44 35 0:5 / / rw - tmpfs tmpfs rw\n'
+    here.write_file('proc/self/mountinfo', chroot)
+    here.write_file('proc/99/mountinfo', mounted + chroot)
+    assert 'is mounted on /var' in use(devices.DISK)
+
+
+@pytest.mark.parametrize('name', ['4711/mountinfo', '1/mountinfo'])
+def test_a_process_that_may_not_be_seen_is_left_out(here, monkeypatch, name):
+    here.write_file(f'proc/{name}', '')
+    deny(monkeypatch, name)
     assert use(devices.DISK) == ''
 
 
@@ -448,6 +685,42 @@ def test_a_member_does_not_count_as_free(here, make):
 def free(address) -> int:
     (device,) = (x for x in os_acc.get_devices() if x.address == address)
     return device.handles_free
+
+
+# --- VMD
+
+
+def test_an_endpoint_of_vmd_and_a_drive_behind_it_go_to_one_guest(here):
+    """Each goes with the other: a second instance gets neither."""
+    _vmd(here)
+    devices.spec({'address': '*', 'command_empties': True})
+    os_acc.CONF.set_override('cleaning_command', '/bin/true', 'os_acc')
+    for first, second in ((BEHIND_VMD, VMD), (VMD, BEHIND_VMD)):
+        owner = devices.instance()
+        os_acc.plug(owner, [devices.pci(first)])
+        text = str(devices.refused(devices.pci(second)))
+        assert owner.uuid in text and first in text
+        assert free(second) == 0
+        os_acc.unplug(owner)
+        assert free(second) == 1
+
+
+def test_an_exported_controller_behind_vmd(here):
+    drive = _vmd(here)
+    disks.add_controller(here, drive / 'nvme', 'nvme7', 'pcie')
+    place = f'{CONFIGFS}/nvmet/subsystems/nqn.test/passthru/device_path'
+    assert use(VMD) == ''
+    here.write_file(place, '/dev/nvme7\n')
+    assert use(VMD) == use(BEHIND_VMD) != ''
+
+
+def test_an_exported_controller_over_fibre_channel(wide):
+    """The NVMe target passes a drive of another host on."""
+    disks.connect(wide, 'nvme3', 'fc', OVER_FC)
+    place = f'{CONFIGFS}/nvmet/subsystems/nqn.test/passthru/device_path'
+    wide.write_file(place, '/dev/nvme3\n')
+    assert 'controller nvme3 is exported' in use(HBA)
+    assert use('0000:3b:00.1') == ''
 
 
 # --- NVMe with native multipath

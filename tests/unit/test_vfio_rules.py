@@ -14,6 +14,7 @@ import errno
 import os
 
 import devices
+import disks
 import pytest
 
 import os_acc
@@ -305,7 +306,8 @@ def test_a_bridge_in_the_group(here, driver, viable):
     ],
 )
 def test_a_disk_that_the_nvme_target_exports(here, name, path, text):
-    (here.pci / 'devices' / devices.DISK / 'nvme/nvme0').mkdir(parents=True)
+    folder = here.sys / f'devices/pci0000:00/{devices.DISK}/nvme'
+    disks.add_controller(here, folder, 'nvme0', 'pcie')
     link = here.root / 'dev/disk/by-id/nvme-x'
     link.parent.mkdir(parents=True)
     link.symlink_to('../../nvme0n1')

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 
+from os_acc.devices import block_files
 from os_acc.devices import host_refusals
 from os_acc.devices import lio
 from os_acc.devices import nvmet
@@ -60,7 +61,22 @@ def _swap(host: Snapshot, name: str) -> Reason | None:
 
 def _swaps(host: Snapshot) -> frozenset[str]:
     lines = sysfs.read_long(f'{sysfs.PROC}/swaps').splitlines()[1:]
-    return frozenset(sysfs.block_name(line.split()[0]) for line in lines)
+    paths = [sysfs.unescaped(line.split()[0]) for line in lines if line]
+    return frozenset(filter(None, map(block_files.name_of, paths)))
+
+
+def _journal(host: Snapshot, name: str) -> Reason | None:
+    if name in host.once(_journals):
+        return host_refusals.JOURNAL.say(name=name)
+    return None
+
+
+def _journals(host: Snapshot) -> frozenset[str]:
+    """The names of the journals in use: jbd2_journal_init_dev().
+
+    A journal within its file system has the name of the disk, - and a number.
+    """
+    return frozenset(sysfs.names(f'{sysfs.PROC}/fs/jbd2'))
 
 
 def _held(host: Snapshot, name: str) -> Reason | None:
@@ -93,11 +109,30 @@ def _backed(host: Snapshot) -> dict[str, str]:
     """The loop or zram device of each block device that is behind one."""
     found = {}
     for upper, path in host.paths.items():
-        for file in ('loop/backing_file', 'backing_dev'):
-            text = sysfs.read(f'{path}/{file}')
-            if text and text.startswith('/dev/'):
-                found[sysfs.block_name(text)] = upper
+        if text := sysfs.read(f'{path}/loop/backing_file'):
+            name = block_files.behind_loop(upper, text)
+        elif text := sysfs.read(f'{path}/backing_dev'):
+            name = block_files.name_of(text)
+        else:
+            continue
+        if name is not None:
+            found[name] = upper
     return found
+
+
+def _served(host: Snapshot, name: str) -> Reason | None:
+    if name in host.once(_by_rnbd):
+        return host_refusals.EXPORTED_BY_RNBD.say(name=name)
+    return None
+
+
+def _by_rnbd(host: Snapshot) -> frozenset[str]:
+    folder = f'{sysfs.SYS}/class/rnbd-server/ctl/devices'
+    links = (
+        sysfs.link(f'{folder}/{name}/block_dev')
+        for name in sysfs.names(folder)
+    )
+    return frozenset(filter(None, links))
 
 
 def _exported(host: Snapshot, name: str) -> Reason | None:
@@ -117,10 +152,9 @@ def _lun(host: Snapshot, name: str) -> Reason | None:
 SIGNS = (
     sign.BlockSign(
         '/proc/PID/mountinfo',
-        'A file system on it is mounted, in the mount namespace of this '
-        'process, of the init process, or, for root, of any process. The '
-        'number of the device says so, or the source, or a log or realtime '
-        'device of XFS.',
+        'A file system on it is mounted, in the mount namespace of any '
+        'process that this process can see. The number of the device says '
+        'so, or the source, or a log or realtime device of XFS.',
         'Linux 2.6.26',
         _mounted,
     ),
@@ -145,6 +179,12 @@ SIGNS = (
         _swap,
     ),
     sign.BlockSign(
+        '/proc/fs/jbd2/NAME',
+        'The journal of a mounted ext4 or OCFS2 of another disk is on it.',
+        'Linux 2.6.28',
+        _journal,
+    ),
+    sign.BlockSign(
         '/sys/class/block/NAME/holders',
         'md, dm, LVM, bcache or DRBD has it.',
         'Linux 2.6.18',
@@ -160,7 +200,9 @@ SIGNS = (
     sign.BlockSign(
         '/sys/class/block/loopN/loop/backing_file, '
         '/sys/class/block/zramN/backing_dev',
-        'A loop device or zram keeps its data on it.',
+        'A loop device or zram keeps its data on it. The path may be that of '
+        'another mount namespace: the loop device itself tells root the '
+        'number.',
         'Linux 2.6.37, 4.14',
         _backs,
     ),
@@ -169,6 +211,12 @@ SIGNS = (
         'The NVMe target exports it, even if the export is disabled.',
         'Linux 4.8',
         _exported,
+    ),
+    sign.BlockSign(
+        '/sys/class/rnbd-server/ctl/devices/NAME/block_dev',
+        'The RNBD target exports it over RDMA.',
+        'Linux 5.8',
+        _served,
     ),
     sign.BlockSign(
         '/sys/kernel/config/target/core/HBA/NAME/udev_path and info',

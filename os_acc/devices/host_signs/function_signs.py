@@ -27,6 +27,10 @@ from os_acc.devices.host_signs import ways
 Reason = reasons.Reason
 Snapshot = snapshot.Snapshot
 
+# Of an NVMe controller: storage, and for NVMe over Fabrics network cards and
+# Fibre Channel.
+_ON_THE_WAY = (pci.CLASS_STORAGE, pci.CLASS_NETWORK, pci.CLASS_SERIAL)
+
 _UUID = re.compile('[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}')
 
 
@@ -72,14 +76,40 @@ def _vdpa_devices(host: Snapshot) -> dict[str, str]:
     }
 
 
-def _exported(host: Snapshot, function: pci.Function) -> Reason | None:
-    exported = host.once(nvmet.exported)
-    for name in sysfs.names(f'{function.path}/nvme') if exported else ():
-        if (subsystem := exported.get(name)) is not None:
-            return refusals.EXPORTED_CONTROLLER.say(
-                name=name, subsystem=subsystem
+def _for_guest(host: Snapshot, function: pci.Function) -> Reason | None:
+    for address in function.behind:
+        found = pci.find(address)
+        if found is not None and vfio.is_bound(found):
+            return host_refusals.BEHIND_IT.say(
+                address=address, driver=found.driver
             )
     return None
+
+
+def _exported(host: Snapshot, function: pci.Function) -> Reason | None:
+    try:
+        found = host.once(_controllers).get(function.address)
+    except OSError:
+        # It may be any drive, and nothing else.
+        if function.base_class in _ON_THE_WAY:
+            raise
+        return None
+    if found is None:
+        return None
+    return refusals.EXPORTED_CONTROLLER.say(name=found[0], subsystem=found[1])
+
+
+def _controllers(host: Snapshot) -> dict[str, tuple[str, str]]:
+    """By function: the exported controller that needs it, and its export."""
+    folder = f'{sysfs.SYS}/class/nvme'
+    known = sysfs.names(folder)
+    return {
+        address: (name, subsystem)
+        for name, subsystem in host.once(nvmet.exported).items()
+        if name in known
+        for way in host.finder.of_controller(sysfs.place(f'{folder}/{name}'))
+        for address in ways.functions_in(way)
+    }
 
 
 SIGNS = (
@@ -112,6 +142,13 @@ SIGNS = (
         'It has a vDPA device, which the host or a guest (vhost) has.',
         'Linux 5.7',
         _has_vdpa,
+    ),
+    sign.FunctionSign(
+        '/sys/bus/pci/devices/ADDRESS/pciDOMAIN:BUS',
+        'A function of the PCI domain of a VMD endpoint is bound to VFIO: a '
+        'guest may have it.',
+        'Linux 4.5',
+        _for_guest,
     ),
     sign.FunctionSign(
         '/sys/kernel/config/nvmet/subsystems/NQN/passthru/device_path',

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+from os_acc.devices import host_refusals
 from os_acc.devices import network
 from os_acc.devices import pci
 from os_acc.devices import reasons
@@ -46,6 +47,15 @@ def _is_up(host: Snapshot, name: str) -> Reason | None:
     return None
 
 
+def _elsewhere(host: Snapshot, function: pci.Function) -> Reason | None:
+    if 'net' not in function.entries:
+        return None
+    folder = f'{function.path}/net'
+    if sysfs.links(folder) - 2 > len(sysfs.names(folder)):
+        return host_refusals.ELSEWHERE.say()
+    return None
+
+
 def _has_none(host: Snapshot, function: pci.Function) -> Reason | None:
     if (
         function.base_class != pci.CLASS_NETWORK
@@ -76,6 +86,14 @@ SIGNS = (
         'needs that: iSCSI, NVMe over TCP and RDMA, NFS, and their targets.',
         'Linux 2.6',
         _is_up,
+    ),
+    sign.FunctionSign(
+        'The number of links of /sys/bus/pci/devices/ADDRESS/net',
+        'One of its interfaces is in another network namespace: the number '
+        'counts all interfaces, and the directory shows those of this '
+        'namespace only.',
+        'Linux 3.14',
+        _elsewhere,
     ),
     sign.FunctionSign(
         '/sys/bus/pci/devices/ADDRESS/net',

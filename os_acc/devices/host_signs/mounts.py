@@ -13,16 +13,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 import dataclasses
 import errno
-import re
 
+from os_acc.devices import block_files
 from os_acc.devices import sysfs
-
-# A space, a tab, a line feed and a backslash are written in octal: proc(5).
-_OCTAL = re.compile(r'\\([0-7]{3})')
 
 # Further devices of a file system: xfs_fs_show_options() in
 # fs/xfs/xfs_super.c.
 _FURTHER = ('logdev=', 'rtdev=')
+
+_UNSEEN = (errno.EINVAL, errno.EACCES, errno.EPERM)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,60 +63,44 @@ def btrfs_members(host: object = None) -> dict[str, str]:
 
 
 def _texts() -> Iterator[str]:
-    """The file mountinfo of one process of each mount namespace."""
-    seen = {sysfs.link(f'{sysfs.PROC}/self/ns/mnt')}
-    yield sysfs.read_long(f'{sysfs.PROC}/self/mountinfo')
-    for pid in sysfs.names(sysfs.PROC):
-        if not pid.isdigit():
-            continue
+    """The mounts of one process of each mount namespace, and of each chroot.
+
+    Everybody may read the mounts of a process that is visible in procfs, and
+    the first line has the id of the first mount that the process can reach,
+    which is unique: proc(5). A process in a chroot cannot reach all mounts.
+    """
+    seen: set[str] = set()
+    for pid in ('self', *filter(str.isdigit, sysfs.names(sysfs.PROC))):
+        path = f'{sysfs.PROC}/{pid}/mountinfo'
         try:
-            namespace = sysfs.link(f'{sysfs.PROC}/{pid}/ns/mnt')
-            if pid != '1' and namespace in seen:
-                continue
-            yield _of_process(pid)
-            seen.add(namespace)
-        except PermissionError:
-            # Of another user: root is asked before a device is taken. Who may
-            # see the namespace of a process: ptrace(2).
-            if pid == '1':
-                yield _of_init()
-
-
-def _of_process(pid: str) -> str:
-    try:
-        return sysfs.read_long(f'{sysfs.PROC}/{pid}/mountinfo')
-    except OSError as err:
-        # The process has ended, and has no mounts any more:
-        # mounts_open_common() in fs/proc_namespace.c.
-        if err.errno == errno.EINVAL:
-            return ''
-        raise
-
-
-def _of_init() -> str:
-    try:
-        return sysfs.read_long(f'{sysfs.PROC}/1/mountinfo')
-    except PermissionError:
-        return ''
+            first = (sysfs.read(path) or '').partition('\n')[0]
+            if first and first not in seen:
+                seen.add(first)
+                yield sysfs.read_long(path)
+        except OSError as err:
+            # The process has ended, and has no mounts any more:
+            # mounts_open_common() in fs/proc_namespace.c. Or a security module
+            # hides it: root is asked before a device is taken.
+            if pid == 'self' or err.errno not in _UNSEEN:
+                raise
 
 
 def _add(line: str, found: Mounts) -> None:
     """Add a line of mountinfo: proc(5)."""
-    fields = [
-        _OCTAL.sub(lambda match: chr(int(match[1], 8)), field)
-        for field in line.split(' ')
-    ]
+    fields = [sysfs.unescaped(field) for field in line.split(' ')]
     if len(fields) < 5 or '-' not in fields[6:]:
         return
-    found.numbers[fields[2]] = fields[4]
+    # A part of it may be bound elsewhere later: the first place tells more.
+    found.numbers.setdefault(fields[2], fields[4])
     # btrfs and ZFS have a device number of their own: use the source too.
-    kind, source, options, *_ = [*fields[fields.index('-', 6) + 1 :], '', '']
+    kind, given, options, *_ = [*fields[fields.index('-', 6) + 1 :], '', '']
     # bcachefs lists its members: fs/bcachefs/fs.c.
-    sources = source.split(':') if kind == 'bcachefs' else [source]
+    sources = given.split(':') if kind == 'bcachefs' else [given]
     for option in options.split(','):
-        for name in _FURTHER:
-            if option.startswith(name):
-                sources.append(option.removeprefix(name))
+        for key in _FURTHER:
+            if option.startswith(key):
+                sources.append(option.removeprefix(key))
     for each in sources:
-        if each.startswith('/dev/'):
-            found.sources[sysfs.block_name(each)] = fields[4]
+        # A source may be anything. It may be a path in an NFS that hangs.
+        if each.startswith('/dev/') and (name := block_files.name_of(each)):
+            found.sources.setdefault(name, fields[4])

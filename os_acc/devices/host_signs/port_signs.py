@@ -10,8 +10,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Iterator
 
+from os_acc.devices import configfs
 from os_acc.devices import host_refusals
 from os_acc.devices import pci
 from os_acc.devices import reasons
@@ -23,17 +25,32 @@ from os_acc.devices.host_signs import ways
 Reason = reasons.Reason
 Snapshot = snapshot.Snapshot
 
+# Network controllers, and serial buses: Fibre Channel and InfiniBand.
+_MAY_SERVE = (pci.CLASS_NETWORK, pci.CLASS_SERIAL)
+
 
 def _nvmet(host: Snapshot, function: pci.Function) -> Reason | None:
-    return _serves(host.once(_nvmet_ports), function)
+    return _serves(host, _nvmet_ports, function)
 
 
 def _lio(host: Snapshot, function: pci.Function) -> Reason | None:
-    return _serves(host.once(_lio_ports), function)
+    return _serves(host, _lio_ports, function)
 
 
-def _serves(ports: dict[str, str], function: pci.Function) -> Reason | None:
-    port = ports.get(function.address)
+def _serves(
+    host: Snapshot,
+    read: Callable[[Snapshot], dict[str, str]],
+    function: pci.Function,
+) -> Reason | None:
+    try:
+        port = host.once(read).get(function.address)
+    except OSError:
+        # It may be any port of the host, and nothing else.
+        if function.base_class in _MAY_SERVE or host.interfaces_of(
+            function.address
+        ):
+            raise
+        return None
     return None if port is None else host_refusals.SERVES.say(port=port)
 
 
@@ -43,7 +60,7 @@ def _nvmet_ports(host: Snapshot) -> dict[str, str]:
     A port without a subsystem does not listen: nvmet_port_subsys_allow_link()
     in drivers/nvme/target/configfs.c.
     """
-    folder = f'{sysfs.SYS}/kernel/config/nvmet/ports'
+    folder = f'{configfs.root("nvmet", "nvmet")}/ports'
     found: dict[str, str] = {}
     for name in sysfs.names(folder):
         path = f'{folder}/{name}'
@@ -63,7 +80,7 @@ def _nvmet_ports(host: Snapshot) -> dict[str, str]:
 
 def _lio_ports(host: Snapshot) -> dict[str, str]:
     """The port of the SCSI target by the function that it depends on."""
-    folder = f'{sysfs.SYS}/kernel/config/target'
+    folder = configfs.root('target_core_mod', 'target')
     found: dict[str, str] = {}
     for fabric in sysfs.folders(folder):
         if fabric == 'core':

@@ -13,27 +13,36 @@ Read from procfs, so that it needs no privilege and no netlink library.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Iterator
+import errno
+import functools
 import ipaddress
 import sys
+from typing import TypeVar
 
 from os_acc.devices import sysfs
 
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+_Row = TypeVar('_Row')
 
 
 class Routes:
     """The routes of the network namespace of this process."""
 
     def __init__(self) -> None:
-        net = f'{sysfs.PROC}/net'
-        self._routes: list[tuple[_Network, str]] = [
-            *_ipv4(sysfs.read_long(f'{net}/route')),
-            *_ipv6(sysfs.read_long(f'{net}/ipv6_route')),
-        ]
-        self._local = dict(_local(sysfs.read_long(f'{net}/if_inet6')))
+        """Read the routes.
 
+        :raises OSError: if a file cannot be read, or has an unknown form
+        """
+        self._routes: list[tuple[_Network, str]] = [
+            *_rows('route', _ipv4),
+            *_rows('ipv6_route', _ipv6),
+        ]
+        self._local = dict(_rows('if_inet6', _local))
+
+    @functools.cache  # noqa: B019
     def interfaces(self, text: str) -> set[str]:
         """The interfaces that lead to an address, or that have it.
 
@@ -58,6 +67,17 @@ class Routes:
         ]
         longest = max((length for length, _ in found), default=0)
         return {name for length, name in found if length == longest}
+
+
+def _rows(
+    name: str, read: Callable[[str], Iterator[tuple[_Row, str]]]
+) -> list[tuple[_Row, str]]:
+    path = f'{sysfs.PROC}/net/{name}'
+    text = sysfs.read_long(path)
+    try:
+        return list(read(text))
+    except (ValueError, IndexError) as err:
+        raise OSError(errno.EINVAL, f'unknown form: {err}', path) from err
 
 
 def _ipv4(text: str) -> Iterator[tuple[_Network, str]]:

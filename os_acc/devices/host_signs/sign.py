@@ -31,8 +31,8 @@ class Sign:
     """One row of the table of signs.
 
     A sign says what the host uses its subject for, and None if it says
-    nothing. It may raise an OSError that has a file name: the subject then
-    counts as used.
+    nothing. It may raise an OSError or a ValueError: the subject then counts
+    as used.
 
     :ivar file: the kernel file, with capitals for what varies
     :ivar meaning: what the host does if the file says so

@@ -29,6 +29,8 @@ class Snapshot:
         opened, by its name
     :ivar interfaces: the directory in sysfs of each network interface, by its
         name
+    :ivar errors: by the name of a block device, why its way cannot be told.
+        Each PCI function that it may need then counts as used
     """
 
     def __init__(
@@ -36,18 +38,33 @@ class Snapshot:
     ) -> None:
         self.paths = paths
         self.interfaces = interfaces
+        self.errors: dict[str, OSError] = {}
         self._known: dict[Callable[[Snapshot], Any], Any] = {}
 
     @classmethod
     def read(cls) -> Snapshot:
+        """Find the block devices and interfaces.
+
+        :raises OSError: if a whole class cannot be listed
+        """
         block, net = f'{sysfs.SYS}/class/block', f'{sysfs.SYS}/class/net'
-        paths = {
-            name: sysfs.place(f'{block}/{name}') for name in sysfs.names(block)
-        }
-        return cls(
-            {name: path for name, path in paths.items() if _can_open(path)},
-            {name: sysfs.place(f'{net}/{name}') for name in sysfs.names(net)},
+        found = cls(
+            {}, {name: _place(f'{net}/{name}') for name in sysfs.names(net)}
         )
+        for name in sysfs.names(block):
+            try:
+                path = sysfs.place(f'{block}/{name}')
+            except OSError as err:
+                found.paths[name] = f'{block}/{name}'
+                found.errors[name] = err
+                continue
+            try:
+                if _can_open(path):
+                    found.paths[name] = path
+            except OSError as err:
+                found.paths[name] = path
+                found.errors[name] = err
+        return found
 
     def once(self, read: Callable[[Snapshot], T]) -> T:
         """What a function reads of the host; it is called only once.
@@ -80,6 +97,11 @@ class Snapshot:
         """The names of the block devices that need a PCI function."""
         return self._blocks.get(address, [])
 
+    def errors_of(self, address: str) -> list[OSError]:
+        """Why it is unknown what needs a PCI function; usually empty."""
+        blocks = self.blocks_of(address)
+        return [self.errors[name] for name in blocks if name in self.errors]
+
     def interfaces_of(self, address: str) -> list[str]:
         """The names of the network interfaces of a PCI function."""
         return self._interfaces.get(address, [])
@@ -91,10 +113,19 @@ class Snapshot:
 
     @functools.cached_property
     def _ways(self) -> dict[str, list[str]]:
-        return {
-            name: self.finder.of_block(path)
-            for name, path in self.paths.items()
-        }
+        found = {}
+        for name, path in self.paths.items():
+            try:
+                ways_of = self.finder.of_block(path)
+            except OSError as err:
+                self.errors.setdefault(name, err)
+                ways_of = [path]
+            if name in self.errors and not any(
+                map(ways.functions_in, ways_of)
+            ):
+                ways_of = [path, *self.finder.every()]
+            found[name] = ways_of
+        return found
 
     @functools.cached_property
     def _blocks(self) -> dict[str, list[str]]:
@@ -105,6 +136,17 @@ class Snapshot:
         return _by_function(
             {name: [path] for name, path in self.interfaces.items()}
         )
+
+
+def _place(path: str) -> str:
+    """The directory of an interface; the link to it, if that is unreadable.
+
+    Its card then has no interface that is known, and counts as used.
+    """
+    try:
+        return sysfs.place(path)
+    except OSError:
+        return path
 
 
 def _can_open(path: str) -> bool:

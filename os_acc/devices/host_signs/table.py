@@ -14,9 +14,8 @@ function?". The documentation takes its table from here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from collections.abc import Iterator
-import functools
+from typing import Any
 
 from os_acc.devices import host_refusals
 from os_acc.devices import pci
@@ -45,32 +44,48 @@ def uses(function: pci.Function, host: Snapshot) -> Iterator[Reason]:
 
     :returns: a reason for each use; a file that cannot be read is one
     """
+    try:
+        errors = host.errors_of(function.address)
+    except OSError as err:
+        yield _unreadable(err, '/sys/class')
+        return
+    for each_error in errors:
+        yield _unreadable(each_error, '/sys/class/block/NAME')
     for each in SIGNS:
         if isinstance(each, sign.FunctionSign):
-            yield from _said(functools.partial(each.find, host, function))
+            yield from _said(each, host, function)
         elif isinstance(each, sign.InterfaceSign):
             for name in host.interfaces_of(function.address):
-                yield from _said(functools.partial(each.find, host, name))
+                yield from _said(each, host, name)
         elif isinstance(each, sign.BlockSign):
             for name in host.blocks_of(function.address):
-                yield from _said(functools.partial(each.find, host, name))
+                yield from _said(each, host, name)
 
 
 def block_uses(name: str, host: Snapshot) -> Iterator[Reason]:
     """Say what the host uses a block device for. See uses()."""
     for each in SIGNS:
         if isinstance(each, sign.BlockSign):
-            yield from _said(functools.partial(each.find, host, name))
+            yield from _said(each, host, name)
 
 
-def _said(find: Callable[[], Reason | None]) -> Iterator[Reason]:
+def _said(each: Any, host: Snapshot, subject: Any) -> Iterator[Reason]:
+    """What a sign says of a block device, an interface or a function."""
     try:
-        reason = find()
-    except OSError as err:
-        if err.filename is None:
-            raise
-        reason = host_refusals.UNREADABLE.say(
-            file=err.filename, error=err.strerror
-        )
+        reason = each.find(host, subject)
+    except (OSError, ValueError) as err:
+        reason = _unreadable(err, each.file)
     if reason is not None:
         yield reason
+
+
+def _unreadable(err: OSError | ValueError, file: str) -> Reason:
+    """Say that a sign cannot be read.
+
+    :param file: the file of the sign, if the error does not name one
+    """
+    if isinstance(err, OSError):
+        return host_refusals.UNREADABLE.say(
+            file=err.filename or file, error=err.strerror or err
+        )
+    return host_refusals.UNREADABLE.say(file=file, error=err)

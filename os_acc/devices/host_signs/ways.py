@@ -59,6 +59,15 @@ class Ways:
     def _routes(self) -> routes.Routes:
         return routes.Routes()
 
+    def every(self) -> list[str]:
+        """The ways by all that a block device may need."""
+        folders = ('nvme', 'fc_host', 'scsi_host')
+        return [f'{path}/' for path in self._interfaces.values()] + [
+            sysfs.place(f'{sysfs.SYS}/class/{folder}/{name}')
+            for folder in folders
+            for name in sysfs.names(f'{sysfs.SYS}/class/{folder}')
+        ]
+
     def of_block(self, path: str) -> list[str]:
         """The ways to a block device.
 

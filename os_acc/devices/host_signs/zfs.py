@@ -14,10 +14,14 @@ imported, and what udev has read of each block device.
 
 from __future__ import annotations
 
+import re
+
 from os_acc.devices import sysfs
 
 # What blkid calls a member: libblkid/src/superblocks/zfs.c
 _TYPE = 'zfs_member'
+# blkid_encode_string() in libblkid/src/encode.c
+_ENCODED = re.compile(r'\\x([0-9a-f]{2})')
 
 
 def imported(host: object = None) -> list[str]:
@@ -41,4 +45,8 @@ def pool_of(path: str) -> str | None:
     )
     if values.get('ID_FS_TYPE') != _TYPE:
         return None
-    return values.get('ID_FS_LABEL', '')
+    # ID_FS_LABEL has _ for a blank, which the name of a pool may have.
+    return _ENCODED.sub(
+        lambda match: chr(int(match[1], 16)),
+        values.get('ID_FS_LABEL_ENC') or values.get('ID_FS_LABEL', ''),
+    )
