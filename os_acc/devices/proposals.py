@@ -26,6 +26,7 @@ from os_acc.devices import pci_names
 from os_acc.devices import pci_scan
 from os_acc.devices import spec_of_device
 from os_acc.devices import sriov
+from os_acc.devices import xrt
 
 Kind = availability.Kind
 
@@ -52,6 +53,9 @@ _INTEL = {
     '8086:4948': 'QuickAssist (QAT)',
     '8086:6f54': 'QuickAssist (QAT)',
 }
+
+# AMD's cards that were Xilinx's.
+_XILINX = '10ee'
 
 # Base classes: PCI Code and ID Assignment Specification, chapter 1.
 _CLASSES = {
@@ -163,9 +167,37 @@ def _notes(
             f'It can have {total} VFs. To give out VFs, add "num_vfs" with '
             'their number.'
         )
+    if (what := _management(function)) is not None:
+        yield (
+            f'It is {what}, by which the host programs and resets the card: '
+            'who has it controls the card. Offer the user function of the '
+            'card instead.'
+        )
     spec = entry or device_spec.Spec()
     for found in availability.obstacles(
         function, spec, device_spec.BIND_OS_ACC, snapshot=snapshot
     ):
         if found.kind in _HINDRANCES:
             yield f'It cannot be given out now: {found.text}.'
+
+
+def _management(function: pci.Function) -> str | None:
+    """What a management function of AMD's Alveo is; None if it is none.
+
+    With no driver, its number tells: XRT's tables of product ids,
+    XOCL_MGMT_PCI_IDS and XOCL_USER_XDMA_PCI_IDS in its driver's devices.h,
+    have even ids for the first functions of cards, odd ones for the second.
+    """
+    if function.driver == xrt.MANAGEMENT:
+        return f'the management function of an Alveo ({xrt.MANAGEMENT})'
+    vendor, _, product = function.ids.partition(':')
+    place, _, number = function.address.rpartition('.')
+    user = pci.find(f'{place}.1') if number == '0' else None
+    if (
+        vendor == _XILINX
+        and function.driver is None
+        and user is not None
+        and user.ids == f'{vendor}:{int(product, 16) + 1:04x}'
+    ):
+        return 'probably the management function of an Alveo'
+    return None

@@ -198,3 +198,21 @@ def test_a_malformed_device_spec(here):
     os_acc.CONF.set_override('device_spec', ['{'], 'os_acc')
     with pytest.raises(exception.InvalidRequest, match='device_spec'):
         proposed()
+
+
+@pytest.mark.parametrize('driver', ['xclmgmt', None])
+def test_the_management_function_of_an_alveo(here, driver):
+    """U250: .0 manages the card, .1 is for its user."""
+    for number, product in enumerate(('5004', '5005')):
+        here.add_function(
+            f'0000:3b:00.{number}',
+            f'10ee:{product}',
+            0x120000,
+            (driver, 'xocl')[number] if driver else None,
+        )
+    here.add_function('0000:5e:00.0', '10ee:9038', 0x120000)
+    found = proposed()
+    assert 'management function of an Alveo' in found['0000:3b:00.0']
+    assert 'user function' in found['0000:3b:00.0']
+    assert 'management' not in found['0000:3b:00.1']
+    assert 'management' not in found['0000:5e:00.0']
