@@ -17,12 +17,14 @@ from os_acc.devices import nvme_of_refusals
 from os_acc.devices import nvme_refusals
 from os_acc.devices import reasons
 from os_acc.devices import refusals
+from os_acc.devices import service_refusals
 from os_acc.devices import vgpu_refusals
 
 MODULES = (
     refusals,
     host_refusals,
     nvme_refusals,
+    service_refusals,
     vgpu_refusals,
     file_refusals,
     idxd_refusals,

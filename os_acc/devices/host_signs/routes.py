@@ -34,6 +34,10 @@ class Routes:
         ]
         self._local = dict(_local(sysfs.read_long(f'{net}/if_inet6')))
 
+    def networks(self) -> list[tuple[_Network, str]]:
+        """Each route: the network, and the name of the interface."""
+        return list(self._routes)
+
     def interfaces(self, text: str) -> set[str]:
         """The interfaces that lead to an address, or that have it.
 
