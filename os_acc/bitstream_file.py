@@ -32,6 +32,10 @@ ALGORITHMS = {'sha256': 64, 'sha384': 96, 'sha512': 128}
 
 _CHUNK = 1 << 20
 
+# With O_PATH, O_NOFOLLOW opens a link itself: it is no directory, and no
+# regular file.
+_LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+
 
 class Checksum(NamedTuple):
     algorithm: str
@@ -133,27 +137,59 @@ def opened(
     if not os.path.isabs(path) or '..' in path.split('/') or '\0' in path:
         raise refused('expected an absolute path without ..')
     real = os.path.realpath(path)
-    if not any(_is_below(real, os.path.realpath(each)) for each in folders):
+    tops = [os.path.realpath(each) for each in folders]
+    top = next((each for each in tops if _is_below(real, each)), None)
+    if top is None:
         link = '' if real == os.path.normpath(path) else f' (it is {real})'
         raise refused(
             f'it is{link} in none of [os_acc_bitstreams] allowed_folders: '
             + (', '.join(folders) or '(none)')
         )
     try:
-        # O_NOFOLLOW: a link may have been put there since realpath();
-        # O_NONBLOCK: opening a pipe must not wait for its writer.
-        fd = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        fd = _open_below(top, os.path.relpath(real, top))
     except OSError as err:
         raise refused(err.strerror or str(err)) from err
+    if fd is None:
+        raise refused('it is not a regular file')
     with open(fd, 'rb') as file:
         found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode):
-            raise refused('it is not a regular file')
         if found.st_size > max_bytes:
             raise refused(
                 f'it has {found.st_size} bytes, max_size is {max_bytes}'
             )
         yield real, file
+
+
+def _open_below(top: str, path: str) -> int | None:
+    """Open a regular file below a directory for reading, without any link.
+
+    Another user may exchange a directory of the path for a link at any time.
+    So each component is opened in the directory before it, and none may be a
+    link. The file is looked at by O_PATH before it is opened, because opening
+    a device file can act on the device.
+
+    :param top: an absolute path without links
+    :param path: the file, relative to top, without links and without ..
+    :returns: None if it is not a regular file
+    :raises OSError: if a component is a link, or cannot be opened
+    """
+    *directories, name = path.split('/')
+    fd = os.open(top, _LOOK | os.O_DIRECTORY)
+    try:
+        for each in directories:
+            below = os.open(each, _LOOK | os.O_DIRECTORY, dir_fd=fd)
+            os.close(fd)
+            fd = below
+        file = os.open(name, _LOOK, dir_fd=fd)
+        try:
+            if not stat.S_ISREG(os.fstat(file).st_mode):
+                return None
+            # The file that was looked at, wherever its name leads now.
+            return os.open(f'/proc/self/fd/{file}', os.O_RDONLY)
+        finally:
+            os.close(file)
+    finally:
+        os.close(fd)
 
 
 def _is_below(path: str, folder: str) -> bool:

@@ -17,15 +17,14 @@ metadatav1.c beside it).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 import dataclasses
-import json
 import os
 import struct
 from typing import Any
 from typing import BinaryIO
 from typing import NoReturn
 
+from os_acc import documents
 from os_acc import exception
 from os_acc import uuid_forms
 
@@ -139,12 +138,8 @@ def _parse(text: bytes, bitstream: str) -> tuple[str, tuple[str, ...]]:
     :returns: the id of the interface, and those of the functions
     """
     try:
-        found = json.loads(
-            text.rstrip(b'\0').decode('utf-8'),
-            object_pairs_hook=_without_duplicates,
-            parse_constant=_no_constant,
-        )
-    except (ValueError, RecursionError) as err:
+        found = documents.json_of(text.rstrip(b'\0'))
+    except ValueError as err:
         _refuse(bitstream, f'its metadata are no valid JSON: {err}')
     image = _member(found, 'afu-image', dict, 'metadata', bitstream)
     for holder, key, expected in (
@@ -196,17 +191,6 @@ def _digits(text: str) -> str | None:
     """The 32 digits of a UUID; None if it is none."""
     found = uuid_forms.canonical(text)
     return None if found is None else found.replace('-', '')
-
-
-def _without_duplicates(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError('a key occurs twice in one object')
-    return found
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f'{name} is no number in JSON')
 
 
 def _refuse(bitstream: str, reason: str) -> NoReturn:

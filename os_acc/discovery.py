@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from collections.abc import Iterable
 from collections.abc import Iterator
 import dataclasses
 import logging
@@ -143,13 +144,20 @@ def _miscounted(device: objects.Device, where: str) -> Iterator[str]:
 def devices(host: host_module.Host) -> list[objects.Device]:
     """See os_acc.get_devices."""
     found: list[objects.Device] = []
-    errors = []
+    faults: dict[str, list[str]] = {}
     listed = _Listed()
     for name, driver in _by_rank(host):
         examined = examine(driver)
         found += listed.unknown(examined.devices)
-        errors += [f'driver {name!r}: {fault}' for fault in examined.faults]
+        for fault in examined.faults:
+            faults.setdefault(fault, []).append(repr(name))
+    # An option that cannot be read stops every driver: it is said once.
+    errors = [
+        f'driver{"s" if len(names) > 1 else ""} {", ".join(names)}: {fault}'
+        for fault, names in faults.items()
+    ]
     errors += _show_health(host, found)
+    errors += _not_loaded(host)
     if errors:
         for error in errors:
             LOG.error('Discovery: %s', error)
@@ -157,6 +165,35 @@ def devices(host: host_module.Host) -> list[objects.Device]:
         # are missing in the list are gone.
         raise exception.DiscoveryFailed(found, errors='; '.join(errors))
     return found
+
+
+def _not_loaded(host: host_module.Host) -> list[str]:
+    """Say which drivers are not loaded, so that their devices are missing."""
+    try:
+        with_vans = {van.driver for van in host.journal.vans()}
+    except exception.JournalError as err:
+        return [f'the drivers of the VANs are unknown: {err}']
+    lacking = host.extensions.lacking(host.conf.os_acc.drivers, with_vans)
+    return [
+        f'driver {name!r} is not loaded, and its devices are missing: {why}'
+        for name, why in lacking.items()
+    ]
+
+
+def unread(
+    devices: Iterable[objects.Device], driver: str
+) -> list[objects.Device]:
+    """The devices of a driver that cannot be read.
+
+    What they would serve is unknown, also their resource class.
+    """
+    return [
+        each
+        for each in devices
+        if each.driver == driver
+        and each.health != device_objects.OK
+        and not each.resource_class
+    ]
 
 
 def _show_health(
@@ -168,12 +205,18 @@ def _show_health(
     """
     try:
         view = health.View(host.journal)
-        for device in devices:
-            if (found := view.find(device.address)) is not None:
-                _show_unhealthy(host, device, found)
     except exception.ExceptionBase as err:
         return [f'the health of the devices is unknown: {err}']
-    return []
+    errors = []
+    for device in devices:
+        try:
+            if (found := view.find(device.address)) is not None:
+                _show_unhealthy(host, device, found)
+        except exception.JournalError as err:
+            errors.append(f'the health of {device.address} is unknown: {err}')
+        except (exception.ExceptionBase, OSError, ValueError) as err:
+            _set_health(device, exception.describe(err), None)
+    return errors
 
 
 def _show_unhealthy(
@@ -193,17 +236,22 @@ def _show_unhealthy(
         )
         # With the time of an earlier process, if there was one.
         found = health.View(host.journal).find(device.address) or found
-    device.health = (
-        device_objects.REBOOT
-        if found.cause == rows.REBOOT
-        else device_objects.UNHEALTHY
-    )
-    device.health_reason = found.reason
+    _set_health(device, found.reason, health.reason_of(found).text)
     device.health_since = found.since
+    if found.cause == rows.REBOOT:
+        device.health = device_objects.REBOOT
+
+
+def _set_health(device: objects.Device, reason: str, full: str | None) -> None:
+    """Show that nothing of a device is free.
+
+    :param full: the reason for its handles; None: the same
+    """
+    device.health, device.health_reason = device_objects.UNHEALTHY, reason
     for handle in device.handles:
         if handle.state == device_objects.FREE:
             handle.state = device_objects.RESERVED
-            handle.reason = health.reason_of(found).text
+            handle.reason = full or reason
     for kind in device.mdev_types:
         kind.available = 0
     # A driver that was written for Device 1.0 sets the numbers only.

@@ -64,6 +64,16 @@ class InvalidRequest(ExceptionBase, ValueError):
         '%(subject)s: %(field)s is %(value).300r, expected %(expected)s'
     )
 
+    def __init__(self, message: str | None = None, **kwargs: Any) -> None:
+        super().__init__(message, **kwargs)
+        value = kwargs.get('value')
+        if message is None and isinstance(value, str | dict | list | tuple):
+            # A malformed entry of device_spec may have a password in it.
+            hidden = masking.of_field(str(kwargs.get('field')), value)
+            if masking.MASK in repr(hidden):
+                super().__init__(**{**kwargs, 'value': hidden})
+                self.kwargs = kwargs
+
 
 class ARQNotBound(InvalidRequest):
     msg_fmt = _(
@@ -342,14 +352,24 @@ def describe(err: BaseException) -> str:
     """
     name = type(err).__name__
     try:
-        text = _plain(str(err))
-        if not isinstance(err, ExceptionBase):
-            text = masking.of_error(' '.join(text.split()))
+        text = described(err)
     except Exception as broken:
         return f'{name}: (no text: its __str__ raised {type(broken).__name__})'
     if isinstance(err, ExceptionBase):
         return text
     return f'{name}: {text}' if text else name
+
+
+def described(err: BaseException) -> str:
+    """The text of an error without the name of its class.
+
+    :raises Exception: whatever its __str__ raises
+    """
+    text = _plain(str(err))
+    if isinstance(err, ExceptionBase):
+        return text
+    text = ' '.join(text.split())
+    return masking.of_error(masking.without_value(err, text))
 
 
 def _plain(text: str) -> str:

@@ -185,6 +185,9 @@ class _Conf:
     def __getitem__(self, name: str) -> Any:
         return self.os_acc if name == opts.GROUP else self._conf[name]
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._conf
+
 
 class _Group:
     def __init__(self, conf: cfg.ConfigOpts, values: dict[str, Any]) -> None:

@@ -56,7 +56,7 @@ class Host:
         self.extensions = extensions
         self.read_only = read_only
         self.journal = journal_module.Journal(
-            conf.os_acc.state_path,
+            opts.value(conf, 'state_path'),
             conf.os_acc.journal_timeout,
             read_only,
             self.owner,

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Sequence
 import dataclasses
@@ -45,11 +46,15 @@ class Extensions:
 
     :ivar errors: why a driver or plugin is not loaded, by 'driver NAME' or
         'plugin NAME'
+    :ivar optional: the names of drivers that say themselves that they are not
+        for this host: they raise MissingPackage, because a package that is
+        optional is not installed
     """
 
     drivers: dict[str, driver_base.DriverBase]
     plugins: dict[str, plugin_base.PluginBase]
     errors: dict[str, str]
+    optional: frozenset[str] = frozenset()
 
     def driver(self, name: str) -> driver_base.DriverBase:
         """Return a driver by name.
@@ -74,6 +79,25 @@ class Extensions:
                 reason=self._why_not('plugin', name, self.plugins),
             )
         return self.plugins[name]
+
+    def lacking(
+        self, configured: Collection[str], with_vans: Collection[str]
+    ) -> dict[str, str]:
+        """Say which drivers are not loaded whose devices may be on this host.
+
+        :param configured: the option ``[os_acc] drivers``
+        :param with_vans: the drivers that have VANs
+        :returns: by name, why it is not loaded. If drivers are configured,
+            these and those with VANs count, else every driver that failed
+        """
+        wanted = {*configured, *with_vans}
+        if not configured:
+            names = (each.partition('driver ')[2] for each in self.errors)
+            wanted |= {name for name in names if name} - self.optional
+        return {
+            name: self._why_not('driver', name, self.drivers)
+            for name in sorted(wanted - self.drivers.keys())
+        }
 
     def options(self) -> list[tuple[str, Sequence[cfg.Opt]]]:
         """Return (group, options) of each driver and plugin."""
@@ -107,11 +131,15 @@ class Extensions:
         claims = [d for d in self.drivers.values() if _claims(d, request)]
         claims = [d for d in claims if not d.generic] or claims
         if not claims:
+            reason = 'no driver is loaded'
+            if self.drivers:
+                loaded = ', '.join(sorted(self.drivers))
+                reason = f'none of {loaded} claims it'
+            for name, why in sorted(self.errors.items()):
+                if name.startswith('driver '):
+                    reason += f'; {name} is not loaded: {why}'
             raise exception.NoMatchingDriver(
-                request=_describe(request),
-                reason=f'none of {", ".join(sorted(self.drivers))} claims it'
-                if self.drivers
-                else 'no driver is loaded',
+                request=_describe(request), reason=reason
             )
         rank = {name: place for place, name in enumerate(preferred)}
         claims.sort(key=lambda d: (rank.get(d.name, len(rank)), d.name))
@@ -160,7 +188,7 @@ class _Manager(stevedore_extension.ExtensionManager[Any]):
 
 
 def load(
-    namespace: str, base: type[_T]
+    namespace: str, base: type[_T], optional: set[str] | None = None
 ) -> tuple[dict[str, _T], dict[str, str]]:
     """Load all drivers, or all plugins, by their entry points.
 
@@ -168,6 +196,7 @@ def load(
 
     :param namespace: DRIVERS or PLUGINS
     :param base: the class that each of them must be a subclass of
+    :param optional: gets the names of those that raise MissingPackage
     :returns: the instances by name, and the errors by name
     """
     loaded: dict[str, _T] = {}
@@ -176,6 +205,11 @@ def load(
     def fail(name: str, reason: str, err: BaseException | None = None) -> None:
         errors[name] = reason
         loaded.pop(name, None)
+        if isinstance(err, exception.MissingPackage):
+            if optional is not None:
+                optional.add(name)
+            LOG.info('%r of %s is not loaded: %s', name, namespace, reason)
+            return
         LOG.error(
             'Cannot load %r of %s: %s', name, namespace, reason, exc_info=err
         )
@@ -206,7 +240,8 @@ def load_all() -> Extensions:
     """Load all drivers and plugins."""
     # mypy refuses an abstract class as a type[T], because a type[T] may be
     # called.
-    drivers, driver_errors = load(DRIVERS, driver_base.DriverBase)  # type: ignore[type-abstract]
+    optional: set[str] = set()
+    drivers, driver_errors = load(DRIVERS, driver_base.DriverBase, optional)  # type: ignore[type-abstract]
     plugins, plugin_errors = load(PLUGINS, plugin_base.PluginBase)  # type: ignore[type-abstract]
     LOG.info(
         'Loaded os-acc drivers: %s; plugins: %s',
@@ -215,7 +250,7 @@ def load_all() -> Extensions:
     )
     errors = {f'driver {name}': err for name, err in driver_errors.items()}
     errors |= {f'plugin {name}': err for name, err in plugin_errors.items()}
-    return Extensions(drivers, plugins, errors)
+    return Extensions(drivers, plugins, errors, frozenset(optional))
 
 
 def names(namespace: str) -> list[str]:

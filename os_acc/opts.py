@@ -13,13 +13,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from collections.abc import Sequence
 import os
-import re
 import socket
+from typing import Any
 
 from oslo_config import cfg
 
 from os_acc import bitstream_opts
 from os_acc import exception
+from os_acc import option_values
 from os_acc import placement_opts
 
 GROUP = 'os_acc'
@@ -214,8 +215,8 @@ def faults(
         for option in options:
             try:
                 value = conf[group][option.dest]
-            except (cfg.Error, ValueError) as err:
-                found.append(f'[{group}] {option.name}{_reason(err)}')
+            except option_values.ERRORS as err:
+                found.append(option_values.fault(conf, group, option, err))
                 continue
             name = (group, option.name)
             if name in _FOLDERS and not os.path.isabs(value or _FOLDERS[name]):
@@ -223,6 +224,12 @@ def faults(
                     f'[{group}] {option.name}: it is {value!r}, expected the '
                     'absolute path of a folder'
                 )
+    # Nova's option is read if os-acc's own is empty.
+    if 'host' in conf:
+        try:
+            conf['host']
+        except option_values.ERRORS as err:
+            found.append(option_values.fault(conf, 'DEFAULT', _NOVA_HOST, err))
     return found
 
 
@@ -249,27 +256,19 @@ _FOLDERS = {
 }
 
 
-def told(err: cfg.ConfigFileValueError) -> str:
-    """Say in plain words which option of a file has a wrong value."""
-    name = re.search(r'Value for option (\S+)', str(err))
-    return f'option {name[1] if name else ""}{_reason(err)}'
+def value(conf: cfg.ConfigOpts, name: str) -> Any:
+    """Read an option of [os_acc].
 
-
-def _reason(err: Exception) -> str:
-    """Take the file and the reason from a text of oslo.config.
-
-    It is 'Value for option N from LocationInfo(...) is not valid: REASON'.
+    :raises InvalidRequest: if its value is invalid
     """
-    text = str(err)
-    place = re.search(r"detail='([^']+)'", text)
-    where = f' in {place[1]}' if place else ''
-    return f'{where}: {text.rpartition(" is not valid: ")[2]}'
+    option = next(each for each in OPTS if each.dest == name)
+    return option_values.read(conf, GROUP, option)
 
 
 def lock_path(conf: cfg.ConfigOpts) -> str:
     """Return the folder of the lock files."""
-    chosen: str = conf.os_acc.lock_path
-    return chosen or os.path.join(conf.os_acc.state_path, 'locks')
+    chosen: str = value(conf, 'lock_path')
+    return chosen or os.path.join(value(conf, 'state_path'), 'locks')
 
 
 def host(conf: cfg.ConfigOpts) -> str:
@@ -277,7 +276,14 @@ def host(conf: cfg.ConfigOpts) -> str:
 
     Nova's own option is [DEFAULT] host, with socket.gethostname() as its
     default (nova/conf/netconf.py). Cyborg has the same option.
+
+    :raises InvalidRequest: if the option that counts cannot be read
     """
-    chosen: str = conf.os_acc.host
+    chosen: str = value(conf, 'host')
     # conf.host exists only if the service has registered its option.
-    return chosen or getattr(conf, 'host', None) or socket.gethostname()
+    if not chosen and 'host' in conf:
+        chosen = option_values.read(conf, 'DEFAULT', _NOVA_HOST)
+    return chosen or socket.gethostname()
+
+
+_NOVA_HOST = cfg.StrOpt('host')

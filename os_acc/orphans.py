@@ -203,15 +203,14 @@ def _candidates(
     :raises InvalidRequest: if an argument is wrong
     """
     expected = 'a list of UUIDs'
-    if isinstance(known, str | bytes):
+    if isinstance(known, str | bytes) or not isinstance(known, Iterable):
         _refuse('known_instance_uuids', known, expected)
     uuids = {
         plan.van_uuid(value, 'known_instance_uuids', expected)
         for value in known
     }
     _check_age(minimum_age)
-    there = dict.fromkeys(van.instance_uuid for van in host.journal.vans())
-    return [uuid for uuid in there if uuid not in uuids]
+    return [uuid for uuid in host.journal.instances() if uuid not in uuids]
 
 
 def _check_age(minimum_age: Any) -> None:

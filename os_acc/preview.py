@@ -214,6 +214,10 @@ class _Offers:
                     f'driver {planned.driver.name!r} lists no device of '
                     f'{wanted} with these traits'
                 )
+                for each in discovery.unread(
+                    self._devices, planned.driver.name
+                ):
+                    obstacle += f'; {each.address}: {each.health_reason}'
         elif not left:
             obstacle = f'no device of {wanted} has a free handle left'
         free = [

@@ -6,13 +6,21 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""The option --fail-on-skip: a skipped test fails the run.
+"""The options --fail-on-skip and --installed, which CI uses.
 
-CI uses it. CI installs everything that the tests need, so a skipped test
-means that an installation is incomplete.
+--fail-on-skip: a skipped test fails the run. CI installs everything that the
+tests need, so a skipped test means that an installation is incomplete.
+
+--installed: the run fails unless os-acc is installed as an operator installs
+it, so that the tests see what the wheel has and not what the tree has.
 """
 
 from __future__ import annotations
+
+from importlib import metadata
+import importlib.util
+import pathlib
+import sysconfig
 
 import pytest
 
@@ -31,6 +39,26 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help='fail the run if a test is skipped, unless tests/conftest.py '
         'allows it',
     )
+    parser.addoption(
+        '--installed',
+        action='store_true',
+        help='fail the run unless all packages of os-acc come from '
+        'site-packages',
+    )
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    if not session.config.getoption('--installed'):
+        return
+    site = pathlib.Path(sysconfig.get_path('purelib'))
+    found = metadata.distribution('os-acc').read_text('top_level.txt') or ''
+    for name in found.split():
+        spec = importlib.util.find_spec(name)
+        place = spec.origin if spec is not None else None
+        if place is None or site not in pathlib.Path(place).parents:
+            raise pytest.UsageError(
+                f'--installed: {name} is {place}, expected it in {site}'
+            )
 
 
 def _refused(config: pytest.Config) -> list[str]:

@@ -30,6 +30,7 @@ def main() -> int:
 
     :returns: the exit code: see os_acc.cli.exit_codes
     """
+    _open_missing_streams()
     # A background job of a script ignores Ctrl-C, and goes on to do so.
     heeds = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if heeds:
@@ -43,6 +44,25 @@ def main() -> int:
         # The work is done. Python only clears up now.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     return code
+
+
+def _open_missing_streams() -> None:
+    """Give this process all three standard streams.
+
+    A caller may have closed some, as with 2>&-. The next file that is opened
+    would become that stream, and Python sets the stream to None. What cannot
+    be encoded, as with LC_ALL=C, is escaped and not an error.
+    """
+    for number, name in enumerate(('stdin', 'stdout', 'stderr')):
+        try:
+            os.fstat(number)
+        except OSError:
+            # It gets the lowest free number, which is this one.
+            os.open(os.devnull, os.O_RDWR)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, 'w' if number else 'r'))  # noqa: SIM115
+        elif number and hasattr(getattr(sys, name), 'reconfigure'):
+            getattr(sys, name).reconfigure(errors='backslashreplace')
 
 
 def _end(number: int, frame: FrameType | None) -> None:

@@ -30,6 +30,7 @@ from stevedore import named
 
 import os_acc
 from os_acc import exception
+from os_acc import nova_options
 from os_acc.cli import exit_codes
 from os_acc.cli import logs
 from os_acc.cli import usage
@@ -135,6 +136,15 @@ class OSAccApp(app.App):
             'the usual places of oslo.config, such as /etc/os-acc)',
         )
         parser.add_argument(
+            '--config-dir',
+            action='append',
+            default=[],
+            metavar='DIR',
+            help='a directory of configuration files *.conf, which are read '
+            'in the order of their names, after --config-file; may be '
+            'repeated',
+        )
+        parser.add_argument(
             '--state-path',
             metavar='FOLDER',
             help='the folder of the journal (default: the option state_path '
@@ -191,13 +201,16 @@ class OSAccApp(app.App):
         raise SystemExit(2)
 
     def initialize_app(self, argv: list[str]) -> None:
-        # The command reads the files of services, which register this option.
-        os_acc.CONF.register_opt(cfg.StrOpt('host'))
+        # The command reads the file of Nova, which registers these options.
+        nova_options.register(os_acc.CONF)
         arguments = []
         for path in self.options.config_file:
             arguments += ['--config-file', path]
+        for path in self.options.config_dir:
+            arguments += ['--config-dir', path]
         try:
             os_acc.CONF(arguments, project='os-acc')
+            nova_options.set_defaults(os_acc.CONF)
         except cfg.Error as err:
             self.configuration_error = err
         except UnicodeDecodeError as err:

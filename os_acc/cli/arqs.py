@@ -11,11 +11,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from typing import Any
 
 import os_acc
+from os_acc import documents
 from os_acc import exception
 from os_acc import instance_names
 from os_acc import objects
@@ -162,7 +162,7 @@ def _from_file(parsed_args: argparse.Namespace) -> requests.Bound:
     for request in made:
         request.function_id = parsed_args.function
         request.bitstream = parsed_args.bitstream
-    return requests.Bound(made, str(arqs[0].get('project_id', '')))
+    return requests.Bound(made, str(arqs[0].get('project_id') or ''))
 
 
 def _file(path: str) -> list[dict[str, Any]]:
@@ -171,8 +171,8 @@ def _file(path: str) -> list[dict[str, Any]]:
     :raises InvalidRequest: if the file does not contain such JSON
     """
     try:
-        content = json.loads(base.read(path))
-    except (OSError, ValueError, RecursionError) as err:
+        content = documents.json_of(base.read(path))
+    except (OSError, ValueError) as err:
         raise exception.InvalidRequest(
             subject='plug',
             field='--arqs',

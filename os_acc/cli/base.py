@@ -21,7 +21,6 @@ from typing import ClassVar
 
 from cliff import columns
 from cliff import command
-from oslo_config import cfg
 
 import os_acc
 from os_acc import exception
@@ -157,9 +156,7 @@ class Command(command.Command):
         """
         if self.app.options.debug:
             self.app.LOG.error('', exc_info=err)
-        text = str(err)
-        if isinstance(err, cfg.ConfigFileValueError):
-            text = opts.told(err)
+        text = exception.described(err)
         text = f'{type(err).__name__}: {" ".join(text.split())}'
         lines = tables.fitted(text, self.app.stderr)
         self.app.LOG.error('%s', '\n'.join(lines))
@@ -229,7 +226,9 @@ def reading() -> Iterator[journal_module.Journal]:
     """
     conf = os_acc.CONF.os_acc
     journal = journal_module.Journal(
-        conf.state_path, conf.journal_timeout, read_only=True
+        opts.value(os_acc.CONF, 'state_path'),
+        conf.journal_timeout,
+        read_only=True,
     )
     try:
         yield journal

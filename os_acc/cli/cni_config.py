@@ -16,12 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 import dataclasses
-import json
 import re
 import sys
 from typing import Any
 from typing import BinaryIO
 
+from os_acc import documents
 from os_acc import exception
 from os_acc import instance_names
 from os_acc import objects
@@ -216,8 +216,8 @@ def decode(stream: BinaryIO) -> Any:
     if len(text) > _LARGEST:
         raise CNIError(DECODING_FAILURE, f'it has more than {_LARGEST} bytes')
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as err:
+        return documents.json_of(text)
+    except ValueError as err:
         raise CNIError(DECODING_FAILURE, f'standard input: {err}') from err
 
 

@@ -76,8 +76,10 @@ class _Change(base.Command):
                 value=folder,
                 expected='a folder',
             )
-        # Refuse to build upon files that cannot be read or trusted.
+        # Refuse to build upon files that cannot be read or trusted, and a
+        # name that an entry cannot say, before anything is changed.
         device_spec.load(os_acc.CONF)
+        device_spec.check_names({_key(name): name}, name)
         # A path has slashes, and a name of a device has none.
         file = name.removeprefix('/').replace('/', '+')
         self._change(name, spec_files.path_of(folder, file))
@@ -108,7 +110,7 @@ class DeviceAllow(_Change):
                 wanted=f'namespace {name}', reason=f'{why.text}: {why.remedy}'
             )
         if entry is None:
-            spec_files.write(path, {_key(name): name})
+            device_spec.add(os_acc.CONF, path, {_key(name): name})
             self._say(f'wrote {path}')
             entry = _entry(name)
         if entry is not None and entry.deny:
@@ -146,7 +148,7 @@ class DeviceDeny(_Change):
     """
 
     def _change(self, name: str, path: str) -> None:
-        spec_files.write(path, {_key(name): name, 'deny': True})
+        device_spec.add(os_acc.CONF, path, {_key(name): name, 'deny': True})
         self._say(f'wrote {path}')
         holders = allocated.Holders(base.look().journal.handles())
         for each in _of(holders, name):
@@ -213,9 +215,9 @@ def _device(text: str) -> str:
         return device_files.check_path(text)
     if (namespace := spec_nvme_of.parse_name(text)) is not None:
         return namespace
-    address = pci_address.parse(text)
+    address = pci_address.parse(text) or pci_address.parse_node_name(text)
     if address is not None:
-        return '%04x:%02x:%02x.%x' % address
+        return pci_address.join(*address)
     if ':' in text:
         raise exception.InvalidRequest(
             subject='device',

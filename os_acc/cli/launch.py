@@ -90,6 +90,9 @@ class Child:
         reading, self._writing = os.pipe()
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
+        # If the parent of this process ignores SIGCHLD, so does this process,
+        # and the kernel keeps no exit code of a child: wait(2), notes.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self.pid = os.fork()
         if self.pid == 0:
             os.close(self._writing)

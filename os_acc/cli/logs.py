@@ -11,7 +11,10 @@ from __future__ import annotations
 
 import logging
 import sys
+from typing import Any
 from typing import TextIO
+
+from os_acc import masking
 
 # Loggers whose lines are not on standard error unless -v is given: a command
 # that fails prints its error in one line, and these would repeat it.
@@ -50,7 +53,7 @@ def configure(
     """
     console = logging.StreamHandler(stream)
     console.setLevel(_LEVELS[min(verbosity, len(_LEVELS) - 1)])
-    console.setFormatter(logging.Formatter('%(message)s'))
+    console.setFormatter(_Formatter('%(message)s'))
     if verbosity < 2 and not debug:
         console.addFilter(_is_loud)
     handlers: list[logging.Handler] = [console]
@@ -60,7 +63,7 @@ def configure(
             file.setLevel(
                 logging.DEBUG if debug or verbosity > 2 else logging.INFO
             )
-            file.setFormatter(logging.Formatter(_FILE_FORMAT, _TIME_FORMAT))
+            file.setFormatter(_Formatter(_FILE_FORMAT, _TIME_FORMAT))
             handlers.append(file)
     finally:
         root = logging.getLogger()
@@ -70,6 +73,13 @@ def configure(
         for name in _NOISY:
             logging.getLogger(name).setLevel(logging.WARNING)
     return handlers
+
+
+class _Formatter(logging.Formatter):
+    """Masks secrets in tracebacks: they have the raw texts of libraries."""
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802
+        return masking.of_error(super().formatException(ei))
 
 
 class _LogFile(logging.FileHandler):

@@ -76,6 +76,8 @@ def _reason(
         driver = opened.extensions.driver_for(request, preferred)
         if driver.takes_unlisted(request):
             continue
+        if discovery.unread(devices, driver.name):
+            return None
         if not any(_fits(request, driver.name, each) for each in devices):
             return (
                 f'No device of this host, free or not, is {_wanted(request)}: '

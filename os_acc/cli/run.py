@@ -139,9 +139,11 @@ class Run(base.Command):
             code = child.wait()
         finally:
             signals.pass_to_nobody()
-            # This ends a process that has not become the command.
-            child.close()
-            released = self._unplug(info)
+            try:
+                # This ends a process that has not become the command.
+                child.close()
+            finally:
+                released = self._unplug(info)
         return code if released or code else OWN_FAILURE
 
     def _unplug(self, info: objects.InstanceInfo) -> bool:

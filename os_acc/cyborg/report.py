@@ -19,6 +19,7 @@ import json
 from typing import Any
 
 from os_acc.devices import pci
+from os_acc.objects import pci_address
 
 #: Types of attach handles in Cyborg (ATTACH_HANDLE_TYPES in
 #: cyborg/common/constants.py).
@@ -190,5 +191,4 @@ def _parts(address: str) -> dict[str, str]:
 
 
 def _joined(values: Mapping[str, str]) -> str:
-    domain, bus, slot, function = (int(values[name], 16) for name in _ADDRESS)
-    return f'{domain:04x}:{bus:02x}:{slot:02x}.{function:x}'
+    return pci_address.join(*(int(values[name], 16) for name in _ADDRESS))

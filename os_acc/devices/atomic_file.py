@@ -24,6 +24,7 @@ def write(path: str, text: str, mode: int, folder_mode: int) -> None:
     :param folder_mode: of its folder, if it is made
     :raises OSError: if it cannot be written; nothing is left of it then
     """
+    path = os.path.abspath(path)
     folder = os.path.dirname(path)
     _make(folder, folder_mode)
     # The prefix hides the file from those who read all files of the folder.
@@ -51,7 +52,7 @@ def remove(path: str) -> bool:
         os.unlink(path)
     except FileNotFoundError:
         return False
-    _sync(os.path.dirname(path))
+    _sync(os.path.dirname(os.path.abspath(path)))
     return True
 
 

@@ -21,11 +21,14 @@ from collections.abc import Iterator
 import dataclasses
 import functools
 import json
+import logging
 from typing import Any
 
 from oslo_config import cfg
 
+from os_acc import documents
 from os_acc import exception
+from os_acc import opts
 from os_acc.devices import pci
 from os_acc.devices import reasons
 from os_acc.devices import refusals
@@ -49,6 +52,8 @@ from os_acc.devices.spec_entry import PROGRAMMER_FPGA_MANAGER
 from os_acc.devices.spec_entry import REENUMERATE
 from os_acc.devices.spec_entry import Spec
 
+LOG = logging.getLogger(__name__)
+
 __all__ = (
     'ACTIVATIONS',
     'BETWEEN_HOST',
@@ -66,8 +71,10 @@ __all__ = (
     'REENUMERATE',
     'Spec',
     'Specs',
+    'Unreadable',
     'line',
     'load',
+    'load_for_vans',
     'not_offered',
     'parse',
 )
@@ -94,6 +101,18 @@ class Specs:
         """The entry that counts for a function, which may deny it."""
         return next((s for s in self._order() if s.matches(function)), None)
 
+    def may_name(self, address: str) -> bool:
+        """Whether an entry may name a function of which nothing can be read.
+
+        It does so by the address, or by what only the function itself tells.
+        """
+        unknown = pci.Function(address, '', '', 0, '', None, frozenset())
+        return any(
+            spec.address.names(unknown)
+            for spec in self.entries
+            if not spec.devices and spec.nvme_of is None and not spec.deny
+        )
+
     def held(
         self, function: pci.Function, vfio_driver: str | None = None
     ) -> Spec:
@@ -106,13 +125,20 @@ class Specs:
         :param vfio_driver: the VFIO driver that the VAN's function has; only
             for a function that no entry names any more
         """
-        for spec in self.entries:
-            if not spec.deny and spec.matches(function):
-                return spec
-        return Spec(
+        return self.known(function) or Spec(
             address=spec_address.Address(function.address),
             vfio_driver=vfio_driver,
         )
+
+    def known(self, function: pci.Function) -> Spec | None:
+        """The entry that offers a function that a VAN has already.
+
+        :returns: None if no entry names it any more. See held()
+        """
+        for spec in self.entries:
+            if not spec.deny and spec.matches(function):
+                return spec
+        return None
 
     def find_parent(self, name: str) -> Spec | None:
         """The entry for a parent of mdevs, which may be no PCI function."""
@@ -134,6 +160,10 @@ class Specs:
         return next(
             (s for s in self._order() if s.matches_namespace(wwn)), None
         )
+
+    def known_namespace(self, wwn: str) -> Spec | None:
+        """The entry for a namespace that a VAN has already. See known()."""
+        return self.find_namespace(wwn)
 
     def namespaces(self) -> Iterator[tuple[str, Spec]]:
         """The namespaces that are offered, each with its entry."""
@@ -186,6 +216,32 @@ class Specs:
         yield from (spec for spec in self.entries if not spec.deny)
 
 
+class Unreadable(Specs):
+    """What is left of device_spec while it cannot be read.
+
+    VANs keep what they have: known() and held() answer as if no entry named
+    the function. Everything else raises the error, so that nothing new is
+    offered.
+
+    :ivar error: that of load()
+    """
+
+    error: exception.InvalidRequest
+
+    def __init__(self, error: exception.InvalidRequest) -> None:
+        object.__setattr__(self, 'error', error)
+
+    @property
+    def entries(self) -> tuple[Spec, ...]:
+        raise self.error
+
+    def known(self, function: pci.Function) -> Spec | None:
+        return None
+
+    def known_namespace(self, wwn: str) -> Spec | None:
+        return None
+
+
 def _granted(spec: Spec | None) -> Spec | None:
     return None if spec is None or spec.deny else spec
 
@@ -226,10 +282,62 @@ def load(conf: cfg.ConfigOpts) -> Specs:
     for file in spec_files.read_all(conf.os_acc.device_spec_dir):
         found += _numbered(_of_file(file), file.path)
     option: list[Spec] = []
-    for text in conf.os_acc.device_spec:
+    for text in opts.value(conf, 'device_spec'):
         option += parse(text)
     found += _numbered(option, 'device_spec')
     return Specs(tuple(found))
+
+
+def check_names(entry: dict[str, Any], name: str) -> None:
+    """Check that an entry can be read, and names one device and no other.
+
+    :param name: the device: a PCI address in its canonical form, the path of a
+        device file, or another name
+    :raises InvalidRequest: if it cannot be read, or names something else: an
+        address of fewer parts, such as 1f, names many functions
+    """
+    (spec,) = parse(json.dumps(entry))
+    said = spec.address.complete or spec.address.name
+    if 'address' in entry and (said != name or set(name) & set('*?[')):
+        spec_values.refuse(
+            'address',
+            name,
+            'the whole PCI address of one function, dddd:bb:ss.f, or the name '
+            'of another device; as an entry of device_spec, this names others',
+        )
+
+
+def add(conf: cfg.ConfigOpts, path: str, entry: dict[str, Any]) -> None:
+    """Write a file of device_spec_dir with one entry that load() can read.
+
+    :param path: see spec_files.path_of()
+    :raises InvalidRequest: if load() refuses the entry. The file is as it was
+        before, then
+    :raises PrivilegeError: if the file cannot be written
+    """
+    parse(json.dumps(entry))
+    before = spec_files.text_of(path)
+    spec_files.write(path, json.dumps(entry) + '\n')
+    try:
+        load(conf)
+    except exception.InvalidRequest:
+        if before is None:
+            spec_files.remove(path)
+        else:
+            spec_files.write(path, before)
+        raise
+
+
+def load_for_vans(conf: cfg.ConfigOpts) -> Specs:
+    """Read device_spec for VANs that have their devices already.
+
+    :returns: as load(); Unreadable if that raises InvalidRequest
+    """
+    try:
+        return load(conf)
+    except exception.InvalidRequest as err:
+        LOG.error('Nothing new is offered: %s', err)
+        return Unreadable(err)
 
 
 def _of_file(file: spec_files.File) -> tuple[Spec, ...]:
@@ -256,8 +364,8 @@ def parse(text: str) -> tuple[Spec, ...]:
     :raises InvalidRequest: if it is malformed; the error names key and value
     """
     try:
-        parsed = json.loads(text)
-    except (ValueError, RecursionError) as err:
+        parsed = documents.json_of(text)
+    except ValueError as err:
         spec_values.refuse('JSON', text, f'a JSON object ({err})')
     entries: list[Spec] = []
     for item in parsed if isinstance(parsed, list) else [parsed]:

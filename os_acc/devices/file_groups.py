@@ -127,7 +127,10 @@ def find(
         does not offer the accelerator any more
     :returns: None if there is none of that name
     """
-    for some in (specs, device_spec.Specs((held,) if held else ())):
+    sources = [specs, device_spec.Specs((held,))] if held else [specs]
+    if held and isinstance(specs, device_spec.Unreadable):
+        del sources[0]
+    for some in sources:
         for each in read(some):
             if each.name == name and (held is None or not each.denied_by):
                 return each

@@ -71,8 +71,11 @@ def used(
         ):
             return use
     if place.folder is not None and place.subsystem in _OF_DISKS:
-        # The disk is beside the file, such as .../0:0:0:0/scsi_generic/sg0.
-        above = os.path.dirname(os.path.dirname(place.folder))
+        above = os.path.dirname(place.folder)
+        if place.subsystem != 'nvme-generic':
+            # The disk is beside .../0:0:0:0/scsi_generic/sg0, but beside
+            # .../nvme-subsys0/ng0n1 itself.
+            above = os.path.dirname(above)
         for name in snapshot.below(above):
             if (use := host_use.of_block(name, snapshot)) is not None:
                 return use

@@ -17,6 +17,16 @@ from os_acc.devices import sysfs
 
 # File systems whose files are gone after a reboot.
 _VOLATILE = frozenset({'tmpfs', 'ramfs', 'rootfs'})
+# A container's layers: its files are gone with the container, and on a live
+# medium after a reboot.
+_LAYERED = frozenset({'overlay', 'aufs'})
+# Other hosts can write to them, and SQLite's write-ahead log needs memory that
+# all users of the journal share (https://sqlite.org/wal.html). A FUSE file
+# system may be one too.
+_REMOTE = frozenset(
+    {'nfs', 'nfs4', 'cifs', 'smb3', 'ceph', '9p', 'afs', 'lustre', 'gfs2'}
+    | {'glusterfs', 'ocfs2', 'gpfs', 'beegfs', 'virtiofs', 'fuse'}
+)
 _ESCAPE = re.compile(r'\\([0-7]{3})')
 
 
@@ -44,6 +54,20 @@ def type_of(path: str) -> str | None:
     return found
 
 
-def is_volatile(kind: str) -> bool:
-    """Whether the files of such a file system are gone after a reboot."""
-    return kind in _VOLATILE
+#: What a file system means to the files on it.
+LOCAL, VOLATILE, LAYERED, REMOTE = 'local', 'volatile', 'layered', 'remote'
+
+
+def nature(kind: str) -> str:
+    """Say what a file system of a type means to the files on it.
+
+    :param kind: such as ``tmpfs``
+    :returns: VOLATILE: gone after a reboot; LAYERED: gone with the container;
+        REMOTE: on another host; LOCAL: none of these
+    """
+    if kind in _VOLATILE:
+        return VOLATILE
+    if kind in _LAYERED or kind == 'fuse.fuse-overlayfs':
+        return LAYERED
+    # FUSE adds its own name: fuse.sshfs, fuse.glusterfs.
+    return REMOTE if kind.partition('.')[0] in _REMOTE else LOCAL

@@ -29,6 +29,7 @@ _INPUT = 'an input device'
 _RAID = 'the control file of a storage controller, with all of its disks'
 _BMC = 'the management controller of the host'
 _FIRMWARE = 'the interface to the firmware of the host'
+_FIRMWARE_TOOL = 'the firmware of network cards'
 _FLASH = 'a flash memory of the host'
 _WATCHDOG = 'the watchdog, which can reset the host'
 _FILES = "the kernel's interface for file systems of programs"
@@ -164,6 +165,8 @@ _NAMES = {
     'rfkill|vhci': 'the kernel interface for radio devices',
     'userfaultfd': 'the page faults of other programs',
     'vga_arbiter': 'the graphics cards of the host',
+    'sgx_provision': 'the identity of the CPUs for SGX',
+    'mst/.*': _FIRMWARE_TOOL,
 }
 _PATTERNS = {re.compile(names): what for names, what in _NAMES.items()}
 
@@ -195,6 +198,12 @@ _SUBSYSTEMS = {
     'switchtec': 'the control file of a PCI Express switch',
     'vduse': _BLOCKS,
     'ublk-char': _BLOCKS,
+    'uio': 'the registers of a device, with DMA that no IOMMU limits',
+    'dax': 'memory of the host',
+    'cxl': 'a memory device of the host',
+    'infiniband_mad': 'the management of the InfiniBand network',
+    'spidev': _BUS,
+    'gpio': 'pins of the mainboard',
 }
 
 # Names in /proc/devices of character devices that sysfs need not show.
@@ -214,6 +223,11 @@ _DRIVERS = {
     'i2c': _BUS,
     'watchdog': _WATCHDOG,
     'raw': 'a disk of the host',
+    # The firmware tools of Mellanox: mst_pci_bc.c and mst_pciconf_bc.c of
+    # their module reach the registers of the cards.
+    'mst': _FIRMWARE_TOOL,
+    'mst_pci': _FIRMWARE_TOOL,
+    'mst_pciconf': _FIRMWARE_TOOL,
 }
 
 

@@ -15,6 +15,7 @@ import dataclasses
 
 from lxml import etree
 
+from os_acc.devices import qemu_arguments
 from os_acc.devices import refusals
 from os_acc.devices import sysfs
 
@@ -53,7 +54,10 @@ def running() -> Iterator[Domain]:
                 domain.findtext('name'),
                 domain.findtext('uuid'),
                 root.get('pid'),
-                [device for device in found if device is not None],
+                [
+                    *(device for device in found if device is not None),
+                    *qemu_arguments.devices(domain),
+                ],
             )
 
 

@@ -34,6 +34,9 @@ _MAXIMUM = re.compile(r'\bmax_instance=(\d+)')
 #: What drivers answer if no more devices can be made.
 EXHAUSTED = (errno.EUSERS, errno.ENOSPC)
 
+# What a driver may answer if it cannot make devices of a type now.
+_NOT_NOW = (*EXHAUSTED, errno.EINVAL, errno.EBUSY, errno.EAGAIN)
+
 _REASONS = {
     errno.EINVAL: 'the kernel does not accept that UUID',
     errno.ENODEV: 'the parent device is going away',
@@ -140,10 +143,11 @@ def _maximum(path: str) -> int | None:
 
 
 def _number(path: str) -> int:
-    # The driver may answer with an error if the type is unavailable now.
     try:
         return sysfs.read_int(path) or 0
-    except (OSError, ValueError):
+    except OSError as err:
+        if err.errno not in _NOT_NOW:
+            raise
         return 0
 
 

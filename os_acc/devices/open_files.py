@@ -17,11 +17,15 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Mapping
 import contextlib
 import errno
+import itertools
 import os
 
 from os_acc import exception
+from os_acc.devices import descriptors
 from os_acc.devices import device_file
 from os_acc.devices import refusals
 from os_acc.devices import sysfs
@@ -44,26 +48,29 @@ def users_of(
     :param writers: whether to find only those that have opened it for writing
     :returns: a clause for each process, such as
         'process 4711 (qemu) has /dev/vfio/12 open'; the path is that of the
-        given device file
+        given device file. A process that has only mapped the file counts too
     :raises PrivilegeError: if not all processes of the host can be seen
     """
     check_all_seen()
     paths = {file.number: file.path for file in files}
     if not paths:
         return []
+    inodes = _inodes(paths)
     found = []
     own = str(os.getpid())
-    for pid in sysfs.names(sysfs.PROC):
-        if not pid.isdigit() or pid == own:
+    for pid in descriptors.processes():
+        if pid == own:
             continue
-        for number in open_devices(pid, writers):
-            if number in paths:
-                name = sysfs.read(f'{sysfs.PROC}/{pid}/comm') or '?'
-                reason = refusals.PROCESS.say(
-                    pid=pid, name=name, path=paths[number]
-                )
-                found.append(reason.text)
-                break
+        numbers = itertools.chain(
+            open_devices(pid, writers), mapped_devices(pid, inodes, writers)
+        )
+        number = next((each for each in numbers if each in paths), None)
+        if number is not None:
+            name = sysfs.read(f'{sysfs.PROC}/{pid}/comm') or '?'
+            reason = refusals.PROCESS.say(
+                pid=pid, name=name, path=paths[number]
+            )
+            found.append(reason.text)
     return found
 
 
@@ -125,44 +132,71 @@ def nvidia_files(address: str) -> list[device_file.DeviceFile]:
 
 def open_devices(
     pid: str, writers: bool = False
-) -> Iterable[device_file.Number]:
+) -> Iterator[device_file.Number]:
     """The numbers of the devices that a process has open.
 
     :param writers: whether to give only those that it has opened for writing
+    :raises PrivilegeError: if its open files cannot be read
     """
-    folder = f'{sysfs.PROC}/{pid}/fd'
-    try:
-        # The process may end meanwhile.
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            for fd in os.listdir(folder):
-                path = f'{folder}/{fd}'
-                with contextlib.suppress(FileNotFoundError):
-                    # Only these are in a file system. Sockets, pipes and the
-                    # like read 'socket:[4711]' (proc(5), /proc/pid/fd).
-                    if os.readlink(path).startswith('/'):
-                        number = device_file.number_of(path)
-                        if number is not None and not (
-                            writers and _only_reads(pid, fd)
-                        ):
-                            yield number
-    except PermissionError as err:
-        raise exception.PrivilegeError(
-            reason=f'{folder} cannot be read, so it is unknown who has a '
-            'device open; reading it takes CAP_SYS_PTRACE and '
-            'CAP_DAC_READ_SEARCH'
-        ) from err
+    for each in descriptors.of_process(pid):
+        with contextlib.suppress(FileNotFoundError):
+            # Only a path is in a file system. Sockets, pipes and the like read
+            # 'socket:[4711]' (proc(5), /proc/pid/fd).
+            text = each.text
+            if text is None or text.startswith('/'):
+                number = device_file.number_of(each.path)
+                if number is not None and not (writers and _only_reads(each)):
+                    yield number
 
 
-def _only_reads(pid: str, fd: str) -> bool:
+def _only_reads(descriptor: descriptors.Descriptor) -> bool:
     """Whether a process has opened a file for reading only.
 
     The flags are octal: proc(5), /proc/pid/fdinfo.
     """
-    text = sysfs.read(f'{sysfs.PROC}/{pid}/fdinfo/{fd}') or ''
-    for line in text.splitlines():
+    for line in descriptor.info():
         if line.startswith('flags:'):
             return int(line.split()[1], 8) & os.O_ACCMODE == os.O_RDONLY
     return False
+
+
+def _inodes(
+    paths: Mapping[device_file.Number, str],
+) -> dict[str, device_file.Number]:
+    """How /proc/PID/maps shows the device files of this host's /dev.
+
+    :returns: the device number by a text such as '00:06 1234'
+    """
+    found = {}
+    for number, path in paths.items():
+        try:
+            there = os.lstat(path)
+        except OSError:
+            # A device that no /dev of this host shows cannot be compared.
+            continue
+        major, minor = os.major(there.st_dev), os.minor(there.st_dev)
+        found[f'{major:02x}:{minor:02x} {there.st_ino}'] = number
+    return found
+
+
+def mapped_devices(
+    pid: str, inodes: Mapping[str, device_file.Number], writers: bool = False
+) -> Iterator[device_file.Number]:
+    """The numbers of the devices that a process has mapped into its memory.
+
+    A mapping keeps the device open after its file descriptor was closed.
+
+    :param inodes: what _inodes() returns
+    :param writers: whether to give only what it may write to
+    """
+    if not inodes:
+        return
+    for line in descriptors.maps_of(pid).splitlines():
+        # such as '7f0000000000-7f0000001000 rw-s 00000000 00:06 1234 /dev/x'
+        fields = line.split(maxsplit=5)
+        number = inodes.get(' '.join(fields[3:5]))
+        if number is not None and not (writers and 'w' not in fields[1]):
+            yield number
 
 
 def exclusively_used(names: Iterable[str]) -> list[str]:

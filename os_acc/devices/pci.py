@@ -16,9 +16,7 @@ import re
 
 from os_acc import exception
 from os_acc.devices import sysfs
-
-# The kernel prints the domain with %04x: drivers/pci/probe.c
-_BDF = re.compile(r'[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]')
+from os_acc.objects import pci_address
 
 _MODALIAS = re.compile(
     'pci:v0000([0-9A-F]{4})d0000([0-9A-F]{4})'
@@ -37,12 +35,13 @@ CLASS_STORAGE = 0x01
 CLASS_NETWORK = 0x02
 CLASS_DISPLAY = 0x03
 CLASS_BRIDGE = 0x06
+CLASS_PCI_BRIDGE = 0x0604  # PCI_CLASS_BRIDGE_PCI, a sub-class too
 _CLASS_BRIDGE_OTHER = 0x0680  # PCI_CLASS_BRIDGE_OTHER
 
 
 def is_address(text: str) -> bool:
     """Whether a text is a PCI address in its canonical form."""
-    return _BDF.fullmatch(text) is not None
+    return pci_address.is_canonical(text)
 
 
 def folder(address: str) -> str:

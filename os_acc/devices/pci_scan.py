@@ -16,20 +16,30 @@ only the ids are read.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Iterator
 import dataclasses
+import logging
 
+from os_acc import exception
 from os_acc.devices import modules
 from os_acc.devices import pci
 from os_acc.devices import sriov
 from os_acc.devices import sysfs
 
+LOG = logging.getLogger(__name__)
 
-def functions() -> Iterator[pci.Function]:
+
+def functions(
+    failed: Callable[[str, Exception], None] | None = None,
+) -> Iterator[pci.Function]:
     """Find every function, in the order of the addresses.
 
     A VF that was not read, but copied from the first VF, has ``pf`` set.
     ``entries`` is empty if pci.find_plain() has read the function.
+
+    :param failed: is called with the address of each function that cannot be
+        read, and the error; None: it is logged. The others are found
     """
     drivers = _drivers()
     alike: dict[str, pci.Function] = {}
@@ -50,19 +60,32 @@ def functions() -> Iterator[pci.Function]:
                 like.pf,
             )
             continue
-        found = None
-        if driver is None and like is None and address not in other_vfs:
-            found = pci.find_plain(address)
-        if found is None:
-            found = pci.find(address)
-        if found is None:
+        alone = driver is None and like is None and address not in other_vfs
+        try:
+            found = _read(address, alone)
+            if found is None:
+                continue
+            copies = _vfs(found)
+        except (OSError, exception.DeviceError) as err:
+            if failed is not None:
+                failed(address, err)
+            else:
+                LOG.warning('%s: %s', address, exception.describe(err))
             continue
         yield found
-        if found.is_pf and 'virtfn0' in found.entries:
-            copies = _vfs(found)
-            alike |= copies
-            if not copies:
-                other_vfs.update(found.vf_addresses)
+        alike |= copies
+        if not copies and found.is_pf and 'virtfn0' in found.entries:
+            other_vfs.update(found.vf_addresses)
+
+
+def _read(address: str, alone: bool) -> pci.Function | None:
+    """Read a function; None if it is gone.
+
+    :param alone: whether it may be neither bound nor a VF, so that a part of
+        it may be enough
+    """
+    found = pci.find_plain(address) if alone else None
+    return found if found is not None else pci.find(address)
 
 
 def _drivers() -> dict[str, tuple[str, bool]]:
@@ -77,6 +100,8 @@ def _drivers() -> dict[str, tuple[str, bool]]:
 
 def _vfs(pf: pci.Function) -> dict[str, pci.Function]:
     """Map the address of each VF of a PF to what its first VF looks like."""
+    if not pf.is_pf or 'virtfn0' not in pf.entries:
+        return {}
     number = sum(entry.startswith('virtfn') for entry in pf.entries)
     addresses = sriov.future_addresses(pf.address, number)
     first = sysfs.link(f'{pf.path}/virtfn0')

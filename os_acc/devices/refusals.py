@@ -89,6 +89,16 @@ NUM_VFS = Refusal(
     'The VFs of a PF are requested, and it has none yet.',
     'lower num_vfs, or raise the number in the firmware',
 )
+VFS_WITH_BRIDGE = Refusal(
+    Kind.UNSUITABLE,
+    'its VFs would be in its own IOMMU group {group}, because the bridge '
+    '{bridge} is in that group, too: {remedy}',
+    'The VFs of a PF are requested, and it has none yet. A bridge above it '
+    'lacks ACS, so the kernel puts all that is below the bridge into one '
+    'group. No guest can get a VF while the PF is bound to its driver.',
+    'move the card to a slot whose bridges have ACS, or enable ACS in the '
+    'firmware',
+)
 NO_PF_DRIVER = Refusal(
     Kind.UNSUITABLE,
     'it has no driver that could make VFs',

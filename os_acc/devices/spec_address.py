@@ -22,9 +22,11 @@ from typing import Any
 
 from os_acc.devices import pci
 from os_acc.devices import spec_values
+from os_acc.objects import pci_address
 
-#: The fields of a PCI address with their largest values: Nova's limits.
-LARGEST = {'domain': 0xFFFF, 'bus': 0xFF, 'slot': 0x1F, 'function': 0x7}
+#: The fields of a PCI address with their largest values. Nova takes domains
+#: up to ffff only, and the kernel makes larger ones.
+LARGEST = pci_address.LARGEST
 
 _ANY, _ANY_REGEX = '*', '.*'
 _SYNTAX = (
@@ -118,7 +120,9 @@ def _glob(key: str, value: str) -> Address:
         spec_values.refuse(key, value, _SYNTAX)
     parts = [_ANY] * (len(LARGEST) - 1 - len(parts)) + parts + [function]
     fields = []
-    for (name, largest), part in zip(LARGEST.items(), parts, strict=True):
+    for (name, largest), width, part in zip(
+        LARGEST.items(), pci_address.WIDTHS, parts, strict=True
+    ):
         if part.strip() in ('', _ANY):
             fields.append(_ANY)
             continue
@@ -130,7 +134,7 @@ def _glob(key: str, value: str) -> Address:
                 f'a {name} that is a hex number of at most {largest:X}, or '
                 f"'*': {part.strip()!r} is not",
             )
-        fields.append(f'{number:0{len(f"{largest:x}")}x}')
+        fields.append(f'{number:0{width}x}')
     if _ANY not in fields:
         return Address('{}:{}:{}.{}'.format(*fields))
     return Address(
@@ -157,6 +161,8 @@ def _regexes(key: str, value: dict[str, Any]) -> Address:
     patterns = []
     for place, name in enumerate(LARGEST):
         text = value.get(name, _ANY_REGEX)
+        if name == 'domain' and _is_whole_domain(text):
+            text += '$'  # 1000 is not the start of 10000
         try:
             patterns.append((place, re.compile(text)))
         except (re.error, TypeError, OverflowError) as err:
@@ -164,6 +170,7 @@ def _regexes(key: str, value: dict[str, Any]) -> Address:
                 key, value, f'a regular expression as {name} ({err})'
             )
     complete = '{}:{}:{}.{}'.format(*(p.pattern for _, p in patterns))
+    complete = complete.replace('$', '', 1)
     if pci.is_address(complete):
         return Address(complete)
     return Address(
@@ -172,4 +179,11 @@ def _regexes(key: str, value: dict[str, Any]) -> Address:
             for place, pattern in patterns
             if pattern.pattern != _ANY_REGEX
         )
+    )
+
+
+def _is_whole_domain(text: Any) -> bool:
+    return (
+        isinstance(text, str)
+        and re.fullmatch('[0-9a-f]{4,8}', text) is not None
     )

@@ -15,12 +15,11 @@ written it. The privileged daemon runs as root, so it reads only files of root.
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import stat
-from typing import Any
 from typing import NoReturn
 
+from os_acc import documents
 from os_acc import exception
 from os_acc.devices import atomic_file
 from os_acc.devices import trust
@@ -71,20 +70,20 @@ def _read(path: str) -> str | None:
     try:
         # O_NONBLOCK: a named pipe must not block the call.
         fd = os.open(real, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        with open(fd, encoding='utf-8') as file:
+        with open(fd, 'rb') as file:
             found = os.fstat(fd)
             if not stat.S_ISREG(found.st_mode):
                 trust.refuse(
                     path, 'type', stat.filemode(found.st_mode), 'a file'
                 )
             trust.check(path, found)
-            return file.read()
+            return documents.text_of(file.read())
     except FileNotFoundError:
         return None
-    except UnicodeDecodeError as err:
-        trust.refuse(path, 'encoding', str(err), 'UTF-8')
     except OSError as err:
         _unreadable(path, err)
+    except ValueError as err:
+        trust.refuse(path, 'encoding', str(err), 'UTF-8')
 
 
 def path_of(folder: str, name: str) -> str:
@@ -96,15 +95,23 @@ def path_of(folder: str, name: str) -> str:
     return os.path.join(folder, f'50-os-acc-{name}.json')
 
 
-def write(path: str, entry: dict[str, Any]) -> None:
-    """Write a file with one entry, atomically. See path_of().
+def text_of(path: str) -> str | None:
+    """The text of a file of the folder; None if it does not exist.
+
+    :raises InvalidRequest: as read_all()
+    """
+    return _read(path)
+
+
+def write(path: str, text: str) -> None:
+    """Write a file, atomically. See path_of() and device_spec.add().
 
     The folder is made if it does not exist.
 
     :raises PrivilegeError: if it cannot be written
     """
     try:
-        atomic_file.write(path, json.dumps(entry) + '\n', 0o644, 0o755)
+        atomic_file.write(path, text, 0o644, 0o755)
     except OSError as err:
         raise _unwritable(path, err) from err
 

@@ -23,8 +23,9 @@ DEV = '/dev'
 LIB_MODULES = '/lib/modules'
 UDEV_DATA = '/run/udev/data'
 
-# What the kernel answers if a device goes away while its files are read.
-_GONE = (errno.ENOENT, errno.ENODEV, errno.ENXIO, errno.ENOTDIR)
+# What the kernel answers if a device or a process (ESRCH) goes away while its
+# files are read.
+_GONE = (errno.ENOENT, errno.ENODEV, errno.ENXIO, errno.ENOTDIR, errno.ESRCH)
 
 
 def read(path: str) -> str | None:

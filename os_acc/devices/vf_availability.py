@@ -53,8 +53,15 @@ def vfs_obstacles(
         yield Obstacle.of(device, refusals.PF_ON_VFIO.say(driver=pf.driver))
     if pf.driver is None:
         yield Obstacle.of(device, refusals.NO_PF_DRIVER.say())
-    if pf.iommu_group is None:
+    group = pf.iommu_group
+    if group is None:
         yield Obstacle.of(device, refusals.NO_IOMMU_GROUP.say())
+    elif (bridge := _bridge_in(group)) is not None and not sriov.count(
+        pf.address
+    ):
+        yield Obstacle.of(
+            device, refusals.VFS_WITH_BRIDGE.say(group=group, bridge=bridge)
+        )
     product = sriov.vf_product_id(pf.address) or pf.product_id
     # No variant driver is for a VF of the denylist, unless the entry says so.
     driver = (spec and spec.vfio_driver) or modules.VFIO_PCI
@@ -64,6 +71,27 @@ def vfs_obstacles(
     ):
         if reason is not None:
             yield Obstacle.of(f'a VF of {device}', reason)
+
+
+def _bridge_in(group: str) -> str | None:
+    """A PCI bridge in the IOMMU group of a PF; None if there is none.
+
+    pci_device_group() in drivers/iommu/iommu.c goes up from a function to the
+    first bridge from which on ACS isolates (pci_acs_path_enabled()), and
+    takes the group of the bridge below that one. It does the same for the
+    VFs, because their bus is below the same bridges. A PF that is in a group
+    with other functions of its card only has VFs with groups of their own.
+    """
+    for name in pci.group_members(group):
+        if not pci.is_address(name):
+            continue
+        member = pci.find(name)
+        if member is not None and (
+            member.pci_class >> 8 == pci.CLASS_PCI_BRIDGE
+            or 'secondary_bus_number' in member.entries
+        ):
+            return name
+    return None
 
 
 def vf_users(pf: pci.Function) -> list[str]:

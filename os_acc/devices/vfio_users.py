@@ -17,10 +17,10 @@ from collections.abc import Iterator
 import contextlib
 import os
 
+from os_acc.devices import descriptors
 from os_acc.devices import libvirt_domains
 from os_acc.devices import open_files
 from os_acc.devices import pci
-from os_acc.devices import sysfs
 from os_acc.devices import vfio
 
 # The file that a process gets for each function that it uses of a group:
@@ -66,19 +66,15 @@ def _open_devices() -> Iterator[tuple[str, str | None]]:
 
     :returns: process id and address; None if the kernel does not name it
     """
-    for pid in sysfs.names(sysfs.PROC):
-        folder = f'{sysfs.PROC}/{pid}'
-        if not pid.isdigit():
-            continue
-        # The process may end meanwhile.
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            for fd in os.listdir(f'{folder}/fd'):
-                if sysfs.target(f'{folder}/fd/{fd}') == _DEVICE:
-                    yield pid, _named(f'{folder}/fdinfo/{fd}')
+    for pid in descriptors.processes():
+        for each in descriptors.of_process(pid):
+            with contextlib.suppress(FileNotFoundError):
+                if each.text == _DEVICE:
+                    yield pid, _named(each)
 
 
-def _named(path: str) -> str | None:
-    for line in (sysfs.read(path) or '').splitlines():
+def _named(descriptor: descriptors.Descriptor) -> str | None:
+    for line in descriptor.info():
         if line.startswith(_SYSPATH):
             return os.path.basename(line.removeprefix(_SYSPATH).strip())
     return None

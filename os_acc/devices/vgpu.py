@@ -71,8 +71,10 @@ def creatable(address: str) -> dict[int, str]:
     found: dict[int, str] = {}
     try:
         lines = (sysfs.read(path) or '').splitlines()
-    except OSError:
-        # EINVAL: the vGPU manager cannot tell the types of this card now
+    except OSError as err:
+        if err.errno != errno.EINVAL:
+            raise
+        # The vGPU manager cannot tell the types of this card now
         # (creatable_vgpu_types_show() in NVIDIA's driver).
         return found
     for line in lines:

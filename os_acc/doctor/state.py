@@ -19,6 +19,7 @@ from os_acc import health
 from os_acc import host as host_module
 from os_acc import journal
 from os_acc import objects
+from os_acc.devices import file_system
 from os_acc.doctor import vans as van_checks
 from os_acc.journal import health as rows
 
@@ -40,6 +41,7 @@ def findings(host: host_module.Host) -> Iterator[finding.Finding]:
             'run this command as the user of the service; if services run as '
             'several users, see "Two users" in the documentation',
         )
+    yield from _file_system(host.conf.os_acc.state_path)
     try:
         vans = host.journal.vans().objects
         unreadable = host.journal.unreadable()
@@ -58,6 +60,40 @@ def findings(host: host_module.Host) -> Iterator[finding.Finding]:
         yield from _vans(host, vans, unreadable)
     else:
         yield _without_journal(host)
+
+
+# Why the journal should not be on a file system, and what to do.
+_UNFIT = {
+    file_system.VOLATILE: (
+        'its files are gone after a reboot, and os-acc then does not know '
+        'which VANs there were',
+        'set [os_acc] state_path to a directory on a local disk',
+    ),
+    file_system.LAYERED: (
+        'it is of a container or a live system, and its files are gone with '
+        'it: os-acc then does not know which devices instances have',
+        'mount a directory of the host at [os_acc] state_path, and let all '
+        'services of the host use it',
+    ),
+    file_system.REMOTE: (
+        'SQLite cannot share a journal safely on a file system that other '
+        'hosts use, and each host needs a journal of its own',
+        'set [os_acc] state_path to a directory on a local disk',
+    ),
+}
+
+
+def _file_system(path: str) -> Iterator[finding.Finding]:
+    """Report a file system on which the journal is not kept or not safe."""
+    kind = file_system.type_of(path)
+    unfit = _UNFIT.get(file_system.nature(kind)) if kind is not None else None
+    if unfit is not None:
+        yield finding.Finding(
+            f'file system of the journal {path}',
+            finding.WARNING,
+            f'it is {kind}: {unfit[0]}',
+            unfit[1],
+        )
 
 
 def _vans(

@@ -28,6 +28,7 @@ from os_acc import powervm
 from os_acc.devices import allocated
 from os_acc.devices import availability
 from os_acc.drivers import allocation
+from os_acc.drivers import choosing
 from os_acc.drivers import inventory as device_inventory
 from os_acc.powervm import inventory
 
@@ -66,7 +67,11 @@ class DRCDriver(driver.DriverBase):
         if not self.config.discover:
             return []
         slots, holders = inventory.read(), allocation.holders(self)
-        return [self._device(slot, slots, holders) for slot in slots.values()]
+        return choosing.report(
+            self,
+            slots,
+            lambda address: self._device(slots[address], slots, holders),
+        )
 
     def takes_unlisted(self, request: objects.AcceleratorRequest) -> bool:
         return not self.config.discover
@@ -117,13 +122,7 @@ class DRCDriver(driver.DriverBase):
             return
         wanted = objects.DRCHandle.cast(wanted, f'driver {self.name!r}')
         slot = inventory.find(wanted, slots)
-        inventory.check(slot, slots.values(), lpar)
-        allocation.check_healthy(self, van, slot.address)
-        with self.lock(_lock_name(slot)):
-            holders = allocation.holders(self)
-            _check_group(slot, slots, holders, van.instance_uuid)
-            van.handle, van.device = slot.handle, slot.address
-            van.save()
+        self._take(van, slot, slots, lpar)
 
     def is_intact(self, van: objects.VAN) -> bool:
         """Whether the slot is there, and no other partition has it."""
@@ -177,29 +176,49 @@ class DRCDriver(driver.DriverBase):
                 reason=f'the slots are of {self.config.resource_class}, not '
                 f'of {request.resource_class}',
             )
-        for slot in slots.values():
-            if slot.owner or not set(request.traits) <= set(slot.traits):
-                continue
-            with self.lock(_lock_name(slot)):
-                if self.vans_on(slot.address):
-                    continue
-                try:
-                    allocation.check_healthy(self, van, slot.address)
-                    inventory.check(slot, slots.values(), None)
-                    holders = allocation.holders(self)
-                    _check_group(slot, slots, holders, van.instance_uuid)
-                except (exception.DeviceBusy, exception.DeviceUnhealthy):
-                    continue
-                van.handle, van.device = slot.handle, slot.address
-                # Save while the lock is held, so that the next request sees
-                # that the slot is in use.
-                van.save()
-                return
-        raise exception.DeviceNotFound(
-            wanted=f'request {request.uuid}',
-            reason='no slot is free that has the traits '
+        choosing.choose(
+            self,
+            van,
+            request,
+            slots.values(),
+            lambda slot: (
+                [slot] if set(request.traits) <= set(slot.traits) else []
+            ),
+            lambda slot: self._take(van, slot, slots, None),
+            lambda: None,  # nothing is changed on the host
+            'no slot has the traits '
             f'{", ".join(request.traits) or "(none requested)"}',
         )
+
+    def _take(
+        self,
+        van: objects.VAN,
+        slot: inventory.Slot,
+        slots: Mapping[str, inventory.Slot],
+        lpar: str | None,
+    ) -> None:
+        """Give a slot to a VAN.
+
+        :param lpar: UUID of the LPAR that may already have the slot
+        :raises DeviceBusy: if another partition or VAN has it, or another
+            instance has a slot of its bus group
+        :raises DeviceUnhealthy: if it has failed
+        """
+        inventory.check(slot, slots.values(), lpar)
+        allocation.check_healthy(self, van, slot.address)
+        with self.lock(_lock_name(slot)):
+            holders = allocation.holders(self)
+            for holder in holders.on(slot.address):
+                if holder.van_uuid != van.uuid:
+                    raise exception.DeviceBusy(
+                        device=f'slot {slot.address}',
+                        holder=f'instance {holder.instance_uuid}',
+                    )
+            _check_group(slot, slots, holders, van.instance_uuid)
+            van.handle, van.device = slot.handle, slot.address
+            # Saved while the lock is held, so that the next request sees that
+            # the slot is in use.
+            van.save()
 
 
 def _lock_name(slot: inventory.Slot) -> str:

@@ -16,7 +16,6 @@ drivers.pci.claim.
 from __future__ import annotations
 
 from collections.abc import Callable
-from collections.abc import Container
 from collections.abc import Iterator
 import os
 from typing import Any
@@ -32,10 +31,13 @@ from os_acc import progress
 from os_acc.devices import device_spec
 from os_acc.devices import pci
 from os_acc.drivers import allocation
+from os_acc.drivers import choosing
 from os_acc.drivers import fpga_slots
+from os_acc.drivers import inventory
 from os_acc.drivers.pci import claim
 from os_acc.drivers.pci import listing as pci_listing
 from os_acc.drivers.pci import report as pci_report
+from os_acc.objects import device as device_objects
 from os_acc.programming import bitstreams
 from os_acc.programming import regions
 
@@ -97,22 +99,40 @@ class FPGADriver(driver.DriverBase):
             return []
         found = []
         for device in self._claims.get_devices():
-            parent = pci.get(device.address)
-            spec = self._specs().find(parent)
-            if spec is None:
-                # device_spec names VFs only; it is the PF that is programmed.
-                continue
-            slots = fpga_slots.Slots(self, parent, spec)
-            every = slots.all()
-            device.programming = spec.programming
-            device.function_id = programming.common_function(every)
-            device.functions = programming.functions(every)
-            device.chip = pci_report.chip_info(slots.chip)
-            for each in device.handles:
-                address = each.handle.identity.removeprefix('pci/')
-                each.region = slots.region_of(address)
-            found.append(device)
+            try:
+                offered = self._with_functions(device)
+            except Exception as err:
+                if not choosing.is_of_device(err):
+                    raise
+                reason = choosing.text_of(err)
+                found.append(inventory.failed(device.address, self, reason))
+            else:
+                if offered:
+                    found.append(device)
         return found
+
+    def _with_functions(self, device: objects.Device) -> bool:
+        """Add to a report what a device contains, and its chip.
+
+        :returns: False if device_spec names VFs of it only: it is the PF that
+            is programmed
+        """
+        if device.health != device_objects.OK:
+            return True  # it cannot be read
+        parent = pci.get(device.address)
+        spec = self._specs().find(parent)
+        if spec is None:
+            return False
+        slots = fpga_slots.Slots(self, parent, spec)
+        every = slots.all()
+        device.programming = spec.programming
+        device.function_id = programming.common_function(every)
+        device.functions = programming.functions(every)
+        device.chip = pci_report.chip_info(slots.chip)
+        for each in device.handles:
+            address = each.handle.identity.removeprefix('pci/')
+            each.region = slots.region_of(address)
+        return True
 
     def show_device(self, address: str) -> dict[str, Any] | None:
         function = pci.find(address) if pci.is_address(address) else None
@@ -139,10 +159,17 @@ class FPGADriver(driver.DriverBase):
                         "install the vendor's tools, or correct the path",
                     )
         for device in self.get_devices():
-            yield self._finding(device)
+            subject = f'FPGA {device.address}'
+            if device.health != device_objects.OK:
+                yield finding.Finding(
+                    subject, finding.ERROR, device.health_reason or ''
+                )
+            else:
+                yield self._finding(subject, device)
 
-    def _finding(self, device: objects.Device) -> finding.Finding:
-        subject = f'FPGA {device.address}'
+    def _finding(
+        self, subject: str, device: objects.Device
+    ) -> finding.Finding:
         parent = pci.get(device.address)
         spec = self._specs().check(parent)
         for slot in fpga_slots.Slots(self, parent, spec).all():
@@ -176,44 +203,60 @@ class FPGADriver(driver.DriverBase):
         programming.undecide(van)
         if van.handle is None and request.handle is None:
             self._choose(van, request)
-        else:
-            self._claims.claim(van, request)
-            # The device is programmed before it is bound for the guest.
-            self._give_function(van, request)
+            return
+        self._claims.claim(van, request)
+        # The device is programmed before it is bound for the guest.
+        self._give_function(van, request)
         self._claims.bind(van)
 
     def _choose(
         self, van: objects.VAN, request: objects.AcceleratorRequest
     ) -> None:
-        """Claim a function and program it; go on if its slot is in use.
+        """Claim a function, program it and bind it.
 
-        :raises DeviceBusy, DeviceInUseByHost: if the only slot is in use
-        :raises DeviceNotFound: if there are several, or none is left
+        :raises: as choosing.choose(); if only one slot was tried, the error
+            of that slot
         """
-        busy: dict[str, exception.ExceptionBase] = {}
-        before = dict(van.driver_data)
-        while True:
+        tried: dict[str, exception.ExceptionBase] = {}  # by label of the slot
+        known: dict[str, fpga_slots.Slots] = {}
+
+        def prepare() -> None:
             try:
-                self._claims.claim(van, request, self._order(request, busy))
-            except exception.DeviceNotFound as err:
-                if len(busy) == 1:
-                    raise next(iter(busy.values())) from err
-                reasons = [str(each) for each in (*busy.values(), err)]
-                raise allocation.none_left(request, reasons, '') from err
-            try:
-                self._give_function(van, request)
-                return
-            except (
-                exception.DeviceBusy,
-                exception.DeviceInUseByHost,
-            ) as err:
-                slot = self._slot_at(allocation.address_of(van))
-                busy[slot.label] = err
-                self._claims.undo(van, before)
+                self._give_function(van, request, search=True)
+            except exception.ExceptionBase as err:
+                label = self._slot_at(allocation.address_of(van)).label
+                tried[label] = err
+                raise
+            self._claims.bind(van)
+
+        try:
+            self._claims.choose(
+                van,
+                request,
+                prepare,
+                self._order(request, known),
+                lambda address: (
+                    bool(tried)
+                    and self._slot_at(address, known).label in tried
+                ),
+            )
+        except exception.DeviceNotFound as err:
+            if len(tried) == 1:
+                raise next(iter(tried.values())) from err
+            raise
 
     def _give_function(
-        self, van: objects.VAN, request: objects.AcceleratorRequest
+        self,
+        van: objects.VAN,
+        request: objects.AcceleratorRequest,
+        search: bool = False,
     ) -> None:
+        """Give a VAN the function that its request asks for.
+
+        :param search: whether another device would be tried after an error
+        :raises SearchEnds: if it would, and programming has failed: a wrong
+            bitstream would spoil one device after the other
+        """
         assert isinstance(van.handle, objects.PCIHandle)
         assert van.device is not None
         parent = pci.get(van.device)
@@ -231,9 +274,16 @@ class FPGADriver(driver.DriverBase):
         by_file = bitstream is not None and function_id is None
         if not by_file and slot.take(van, programming.Wanted(function_id)):
             return
-        self._program(
-            slot, spec, bitstream, function_id, van.report_progress, van
-        )
+        try:
+            self._program(
+                slot, spec, bitstream, function_id, van.report_progress, van
+            )
+        except (exception.DeviceBusy, exception.DeviceInUseByHost):
+            raise
+        except Exception as err:
+            if search:
+                raise choosing.SearchEnds(err) from err
+            raise
 
     def _program(
         self,
@@ -308,24 +358,21 @@ class FPGADriver(driver.DriverBase):
     def _order(
         self,
         request: objects.AcceleratorRequest,
-        busy: Container[str],
-    ) -> Callable[[str], int | None]:
+        known: dict[str, fpga_slots.Slots],
+    ) -> Callable[[str], int]:
         """Prefer devices with the function; devices in use come last.
 
-        :param busy: the labels of slots to leave out
+        :param known: as for _slot_at()
         """
         wanted = programming.Wanted(request.function_id)
         # Which function the bitstream has is unknown: prefer unused devices.
         by_file = wanted.function_id is None and request.bitstream is not None
-        known: dict[str, fpga_slots.Slots] = {}
-        ranks: dict[str, int | None] = {}
+        ranks: dict[str, int] = {}
 
-        def rank(address: str) -> int | None:
+        def rank(address: str) -> int:
             slot = self._slot_at(address, known)
             if slot.label not in ranks:
-                if slot.label in busy:
-                    ranks[slot.label] = None
-                elif by_file:
+                if by_file:
                     ranks[slot.label] = 2 if slot.users() else 1
                 else:
                     ranks[slot.label] = slot.rank(wanted)
@@ -352,4 +399,7 @@ class FPGADriver(driver.DriverBase):
 
     @staticmethod
     def _specs() -> fpga_slots.Programmable:
-        return fpga_slots.Programmable(device_spec.load(CONF).entries)
+        found = device_spec.load_for_vans(CONF)
+        if isinstance(found, device_spec.Unreadable):
+            return fpga_slots.Unreadable(found.error)
+        return fpga_slots.Programmable(found.entries)

@@ -31,6 +31,10 @@ class Programmable(device_spec.Specs):
         spec = super().find(function)
         return spec if spec is not None and spec.programmer else None
 
+    def may_name(self, address: str) -> bool:
+        only = tuple(each for each in self.entries if each.programmer)
+        return device_spec.Specs(only).may_name(address)
+
     def check(self, function: pci.Function) -> device_spec.Spec:
         spec = self.find(function)
         if spec is None:
@@ -49,6 +53,10 @@ class Programmable(device_spec.Specs):
         """
         spec = self.held(function)
         return spec if spec.programmer else self.check(function)
+
+
+class Unreadable(device_spec.Unreadable, Programmable):
+    """See device_spec.Unreadable."""
 
 
 class Slots:

@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from collections.abc import Sequence
 from typing import Any
 
+from os_acc import driver as driver_base
 from os_acc import objects
 from os_acc.devices import allocated
 from os_acc.devices import availability
@@ -99,5 +100,37 @@ def device(
         mdev_types=list(mdev_types),
         handles_total=len(handles) + capacity,
         handles_free=free + available,
+        **values,
+    )
+
+
+def failed(
+    address: str, by: driver_base.DriverBase, reason: str, **values: Any
+) -> objects.Device:
+    """Report a device that cannot be read: nothing of it can be given out.
+
+    Its handles are those that VANs have.
+
+    :param by: the driver that reports it
+    :param reason: why it cannot be read: a clause with the file and the error
+    :param values: other fields of objects.Device that are known
+    """
+    handles = [
+        objects.DeviceHandleInfo.of_canonical(
+            handle=van.handle,
+            state=device_objects.USED,
+            holder=van.uuid,
+            reason=f'instance {van.instance_uuid} has it',
+            region=None,
+        )
+        for van in by.vans_on(address)
+        if van.handle is not None and van.driver == by.name
+    ]
+    return device(
+        address,
+        by.name,
+        handles,
+        health=device_objects.UNHEALTHY,
+        health_reason=reason,
         **values,
     )

@@ -31,6 +31,7 @@ from os_acc.devices import pci
 from os_acc.devices import sysfs
 from os_acc.devices import waiting
 from os_acc.drivers import allocation
+from os_acc.drivers import choosing
 from os_acc.drivers import inventory
 from os_acc.drivers import mdev_handles
 from os_acc.drivers import mdev_room
@@ -87,10 +88,11 @@ class MdevDriver(driver.DriverBase):
     def get_devices(self) -> list[objects.Device]:
         made, holders = mdev.devices(), allocation.holders(self)
         room = mdev_room.Room(made)
-        return [
-            self._device(parent, spec, types, made, holders, room)
-            for parent, spec, types in self._parents()
-        ]
+        return choosing.report(
+            self,
+            mdev.parents(),
+            lambda parent: self._device(parent, made, holders, room),
+        )
 
     def show_device(self, address: str) -> dict[str, Any] | None:
         """Show a parent by its name, or a mediated device by its UUID."""
@@ -126,7 +128,15 @@ class MdevDriver(driver.DriverBase):
 
     def diagnose(self) -> Iterator[finding.Finding]:
         holders, made = allocation.holders(self), mdev.devices()
-        for parent, _, types in self._parents():
+        for parent in mdev.parents():
+            try:
+                offered = self._parent(parent)
+            except (OSError, ValueError, exception.DeviceError) as err:
+                yield choosing.finding_of(f'mdev parent {parent}', err)
+                continue
+            if offered is None:
+                continue
+            _, types = offered
             text = ', '.join(f'{t.name}: {t.available} more' for t in types)
             yield finding.Finding(f'mdev parent {parent}', 'ok', text)
             for each in made:
@@ -146,12 +156,14 @@ class MdevDriver(driver.DriverBase):
     def _device(
         self,
         parent: str,
-        spec: device_spec.Spec,
-        types: list[mdev.Type],
         made: list[mdev.Mdev],
         holders: allocated.Holders,
         room: mdev_room.Room,
-    ) -> objects.Device:
+    ) -> objects.Device | None:
+        offered = self._parent(parent)
+        if offered is None:
+            return None
+        spec, types = offered
         function = pci.find(parent) if pci.is_address(parent) else None
         taken = list(
             availability.whole_obstacles(
@@ -190,21 +202,20 @@ class MdevDriver(driver.DriverBase):
             traits=[*spec.traits, *(type_trait(each.name) for each in types)],
         )
 
-    def _parents(
-        self,
-    ) -> Iterator[tuple[str, device_spec.Spec, list[mdev.Type]]]:
-        specs = self._specs()
-        for parent in mdev.parents():
-            spec = specs.find_parent(parent)
-            if spec is None:
-                continue
-            types = [
-                each
-                for each in mdev.types(parent)
-                if spec.allows_mdev(each.name)
-            ]
-            if types:
-                yield parent, spec, types
+    def _parent(
+        self, parent: str
+    ) -> tuple[device_spec.Spec, list[mdev.Type]] | None:
+        """The entry for a parent, and the types of it that are offered.
+
+        :returns: None if none is
+        """
+        spec = self._specs().find_parent(parent)
+        if spec is None:
+            return None
+        types = [
+            each for each in mdev.types(parent) if spec.allows_mdev(each.name)
+        ]
+        return (spec, types) if types else None
 
     @staticmethod
     def _class(
@@ -288,7 +299,7 @@ class MdevDriver(driver.DriverBase):
         function = pci.find(wanted.parent) if is_pci else None
         room = mdev_room.Room(mdev.devices())
         left = room.left(function, kind, limit)
-        if left is not None and left < 1:
+        if not kind.available or (left is not None and left < 1):
             raise mdev.exhausted(wanted)
 
     def _privileged_create(self, van: objects.VAN, wanted: mdev.Mdev) -> None:
@@ -318,39 +329,40 @@ class MdevDriver(driver.DriverBase):
         self, van: objects.VAN, request: objects.AcceleratorRequest
     ) -> None:
         """Make a device on the first parent that can, with the VAN's UUID."""
-        reasons = []
-        for parent, spec, types in self._parents():
-            function = pci.find(parent) if pci.is_address(parent) else None
-            for kind in types:
-                traits = {type_trait(kind.name), *spec.traits}
-                if self._class(
-                    spec, function, kind
-                ) != request.resource_class or not traits.issuperset(
-                    request.traits
-                ):
-                    continue
-                if not kind.available:
-                    reasons.append(f'{kind.name} on {parent} is exhausted')
-                    continue
-                try:
-                    self._make(
-                        van,
-                        objects.MdevHandle(
-                            uuid=van.uuid, parent=parent, type=kind.name
-                        ),
-                    )
-                    return
-                except exception.DeviceBusy as err:
-                    # Another VAN was faster: the row must not keep the handle.
-                    reasons.append(str(err))
-                    van.handle, van.device = None, None
-                    van.driver_data = {}
-                    van.save()
-        raise allocation.none_left(
+        choosing.choose(
+            self,
+            van,
             request,
-            reasons,
+            mdev.parents(),
+            lambda parent: self._serving(parent, request, van.uuid),
+            lambda handle: self._make(van, handle),
+            lambda: mdev_handles.undo(van),
             'device_spec offers no parent of this host that has such a type',
         )
+
+    def _serving(
+        self,
+        parent: str,
+        request: objects.AcceleratorRequest,
+        uuid: str,
+    ) -> Iterator[objects.MdevHandle]:
+        """The mediated devices of a parent that would serve a request.
+
+        :param uuid: which they would have
+        """
+        found = self._parent(parent)
+        if found is None:
+            return
+        spec, types = found
+        function = pci.find(parent) if pci.is_address(parent) else None
+        for kind in types:
+            traits = {type_trait(kind.name), *spec.traits}
+            if self._class(
+                spec, function, kind
+            ) == request.resource_class and traits.issuperset(request.traits):
+                yield objects.MdevHandle(
+                    uuid=uuid, parent=parent, type=kind.name
+                )
 
     def is_intact(self, van: objects.VAN) -> bool:
         return mdev_handles.is_there(van.handle)

@@ -62,6 +62,15 @@ def hold(there: mdev.Mdev) -> None:
     privileged.hold(there.uuid)
 
 
+def undo(van: objects.VAN) -> None:
+    """Undo a try to make the mediated device of a VAN, or to take one.
+
+    :raises: as release()
+    """
+    if isinstance(van.handle, objects.MdevHandle):
+        release(van, van.handle)
+
+
 def release(van: objects.VAN, handle: objects.MdevHandle) -> None:
     """Release the mediated device of a VAN; remove it if os-acc made it.
 

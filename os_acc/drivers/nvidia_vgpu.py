@@ -19,16 +19,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 import dataclasses
+import functools
 import logging
 from typing import Any
 
 from oslo_config import cfg
 
 from os_acc import driver
-from os_acc import exception
 from os_acc import finding
 from os_acc import log
 from os_acc import objects
+from os_acc.devices import allocated
 from os_acc.devices import device_spec
 from os_acc.devices import pci
 from os_acc.devices import sysfs
@@ -37,6 +38,7 @@ from os_acc.devices import vgpu_availability
 from os_acc.devices import vgpu_config
 from os_acc.devices import waiting
 from os_acc.drivers import allocation
+from os_acc.drivers import choosing
 from os_acc.drivers import inventory
 from os_acc.drivers import vgpu_report
 from os_acc.drivers.pci import release as pci_release
@@ -80,29 +82,54 @@ class NvidiaVGPUDriver(driver.DriverBase):
 
     def get_devices(self) -> list[objects.Device]:
         holders = allocation.holders(self)
-        named: dict[tuple[str, device_spec.Spec], list[pci.Function]] = {}
-        for function, spec in self._offered():
-            named.setdefault((function.parent, spec), []).append(function)
-        parents = {address: pci.get(address) for address, _ in named}
-        cards = {
-            address: vgpu.Card.read(parent)
-            for address, parent in parents.items()
-        }
+        named: dict[str, dict[device_spec.Spec, list[pci.Function]]] = {}
+        unreadable: dict[str, Exception] = {}
+        for function, spec in self._offered(unreadable):
+            entries = named.setdefault(function.parent, {})
+            entries.setdefault(spec, []).append(function)
+        found = []
+        for address, entries in named.items():
+            for spec, vfs in entries.items():
+                found += choosing.report(
+                    self,
+                    [address],
+                    functools.partial(self._device, spec, vfs, holders),
+                )
         return [
-            inventory.device(
-                address,
-                self.name,
-                vgpu_report.handles(vfs, spec, cards[address], holders),
-                function=parents[address],
-                resource_class=vgpu_report.resource_class(spec),
-                traits=vgpu_report.traits(spec),
-            )
-            for (address, spec), vfs in named.items()
+            *found,
+            *(
+                inventory.failed(address, self, choosing.text_of(err))
+                for address, err in unreadable.items()
+                if address not in named
+            ),
         ]
 
+    def _device(
+        self,
+        spec: device_spec.Spec,
+        vfs: list[pci.Function],
+        holders: allocated.Holders,
+        address: str,
+    ) -> objects.Device:
+        """Report the VFs of a card that an entry of device_spec names."""
+        card = pci.get(address)
+        return inventory.device(
+            address,
+            self.name,
+            vgpu_report.handles(vfs, spec, vgpu.Card.read(card), holders),
+            function=card,
+            resource_class=vgpu_report.resource_class(spec),
+            traits=vgpu_report.traits(spec),
+        )
+
     @staticmethod
-    def _functions() -> Iterator[tuple[pci.Function, device_spec.Spec]]:
-        """The VFs of NVIDIA's drivers that device_spec names."""
+    def _functions(
+        unreadable: dict[str, Exception] | None = None,
+    ) -> Iterator[tuple[pci.Function, device_spec.Spec]]:
+        """The VFs of NVIDIA's drivers that device_spec names.
+
+        :param unreadable: gets the error of each that cannot be read
+        """
         specs = device_spec.load(CONF)
         for driver_name in sysfs.names(f'{sysfs.SYS}/bus/pci/drivers'):
             # nvidia, and the upstream kernel's nvidia-vgpu-vfio
@@ -111,15 +138,18 @@ class NvidiaVGPUDriver(driver.DriverBase):
             for address in sysfs.names(pci.driver_folder(driver_name)):
                 if not pci.is_address(address):
                     continue
-                found = pci.find(address)
-                if found and 'nvidia' in found.entries and found.is_vf:
-                    spec = specs.find(found)
-                    if spec is not None:
-                        yield found, spec
+                with choosing.noting(address, unreadable):
+                    found = pci.find(address)
+                    if found and 'nvidia' in found.entries and found.is_vf:
+                        spec = specs.find(found)
+                        if spec is not None:
+                            yield found, spec
 
-    def _offered(self) -> Iterator[tuple[pci.Function, device_spec.Spec]]:
+    def _offered(
+        self, unreadable: dict[str, Exception] | None = None
+    ) -> Iterator[tuple[pci.Function, device_spec.Spec]]:
         """Those of them that device_spec offers as vGPUs."""
-        for function, spec in self._functions():
+        for function, spec in self._functions(unreadable):
             if vgpu_availability.offers_vgpus(spec):
                 yield function, spec
 
@@ -141,13 +171,18 @@ class NvidiaVGPUDriver(driver.DriverBase):
         }
 
     def diagnose(self) -> Iterator[finding.Finding]:
-        cards: dict[str, vgpu.Card] = {}
+        cards: dict[str, vgpu.Card | None] = {}
         told: set[tuple[str, device_spec.Spec]] = set()
-        for function, spec in self._functions():
+        unreadable: dict[str, Exception] = {}
+        for function, spec in self._functions(unreadable):
             pf, address = function.parent, function.address
             if pf not in cards:
-                cards[pf] = vgpu.Card.read(pci.get(pf))
+                cards[pf] = None
+                with choosing.noting(pf, unreadable):
+                    cards[pf] = vgpu.Card.read(pci.get(pf))
             card, first = cards[pf], (pf, spec) not in told
+            if card is None:
+                continue
             told.add((pf, spec))
             if first and spec.vgpu_type:
                 yield from vgpu_report.unlimited(pf, spec, card)
@@ -155,10 +190,12 @@ class NvidiaVGPUDriver(driver.DriverBase):
                 if first:
                     yield vgpu_report.without_type(pf)
             elif (
-                not vgpu.current(address)
+                card.current.get(address) == vgpu.NONE
                 and vgpu_report.places(spec, card) > 0
             ):
                 yield from vgpu_report.no_room(function, spec, card)
+        for address, err in unreadable.items():
+            yield choosing.finding_of(f'GPU {address}', err)
 
     def prepareVAN(
         self,
@@ -258,7 +295,7 @@ class NvidiaVGPUDriver(driver.DriverBase):
         with self.lock(van.device or address):
             function = pci.get(address)
             spec = dataclasses.replace(
-                device_spec.load(CONF).held(function),
+                device_spec.load_for_vans(CONF).held(function),
                 vgpu_type=str(number),
             )
             _, done = self._check_available(van, function, spec)
@@ -277,26 +314,24 @@ class NvidiaVGPUDriver(driver.DriverBase):
     def _choose(
         self, van: objects.VAN, request: objects.AcceleratorRequest
     ) -> None:
-        reasons = []
-        # VFs with a preset type can be used for nothing else: take them first.
-        for function, spec in sorted(
-            self._offered(), key=lambda each: not vgpu.current(each[0].address)
-        ):
-            if vgpu_report.resource_class(
-                spec
-            ) != request.resource_class or not set(request.traits) <= set(
-                vgpu_report.traits(spec)
-            ):
-                continue
-            try:
-                self._claim(van, objects.PCIHandle(address=function.address))
-                return
-            except (exception.DeviceBusy, exception.DeviceNotFound) as err:
-                reasons.append(str(err))
-        raise allocation.none_left(
+        unreadable: dict[str, Exception] = {}
+        fits = [
+            function.address
+            for function, spec in self._offered(unreadable)
+            if vgpu_report.resource_class(spec) == request.resource_class
+            and set(request.traits) <= set(vgpu_report.traits(spec))
+        ]
+        choosing.choose(
+            self,
+            van,
             request,
-            reasons,
+            # VFs with a preset type can be used for nothing else.
+            choosing.ranked(fits, lambda vf: not vgpu.current(vf)),
+            lambda vf: [objects.PCIHandle(address=vf)],
+            lambda handle: self._claim(van, handle),
+            lambda: self._undo(van),
             'device_spec offers no such VF of this host',
+            unreadable.values(),
         )
 
     def is_intact(self, van: objects.VAN) -> bool:
@@ -308,9 +343,13 @@ class NvidiaVGPUDriver(driver.DriverBase):
     def unprepareVAN(
         self, van: objects.VAN, instance_info: objects.InstanceInfo
     ) -> None:
+        if not self.is_anothers(van):
+            self._undo(van)
+
+    @staticmethod
+    def _undo(van: objects.VAN) -> None:
+        """Clear the vGPU type of a VAN's VF, if os-acc has set it."""
         if van.handle is None or TYPE not in van.driver_data:
-            return
-        if self.is_anothers(van):
             return
         from os_acc.privileged import mdev as privileged
 

@@ -118,6 +118,10 @@ class Journal(device_records.DeviceRecords):
         """
         return self._select(lambda db: rows.unsettled(db, boot_id))
 
+    def instances(self) -> list[str]:
+        """List the UUIDs of the instances that have VANs, even unreadable."""
+        return self._select(rows.instances)
+
     def kept(self) -> list[tuple[str, str]]:
         """List the instances that are processes.
 

@@ -53,6 +53,16 @@ def unsettled(db: sqlite3.Connection, boot_id: str) -> list[str]:
     return [row['instance_uuid'] for row in rows]
 
 
+def instances(db: sqlite3.Connection) -> list[str]:
+    """List the instances that have VANs, the oldest first."""
+    rows = database.execute(
+        db,
+        'SELECT instance_uuid FROM van GROUP BY instance_uuid'
+        ' ORDER BY min(seq)',
+    )
+    return [row['instance_uuid'] for row in rows]
+
+
 def kept(db: sqlite3.Connection) -> list[tuple[str, str]]:
     """List the instances that are processes: UUID and process."""
     rows = database.execute(

@@ -6,11 +6,22 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""How PCI addresses are written. It loads nothing, for the root process."""
+"""How PCI addresses are written: the one reader, and the one writer.
+
+It loads nothing, for the root process.
+"""
 
 from __future__ import annotations
 
 import re
+
+#: The parts of an address with their largest values. A domain is an int of
+#: the kernel: those of Intel VMD begin at 10000 (vmd_find_free_domain() in
+#: drivers/pci/controller/vmd.c).
+LARGEST = {'domain': 0xFFFFFFFF, 'bus': 0xFF, 'slot': 0x1F, 'function': 0x7}
+
+#: How many hex digits each part has at least, as in LARGEST.
+WIDTHS = (4, 2, 2, 1)
 
 _PCI = re.compile(
     r'(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([01][0-9a-f])\.([0-7])', re.I
@@ -30,3 +41,27 @@ def parse(text: str) -> tuple[int, int, int, int] | None:
         return None
     domain, bus, slot, function = match.groups()
     return int(domain or '0', 16), int(bus, 16), int(slot, 16), int(function)
+
+
+def join(domain: int, bus: int, slot: int, function: int) -> str:
+    """Write an address in its canonical form, as the kernel does.
+
+    The domain has 4 hex digits, or as many as it needs: dev_set_name() in
+    drivers/pci/probe.c.
+    """
+    return f'{domain:04x}:{bus:02x}:{slot:02x}.{function:x}'
+
+
+def is_canonical(text: str) -> bool:
+    """Whether a text is an address as the kernel writes it."""
+    parts = parse(text)
+    return parts is not None and join(*parts) == text
+
+
+def parse_node_name(text: str) -> tuple[int, int, int, int] | None:
+    """Split libvirt's name of a PCI function, such as pci_0000_3b_00_0.
+
+    :returns: as parse()
+    """
+    match = re.fullmatch('pci_(.+)_(.+)_(.+)_(.+)', text)
+    return parse('{}:{}:{}.{}'.format(*match.groups())) if match else None

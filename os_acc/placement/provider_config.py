@@ -23,6 +23,7 @@ from typing import Any
 
 import yaml
 
+from os_acc import documents
 from os_acc import exception
 from os_acc.devices import atomic_file
 from os_acc.placement import inventory
@@ -215,11 +216,11 @@ def _load(path: str) -> Any:
     :raises InvalidRequest: if it cannot be read, or is no YAML
     """
     try:
-        with open(path, encoding='utf-8') as file:
-            content = yaml.safe_load(file)
+        with open(path, 'rb') as file:
+            content = documents.yaml_of(file.read())
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, yaml.YAMLError) as err:
+    except (OSError, ValueError) as err:
         raise exception.InvalidRequest(
             subject='provider-config',
             field=path,

@@ -28,12 +28,15 @@ import yaml
 from os_acc import container_opts
 from os_acc import exception
 from os_acc import objects
+from os_acc import option_values
+from os_acc.devices import container_edits
 from os_acc.devices import container_nodes
 from os_acc.devices import container_spec
 from os_acc.devices import container_use
 from os_acc.devices import device_file
 from os_acc.devices import operation_lock
 from os_acc.devices import root_folder
+from os_acc.devices import spec_edits
 from os_acc.devices import waiting
 from os_acc.privileged import arguments
 from os_acc.privileged import container_offers
@@ -61,7 +64,10 @@ def write(van: str, instance: str, handle: dict[str, Any]) -> str:
     :param handle: the primitive of its handle
     :returns: the qualified name of its device
     :raises DeviceNotFound: if device_spec does not offer the device
-    :raises DeviceError: if a container cannot use the device as it is
+    :raises DeviceError: if a container cannot use the device as it is, or
+        its entry refers to a file that is not there
+    :raises InvalidRequest: if a spec of another VAN of the instance sets a
+        variable or a path to another value
     :raises DeviceBusy: if another VAN has a spec for the handle or for one of
         its device numbers, somebody else's spec has the name, or a container
         has the device files of the spec that the VAN had before
@@ -71,7 +77,7 @@ def write(van: str, instance: str, handle: dict[str, Any]) -> str:
     arguments.uuid(van)
     arguments.uuid(instance)
     conf = _options()
-    text, nodes, identity = _content(conf, van, handle)
+    text, nodes, identity, edits = _content(conf, van, handle)
     wanted = record.ContainerSpec(
         conf.spec_dir, conf.kind, instance, _own(nodes), identity
     )
@@ -82,10 +88,14 @@ def write(van: str, instance: str, handle: dict[str, Any]) -> str:
             _replace(van, known, wanted)
         _refuse_second(van, wanted)
         _refuse_others(conf, van)
-        record.container_specs.write(van, wanted)
         files = _files(conf.spec_dir)
         name = container_spec.file_name(conf.kind, van)
-        if files.read(name) != text:
+        is_new = files.read(name) != text
+        if is_new:
+            _refuse_missing(identity, edits)
+            _refuse_conflict(van, wanted, text)
+        record.container_specs.write(van, wanted)
+        if is_new:
             files.write(name, text)
     return container_spec.qualified_name(conf.kind, van)
 
@@ -98,7 +108,7 @@ def is_written(van: str, handle: dict[str, Any]) -> bool:
     """
     arguments.uuid(van)
     conf = _options()
-    text, _, _ = _content(conf, van, handle)
+    text, *_ = _content(conf, van, handle)
     name = container_spec.file_name(conf.kind, van)
     return _files(conf.spec_dir).read(name) == text
 
@@ -153,20 +163,17 @@ def _options() -> cfg.ConfigOpts.GroupAttr:
     conf.register_opts(container_opts.OPTS, group=container_opts.GROUP)
     found: cfg.ConfigOpts.GroupAttr = conf[container_opts.GROUP]
     for option in container_opts.OPTS:
-        try:
-            found[option.dest]
-        except (cfg.Error, ValueError) as err:
-            raise exception.InvalidRequest(f'configuration: {err}') from err
+        option_values.read(conf, container_opts.GROUP, option)
     return found
 
 
 def _content(
     conf: cfg.ConfigOpts.GroupAttr, van: str, primitive: dict[str, Any]
-) -> tuple[str, list[container_spec.Node], str]:
+) -> tuple[str, list[container_spec.Node], str, spec_edits.Edits]:
     """Make the spec of a VAN.
 
-    :returns: the text of the file, the device files in it, and the identity
-        of the handle
+    :returns: the text of the file, the device files in it, the identity of
+        the handle, and what the entry of device_spec adds
     """
     try:
         handle = objects.AttachHandle.obj_from_primitive(primitive)
@@ -192,7 +199,7 @@ def _content(
         None if mode is None else int(mode, 8),
     )
     text = container_spec.build(conf.kind, van, nodes, edits, owner)
-    return text, nodes, handle.identity
+    return text, nodes, handle.identity, edits
 
 
 def _refuse_second(van: str, wanted: record.ContainerSpec) -> None:
@@ -231,6 +238,53 @@ def _refuse_second(van: str, wanted: record.ContainerSpec) -> None:
             reason=f'VAN {name} of instance {other.instance} has a spec for '
             f'{what}',
         )
+
+
+def _refuse_missing(device: str, edits: spec_edits.Edits) -> None:
+    """Check that what an entry refers to on this host is there.
+
+    :raises DeviceError: if a mount's source or a hook's program is not
+    """
+    if absent := '; '.join(container_edits.missing(edits)):
+        raise exception.DeviceError(
+            device=device,
+            reason=f'its entry of device_spec: {absent}. No container could '
+            'start with it. Install it, or change "mounts" or "hooks"',
+        )
+
+
+def _refuse_conflict(
+    van: str, wanted: record.ContainerSpec, text: str
+) -> None:
+    """Check that a spec fits to those of the instance's other VANs.
+
+    :param text: the spec
+    :raises InvalidRequest: if two of them set one variable to different
+        values, or make different things at one path
+    """
+    if (name := container_edits.hidden(text)) is not None:
+        raise exception.InvalidRequest(
+            f'device_spec: the entry of {wanted.handle} has a device file and '
+            f'a mount at one place ({name}). Change "mounts" of the entry'
+        )
+    for each in record.container_specs.names():
+        other = record.container_specs.read(each) if each != van else None
+        if other is None or other.instance != wanted.instance:
+            continue
+        file = container_spec.file_name(other.kind, each)
+        theirs = _files(other.folder).read(file)
+        if theirs is None or not container_spec.is_ours(
+            theirs, other.kind, each
+        ):
+            continue
+        if (name := container_edits.conflict(text, theirs)) is not None:
+            raise exception.InvalidRequest(
+                f'device_spec: the entries of {wanted.handle} (VAN {van}) and '
+                f'{other.handle} (VAN {each}) set the {name} to different '
+                'values, and both devices are for one container, which would '
+                'see one value only. Give the entries different names or '
+                'paths, or the same value'
+            )
 
 
 def _numbers(known: record.ContainerSpec) -> set[tuple[Any, ...]]:

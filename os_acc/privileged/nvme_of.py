@@ -152,15 +152,17 @@ def _target(
     wwn: str, instance_uuid: str, note: notes.Note | None
 ) -> spec_nvme_of.Target:
     """Where a namespace comes from, by root's own configuration or note."""
-    spec = offers.specs().find_namespace(wwn)
-    if spec is not None and spec.nvme_of is not None:
-        return spec.nvme_of
-    if (
+    noted = (
         note is not None
         and note.given
         and note.instance == instance_uuid
         and note.target is not None
-    ):
+    )
+    specs = offers.specs()
+    spec = (specs.known_namespace if noted else specs.find_namespace)(wwn)
+    if spec is not None and spec.nvme_of is not None:
+        return spec.nvme_of
+    if noted and note is not None and note.target is not None:
         return note.target
     raise exception.DeviceNotFound(
         wanted=availability.label(wwn),
@@ -266,7 +268,7 @@ def _empty(
 
     :returns: False if its target cannot be reached
     """
-    spec = offers.specs().find_namespace(wwn)
+    spec = offers.specs().known_namespace(wwn)
     target = note.target if spec is None else spec.nvme_of
     wanted = target is None or target.erase != spec_nvme_of.ERASE_NONE
     if any(block.is_reachable() for block in there):

@@ -34,10 +34,13 @@ from os_acc.privileged import root_options
 def specs() -> device_spec.Specs:
     """Read device_spec and the files of device_spec_dir.
 
-    :raises InvalidRequest: if an entry is malformed, or another user than
-        root could have written a file
+    If an entry is malformed, or another user than root could have written a
+    file, nothing new is offered, and VANs keep what they have. See
+    device_spec.Unreadable.
+
+    :raises InvalidRequest: as configuration()
     """
-    return device_spec.load(configuration())
+    return device_spec.load_for_vans(configuration())
 
 
 def configuration() -> cfg.ConfigOpts:
@@ -102,12 +105,19 @@ def vfs_entry(
     found = specs()
     noted = held.values(held.VFS, pf.address, pf.ids) or {}
     numbers = frozenset(noted.get('numbers', ()))
-    if found.find(pf) is None and numbers:
+    if numbers and _is_gone(found, pf):
         return found.held(pf), numbers
     spec = found.check(pf)
     if spec.num_vfs is not None:
         numbers = frozenset({spec.num_vfs})
     return spec, numbers
+
+
+def _is_gone(found: device_spec.Specs, function: pci.Function) -> bool:
+    """Whether device_spec does not offer a function, or cannot be read."""
+    if isinstance(found, device_spec.Unreadable):
+        return True
+    return found.find(function) is None
 
 
 def has(function: pci.Function) -> bool:

@@ -46,6 +46,7 @@ from oslo_privsep import daemon
 from oslo_privsep import priv_context
 
 from os_acc import exception
+from os_acc import option_values
 from os_acc.privileged import root_options
 
 # oslo.privsep's command; also its name in the filters of oslo.rootwrap.
@@ -205,13 +206,10 @@ class Context(priv_context.PrivContext):
         if not in_helper():
             register(cfg.CONF)
             return cfg.CONF[group]
-        values = root_options.reread(cfg.CONF, register)[group]
-        try:
-            for opt in opts:
-                values[opt.dest]  # it is checked when it is read
-        except cfg.Error as err:
-            raise exception.InvalidRequest(f'configuration: {err}') from err
-        return values
+        conf = root_options.reread(cfg.CONF, register)
+        for opt in opts:
+            option_values.read(conf, group, opt)
+        return conf[group]
 
     def start(
         self, method: priv_context.Method = priv_context.Method.ROOTWRAP

@@ -17,6 +17,7 @@ import os
 from oslo_config import cfg
 
 from os_acc import exception
+from os_acc import nova_options
 from os_acc.devices import trust
 
 
@@ -45,6 +46,7 @@ def reread(
         arguments += ['--config-dir', folder]
     fresh = cfg.ConfigOpts()
     register(fresh)
+    nova_options.register(fresh)
     try:
         fresh(
             arguments,
@@ -53,6 +55,9 @@ def reread(
             default_config_dirs=[],
             use_env=False,
         )
+        nova_options.set_defaults(fresh)
     except cfg.Error as err:
-        raise exception.InvalidRequest(f'configuration: {err}') from err
+        raise exception.InvalidRequest(
+            f'configuration: {exception.describe(err)}'
+        ) from err
     return fresh

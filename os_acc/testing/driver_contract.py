@@ -12,12 +12,14 @@ from __future__ import annotations
 
 from os_acc.testing import driver_basics
 from os_acc.testing import driver_crashes
+from os_acc.testing import driver_failed
 from os_acc.testing import driver_processes
 from os_acc.testing import driver_undo
 
 
 class DriverContract(
     driver_basics.Basics,
+    driver_failed.Failed,
     driver_undo.Undo,
     driver_crashes.DriverCrashes,
     driver_processes.Processes,

@@ -85,6 +85,18 @@ class DriverHooks(contract_base.ContractBase):
         """
         pytest.skip('remove() is not defined: the device cannot go away')
 
+    def two_devices(
+        self,
+    ) -> tuple[objects.AcceleratorRequest, tuple[str, str]]:
+        """Let the host have two free devices that serve one request.
+
+        The default skips the test that needs it.
+
+        :returns: the request, which names no handle, and the addresses of the
+            two devices as get_devices() gives them
+        """
+        pytest.skip('two_devices() is not defined: there is only one')
+
     def device_number(self, path: str) -> str | None:
         """Return type and number that a device file has now.
 

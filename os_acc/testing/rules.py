@@ -183,6 +183,12 @@ DEVICES = _of_drivers(
     'List devices',
     'get_devices() describes each device as it is',
 )
+NEXT_DEVICE = _of_drivers(
+    'next-device',
+    'List devices',
+    'a device that has failed is listed, and prepareVAN() takes another one '
+    'that is free',
+)
 DEVICES_LOOK = _of_drivers(
     'devices-look-only',
     'List devices',

@@ -19,9 +19,12 @@ import sys
 
 import pytest
 
+from os_acc.devices import descriptors
 from os_acc.devices import device_file
 from os_acc.devices import open_files
 from os_acc.devices import sysfs
+from os_acc.devices import vfio_users
+from os_acc.devices import waiting
 
 FULL = device_file.DeviceFile('/dev/vfio/12', device_file.Number('c', 1, 7))
 LOOP = device_file.DeviceFile('/dev/nvme0n1', device_file.Number('b', 7, 7))
@@ -58,6 +61,57 @@ sys.stdin.read()
 OPENED = """
 import sys
 file = open('/dev/full', sys.argv[1], buffering=0)
+print('ready', flush=True)
+sys.stdin.read()
+"""
+
+# The main thread ends by pthread_exit(), and another one goes on.
+MAIN_THREAD_ENDS = """
+import ctypes, sys, threading
+file = open('/dev/full', 'rb', buffering=0)
+threading.Thread(target=sys.stdin.read).start()
+print('ready', flush=True)
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+# unshare(CLONE_FILES) in a thread, as in include/uapi/linux/sched.h: 0x400
+OWN_TABLE = """
+import ctypes, sys, threading
+def run():
+    assert ctypes.CDLL(None).unshare(0x400) == 0
+    global file
+    file = open('/dev/full', 'rb', buffering=0)
+    print('ready', flush=True)
+    done.wait()
+done = threading.Event()
+others = [threading.Thread(target=done.wait) for _ in range(5)]
+for thread in [*others, threading.Thread(target=run)]:
+    thread.start()
+sys.stdin.read()
+done.set()
+"""
+
+# A path that is longer than a page, which readlink() cannot show.
+LONG_PATH = """
+import os, sys
+top = sys.argv[1]
+os.chdir(top)
+for _ in range(25):
+    os.mkdir('d' * 200)
+    os.chdir('d' * 200)
+os.mknod('full', 0o20600, os.makedev(1, 7))
+files = [os.open(each, os.O_RDWR | os.O_CREAT) for each in ('full', 'x')]
+print('ready', flush=True)
+sys.stdin.read()
+"""
+
+# The kernel keeps an open file as long as it is mapped.
+MAPPED = """
+import mmap, os, sys
+fd = os.open(sys.argv[1], os.O_RDONLY)
+kept = mmap.mmap(fd, 4096, mmap.MAP_PRIVATE, mmap.PROT_READ)
+os.close(fd)
+os.closerange(3, 100)  # mmap has duplicated it
 print('ready', flush=True)
 sys.stdin.read()
 """
@@ -145,4 +199,44 @@ def test_a_process_that_has_ended(start, private):
     pid, _ = private(FULL, 'vfio/12', 'unlink')
     os.kill(pid, 9)
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    assert open_files.users_of([FULL]) == []
+
+
+def test_the_main_thread_has_ended(start):
+    pid, _ = start(sys.executable, '-c', MAIN_THREAD_ENDS)
+    folder = f'/proc/{pid}/fd'
+    waiting.until(lambda: not os.listdir(folder), 30, 'the end of the thread')
+    (text,) = open_files.users_of([FULL])
+    assert text.startswith(f'process {pid} (')
+
+
+def test_a_thread_with_a_table_of_its_own(start):
+    pid, _ = start(sys.executable, '-c', OWN_TABLE)
+    links = [each.text for each in descriptors.of_process(str(pid))]
+    assert links.count('/dev/full') == 1
+    # The six threads that share a table are read once.
+    assert len(links) < 4 * len(os.listdir(f'/proc/{pid}/fd'))
+    (text,) = open_files.users_of([FULL])
+    assert text.startswith(f'process {pid} (')
+
+
+def test_a_path_that_is_too_long_to_be_shown(start, tmp_path):
+    pid, _ = start(sys.executable, '-c', LONG_PATH, str(tmp_path))
+    (text,) = open_files.users_of([FULL])
+    assert text.startswith(f'process {pid} (')
+    assert open_files.users_of([LOOP]) == []
+    assert not vfio_users.have_others_only('/sys/devices/0000:00:1f.0')
+
+
+def test_a_mapping_whose_descriptor_was_closed(start):
+    zero = device_file.DeviceFile('/dev/zero', device_file.Number('c', 1, 5))
+    pid, _ = start(sys.executable, '-c', MAPPED, '/dev/zero')
+    assert not [
+        each
+        for each in descriptors.of_process(str(pid))
+        if each.text == '/dev/zero'
+    ]
+    (text,) = open_files.users_of([zero])
+    assert text.startswith(f'process {pid} (')
+    assert open_files.users_of([zero], writers=True) == []
     assert open_files.users_of([FULL]) == []

@@ -350,7 +350,9 @@ def test_device_spec_changes_while_the_service_runs(
     )
 
     def write(**values: Any) -> None:
-        spec_files.write(str(file), {'address': lab_devices.PLAIN, **values})
+        spec_files.write(
+            str(file), json.dumps({'address': lab_devices.PLAIN, **values})
+        )
 
     operator = Operator(
         service.path,

@@ -28,6 +28,7 @@ import recording
 
 import os_acc
 from os_acc import loader
+from os_acc.devices import file_system
 from os_acc.devices import root_folder
 from os_acc.devices import sysfs
 from os_acc.privileged import context
@@ -163,6 +164,8 @@ def clean(tmp_path, monkeypatch) -> Iterator[None]:
     # Not the privileged half's folder of this machine, nor a daemon.
     monkeypatch.setattr(root_folder, 'PATH', str(tmp_path / 'os-acc'))
     monkeypatch.setattr(context, 'start_in_background', lambda: None)
+    # The temporary files may be in memory, where no journal should be.
+    monkeypatch.setattr(file_system, 'type_of', lambda path: 'ext4')
     conf = os_acc.CONF
     conf([], project='os-acc', default_config_files=[])
     conf.set_override('state_path', str(tmp_path / 'state'), 'os_acc')

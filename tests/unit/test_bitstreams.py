@@ -97,6 +97,44 @@ def test_a_link_within(folder):
     assert fetch(f'{folder}/current') == CONTENT
 
 
+def test_a_directory_that_is_exchanged_for_a_link(folder, tmp_path):
+    """Another user does it between the check of the path and the open."""
+    secret = tmp_path / 'secret'
+    secret.mkdir(mode=0o700)
+    (secret / 'a').write_bytes(b'secret')
+    (folder / 'images').mkdir()
+    (folder / 'images/a').write_bytes(CONTENT)
+    resolved = os.path.realpath
+
+    def realpath(path):
+        found = resolved(path)
+        if path == f'{folder}/images/a':
+            (folder / 'images').rename(folder / 'before')
+            (folder / 'images').symlink_to(secret)
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os.path, 'realpath', realpath)
+        text = refused(f'{folder}/images/a')
+    assert 'Not a directory' in text
+
+
+def test_a_device_file_is_not_opened(folder, monkeypatch):
+    """Opening a watchdog's file starts the watchdog."""
+    opened = []
+    open_file = os.open
+
+    def spy(path, flags, *args, **kwargs):
+        if not flags & os.O_PATH:
+            opened.append(os.fspath(path))
+        return open_file(path, flags, *args, **kwargs)
+
+    os.mkfifo(folder / 'pipe')
+    monkeypatch.setattr(os, 'open', spy)
+    assert 'not a regular file' in refused(f'{folder}/pipe')
+    assert not [path for path in opened if 'pipe' in path or 'fd' in path]
+
+
 def test_no_file(folder):
     os.mkfifo(folder / 'pipe')
     assert 'it is not a regular file' in refused(f'{folder}/pipe')

@@ -30,7 +30,7 @@ DSA = '0000:6a:01.0'
 A = 'uuid.1b4e28ba-2fa1-11d2-883f-0016d3cca427'
 EDITS = {
     'env': ['ACCELERATOR=1'],
-    'mounts': [{'hostPath': '/opt/lib', 'containerPath': '/opt/lib'}],
+    'mounts': [{'hostPath': '/usr/lib', 'containerPath': '/usr/lib'}],
     'hooks': [{'hookName': 'prestart', 'path': '/bin/true', 'timeout': 5}],
 }
 
@@ -94,7 +94,7 @@ def test_a_work_queue(dsa, here):
     assert nodes(here) == [('/dev/dsa/wq0.0', 'c', 240, minor)]
     found = edits(here)
     assert found['env'] == EDITS['env']
-    assert found['mounts'][0]['hostPath'] == '/opt/lib'
+    assert found['mounts'][0]['hostPath'] == '/usr/lib'
     assert found['hooks'] == EDITS['hooks']
     os_acc.unplug(instance)
     assert list(here.specs.iterdir()) == []

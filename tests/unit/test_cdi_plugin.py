@@ -149,6 +149,110 @@ def test_a_kernel_without_groups(here):
     ]
 
 
+SHARED = {'hostPath': '/usr/lib', 'containerPath': '/acme'}
+
+
+def two(one: dict, other: dict):
+    """Plug two devices for one container, with what their entries add."""
+    devices.spec({'address': devices.GPU, **one}, {'address': 'mtty', **other})
+    info = devices.instance()
+    return os_acc.plug(info, [pci(devices.GPU), devices.mdev()])
+
+
+@pytest.mark.parametrize(
+    ('one', 'other', 'name'),
+    [
+        ({'env': ['A=0']}, {'env': ['A=1']}, 'variable A'),
+        ({'env': ['A=']}, {'env': ['A=x=y']}, 'variable A'),
+        (
+            {'mounts': [SHARED]},
+            {'mounts': [SHARED | {'hostPath': '/usr/bin'}]},
+            'path /acme',
+        ),
+        (
+            {'mounts': [SHARED | {'options': ['ro']}]},
+            {'mounts': [SHARED | {'options': ['rw']}]},
+            'path /acme',
+        ),
+        (
+            {'mounts': [SHARED | {'containerPath': '/dev/vfio/vfio'}]},
+            {},
+            'path /dev/vfio/vfio',
+        ),
+    ],
+)
+def test_two_vans_of_one_container_that_contradict(here, one, other, name):
+    with pytest.raises(exception.PlugException, match=name) as found:
+        two(one, other)
+    assert f'pci/{devices.GPU}' in str(found.value)
+    assert not os_acc.get_vans()
+    assert list(here.specs.glob('*')) == []
+
+
+@pytest.mark.parametrize(
+    'edits',
+    [
+        {'env': ['A=0']},
+        {'mounts': [SHARED]},
+        {'mounts': [SHARED | {'options': ['ro', 'nosuid']}]},
+    ],
+)
+def test_two_vans_of_one_container_that_agree(here, edits):
+    assert len(two(edits, edits)) == 2
+
+
+def test_a_later_van_contradicts_one_that_is_plugged(here):
+    devices.spec(
+        {'address': devices.GPU, 'env': ['A=0']},
+        {'address': 'mtty', 'env': ['A=1']},
+    )
+    info = devices.instance()
+    os_acc.plug(info, [pci(devices.GPU)])
+    with pytest.raises(exception.PlugException, match='variable A'):
+        os_acc.plug(info, [devices.mdev()])
+    assert len(os_acc.get_vans()) == 1
+    # Another container has another environment.
+    os_acc.plug(devices.instance(), [devices.mdev()])
+
+
+@pytest.mark.parametrize(
+    ('added', 'text'),
+    [
+        (
+            {'mounts': [SHARED | {'hostPath': '/no/such'}]},
+            'the source /no/such of a mount does not exist',
+        ),
+        (
+            {'hooks': [{'hookName': 'prestart', 'path': '/no/hook'}]},
+            'the program /no/hook of a hook: No such file',
+        ),
+        (
+            {'hooks': [{'hookName': 'prestart', 'path': '/etc/passwd'}]},
+            'the program /etc/passwd of a hook cannot be executed',
+        ),
+        (
+            {'hooks': [{'hookName': 'prestart', 'path': '/usr'}]},
+            'the program /usr of a hook cannot be executed',
+        ),
+    ],
+)
+def test_an_entry_refers_to_what_is_not_there(here, added, text):
+    devices.spec({'address': devices.GPU, **added})
+    with pytest.raises(exception.PlugException, match=text):
+        os_acc.plug(devices.instance(), [pci(devices.GPU)])
+    assert not os_acc.get_vans()
+    said = [each.text for each in report.entries(os_acc.CONF)]
+    assert len(said) == 1
+    assert text in said[0]
+
+
+def test_a_mount_without_a_source_on_the_host(here):
+    mount = SHARED | {'hostPath': '/no/such', 'type': 'tmpfs'}
+    devices.spec({'address': devices.GPU, 'mounts': [mount]})
+    os_acc.plug(devices.instance(), [pci(devices.GPU)])
+    assert not list(report.entries(os_acc.CONF))
+
+
 def test_iommufd_beside_groups(here):
     os_acc.CONF.set_override('iommufd', True, 'os_acc_cdi')
     with pytest.raises(exception.PlugException, match='no VFIO file of its'):
@@ -157,8 +261,8 @@ def test_iommufd_beside_groups(here):
 
 
 def test_what_the_entry_adds(here):
-    mount = {'hostPath': '/opt/lib', 'containerPath': '/opt/lib'}
-    hook = {'hookName': 'createContainer', 'path': '/opt/hook', 'timeout': 5}
+    mount = {'hostPath': '/usr/lib', 'containerPath': '/usr/lib'}
+    hook = {'hookName': 'createContainer', 'path': '/bin/true', 'timeout': 5}
     devices.spec(
         {
             'address': devices.GPU,

@@ -853,6 +853,27 @@ def test_the_state_path_is_of_the_folder_one_is_in(run, tmp_path, monkeypatch):
     assert (tmp_path / 'here' / 'journal.db').exists()
 
 
+def test_arqs_without_a_project(run, tmp_path):
+    arqs = json.loads(FAKE.read_text())
+    content = arqs['arqs'] if isinstance(arqs, dict) else arqs
+    for each in content:
+        each['project_id'] = None
+    path = tmp_path / 'arqs.json'
+    path.write_text(json.dumps(content))
+    run.fine('plug', INSTANCE, '--arqs', path)
+    opened = run.journal()
+    told = opened.entries(INSTANCE)[0].instance_info
+    opened.close()
+    assert told.project_id == ''
+
+
+def test_arqs_with_a_key_twice(run, tmp_path):
+    path = tmp_path / 'arqs.json'
+    path.write_text('[{"uuid": 1, "uuid": 2}]')
+    line = run.fails(2, 'plug', INSTANCE, '--arqs', path)
+    assert "the key 'uuid' is there twice" in line
+
+
 def test_arqs_that_are_no_text(run, tmp_path):
     path = tmp_path / 'arqs'
     path.write_bytes(b'\xff\xfe{')

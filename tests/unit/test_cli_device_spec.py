@@ -20,6 +20,7 @@ import devices
 import pytest
 
 import os_acc
+from os_acc import exception
 from os_acc.devices import device_spec
 from os_acc.devices import mdev
 from os_acc.devices import pci
@@ -294,3 +295,27 @@ def test_nothing_is_left_of_a_failed_write(run, monkeypatch):
         line = run.fails(1, 'device', 'allow', devices.GPU)
     assert 'No space left on device' in line
     assert os.listdir(folder()) == []
+
+
+@pytest.mark.parametrize('verb', ['allow', 'deny'])
+@pytest.mark.parametrize('name', ['ff', '1f', '0.0', '.0', '20.0', 'cafe'])
+def test_a_name_that_an_entry_cannot_say_writes_nothing(run, verb, name):
+    run('device', verb, name)
+    assert not list(folder().glob('*'))
+    device_spec.load(os_acc.CONF)
+
+
+def test_the_name_that_libvirt_gives_to_a_function(run):
+    run.fine('device', 'deny', 'pci_0000_02_00_0')
+    assert 'deny' in file('0000:02:00.0').read_text()
+    assert not offered('0000:02:00.0')
+
+
+def test_an_entry_that_load_refuses_is_taken_back(run):
+    path = str(file('one'))
+    device_spec.add(os_acc.CONF, path, {'address': 'one'})
+    before = file('one').read_text()
+    (folder() / '99-other.json').write_text('{')
+    with pytest.raises(exception.InvalidRequest):
+        device_spec.add(os_acc.CONF, path, {'address': 'two'})
+    assert file('one').read_text() == before

@@ -231,7 +231,7 @@ def test_there_are_sixty():
     ('content', 'says'),
     [
         (b'[os_acc]\njournal_timeout = soon\n', 'journal_timeout'),
-        (b'nonsense\n', 'nonsense'),
+        (b'nonsense\n', 'wrong.conf:1 (the line is left out)'),
     ],
 )
 def test_wrong_configuration(run, tmp_path, content, says):

@@ -27,6 +27,7 @@ import acc_plug_cdi
 import acc_plug_libvirt
 import acc_plug_noop
 import os_acc
+from os_acc import exception
 from os_acc import objects
 from os_acc import testing
 from os_acc.devices import vgpu_config
@@ -57,6 +58,29 @@ class OwnDriver(testing.DriverContract):
     def test_a_dry_run_says_what_the_plug_does(self, service, tmp_path):
         for request in self.requests():
             previews.check(tmp_path, request)
+
+    def test_what_is_counted_as_free_can_be_had(self, service):
+        """So many plugs succeed one after the other, and no more."""
+        request, _ = self.two_devices()
+        free = sum(
+            each.handles_free
+            for each in service.driver.get_devices()
+            if each.resource_class == request.resource_class
+        )
+        assert free > 1
+        for _ in range(free):
+            os_acc.plug(devices.instance(), [again(request)])
+        for device in service.driver.get_devices():
+            assert device.resource_class != request.resource_class or (
+                not device.handles_free
+            )
+        with pytest.raises(exception.PlugException):
+            os_acc.plug(devices.instance(), [again(request)])
+
+
+def again(request):
+    """The same request with another UUID."""
+    return devices.wanted(request.resource_class, *request.traits)
 
 
 class OnKernel(OwnDriver):
@@ -109,6 +133,11 @@ class TestFake(OwnDriver):
             path.unlink()
         return lambda: None
 
+    def two_devices(self):
+        fakes = ['fake0:test:1', 'fake1:pci:2', 'fake2:test:1']
+        os_acc.CONF.set_override('devices', fakes, 'os_acc_fake')
+        return devices.wanted('CUSTOM_FAKE_TEST'), ('fake0', 'fake2')
+
     def foreign_handles(self):
         """It invents a handle of each class that it makes, on request."""
         return super().foreign_handles()[-1:]
@@ -126,6 +155,13 @@ class TestPCI(OnKernel):
         devices.spec(
             {'address': devices.GPU}, {'address': devices.PF, 'num_vfs': 2}
         )
+
+    def two_devices(self):
+        cards = ('0000:2b:00.0', '0000:3b:00.0')
+        for address in cards:
+            self.kernel.add_function(address, '10de:1b38', 0x030200, 'nvidia')
+        devices.spec({'product_id': '1b38', 'resource_class': 'CUSTOM_CARD'})
+        return devices.wanted('CUSTOM_CARD'), cards
 
     def make_driver(self):
         return PCIDriver.load('pci')
@@ -148,6 +184,22 @@ class TestMdev(OnKernel):
     def hardware(self, kernel):
         kernel.add_mtty()
         devices.spec({'address': 'mtty'})
+
+    def two_devices(self):
+        cards = ('0000:2b:00.0', '0000:3b:00.0')
+        for address in cards:
+            path = self.kernel.add_function(
+                address, '10de:1b38', 0x030200, 'nvidia'
+            )
+            self.kernel.add_mdev_parent(path, {'nvidia-47': 2}, 24)
+        devices.spec(
+            {
+                'product_id': '1b38',
+                'mdev_types': ['nvidia-47'],
+                'resource_class': 'CUSTOM_V',
+            }
+        )
+        return devices.wanted('CUSTOM_V'), cards
 
     def make_driver(self):
         return mdev.MdevDriver.load('mdev')
@@ -177,6 +229,11 @@ class TestNvidiaVGPU(OnKernel):
             kernel, '0000:41:00.0', types, size=2, vfs=2
         )
         devices.spec({'vendor_id': '10de', 'vgpu_type': 'NVIDIA A40-1Q'})
+
+    def two_devices(self):
+        types = {558: ('NVIDIA A40-1Q', 1), 559: ('NVIDIA A40-2Q', 2)}
+        vgpu_card.Card(self.kernel, '0000:61:00.0', types, size=2, vfs=2)
+        return devices.wanted('VGPU'), ('0000:41:00.0', '0000:61:00.0')
 
     def make_driver(self):
         return nvidia_vgpu.NvidiaVGPUDriver.load('nvidia_vgpu')
@@ -210,6 +267,12 @@ class TestDevfile(OnKernel):
     def add(self, number, text):
         self.nodes.add(
             f'acc{number}', text, f'virtual/acme/acc{number}', 'acme'
+        )
+
+    def two_devices(self):
+        return devices.wanted('CUSTOM_FILE_ACC'), (
+            'virtual+acme+acc1',
+            'virtual+acme+acc2',
         )
 
     def make_driver(self):
@@ -256,6 +319,15 @@ class TestIdxd(OnKernel):
         )
         devices.spec({'idxd': self.ADDRESS, 'wq_size': 16})
 
+    def two_devices(self):
+        other = '0000:6f:01.0'
+        self.model.add(other, queues=2, size=32, groups=1, engines=1)
+        devices.spec(
+            {'idxd': self.ADDRESS, 'wq_size': 16},
+            {'idxd': other, 'wq_size': 16},
+        )
+        return devices.wanted('CUSTOM_DSA'), (self.ADDRESS, other)
+
     def make_driver(self):
         return IdxdDriver.load('idxd')
 
@@ -291,6 +363,20 @@ class TestFPGA(OnKernel):
     @pytest.fixture(autouse=True)
     def hardware(self, kernel, tmp_path):
         self.tool = vendor.installed(kernel, tmp_path / 'vendor')
+
+    def two_devices(self):
+        other = '0000:1a:00.0'
+        self.kernel.add_function(other, '8086:09c4', 0x120000, 'dfl-pci')
+        entry = self.tool.spec(num_vfs=None)
+        devices.spec(
+            {k: v for k, v in entry.items() if k != 'num_vfs'},
+            {
+                k: v
+                for k, v in {**entry, 'address': other}.items()
+                if k != 'num_vfs'
+            },
+        )
+        return devices.wanted('FPGA'), (vendor.FPGA, other)
 
     def make_driver(self):
         return fpga.FPGADriver.load('fpga')
@@ -343,6 +429,9 @@ class TestNVMeOF(OnKernel):
                 'resource_class': 'CUSTOM_FAST',
             }
         )
+
+    def two_devices(self):
+        return devices.wanted('CUSTOM_FAST'), self.NAMESPACES
 
     def make_driver(self):
         return NVMeOFDriver.load('nvme_of')

@@ -435,6 +435,14 @@ def test_the_file_of_a_mediated_device(nodes):
         ('c 10:60', 'virtual/misc/xen!privcmd', 'misc', 'for guests'),
         ('c 10:61', 'virtual/misc/ublk-control', 'misc', 'block devices'),
         ('c 246:0', 'pci0000:00/iLO/d0ccb0', 'iLO', 'management controller'),
+        ('c 247:0', 'pci0000:00/uio/uio0', 'uio', 'DMA that no IOMMU limits'),
+        ('c 247:1', 'platform/dax0.0/dax0.0', 'dax', 'memory of the host'),
+        ('c 247:2', 'pci0000:00/mem0', 'cxl', 'a memory device'),
+        ('c 231:0', 'virtual/umad0', 'infiniband_mad', 'InfiniBand network'),
+        ('c 153:0', 'platform/spidev0.0', 'spidev', 'a system bus'),
+        ('c 254:0', 'platform/gpiochip0', 'gpio', 'pins of the mainboard'),
+        ('c 10:62', 'virtual/misc/sgx_provision', 'misc', 'the identity'),
+        ('c 10:63', 'virtual/misc/mst!mt4119', 'misc', 'network cards'),
     ],
 )
 def test_never(nodes, number, folder, subsystem, what):
@@ -595,6 +603,30 @@ def test_the_character_device_of_a_disk(nodes):
     assert 'mounted on /srv' in str(error)
     kernel.write_file('proc/self/mountinfo', '')
     plug(named(found.address))
+
+
+@pytest.mark.parametrize('mounted, used', [('8:32', True), ('8:33', False)])
+def test_the_character_device_of_a_namespace(nodes, mounted, used):
+    """Native multipath: the namespaces of other drives do not count."""
+    kernel = nodes.kernel
+    folder = 'virtual/nvme-subsystem/nvme-subsys'
+    nodes.add('ng0n1', 'c 21:0', f'{folder}0/ng0n1', 'nvme-generic')
+    for number in range(2):
+        path = kernel.sys / f'devices/{folder}{number}/nvme{number}n1'
+        path.mkdir(parents=True)
+        (path / 'dev').write_text(f'8:{32 + number}\n')
+        (kernel.sys / f'class/block/{path.name}').symlink_to(path)
+    nodes.changed = True
+    devices.spec({'devices': '/dev/ng0n1', 'keeps_data': True})
+    (found,) = os_acc.get_devices()
+    kernel.write_file(
+        'proc/self/mountinfo', f'36 35 {mounted} / /srv rw - xfs /dev/x rw\n'
+    )
+    if used:
+        error = devices.refused(named(found.address))
+        assert 'nvme0n1 is mounted on /srv' in str(error)
+    else:
+        plug(named(found.address))
 
 
 def test_a_block_device_does_not_go_along(disk):

@@ -18,6 +18,7 @@ import pytest
 
 import os_acc
 from os_acc.devices import boot
+from os_acc.devices import file_system
 from os_acc.devices import refusals
 from os_acc.devices import root_folder
 from os_acc.privileged import context
@@ -558,3 +559,26 @@ def test_show_what_is_denied_while_an_instance_has_it(here, run):
     devices.spec({'address': '*', 'deny': True})
     assert instance.uuid in status_of(run, devices.GPU)
     assert os_acc.unplug(instance) == 1
+
+
+@pytest.mark.parametrize(
+    ('kind', 'text'),
+    [
+        ('tmpfs', 'gone after a reboot'),
+        ('overlay', 'of a container'),
+        ('nfs4', 'SQLite'),
+        ('fuse.glusterfs', 'SQLite'),
+        ('fuse.fuse-overlayfs', 'of a container'),
+        ('cifs', 'SQLite'),
+        ('ext4', None),
+        ('btrfs', None),
+        ('zfs', None),
+    ],
+)
+def test_the_file_system_of_the_journal(findings, monkeypatch, kind, text):
+    monkeypatch.setattr(file_system, 'type_of', lambda path: kind)
+    path = os_acc.CONF.os_acc.state_path
+    found = findings().get(f'file system of the journal {path}', [])
+    assert [(v, text in said) for v, said, _ in found] == (
+        [] if text is None else [('warning', True)]
+    )

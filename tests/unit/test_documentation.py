@@ -32,6 +32,7 @@ from os_acc.devices import pci_names
 from os_acc.devices import proposals
 
 ROOT = pathlib.Path(__file__).parents[2]
+PACKAGE = pathlib.Path(os_acc.__file__).parent
 
 
 def run(folder, *arguments):
@@ -137,7 +138,7 @@ def test_the_public_modules_are_listed():
             for name in names
             if name not in (loader.DRIVERS, loader.PLUGINS)
         }
-    for path in (ROOT / 'os_acc/cli/skeleton').glob('*.py.in'):
+    for path in (PACKAGE / 'cli/skeleton').glob('*.py.in'):
         found.update(imported(path.read_text()))
     table = (SOURCE / 'api.rst').read_text().partition('Exceptions\n===')[0]
     listed = re.findall(r'^``(os_acc[\w.]*)``  ', table, re.MULTILINE)
@@ -160,7 +161,7 @@ def test_the_drivers_and_plugins_of_this_release_are_listed():
 
 
 def test_the_records_of_root_are_listed():
-    code = (ROOT / 'os_acc/privileged/record.py').read_text()
+    code = (PACKAGE / 'privileged/record.py').read_text()
     kept = re.findall(r"^\w+ = Records\('([\w-]+)'", code, re.MULTILINE)
     assert 'functions' in kept
     section = (SOURCE / 'linux.rst').read_text().partition('.. _record:')[2]

@@ -309,3 +309,55 @@ def test_reading_makes_no_folder(here):
     held.forget(held.PCI, devices.GPU)
     assert held.of_device(devices.GPU) == []
     assert not os.path.exists(held.FOLDER)
+
+
+# --- device_spec that cannot be read
+
+
+BROKEN = '{"address": "*", "address": "*"}'
+
+
+def broken() -> None:
+    os_acc.CONF.set_override('device_spec', [BROKEN], 'os_acc')
+
+
+def test_a_function_comes_back_while_device_spec_is_broken(here):
+    devices.spec(ANY)
+    instance = devices.instance()
+    os_acc.plug(instance, [devices.pci(devices.GPU)])
+    broken()
+    here.reboot()
+    assert len(os_acc.recover().restored) == 1
+    assert here.driver_of(devices.GPU) == 'vfio-pci'
+    assert len(os_acc.replug(instance)) == 1
+    assert os_acc.unplug(instance) == 1
+    assert notes() == []
+
+
+def test_vfs_come_back_while_device_spec_is_broken(here):
+    devices.spec(VFS, ANY)
+    instance = devices.instance()
+    os_acc.plug(instance, [devices.pci(devices.VFS[0])])
+    broken()
+    here.reboot()
+    assert len(os_acc.recover().restored) == 1
+    assert os_acc.unplug(instance) == 1
+    assert notes() == []
+
+
+def test_an_mdev_comes_back_while_device_spec_is_broken(here):
+    devices.spec(ANY)
+    instance = devices.instance()
+    os_acc.plug(instance, [devices.mdev('mtty-2')])
+    broken()
+    here.reboot()
+    assert len(os_acc.recover().restored) == 1
+    assert os_acc.unplug(instance) == 1
+
+
+def test_nothing_new_is_given_while_device_spec_is_broken(here):
+    broken()
+    with pytest.raises(exception.ExceptionBase, match="'address' is there"):
+        os_acc.plug(devices.instance(), [devices.pci(devices.GPU)])
+    with pytest.raises(exception.InvalidRequest, match="'address' is there"):
+        take()

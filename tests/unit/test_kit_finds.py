@@ -10,9 +10,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import threading
+import uuid
 
 from card_driver import CardDriver
 from card_driver import FileDriver
@@ -20,11 +22,15 @@ from card_driver import Hardware
 from pages import SOURCE
 import pytest
 
+import os_acc
 from os_acc import exception
+from os_acc import health
 from os_acc import objects
 from os_acc import testing
 from os_acc.devices import device_file
 from os_acc.devices import sysfs
+from os_acc.drivers import allocation
+from os_acc.drivers.fake.driver import FakeDriver
 from os_acc.testing import driver_processes
 from os_acc.testing import rules
 
@@ -278,6 +284,75 @@ FINDS = [
 ]
 
 
+class StopsAtAFailedDevice(FakeDriver):
+    def prepareVAN(self, van, request, instance_info):
+        if van.handle is None and request.handle is None:
+            for device in self.get_devices():
+                allocation.check_healthy(self, van, device.address)
+        super().prepareVAN(van, request, instance_info)
+
+
+class HidesAFailedDevice(FakeDriver):
+    def get_devices(self):
+        view = health.View(self.journal)
+        found = super().get_devices()
+        return [each for each in found if view.find(each.address) is None]
+
+
+class FailsToListAFailedDevice(FakeDriver):
+    def get_devices(self):
+        for device in super().get_devices():
+            health.check(self.journal, device.address)
+        return super().get_devices()
+
+
+class TwoFakes(testing.DriverContract):
+    __test__ = False
+    driver_class = FakeDriver
+
+    def make_driver(self):
+        made = self.driver_class.load('fake')
+        for name, value in {
+            'devices': ['fake0:test:1', 'fake1:test:1'],
+            'discover': True,
+            'hardware_path': str(self.folder),
+        }.items():
+            os_acc.CONF.set_override(name, value, 'os_acc_fake')
+        return made
+
+    def two_devices(self):
+        request = objects.AcceleratorRequest(
+            uuid=str(uuid.uuid4()), resource_class='CUSTOM_FAKE_TEST'
+        )
+        return request, ('fake0', 'fake1')
+
+
+@pytest.mark.parametrize(
+    'driver',
+    [
+        FakeDriver,
+        StopsAtAFailedDevice,
+        HidesAFailedDevice,
+        FailsToListAFailedDevice,
+    ],
+)
+def test_a_driver_that_stops_at_a_failed_device(tmp_path, monkeypatch, driver):
+    contract = TwoFakes()
+    contract.driver_class, contract.folder = driver, tmp_path / 'hardware'
+    contract.kernel = None
+    service = contract.start(tmp_path, monkeypatch)
+    seen = contextlib.nullcontext()
+    if driver is not FakeDriver:
+        seen = pytest.raises(testing.Broken)
+    try:
+        with seen as caught:
+            contract.test_a_failed_device_does_not_stop_the_next(service)
+    finally:
+        service.end()
+    if driver is not FakeDriver:
+        assert caught.value.rule is rules.NEXT_DEVICE
+
+
 def run(driver, check, folder, patch):
     """Run a check of the kit on a driver of the card."""
     contract = Hardware()
@@ -365,7 +440,9 @@ def test_a_device_file_comes_and_goes(kernel):
 
 def test_each_rule_of_drivers_has_a_broken_driver():
     of_drivers = {rule.name for rule in rules.ALL if 'driver' in rule.page}
-    assert {rule.name for _, _, rule in FINDS} == of_drivers
+    found = {rule.name for _, _, rule in FINDS}
+    # test_a_driver_that_stops_at_a_failed_device has several broken drivers.
+    assert found | {rules.NEXT_DEVICE.name} == of_drivers
 
 
 @pytest.mark.parametrize('rule', rules.ALL, ids=lambda rule: rule.name)

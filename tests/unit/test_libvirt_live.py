@@ -655,6 +655,97 @@ def test_a_late_attach_is_taken_out_again(plugin, daemon, van):
     assert (domain.live, domain.config) == ([], [])
 
 
+OTHER = '7c1d1f0e-8a4e-4d6b-9f1d-0c2b3a4d5e6f'
+QEMU = 'http://libvirt.org/schemas/domain/qemu/1.0'
+
+
+def other(daemon, monkeypatch, xml, active=False):
+    """Let another domain have an XML; an error is raised instead."""
+    domain = double.Domain(daemon, OTHER, active=active, name='web')
+    daemon.domains[OTHER] = domain
+
+    def read(flags):
+        if isinstance(xml, Exception):
+            raise xml
+        return xml
+
+    monkeypatch.setattr(domain, 'XMLDesc', read)
+
+
+@pytest.mark.parametrize(
+    'argument',
+    [
+        'vfio-pci,host={short}',
+        'vfio-pci,host={address},id=x',
+        'driver=vfio-pci,bus=pci.1,host={address}',
+        'vfio-pci-nohotplug,sysfsdev=/sys/bus/pci/devices/{address}',
+        '{{"driver":"vfio-pci","host":"{address}","id":"x"}}',
+    ],
+)
+def test_a_shut_off_domain_has_the_device_by_its_command_line(
+    plugin, daemon, van, monkeypatch, argument
+):
+    daemon.domain(UUID)
+    text = argument.format(
+        address=van.handle.address,
+        short=van.handle.address.removeprefix('0000:'),
+    ).replace('"', '&quot;')
+    other(
+        daemon,
+        monkeypatch,
+        f'<domain xmlns:q="{QEMU}"><q:commandline><q:arg value="-device"/>'
+        f'<q:arg value="{text}"/></q:commandline></domain>',
+    )
+    with pytest.raises(exception.DeviceBusy, match='domain web'):
+        plugin.plug(van, INSTANCE, True)
+
+
+@pytest.mark.parametrize(
+    'argument',
+    ['virtio-net-pci,host={}', 'vfio-pci,host=0000:ff:1f.7', '{{', 'vfio-pci'],
+)
+def test_a_command_line_without_the_device(
+    plugin, daemon, van, monkeypatch, argument
+):
+    daemon.domain(UUID)
+    text = argument.format(van.handle.address)
+    other(
+        daemon,
+        monkeypatch,
+        f'<domain xmlns:q="{QEMU}"><q:commandline><q:arg value="{text}"/>'
+        '</q:commandline></domain>',
+    )
+    plugin.plug(van, INSTANCE, True)
+
+
+@pytest.mark.parametrize(
+    'xml',
+    [
+        error('internal error: cannot format the XML', 1),
+        '<domain><name>a\x01b</name></domain>',
+        '<domain><devices>',
+        '',
+    ],
+)
+@pytest.mark.parametrize('active', [True, False])
+def test_another_domain_whose_xml_cannot_be_read(
+    plugin, daemon, van, monkeypatch, caplog, xml, active
+):
+    domain = daemon.domain(UUID)
+    other(daemon, monkeypatch, xml, active)
+    plugin.plug(van, INSTANCE, True)
+    assert domain.live
+    assert f'domain web ({OTHER}) cannot be read' in caplog.text
+
+
+def test_a_broken_xml_that_names_the_device(plugin, daemon, van, monkeypatch):
+    daemon.domain(UUID)
+    address = van.handle.address
+    other(daemon, monkeypatch, f'<domain><x>\x01</x> host={address}')
+    with pytest.raises(exception.DeviceBusy, match='domain web'):
+        plugin.plug(van, INSTANCE, True)
+
+
 def test_nothing_is_begun_for_a_caller_that_has_left(plugin, daemon, van):
     domain = daemon.domain(UUID)
     go_on = threading.Event()

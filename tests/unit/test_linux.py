@@ -40,6 +40,8 @@ from os_acc.devices import waiting
 from os_acc.privileged import context
 from os_acc.privileged import device_users
 
+MDEV = '6e1c1f0e-8a4e-4d6b-9f1d-0c2b3a4d5e6f'
+
 
 @pytest.fixture
 def here(kernel):
@@ -405,6 +407,25 @@ def test_a_domain_that_cannot_be_read(here):
     here.write_file('libvirt/other.txt', '')
     here.write_file('libvirt/empty.xml', '<domstatus/>')
     assert libvirt_domains.users_of(devices.GPU, None, '') == []
+
+
+@pytest.mark.parametrize(
+    'value',
+    [
+        f'vfio-pci,host={devices.GPU}',
+        f'vfio-pci,sysfsdev=/sys/bus/mdev/devices/{MDEV}',
+        f"{{'driver':'vfio-pci','sysfsdev':'/sys/x/{MDEV}/'}}",
+    ],
+)
+def test_a_domain_with_devices_on_its_command_line(here, value):
+    value = value.replace("'", '&quot;')
+    here.write_file(
+        'libvirt/web.xml',
+        '<domstatus><domain xmlns:qemu="http://libvirt.org/schemas/domain/'
+        'qemu/1.0"><name>web</name><uuid>u</uuid><qemu:commandline>'
+        f'<qemu:arg value="{value}"/></qemu:commandline></domain></domstatus>',
+    )
+    assert libvirt_domains.users_of(devices.GPU, MDEV, '')
 
 
 # --- waiting

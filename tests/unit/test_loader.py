@@ -71,6 +71,14 @@ class WithOptions(Driver):
     CONFIG_OPTS = (cfg.IntOpt('speed', default=3),)
 
 
+class Optional(Driver):
+    @classmethod
+    def load(cls, name):
+        raise exception.MissingPackage(
+            what=f'driver {name}', package='acme_sdk', extra='acme'
+        )
+
+
 class OtherOptions(Driver):
     CONFIG_OPTS = (cfg.StrOpt('speed', default='fast'),)
 
@@ -321,6 +329,16 @@ class TestLoad:
             loaded, errors = self.load()
             assert loaded == []
             assert 'acc-a' in errors
+
+    def test_an_optional_package_is_not_installed(self, entry_points, caplog):
+        entry_points(('acc-a', 'Optional'), ('acc-b', 'Unloadable'))
+        found = loader.load_all()
+        assert found.optional == {'acc-a'}
+        assert set(found.errors) == {'driver acc-a', 'driver acc-b'}
+        assert set(found.lacking((), ())) == {'acc-b'}
+        logged = [e for e in caplog.records if e.levelname == 'ERROR']
+        assert [e for e in logged if 'acc-b' in e.getMessage()]
+        assert not [e for e in logged if 'acc-a' in e.getMessage()]
 
     def test_options(self, entry_points):
         entry_points(('acc-opt', 'WithOptions'))

@@ -262,7 +262,7 @@ def test_selected_by_a_class_of_device_spec(here):
     wanted = [devices.wanted('VGPU', 'CUSTOM_SERIAL') for _ in range(12)]
     os_acc.plug(instance, wanted)
     err = cause(devices.wanted('VGPU'))
-    assert 'exhausted' in str(err)
+    assert 'no capacity is left' in str(err)
     os_acc.unplug(instance)
 
 

@@ -295,6 +295,7 @@ def test_one_that_is_plugged_again_before_the_lock_stays(host, monkeypatch):
     ('known', 'minimum_age', 'field'),
     [
         (OTHER, 0, 'known_instance_uuids'),
+        (None, 0, 'known_instance_uuids'),
         (['web-1'], 0, 'known_instance_uuids'),
         ([], -1, 'minimum_age'),
         ([], float('nan'), 'minimum_age'),

@@ -15,11 +15,13 @@ import string
 
 import pytest
 
+import os_acc
 from os_acc.devices import all_refusals
 from os_acc.devices import reasons
 from os_acc.devices import refusals
 
 ROOT = pathlib.Path(__file__).parents[2]
+SOURCE = pathlib.Path(os_acc.__file__).parent
 EVERY = {
     f'{module.__name__}.{name}': each
     for module in all_refusals.MODULES
@@ -91,14 +93,14 @@ def test_users_of_an_open_device_are_all_said():
 
 def test_no_refusal_is_made_elsewhere():
     found = set()
-    for path in (ROOT / 'os_acc').rglob('*.py'):
+    for path in SOURCE.rglob('*.py'):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call):
                 name = ast.unparse(node.func).rpartition('.')[2]
                 if name in ('Obstacle', 'Reason', 'Refusal'):
-                    found.add(str(path.relative_to(ROOT / 'os_acc')))
+                    found.add(str(path.relative_to(SOURCE)))
     of_table = {
-        str(pathlib.Path(each.__file__).relative_to(ROOT / 'os_acc'))
+        str(pathlib.Path(each.__file__).relative_to(SOURCE))
         for each in all_refusals.MODULES
     }
     assert found == MAKE_THEIR_OWN | of_table

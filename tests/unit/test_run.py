@@ -270,6 +270,26 @@ def test_a_signal_that_is_ignored_stays_ignored(run, tmp_path):
     assert (result.code, result.out) == (0, 'fine\n')
 
 
+def test_a_parent_that_ignores_the_end_of_its_children(run):
+    """A service manager may do so; the kernel then keeps no exit code."""
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        result = start(run, '--', 'sh', '-c', 'exit 3')
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    assert (result.code, result.err) == (3, '')
+    assert run.handles() == []
+
+
+def test_a_child_that_cannot_be_waited_for(run, monkeypatch):
+    def fail(self):
+        raise ChildProcessError(10, 'No child processes')
+
+    monkeypatch.setattr(launch.Child, 'wait', fail)
+    assert start(run, '--', 'true').code == run_module.OWN_FAILURE
+    assert run.handles() == []
+
+
 def test_a_signal_that_ends_the_command(run, tmp_path):
     thread = when(tmp_path / 'ready', lambda: send(signal.SIGTERM))
     result = start(

@@ -235,6 +235,9 @@ def test_screens(run, columns, monkeypatch, request):
     }
     wrong = []
     for name, arguments in COMMANDS.items():
+        if name == 'help-of-one' and sys.version_info >= (3, 13):
+            # Python's argparse writes options in another form since then.
+            continue
         if name in before:
             before[name]()
         extra = ()

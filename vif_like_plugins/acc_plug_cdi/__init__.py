@@ -66,6 +66,8 @@ class CDIPlugin(plugin.PluginBase):
         """Write the spec, and set guest_config to the name of the device.
 
         :raises DeviceError: if a container cannot use the device as it is
+        :raises InvalidRequest: if another VAN of the instance sets a variable
+            or a path to another value
         :raises DeviceBusy: if somebody else's spec has the name
         """
         from os_acc.privileged import container_specs
@@ -113,7 +115,8 @@ class CDIPlugin(plugin.PluginBase):
     def diagnose(self) -> Iterator[finding.Finding]:
         from acc_plug_cdi import report
 
-        return report.folder(self.config.spec_dir)
+        yield from report.folder(self.config.spec_dir)
+        yield from report.entries(cfg.CONF)
 
     def leftovers(
         self, van_uuids: Collection[str]

@@ -16,8 +16,13 @@ import os
 import stat
 import uuid
 
+from oslo_config import cfg
+
+from os_acc import exception
 from os_acc import finding
+from os_acc.devices import container_edits
 from os_acc.devices import container_spec
+from os_acc.devices import device_spec
 from os_acc.devices import file_system
 
 
@@ -25,7 +30,7 @@ def folder(path: str) -> Iterator[finding.Finding]:
     """Report on the folder: is it there, who can write in it, does it stay?"""
     yield from _access(path)
     kind = file_system.type_of(path)
-    if kind is not None and not file_system.is_volatile(kind):
+    if kind is not None and file_system.nature(kind) != file_system.VOLATILE:
         yield finding.Finding(
             f'file system of CDI specs {path}',
             finding.WARNING,
@@ -36,6 +41,22 @@ def folder(path: str) -> Iterator[finding.Finding]:
             'set [os_acc_cdi] spec_dir to /var/run/cdi; or start containers '
             'only after os-acc recover',
         )
+
+
+def entries(conf: cfg.ConfigOpts) -> Iterator[finding.Finding]:
+    """Report entries of device_spec whose mounts or hooks are not there."""
+    try:
+        found = device_spec.load(conf).entries
+    except exception.InvalidRequest:
+        return  # the doctor reports it itself
+    for entry in found:
+        for absent in container_edits.missing(entry.edits):
+            yield finding.Finding(
+                f'containers: {entry.source}',
+                finding.ERROR,
+                f'{absent}; plug refuses the devices of the entry',
+                'install it, or change "mounts" or "hooks" of the entry',
+            )
 
 
 def _access(path: str) -> Iterator[finding.Finding]:

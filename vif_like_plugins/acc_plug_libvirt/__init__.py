@@ -18,8 +18,11 @@ import threading
 from typing import TYPE_CHECKING
 from typing import Any
 
+from oslo_config import cfg
+
 from acc_plug_libvirt import options
 from os_acc import finding
+from os_acc import nova_options
 from os_acc import objects
 from os_acc import plugin
 
@@ -149,19 +152,26 @@ class LibvirtPlugin(plugin.PluginBase):
         from acc_plug_libvirt import report
 
         conf = self.config
-        return report.findings(conf.connection_uri, conf.connect_timeout)
+        return report.findings(self._uri(), conf.connect_timeout)
 
     def libvirt(self) -> connection.Connection:
         """The connection to libvirt that all threads share."""
         from acc_plug_libvirt import connection
 
         with self._connection_lock:
-            uri = self.config.connection_uri
+            uri = self._uri()
             if self._connection is None or self._connection.uri != uri:
                 self._connection = connection.Connection(
                     uri, self.config.connect_timeout
                 )
             return self._connection
+
+    def _uri(self) -> str:
+        """The URI of libvirt: the option, or Nova's own, or the default."""
+        chosen: str = self.config.connection_uri
+        return (
+            chosen or nova_options.connection_uri(cfg.CONF) or options.DEFAULT
+        )
 
 
 def update_domain_xml(

@@ -170,7 +170,7 @@ def _domain(opened: Any, van: objects.VAN) -> Any:
     for domain in opened.listAllDomains(0):
         if domain.UUIDString() == van.instance_uuid:
             found = domain
-        elif wanted in _identities(domain):
+        elif wanted is not None and _has(domain, wanted):
             raise exception.DeviceBusy(
                 device=wanted, holder=f'domain {domain.name()}'
             )
@@ -182,23 +182,47 @@ def _domain(opened: Any, van: objects.VAN) -> Any:
     return found
 
 
-def _identities(domain: Any) -> set[str | None]:
-    """Return the host devices in a domain's running guest and definition.
+def _has(domain: Any, wanted: str) -> bool:
+    """Whether a domain's running guest or its definition has a device.
 
-    A domain that is gone has none.
+    A domain that is gone has none. One whose XML cannot be read does not stop
+    the others: while its guest runs, the driver has seen that QEMU has the
+    device open. If the XML is there, and names the device, it counts.
+
+    :param wanted: the identity of the device
     """
     libvirt = connection.module()
-    found = set()
-    try:
-        for root in (
-            domain_xml.of(domain),
-            domain_xml.of(domain, libvirt.VIR_DOMAIN_XML_INACTIVE),
-        ):
-            found |= domain_xml.identities(root)
-    except libvirt.libvirtError as err:
-        if err.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:
-            raise
-    return found
+    for flags in (0, libvirt.VIR_DOMAIN_XML_INACTIVE):
+        xml = None
+        try:
+            xml = domain.XMLDesc(flags)
+            found = wanted in domain_xml.identities(domain_xml.parse(xml))
+        except libvirt.libvirtError as err:
+            if connection.is_broken(err):
+                raise
+            if err.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN:
+                return False
+            found = _may_have(domain, wanted, xml, err)
+        except exception.InvalidRequest as err:
+            found = _may_have(domain, wanted, xml, err)
+        if found:
+            return True
+    return False
+
+
+def _may_have(
+    domain: Any, wanted: str, xml: str | None, err: Exception
+) -> bool:
+    """Whether a domain whose XML cannot be read may have a device."""
+    LOG.warning(
+        'The XML of domain %s (%s) cannot be read, so os-acc does not know '
+        'its devices. See virsh dumpxml %s: %s',
+        domain.name(),
+        domain.UUIDString(),
+        domain.UUIDString(),
+        exception.describe(err),
+    )
+    return bool(xml) and domain_xml.may_have(str(xml), wanted)
 
 
 def _is_missing(root: Any, van: objects.VAN) -> bool:

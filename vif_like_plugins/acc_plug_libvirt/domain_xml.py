@@ -23,6 +23,7 @@ from acc_plug_libvirt import disk
 from acc_plug_libvirt import hostdev
 from os_acc import exception
 from os_acc import objects
+from os_acc.devices import qemu_arguments
 
 # libvirt keeps aliases with this prefix. It generates all other aliases.
 _USER_ALIAS = 'ua-'
@@ -110,7 +111,7 @@ def hostdevs(root: etree._Element) -> Iterator[Hostdev]:
 def identities(root: etree._Element) -> set[str | None]:
     """Return the identities of all host devices of a domain.
 
-    They are in hostdevs, interfaces and disks.
+    They are in hostdevs, interfaces, disks and <qemu:commandline>.
     """
     found = {each.identity for each in hostdevs(root)}
     for path in (
@@ -119,7 +120,24 @@ def identities(root: etree._Element) -> set[str | None]:
     ):
         for element in root.iterfind(path):
             found.add(_pci_identity(element.find('source/address')))
+    for device in qemu_arguments.devices(root):
+        found.add(f'{"pci" if ":" in device else "mdev"}/{device}')
     return found
+
+
+def may_have(xml: str, identity: str) -> bool:
+    """Whether the XML of a domain, which cannot be parsed, names a device.
+
+    :param identity: as AttachHandle.identity
+    """
+    parser = etree.XMLParser(
+        recover=True, resolve_entities=False, no_network=True
+    )
+    root = etree.fromstring(xml.encode(), parser)
+    name = identity.partition('/')[2].lower()
+    return (root is not None and identity in identities(root)) or (
+        name.removeprefix('0000:') in xml.lower()
+    )
 
 
 def _identity(element: etree._Element) -> str | None:

@@ -13,6 +13,7 @@ Its format: https://libvirt.org/formatdomain.html#host-device-assignment
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import dataclasses
 import os
 from typing import Any
@@ -63,16 +64,14 @@ class Builder:
             driver = {'name': 'vfio', 'model': config.vfio_driver}
         if config.iommufd is not None:
             driver['iommufd'] = _yes_no(config.iommufd)
-        pairs = (each.split('=') for each in config.guest_addresses)
+        addresses = _guest_addresses(config.guest_addresses)
         return cls(
             managed=config.managed,
             driver=driver,
             rom_bar=config.rom_bar,
             display=config.display,
             ramfb=config.ramfb,
-            guest_addresses={
-                _canonical(handle): address for handle, address in pairs
-            },
+            guest_addresses=addresses,
         )
 
     def build(self, van: objects.VAN) -> str | None:
@@ -204,7 +203,27 @@ def _add_guest_address(
         )
     address = etree.SubElement(hostdev, 'address')
     address.set('type', 'pci')
-    _set_pci_address(address, '%04x:%02x:%02x.%x' % parts)
+    _set_pci_address(address, pci_address.join(*parts))
+
+
+def _guest_addresses(pairs: Sequence[str]) -> dict[str, str]:
+    """Read the option guest_addresses.
+
+    :raises InvalidRequest: if a device stands twice
+    """
+    found: dict[str, str] = {}
+    for each in pairs:
+        handle, address = each.split('=')
+        name = _canonical(handle)
+        if name in found and _canonical(found[name]) != _canonical(address):
+            raise exception.InvalidRequest(
+                subject='[os_acc_libvirt]',
+                field='guest_addresses',
+                value=each,
+                expected=f'one address for {name}; it has {found[name]} too',
+            )
+        found[name] = address
+    return found
 
 
 def _set_pci_address(element: etree._Element, address: str) -> None:
@@ -223,7 +242,7 @@ def _set_pci_address(element: etree._Element, address: str) -> None:
 def _canonical(handle: str) -> str:
     """Return a PCI address or mdev UUID in the form that handles use."""
     parts = pci_address.parse(handle)
-    return '%04x:%02x:%02x.%x' % parts if parts else handle.lower()
+    return pci_address.join(*parts) if parts else handle.lower()
 
 
 def _yes_no(value: bool) -> str:

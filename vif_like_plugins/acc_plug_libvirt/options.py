@@ -18,6 +18,9 @@ _GUEST_ADDRESS = (
     r'^[0-9a-f:.-]+=(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[01][0-9a-f]\.[0-7]$'
 )
 
+#: The URI of libvirt if no option has one.
+DEFAULT = 'qemu:///system'
+
 OPTS = (
     cfg.BoolOpt(
         'managed',
@@ -65,9 +68,11 @@ OPTS = (
     ),
     cfg.StrOpt(
         'connection_uri',
-        default='qemu:///system',
+        default='',
+        sample_default='qemu:///system',
         help='Connection URI of the libvirt that runs the guests of this '
-        'host.',
+        'host. If this is empty, os-acc uses the option connection_uri of the '
+        'group [libvirt], which nova.conf has, or else qemu:///system.',
     ),
     cfg.FloatOpt(
         'connect_timeout',

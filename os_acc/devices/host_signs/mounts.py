@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 import dataclasses
+import errno
 import re
 
 from os_acc.devices import sysfs
@@ -73,13 +74,24 @@ def _texts() -> Iterator[str]:
             namespace = sysfs.link(f'{sysfs.PROC}/{pid}/ns/mnt')
             if pid != '1' and namespace in seen:
                 continue
-            yield sysfs.read_long(f'{sysfs.PROC}/{pid}/mountinfo')
+            yield _of_process(pid)
             seen.add(namespace)
         except PermissionError:
             # Of another user: root is asked before a device is taken. Who may
             # see the namespace of a process: ptrace(2).
             if pid == '1':
                 yield _of_init()
+
+
+def _of_process(pid: str) -> str:
+    try:
+        return sysfs.read_long(f'{sysfs.PROC}/{pid}/mountinfo')
+    except OSError as err:
+        # The process has ended, and has no mounts any more:
+        # mounts_open_common() in fs/proc_namespace.c.
+        if err.errno == errno.EINVAL:
+            return ''
+        raise
 
 
 def _of_init() -> str:

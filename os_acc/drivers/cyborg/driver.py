@@ -30,6 +30,7 @@ from os_acc.devices import chip as chips
 from os_acc.devices import device_spec
 from os_acc.devices import pci
 from os_acc.drivers import allocation
+from os_acc.drivers import choosing
 from os_acc.drivers import mdev_handles
 from os_acc.drivers.cyborg import choice as cyborg_choice
 from os_acc.drivers.cyborg import listing as cyborg_listing
@@ -43,13 +44,6 @@ from os_acc.drivers.pci import release as pci_release
 from os_acc.programming import regions
 
 CONF = cfg.CONF
-
-#: The errors after which another device may serve a request.
-_TRY_NEXT = (
-    exception.DeviceBusy,
-    exception.DeviceInUseByHost,
-    exception.DeviceUnhealthy,
-)
 
 
 class CyborgDriver(driver.DriverBase):
@@ -79,9 +73,7 @@ class CyborgDriver(driver.DriverBase):
         if not self.config.enabled_drivers:
             return []
         found, errors = self._source.discover()
-        devices = cyborg_report.devices(
-            self.name, found, allocation.holders(self)
-        )
+        devices = cyborg_report.devices(self, found, allocation.holders(self))
         if errors:
             raise exception.DiscoveryFailed(
                 devices, message=cyborg_source.joined(errors)
@@ -259,7 +251,7 @@ class CyborgDriver(driver.DriverBase):
     ) -> Iterator[None]:
         """Check that a guest may have a PCI function; lock its IOMMU group."""
         function = pci.get(handle.address)
-        specs = device_spec.load(CONF)
+        specs = device_spec.load_for_vans(CONF)
         again = van.device is not None
         spec = specs.held(function) if again else specs.check(function)
         with allocation.shared_locks(self, function, spec):
@@ -284,37 +276,52 @@ class CyborgDriver(driver.DriverBase):
         Devices that others are having programmed come last, because the VAN
         would have to wait for them.
         """
-        reasons: list[str] = []
-        fits = cyborg_choice.ranked(
-            self,
-            self._source.find(lambda found: found.serves(request)),
-            request,
-        )
+        fits = self._source.find(lambda found: found.serves(request))
         later: list[cyborg_listing.Found] = []
-        for found in itertools.chain(fits, later):
+        busy: set[str] = set()  # others use them with another function
+
+        def parts(
+            found: cyborg_listing.Found,
+        ) -> Iterator[tuple[cyborg_listing.Found, objects.AttachHandle]]:
             with self.lock(found.parent):
                 if found not in later and cyborg_choice.changes(
                     self, found, van, request
                 ):
                     later.append(found)
-                    continue
-                claimed = self._claim_one(van, request, found, reasons)
-            if not claimed:
-                continue
+                    return
+                free = cyborg_choice.free_handles(self, found, van)
+            for handle in free:
+                if found.address not in busy:
+                    yield found, handle
+
+        def take(
+            part: tuple[cyborg_listing.Found, objects.AttachHandle],
+        ) -> None:
+            self._claim_one(van, request, *part)
             try:
-                self._put_function(van, request, found)
-                return
-            except _TRY_NEXT as err:
-                reasons.append(str(err))
-                _forget_claim(van)
-        raise exception.DeviceNotFound(
-            wanted=f'request {request.uuid}',
-            reason='; '.join(dict.fromkeys(reasons))
-            or (
-                "all handles of Cyborg's devices are taken"
-                if fits
-                else f"Cyborg's drivers have no {allocation.selector(request)}"
-            ),
+                self._put_function(van, request, part[0])
+            except (
+                exception.DeviceBusy,
+                exception.DeviceInUseByHost,
+                exception.DeviceUnhealthy,
+            ):
+                busy.add(part[0].address)
+                raise
+            except Exception as err:
+                # A wrong bitstream would spoil one device after the other.
+                raise choosing.SearchEnds(err) from err
+
+        choosing.choose(
+            self,
+            van,
+            request,
+            itertools.chain(cyborg_choice.ranked(self, fits, request), later),
+            parts,
+            take,
+            lambda: _undo(van),
+            "all handles of Cyborg's devices are taken"
+            if fits
+            else f"Cyborg's drivers have no {allocation.selector(request)}",
         )
 
     def _claim_one(
@@ -322,27 +329,19 @@ class CyborgDriver(driver.DriverBase):
         van: objects.VAN,
         request: objects.AcceleratorRequest,
         found: cyborg_listing.Found,
-        reasons: list[str],
-    ) -> bool:
-        """Claim the first free handle of a device. The lock is held.
-
-        :param reasons: gets a text for each handle that cannot be claimed
-        """
-        for handle in cyborg_choice.free_handles(self, found, van):
-            try:
-                self._claim(van, request, found, handle)
-                return True
-            except _TRY_NEXT as err:
-                reasons.append(str(err))
-                _forget_claim(van)
-        return False
+        handle: objects.AttachHandle,
+    ) -> None:
+        """Claim a handle that is free still."""
+        with self.lock(found.parent):
+            free = cyborg_choice.free_handles(self, found, van)
+            if handle.identity not in [each.identity for each in free]:
+                raise choosing.TakenMeanwhile(device=handle.identity)
+            self._claim(van, request, found, handle)
 
 
-def _forget_claim(van: objects.VAN) -> None:
+def _undo(van: objects.VAN) -> None:
     """Undo the claim of a handle, so that the VAN can claim another one."""
     ids = van.driver_data.get(pci_release.IDS)
     if isinstance(van.handle, objects.PCIHandle) and ids is not None:
         pci_release.let_go(van.handle.address, ids)
-    van.handle = van.device = van.function_id = None
-    van.driver_data = {}
-    van.save()
+    mdev_handles.undo(van)

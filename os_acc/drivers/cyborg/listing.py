@@ -22,6 +22,7 @@ from typing import NoReturn
 from os_acc import exception
 from os_acc import objects
 from os_acc.objects import function_id as function_ids
+from os_acc.objects import pci_address
 
 # Cyborg's attach handle types, cyborg/common/constants.py.
 PCI, MDEV, TEST_PCI = 'PCI', 'MDEV', 'TEST_PCI'
@@ -276,8 +277,10 @@ def _json(by: str, field: str, text: Any) -> dict[str, Any]:
 def _address(by: str, field: str, info: Mapping[str, Any]) -> str:
     """Make a PCI address from its parts, hex numbers without a prefix."""
     try:
-        parts = tuple(int(info[key], 16) for key in _KEYS)
-        made = objects.PCIHandle(address='%04x:%02x:%02x.%x' % parts)
+        domain, bus, slot, function = (int(info[key], 16) for key in _KEYS)
+        made = objects.PCIHandle(
+            address=pci_address.join(domain, bus, slot, function)
+        )
     except (KeyError, TypeError, ValueError):
         _refuse(by, field, info, f'the parts of a PCI address: {_KEYS}')
     address: str = made.address

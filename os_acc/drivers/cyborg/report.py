@@ -12,10 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from collections.abc import Sequence
+import functools
 import itertools
 
 from oslo_config import cfg
 
+from os_acc import driver as driver_base
 from os_acc import objects
 from os_acc.devices import allocated
 from os_acc.devices import availability
@@ -25,6 +27,7 @@ from os_acc.devices import host_use
 from os_acc.devices import mdev
 from os_acc.devices import pci
 from os_acc.devices import refusals
+from os_acc.drivers import choosing
 from os_acc.drivers import inventory
 from os_acc.drivers.cyborg import choice as cyborg_choice
 from os_acc.drivers.cyborg import listing as cyborg_listing
@@ -35,18 +38,26 @@ CONF = cfg.CONF
 
 
 def devices(
-    driver: str,
+    by: driver_base.DriverBase,
     found: list[cyborg_listing.Found],
     holders: allocated.Holders,
 ) -> list[objects.Device]:
     """Report the devices, with the checks of os-acc.
 
-    :param driver: the name of os-acc's driver
+    :param by: os-acc's driver
     :param found: what Cyborg's drivers discovered
     :param holders: the VANs that have handles
     """
     snapshot = host_use.Snapshot.read()
-    return [_device(driver, each, holders, snapshot) for each in found]
+    return [
+        device
+        for each in found
+        for device in choosing.report(
+            by,
+            [each.address],
+            functools.partial(_device, by.name, each, holders, snapshot),
+        )
+    ]
 
 
 def _device(
@@ -54,9 +65,9 @@ def _device(
     found: cyborg_listing.Found,
     holders: allocated.Holders,
     snapshot: host_use.Snapshot,
+    address: str,
 ) -> objects.Device:
-    is_pci = pci.is_address(found.address)
-    function = pci.find(found.address) if is_pci else None
+    function = pci.find(address) if pci.is_address(address) else None
     region = '' if found.programmable else None
     mdevs = [
         each

@@ -6,4 +6,4 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""The driver pci: PCI functions, PF or VF."""
+"""The driver devfile: accelerators that are device files."""

@@ -30,18 +30,11 @@ from os_acc.devices import file_availability
 from os_acc.devices import file_groups
 from os_acc.devices import waiting
 from os_acc.drivers import allocation
+from os_acc.drivers import choosing
 from os_acc.drivers.devfile import files
 
 LOG = logging.getLogger(__name__)
 CONF = cfg.CONF
-
-# The errors after which another accelerator may serve a request.
-_TRY_NEXT = (
-    exception.DeviceBusy,
-    exception.DeviceError,
-    exception.DeviceInUseByHost,
-    exception.DeviceNotFound,
-)
 
 
 def claim(
@@ -96,26 +89,20 @@ def choose(
 
     :raises DeviceNotFound: if there is none that can be taken
     """
-    reasons = []
     holders = allocation.holders(by)
-    before = dict(van.driver_data)
-    for found in file_groups.read(specs()):
-        if not files.kind_of(found).serves(request):
-            continue
-        if found.spec.shared is None and holders.of_file(found.name):
-            continue
-        try:
-            _claim(by, van, found, None)
-            return
-        except _TRY_NEXT as err:
-            reasons.append(str(err))
-            give_back(van, 0.0)
-            van.handle, van.device, van.driver_data = None, None, before
-            van.live_migratable = None
-            van.save()
-    raise allocation.none_left(
+    choosing.choose(
+        by,
+        van,
         request,
-        reasons,
+        file_groups.read(specs()),
+        lambda found: (
+            [found]
+            if files.kind_of(found).serves(request)
+            and not (found.spec.shared is None and holders.of_file(found.name))
+            else []
+        ),
+        lambda found: _claim(by, van, found, None),
+        lambda: give_back(van, 0.0),
         'device_spec offers no such device file that is left on this host',
     )
 
@@ -181,7 +168,7 @@ def _account(kind: str, name: str | None) -> int | None:
 
 
 def specs() -> device_spec.Specs:
-    return device_spec.load(CONF)
+    return device_spec.load_for_vans(CONF)
 
 
 def _users(

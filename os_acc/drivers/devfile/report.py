@@ -15,6 +15,7 @@ import itertools
 from typing import Any
 
 from os_acc import driver
+from os_acc import exception
 from os_acc import finding
 from os_acc import objects
 from os_acc.devices import allocated
@@ -24,6 +25,7 @@ from os_acc.devices import file_availability
 from os_acc.devices import file_groups
 from os_acc.devices import host_use
 from os_acc.drivers import allocation
+from os_acc.drivers import choosing
 from os_acc.drivers import inventory
 from os_acc.drivers.devfile import files
 
@@ -38,7 +40,8 @@ def devices(
 ) -> list[objects.Device]:
     """See DriverBase.get_devices."""
     view = _View(by)
-    return [view.device(found) for found in file_groups.read(specs)]
+    there = {found.name: found for found in file_groups.read(specs)}
+    return choosing.report(by, there, lambda name: view.device(there[name]))
 
 
 class _View:
@@ -165,10 +168,14 @@ def findings(
     view = _View(by)
     found = file_groups.read(specs)
     for each in found:
-        verdict, text, advice = _status(each, view)
-        yield finding.Finding(
-            f'device file {each.path}', verdict, f'{each.name}: {text}', advice
-        )
+        subject = f'device file {each.path}'
+        try:
+            verdict, text, advice = _status(each, view)
+        except (OSError, ValueError, exception.DeviceError) as err:
+            yield choosing.finding_of(subject, err)
+        else:
+            text = f'{each.name}: {text}'
+            yield finding.Finding(subject, verdict, text, advice)
     matching = {id(each.spec) for each in found}
     for entry in entries:
         if entry.deny or id(entry) in matching:

@@ -26,7 +26,6 @@ from oslo_config import cfg
 
 from os_acc import driver
 from os_acc import exception
-from os_acc import health
 from os_acc import objects
 from os_acc import programming
 from os_acc import progress
@@ -34,6 +33,7 @@ from os_acc.devices import allocated
 from os_acc.devices import availability
 from os_acc.devices import device_spec
 from os_acc.drivers import allocation
+from os_acc.drivers import choosing
 from os_acc.drivers import inventory
 from os_acc.drivers.fake import hardware as fake_hardware
 from os_acc.programming import bitstreams
@@ -102,10 +102,15 @@ class FakeDriver(driver.DriverBase):
             return []
         holders = allocation.holders(self)
         in_use = self._hardware().in_use()
-        return [
-            self._device(number, device, holders, in_use)
-            for number, device in enumerate(self._devices())
-        ]
+        devices = {each.name: each for each in self._devices()}
+        numbers = {name: place for place, name in enumerate(devices)}
+        return choosing.report(
+            self,
+            devices,
+            lambda name: self._device(
+                numbers[name], devices[name], holders, in_use
+            ),
+        )
 
     def takes_unlisted(self, request: objects.AcceleratorRequest) -> bool:
         if request.handle is not None:
@@ -248,30 +253,37 @@ class FakeDriver(driver.DriverBase):
 
         choices = [choice for each in fits for choice in each.choices]
         places = dict.fromkeys((c.device, c.region) for c in choices)
-        unhealthy = health.View(self.journal)
-        reasons = []
-        for device, region in sorted(places, key=rank):
-            if (why := unhealthy.of_device(device)) is not None:
-                reasons.append(f'{device}: {why.text}')
-                continue
-            with self.lock(device):
-                taken = self._taken(device)
-                for choice in choices:
-                    if (
-                        choice[:2] == (device, region)
-                        and choice.handle.identity not in taken
-                    ):
-                        # Saved under the lock: the next caller sees the
-                        # handle as taken.
-                        self._claim(van, *choice)
-                        return
-        raise exception.DeviceNotFound(
-            wanted=f'request {request.uuid}',
-            reason='; '.join(['no fake device has a free handle', *reasons])
+
+        def free(
+            place: tuple[str, str | None],
+        ) -> Iterator[fake_hardware.Choice]:
+            taken = self._taken(place[0])
+            for choice in choices:
+                if choice[:2] == place and choice.handle.identity not in taken:
+                    yield choice
+
+        choosing.choose(
+            self,
+            van,
+            request,
+            choosing.ranked(places, rank),
+            free,
+            lambda choice: self._take(van, choice),
+            lambda: None,
+            'no fake device has a free handle'
             if fits
             else f'no fake device is of {allocation.selector(request)}'
             + (' and can be programmed' if request.function_id else ''),
         )
+
+    def _take(self, van: objects.VAN, choice: fake_hardware.Choice) -> None:
+        """Claim a handle of a device."""
+        allocation.check_healthy(self, van, choice.device)
+        with self.lock(choice.device):
+            if choice.handle.identity in self._taken(choice.device):
+                raise choosing.TakenMeanwhile(device=choice.handle.identity)
+            # Saved under the lock: the next caller sees it as taken.
+            self._claim(van, *choice)
 
     def _fitting(
         self, request: objects.AcceleratorRequest

@@ -33,6 +33,7 @@ from os_acc.devices import pci
 from os_acc.devices import root_folder
 from os_acc.devices import waiting
 from os_acc.drivers import allocation
+from os_acc.drivers import choosing
 from os_acc.drivers.devfile import files
 from os_acc.drivers.idxd import report
 
@@ -61,10 +62,12 @@ class IdxdDriver(driver.DriverBase):
 
     def get_devices(self) -> list[objects.Device]:
         holders = allocation.holders(self)
-        return [
-            report.device(self.name, function, spec, holders)
-            for function, spec in report.offered(self._specs())
-        ]
+        specs = self._specs()
+        return choosing.report(
+            self,
+            report.named(specs),
+            lambda address: report.device(self.name, address, specs, holders),
+        )
 
     def show_device(self, address: str) -> dict[str, Any] | None:
         """Show a device by the address of its PCI function."""
@@ -105,33 +108,29 @@ class IdxdDriver(driver.DriverBase):
         self, van: objects.VAN, request: objects.AcceleratorRequest
     ) -> None:
         """Take the first work queue that is free and as requested."""
-        reasons = []
-        for function, spec in report.offered(self._specs()):
-            device = idxd.find(function.address)
-            kind = report.kind_of(spec, device)
-            if kind.resource_class != request.resource_class or not set(
-                request.traits
-            ) <= set(kind.traits):
-                continue
-            try:
-                self._take(van, function.address, None)
-                return
-            except (
-                exception.DeviceBusy,
-                exception.DeviceError,
-                exception.DeviceInUseByHost,
-                exception.DeviceNotFound,
-                exception.DeviceUnhealthy,
-            ) as err:
-                if van.handle is not None:
-                    # Something was set already: unprepareVAN undoes it.
-                    raise
-                reasons.append(str(err))
-        raise allocation.none_left(
+        choosing.choose(
+            self,
+            van,
             request,
-            reasons,
+            report.named(self._specs()),
+            lambda address: self._serving(address, request),
+            lambda address: self._take(van, address, None),
+            lambda: self._undo(van),
             'device_spec offers no work queues of this kind on this host',
         )
+
+    def _serving(
+        self, address: str, request: objects.AcceleratorRequest
+    ) -> Iterator[str]:
+        """The address of a device, if its work queues serve a request."""
+        offered = report.offered(address, self._specs())
+        if offered is None:
+            return
+        kind = report.kind_of(offered[1], idxd.find(address))
+        if kind.resource_class == request.resource_class and set(
+            request.traits
+        ) <= set(kind.traits):
+            yield address
 
     def _take(
         self, van: objects.VAN, address: str, number: int | None
@@ -265,6 +264,11 @@ class IdxdDriver(driver.DriverBase):
     def unprepareVAN(
         self, van: objects.VAN, instance_info: objects.InstanceInfo
     ) -> None:
+        self._undo(van)
+
+    @staticmethod
+    def _undo(van: objects.VAN) -> None:
+        """Disable the work queue of a VAN."""
         if not isinstance(van.handle, objects.DeviceFileHandle):
             return
         from os_acc.privileged import idxd as privileged

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 import dataclasses
 from typing import Any
 
+from os_acc import exception
 from os_acc import finding
 from os_acc import objects
 from os_acc.devices import allocated
@@ -26,6 +27,7 @@ from os_acc.devices import idxd_names
 from os_acc.devices import pci
 from os_acc.devices import reasons
 from os_acc.devices import spec_idxd
+from os_acc.drivers import choosing
 from os_acc.drivers import inventory
 
 #: The resource classes if an entry of device_spec sets none.
@@ -56,34 +58,51 @@ def kind_of(spec: device_spec.Spec, device: idxd.Device | None) -> Kind:
     return Kind(chosen, tuple(dict.fromkeys((*spec.traits, mode))))
 
 
+def named(specs: device_spec.Specs) -> list[str]:
+    """The addresses of the functions whose work queues entries offer."""
+    return list(
+        dict.fromkeys(
+            spec.address.complete
+            for spec in specs.entries
+            if spec.queues is not None and spec.address.complete
+        )
+    )
+
+
 def offered(
-    specs: device_spec.Specs,
-) -> Iterator[tuple[pci.Function, device_spec.Spec]]:
-    """The PCI functions whose work queues are offered, if they are there."""
-    for spec in specs.entries:
-        if spec.queues is None:
-            continue
-        function = pci.find(spec.address.complete or '')
-        # Another entry may name it first, or deny it.
-        if function is not None and specs.find(function) is spec:
-            yield function, spec
+    address: str, specs: device_spec.Specs
+) -> tuple[pci.Function, device_spec.Spec] | None:
+    """A PCI function, with its entry, if its work queues are offered.
+
+    :returns: None also if there is no such function
+    """
+    function = pci.find(address)
+    # Another entry may name it first, or deny it.
+    spec = specs.find(function) if function is not None else None
+    if function is None or spec is None or spec.queues is None:
+        return None
+    return function, spec
 
 
 def device(
     driver: str,
-    function: pci.Function,
-    spec: device_spec.Spec,
+    address: str,
+    specs: device_spec.Specs,
     holders: allocated.Holders,
-) -> objects.Device:
-    """Report a device with its work queues."""
+) -> objects.Device | None:
+    """Report a device with its work queues; None: they are not offered."""
+    there = offered(address, specs)
+    if there is None:
+        return None
+    function, spec = there
     assert spec.queues is not None
-    found = idxd.find(function.address)
+    found = idxd.find(address)
     kind = kind_of(spec, found)
     values: dict[str, Any] = {}
     if kind.resource_class is not None:
         values['resource_class'] = kind.resource_class
     return inventory.device(
-        function.address,
+        address,
         driver,
         list(_handles(function, spec.queues, found, holders)),
         function=function,
@@ -230,38 +249,50 @@ def findings(
             continue
         address = spec.address.complete or ''
         subject = f'work queues of {address}'
-        function = pci.find(address)
-        if function is None:
-            yield finding.Finding(
-                subject,
-                finding.WARNING,
-                f'{spec.source} offers them, and this host has no such PCI '
-                'function',
-                'compare the address with lspci -D',
-            )
-            continue
-        first = specs.first(function)
-        if first is not None and first is not spec:
-            yield finding.Finding(
-                subject,
-                finding.WARNING,
-                f'{spec.source} does not count, because {first.source} names '
-                'the function, too',
-                'remove one of the two entries',
-            )
-            continue
-        found = idxd.find(address)
-        refused = next(_common(function, spec.queues, found, holders), None)
-        if refused is None:
-            assert found is not None
-            count = len(idxd_availability.numbers(found, spec.queues))
-            yield finding.Finding(
-                subject, finding.OK, f'{found.name}: {count} for programs'
-            )
-        else:
-            yield finding.Finding(
-                subject,
-                finding.ERROR if refused.kind in _ERRORS else finding.WARNING,
-                refused.text,
-                refused.remedy,
-            )
+        try:
+            yield _finding(subject, address, spec, specs, holders)
+        except (OSError, ValueError, exception.DeviceError) as err:
+            yield choosing.finding_of(subject, err)
+
+
+def _finding(
+    subject: str,
+    address: str,
+    spec: device_spec.Spec,
+    specs: device_spec.Specs,
+    holders: allocated.Holders,
+) -> finding.Finding:
+    """Say whether the work queues of one entry can be given out."""
+    assert spec.queues is not None
+    function = pci.find(address)
+    if function is None:
+        return finding.Finding(
+            subject,
+            finding.WARNING,
+            f'{spec.source} offers them, and this host has no such PCI '
+            'function',
+            'compare the address with lspci -D',
+        )
+    first = specs.first(function)
+    if first is not None and first is not spec:
+        return finding.Finding(
+            subject,
+            finding.WARNING,
+            f'{spec.source} does not count, because {first.source} names '
+            'the function, too',
+            'remove one of the two entries',
+        )
+    found = idxd.find(address)
+    refused = next(_common(function, spec.queues, found, holders), None)
+    if refused is None:
+        assert found is not None
+        count = len(idxd_availability.numbers(found, spec.queues))
+        return finding.Finding(
+            subject, finding.OK, f'{found.name}: {count} for programs'
+        )
+    return finding.Finding(
+        subject,
+        finding.ERROR if refused.kind in _ERRORS else finding.WARNING,
+        refused.text,
+        refused.remedy,
+    )

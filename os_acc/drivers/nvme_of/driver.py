@@ -29,6 +29,7 @@ from os_acc.devices import nvme_of
 from os_acc.devices import nvme_of_availability as availability
 from os_acc.devices import sysfs
 from os_acc.drivers import allocation
+from os_acc.drivers import choosing
 from os_acc.drivers import inventory
 from os_acc.drivers.nvme_of import report
 
@@ -67,14 +68,6 @@ OPTS = (
     ),
 )
 
-# What makes _choose() try the next namespace.
-_NOT_THIS_ONE = (
-    exception.DeviceBusy,
-    exception.DeviceError,
-    exception.DeviceInUseByHost,
-    exception.DeviceNotFound,
-)
-
 
 class NVMeOFDriver(driver.DriverBase):
     """Connects namespaces of NVMe-oF targets, each for one instance."""
@@ -94,24 +87,35 @@ class NVMeOFDriver(driver.DriverBase):
         holders = allocation.holders(self)
         named = list(_specs().namespaces())
         snapshot = host_use.Snapshot.read() if named else None
-        return [
-            inventory.device(
-                wwn,
-                self.name,
-                [
-                    inventory.handle(
-                        handle(wwn),
-                        availability.obstacles(
-                            wwn, spec, allocated.ANYONE, holders, snapshot
-                        ),
-                        holders.of_handle(handle(wwn).identity),
-                    )
-                ],
-                resource_class=resource_class(spec),
-                traits=list(spec.traits),
-            )
-            for wwn, spec in named
-        ]
+        specs = dict(named)
+        return choosing.report(
+            self,
+            specs,
+            lambda wwn: self._device(wwn, specs[wwn], holders, snapshot),
+        )
+
+    def _device(
+        self,
+        wwn: str,
+        spec: device_spec.Spec,
+        holders: allocated.Holders,
+        snapshot: host_use.Snapshot | None,
+    ) -> objects.Device:
+        return inventory.device(
+            wwn,
+            self.name,
+            [
+                inventory.handle(
+                    handle(wwn),
+                    availability.obstacles(
+                        wwn, spec, allocated.ANYONE, holders, snapshot
+                    ),
+                    holders.of_handle(handle(wwn).identity),
+                )
+            ],
+            resource_class=resource_class(spec),
+            traits=list(spec.traits),
+        )
 
     def show_device(self, address: str) -> dict[str, Any] | None:
         """Show a namespace by its world wide name."""
@@ -180,24 +184,22 @@ class NVMeOFDriver(driver.DriverBase):
         self, van: objects.VAN, request: objects.AcceleratorRequest
     ) -> None:
         """Take the first namespace that is free and can be connected."""
-        reasons = []
-        for wwn, spec in _specs().namespaces():
-            if resource_class(spec) != request.resource_class or not set(
-                spec.traits
-            ).issuperset(request.traits):
-                continue
-            try:
-                self._take(van, wwn)
-                return
-            except _NOT_THIS_ONE as err:
-                reasons.append(str(err))
-                if van.handle is not None:
-                    # Undo what was done until it failed.
-                    self._give_back(van, wwn)
-                    van.handle, van.device, van.driver_data = None, None, {}
-                    van.save()
-        raise allocation.none_left(
-            request, reasons, 'device_spec offers no such namespace'
+        specs = dict(_specs().namespaces())
+
+        def serving(wwn: str) -> list[str]:
+            spec = specs[wwn]
+            fits = resource_class(spec) == request.resource_class
+            return [wwn] * (fits and set(request.traits) <= set(spec.traits))
+
+        choosing.choose(
+            self,
+            van,
+            request,
+            specs,
+            serving,
+            lambda wwn: self._take(van, wwn),
+            lambda: self._undo(van),
+            'device_spec offers no such namespace',
         )
 
     def is_intact(self, van: objects.VAN) -> bool:
@@ -219,9 +221,11 @@ class NVMeOFDriver(driver.DriverBase):
     def unprepareVAN(
         self, van: objects.VAN, instance_info: objects.InstanceInfo
     ) -> None:
-        if isinstance(
-            van.handle, objects.BlockHandle
-        ) and not self.is_anothers(van):
+        if not self.is_anothers(van):
+            self._undo(van)
+
+    def _undo(self, van: objects.VAN) -> None:
+        if isinstance(van.handle, objects.BlockHandle):
             self._give_back(van, van.handle.wwn)
 
     def _give_back(self, van: objects.VAN, wwn: str) -> None:

@@ -58,7 +58,7 @@ def reserve_later(
     van: objects.VAN, specs: device_spec.Specs, function: pci.Function
 ) -> None:
     """Save that a function of one-time use is reserved at its release."""
-    spec = specs.find(function)
+    spec = specs.known(function)
     if spec is not None and spec.one_time_use:
         van.driver_data = {
             **van.driver_data,

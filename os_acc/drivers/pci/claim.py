@@ -15,7 +15,9 @@ Claims for what is the same for all PCI functions.
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Iterator
+from collections.abc import Sequence
 import logging
 
 from oslo_config import cfg
@@ -31,6 +33,7 @@ from os_acc.devices import storage
 from os_acc.devices import vfio
 from os_acc.devices import waiting
 from os_acc.drivers import allocation
+from os_acc.drivers import choosing
 from os_acc.drivers.pci import between
 from os_acc.drivers.pci import companions
 from os_acc.drivers.pci import inventory as pci_inventory
@@ -87,14 +90,6 @@ OPTS = (
     ),
 )
 
-#: The errors after which another function may serve a request.
-_TRY_NEXT = (
-    exception.DeviceBusy,
-    exception.DeviceError,
-    exception.DeviceInUseByHost,
-    exception.DeviceNotFound,
-)
-
 
 class Claims:
     """Takes PCI functions for the VANs of one driver, and gives them back.
@@ -114,40 +109,87 @@ class Claims:
     def get_devices(self) -> list[objects.Device]:
         """Report the PCI functions. See DriverBase.get_devices()."""
         return pci_inventory.devices(
-            self._by.name,
+            self._by,
             self._specs(),
             self._by.config.bind,
             allocation.holders(self._by),
         )
 
     def claim(
-        self,
-        van: objects.VAN,
-        request: objects.AcceleratorRequest,
-        order: Callable[[str], int | None] | None = None,
+        self, van: objects.VAN, request: objects.AcceleratorRequest
     ) -> None:
-        """Take the function that a request names, or choose one.
+        """Take the function that a request names.
 
         If the VAN has a function already, as after a reboot, that one is
         taken again. Afterwards the VAN has its handle and device, and its row
         has what the undo needs. This makes the VFs of a PF if needed, but
         changes nothing else: bind() does that.
 
-        :param order: sort key of the addresses to choose from, lowest first;
-            None: leave this one out
         :raises UnsupportedHandle: if the request's handle is no PCIHandle
-        :raises DeviceNotFound: if there is no such function, or none left
+        :raises DeviceNotFound: if there is no such function
         :raises DeviceBusy, DeviceInUseByHost, DeviceError: if the function
             cannot be taken
         """
         if van.handle is not None:
             self._claim_again(van, request)
-        elif request.handle is None:
-            self._choose(van, request, order)
         else:
             taker = f'driver {self._by.name!r}'
             handle = objects.PCIHandle.cast(request.handle, taker)
             self._claim(van, request, handle)
+
+    def choose(
+        self,
+        van: objects.VAN,
+        request: objects.AcceleratorRequest,
+        prepare: Callable[[], None],
+        order: Callable[[str], int] | None = None,
+        leave_out: Callable[[str], bool] = lambda address: False,
+    ) -> None:
+        """Take the first function that serves a request, and prepare it.
+
+        :param prepare: what is done with it; another function is tried if
+            this fails
+        :param order: sort key of the addresses, lowest first
+        :param leave_out: whether not to try an address, asked when it is its
+            turn
+        :raises: as choosing.choose()
+        """
+        unreadable: dict[str, Exception] = {}
+        addresses: Iterable[str] = self._candidates(request, unreadable)
+        if order is not None:
+            addresses = choosing.ranked(addresses, order)
+        failed: set[str | None] = set()  # PFs whose VFs cannot be made
+
+        def parts(address: str) -> Sequence[objects.PCIHandle]:
+            if leave_out(address) or (
+                failed
+                and pci.find(address) is None
+                and self.pf_of(address) in failed
+            ):
+                return ()
+            return (objects.PCIHandle(address=address),)
+
+        def take(handle: objects.PCIHandle) -> None:
+            try:
+                self._claim(van, request, handle)
+            except Exception:
+                if pci_vfs.MADE in van.driver_data:
+                    failed.add(van.device)
+                raise
+            prepare()
+
+        choosing.choose(
+            self._by,
+            van,
+            request,
+            addresses,
+            parts,
+            take,
+            lambda: self.give_back(van),
+            'device_spec offers no such PCI function that is left on this '
+            'host; os-acc device spec proposes lines for device_spec',
+            unreadable.values(),
+        )
 
     def bind(self, van: objects.VAN) -> None:
         """Make a VAN's function ready for its guest.
@@ -205,15 +247,6 @@ class Claims:
                 self._by, van, between.stays(self._by, van, self._specs)
             )
         pci_vfs.remove(self._by, van)
-
-    def undo(self, van: objects.VAN, before: dict[str, str]) -> None:
-        """Undo claim() for a VAN that is to get another function.
-
-        :param before: the VAN's driver_data before claim()
-        :raises: as give_back()
-        """
-        self.give_back(van)
-        _forget(van, before)
 
     def free(self, address: str) -> list[str]:
         """Free a function that no VAN has: see DriverBase.free_device()."""
@@ -338,52 +371,20 @@ class Claims:
                 van.driver_data = data | port.state(function, request, data)
                 van.save()
 
-    def _choose(
-        self,
-        van: objects.VAN,
-        request: objects.AcceleratorRequest,
-        order: Callable[[str], int | None] | None,
-    ) -> None:
-        """Take the first function that serves a request and can be taken."""
-        addresses: Iterator[str] | list[str] = self._candidates(request)
-        if order is not None:
-            addresses = pci_listing.ordered(addresses, order)
-        reasons = []
-        before = dict(van.driver_data)
-        failed: set[str | None] = set()  # PFs whose VFs cannot be made
-        for address in addresses:
-            if (
-                failed
-                and pci.find(address) is None
-                and self.pf_of(address) in failed
-            ):
-                continue
-            try:
-                self._claim(van, request, objects.PCIHandle(address=address))
-                return
-            except _TRY_NEXT as err:
-                reasons.append(str(err))
-                if pci_vfs.MADE in van.driver_data:
-                    failed.add(van.device)
-                pci_vfs.remove(self._by, van)
-                _forget(van, before)
-        raise allocation.none_left(
-            request,
-            reasons,
-            'device_spec offers no such PCI function that is left on this '
-            'host; os-acc device spec proposes lines for device_spec',
-        )
-
     def _candidates(
-        self, request: objects.AcceleratorRequest
+        self,
+        request: objects.AcceleratorRequest,
+        unreadable: dict[str, Exception],
     ) -> Iterator[str]:
         """The functions that match a request and that no VAN has.
 
         Whether they can be taken is checked for each as it is claimed.
+
+        :param unreadable: gets the error of each that cannot be read
         """
         specs = self._specs()
         holders = allocation.holders(self._by)
-        for function, spec in pci_listing.listed(specs):
+        for function, spec in pci_listing.listed(specs, unreadable=unreadable):
             if (
                 pci_listing.kind_of(function, spec).serves(request)
                 and port.mismatch(spec, request) is None
@@ -398,10 +399,3 @@ class Claims:
                 and holders.of_function(address) is None
             ):
                 yield address
-
-
-def _forget(van: objects.VAN, before: dict[str, str]) -> None:
-    """Save that a VAN has no function any more."""
-    van.handle, van.device, van.driver_data = None, None, before
-    van.live_migratable = None
-    van.save()

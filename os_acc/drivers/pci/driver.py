@@ -71,6 +71,9 @@ class PCIDriver(driver.DriverBase):
         request: objects.AcceleratorRequest,
         instance_info: objects.InstanceInfo,
     ) -> None:
+        if van.handle is None and request.handle is None:
+            self._claims.choose(van, request, lambda: self._claims.bind(van))
+            return
         self._claims.claim(van, request)
         self._claims.bind(van)
 
@@ -85,4 +88,4 @@ class PCIDriver(driver.DriverBase):
 
 
 def _specs() -> device_spec.Specs:
-    return device_spec.load(CONF)
+    return device_spec.load_for_vans(CONF)

@@ -15,11 +15,14 @@ therefore found once: names in Placement, NUMA nodes, IOMMU groups.
 from __future__ import annotations
 
 import collections
+from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Iterator
+from collections.abc import Mapping
 from collections.abc import Sequence
 import dataclasses
 
+from os_acc import driver as driver_base
 from os_acc import objects
 from os_acc.devices import allocated
 from os_acc.devices import availability
@@ -28,12 +31,12 @@ from os_acc.devices import device_spec
 from os_acc.devices import guest_use
 from os_acc.devices import host_use
 from os_acc.devices import pci
-from os_acc.devices import pci_scan
 from os_acc.devices import reasons
 from os_acc.devices import refusals
 from os_acc.devices import vf_availability
 from os_acc.devices import vfio
 from os_acc.devices import vfio_rules
+from os_acc.drivers import choosing
 from os_acc.drivers import inventory
 from os_acc.drivers.pci import listing as pci_listing
 
@@ -185,7 +188,7 @@ class _View:
 
 
 def devices(
-    driver: str,
+    by: driver_base.DriverBase,
     specs: device_spec.Specs,
     bind: str,
     holders: allocated.Holders,
@@ -196,24 +199,30 @@ def devices(
     some of them. A handle is free if availability knows no obstacle to taking
     it, and no guest seems to have it.
 
-    :param driver: the name of the driver that reports
+    :param by: the driver that reports
     :param bind: who binds a function if its entry of device_spec does not say
     :param holders: the VANs that have handles
     """
-    functions = {each.address: each for each in pci_scan.functions()}
+    unreadable: dict[str, Exception] = {}
+    functions = {
+        each.address: each for each in pci_listing.scanned(specs, unreadable)
+    }
     whole: list[tuple[pci.Function, device_spec.Spec]] = []
     vfs: dict[tuple[str, int], _Named] = {}
-    for function, spec in pci_listing.listed(specs, functions.values()):
-        pf = function.physfn
-        if pf is None:
-            whole.append((function, spec))
-        else:
-            named = vfs.setdefault((pf, id(spec)), (spec, []))
-            named[1].append(function)
+    for function, spec in pci_listing.listed(
+        specs, functions.values(), unreadable
+    ):
+        with choosing.noting(function.address, unreadable):
+            pf = function.physfn
+            if pf is None:
+                whole.append((function, spec))
+            else:
+                named = vfs.setdefault((pf, id(spec)), (spec, []))
+                named[1].append(function)
     of_host = vfio_rules.of_host()
     with_vfs = {pf for pf, _ in vfs}
     view = _View(
-        driver,
+        by.name,
         bind,
         holders,
         host_use.Snapshot.read(),
@@ -224,17 +233,44 @@ def devices(
         {},
         {},
     )
-    found = [
-        view.whole(function, spec)
-        for function, spec in whole
-        if function.address not in with_vfs
-    ] + [
-        view.vfs(functions[pf], spec, own)
-        for (pf, _), (spec, own) in vfs.items()
-        if pf in functions
-    ]
+    found: list[objects.Device] = []
+    for function, spec in whole:
+        if function.address not in with_vfs:
+            with choosing.noting(function.address, unreadable):
+                found.append(view.whole(function, spec))
+    for (pf, _), (spec, own) in vfs.items():
+        if pf in functions:
+            with choosing.noting(pf, unreadable):
+                found.append(view.vfs(functions[pf], spec, own))
+    there = {str(device.address) for device in found}
+    found += _failed(by, functions, unreadable, there)
     found.sort(key=lambda device: str(device.address))
     return found
+
+
+def _failed(
+    by: driver_base.DriverBase,
+    functions: Mapping[str, pci.Function],
+    unreadable: Mapping[str, Exception],
+    there: Collection[str],
+) -> Iterator[objects.Device]:
+    """Report the functions that cannot be read, each VF as its PF.
+
+    :param there: the addresses of the devices that are reported already
+    """
+    reasons: dict[str, str] = {}
+    for address, err in unreadable.items():
+        function = functions.get(address)
+        pf = function.pf if function is not None else None
+        reasons.setdefault(pf or address, choosing.text_of(err))
+    for address, reason in reasons.items():
+        if address not in there:
+            function = functions.get(address)
+            ids = {}
+            if function is not None:
+                ids['vendor_id'] = function.vendor_id
+                ids['product_id'] = function.product_id
+            yield inventory.failed(address, by, reason, **ids)
 
 
 def _alone(functions: Iterable[pci.Function]) -> frozenset[str]:
@@ -247,17 +283,33 @@ def _alone(functions: Iterable[pci.Function]) -> frozenset[str]:
     seen: set[str] = set()
     count: collections.Counter[str] = collections.Counter()
     for function in functions:
-        if (pf := function.pf) is not None:
-            # The VFs of a PF are alike: look at the first one only.
-            if pf in seen:
-                continue
-            seen.add(pf)
-            if vfio.is_alone(function):
-                continue
-        group = function.iommu_group
-        if group is not None:
-            groups[function.address] = group
-            count[group] += 1 if pf is None else 2
+        # A function whose group cannot be read is not alone.
+        with choosing.noting(function.address, {}):
+            _count(function, seen, groups, count)
     return frozenset(
         address for address, group in groups.items() if count[group] == 1
     )
+
+
+def _count(
+    function: pci.Function,
+    seen: set[str],
+    groups: dict[str, str],
+    count: collections.Counter[str],
+) -> None:
+    """Count a function as a member of its IOMMU group. See _alone().
+
+    :param seen: the PFs of which a VF was counted
+    :param groups: gets the group of the function
+    """
+    if (pf := function.pf) is not None:
+        # The VFs of a PF are alike: look at the first one only.
+        if pf in seen:
+            return
+        seen.add(pf)
+        if vfio.is_alone(function):
+            return
+    group = function.iommu_group
+    if group is not None:
+        groups[function.address] = group
+        count[group] += 1 if pf is None else 2

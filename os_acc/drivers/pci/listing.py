@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
 import dataclasses
@@ -26,6 +25,7 @@ from os_acc.devices import pci
 from os_acc.devices import pci_scan
 from os_acc.devices import sriov
 from os_acc.devices import vgpu
+from os_acc.drivers import choosing
 
 PREFIX = 'CUSTOM_PCI_'
 
@@ -82,26 +82,49 @@ def kind_of(
 def listed(
     specs: device_spec.Specs,
     functions: Iterable[pci.Function] | None = None,
+    unreadable: dict[str, Exception] | None = None,
 ) -> Iterator[tuple[pci.Function, device_spec.Spec]]:
     """The functions that are offered, including PFs that have VFs.
 
     :param functions: all functions of the host; None: they are read here
+    :param unreadable: gets the error of each that an entry may name and that
+        cannot be read, by address
     """
     if not specs.entries:
         return
-    for function in functions or pci_scan.functions():
+    if unreadable is None:
+        unreadable = {}
+    if functions is None:
+        functions = scanned(specs, unreadable)
+    for function in functions:
         if function.is_bridge:
             continue
-        spec = specs.find(function)
-        # A device that is offered for its parts is not offered whole, and a
-        # companion is offered only with its GPU.
-        if (
-            spec is not None
-            and not spec.offers_parts
-            and not vgpu.is_place(function)
-            and companions.main_of(function, spec) is None
-        ):
-            yield function, spec
+        with choosing.noting(function.address, unreadable):
+            spec = specs.find(function)
+            # A device that is offered for its parts is not offered whole, and
+            # a companion is offered only with its GPU.
+            if (
+                spec is not None
+                and not spec.offers_parts
+                and not vgpu.is_place(function)
+                and companions.main_of(function, spec) is None
+            ):
+                yield function, spec
+
+
+def scanned(
+    specs: device_spec.Specs, unreadable: dict[str, Exception]
+) -> Iterator[pci.Function]:
+    """All functions of the host.
+
+    :param unreadable: as for listed()
+    """
+
+    def failed(address: str, err: Exception) -> None:
+        if choosing.is_of_device(err) and specs.may_name(address):
+            unreadable[address] = err
+
+    return pci_scan.functions(failed)
 
 
 def could_make(function: pci.Function, spec: device_spec.Spec) -> list[str]:
@@ -120,20 +143,11 @@ def future(
     """
     for function, spec in listed(specs):
         if function.is_pf:
-            for address in could_make(function, spec):
+            addresses: list[str] = []
+            with choosing.noting(function.address, None):
+                addresses = could_make(function, spec)
+            for address in addresses:
                 yield address, function, spec
-
-
-def ordered(
-    addresses: Iterable[str], order: Callable[[str], int | None]
-) -> list[str]:
-    """Sort addresses.
-
-    :param order: the sort key, lowest first; None: leave this one out
-    """
-    ranked = [(order(address), address) for address in addresses]
-    found = [(rank, each) for rank, each in ranked if rank is not None]
-    return [each for _, each in sorted(found, key=lambda pair: pair[0])]
 
 
 def custom(text: str) -> str:

@@ -35,6 +35,7 @@ from os_acc.devices import sriov
 from os_acc.devices import sysfs
 from os_acc.devices import vfio
 from os_acc.drivers import allocation
+from os_acc.drivers import choosing
 from os_acc.drivers.pci import listing as pci_listing
 from os_acc.drivers.pci import report_vfio
 
@@ -195,7 +196,8 @@ def findings(
     yield _iommu()
     yield from report_vfio.findings()
     yield _module(modules.VFIO_PCI)
-    functions = list(pci_listing.listed(specs))
+    unreadable: dict[str, Exception] = {}
+    functions = list(pci_listing.listed(specs, unreadable=unreadable))
     if any(_is_of_nic(function, spec) for function, spec in functions):
         yield _pyroute2()
     holders = allocation.holders(by)
@@ -213,21 +215,35 @@ def findings(
         )
     yield from _entries(specs)
     for function, spec in functions:
-        subject = f'PCI function {function.address}'
-        verdict, text, advice = status(by, function, specs, holders)
-        yield Finding(subject, verdict, f'{function.ids}: {text}', advice)
-        if spec.reset == reset.REQUIRED and not reset.can(
-            pci.get(function.address)
-        ):
-            yield Finding(
-                subject,
-                finding.ERROR,
-                'device_spec requires a reset, but the kernel has no way to '
-                'reset it',
-                'set a cleaning_command and reset = auto',
-            )
-        if spec.num_vfs is not None and not function.is_vf:
-            yield _vfs(function, spec.num_vfs)
+        with choosing.noting(function.address, unreadable):
+            yield from _function(by, function, spec, specs, holders)
+    for address, err in unreadable.items():
+        yield choosing.finding_of(f'PCI function {address}', err)
+
+
+def _function(
+    by: driver.DriverBase,
+    function: pci.Function,
+    spec: device_spec.Spec,
+    specs: device_spec.Specs,
+    holders: allocated.Holders,
+) -> Iterator[Finding]:
+    """Report a function that is offered."""
+    subject = f'PCI function {function.address}'
+    verdict, text, advice = status(by, function, specs, holders)
+    yield Finding(subject, verdict, f'{function.ids}: {text}', advice)
+    if spec.reset == reset.REQUIRED and not reset.can(
+        pci.get(function.address)
+    ):
+        yield Finding(
+            subject,
+            finding.ERROR,
+            'device_spec requires a reset, but the kernel has no way to '
+            'reset it',
+            'set a cleaning_command and reset = auto',
+        )
+    if spec.num_vfs is not None and not function.is_vf:
+        yield _vfs(function, spec.num_vfs)
 
 
 def _iommu() -> Finding:
@@ -282,7 +298,10 @@ def _pyroute2() -> Finding:
 
 def _entries(specs: device_spec.Specs) -> Iterator[Finding]:
     """Report the entries of device_spec that match no device."""
-    matching = {id(specs.first(each)) for each in pci_scan.functions()}
+    matching = set()
+    for each in pci_scan.functions():
+        with choosing.noting(each.address, None):
+            matching.add(id(specs.first(each)))
     matching |= {id(specs.first_parent(name)) for name in mdev.parents()}
     matching |= {
         id(specs.first_namespace(name)) for name in specs.named_namespaces()

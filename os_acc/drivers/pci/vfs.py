@@ -92,7 +92,7 @@ def create_again(van: objects.VAN, pf: str, specs: device_spec.Specs) -> None:
     """
     if MADE not in van.driver_data or sriov.count(pf):
         return
-    spec = specs.find(pci.get(pf))
+    spec = specs.known(pci.get(pf))
     number = spec.num_vfs if spec is not None else None
     _privileged_create(pf, number or int(van.driver_data[MADE]))
 

@@ -67,6 +67,11 @@ class TestDRC(testing.DriverContract):
         """The partition that has each slot."""
         return self.link.owners()
 
+    def two_devices(self):
+        request = asked(resource_class='CUSTOM_POWER_IO_SLOT')
+        slots = [objects.DRCHandle(drc_index=each) for each in SLOTS[:2]]
+        return request, tuple(each.drc_index for each in slots)
+
     def hold(self, van):
         """The LPAR of the instance has the slot."""
         lpar, index = lpar_of(van.instance_uuid), int(van.handle.drc_index, 16)

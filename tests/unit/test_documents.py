@@ -1,0 +1,102 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""JSON and YAML of people: what is refused, and what the error says."""
+
+from __future__ import annotations
+
+import io
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+import pytest
+
+from os_acc import documents
+from os_acc import exception
+from os_acc.cli import cni_config
+from os_acc.devices import device_spec
+from os_acc.placement import provider_config
+
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=20,
+)
+
+
+@given(_VALUES)
+def test_what_json_writes_is_read(value):
+    assert documents.json_of(json.dumps(value)) == value
+    assert documents.json_of(json.dumps(value).encode()) == value
+
+
+@pytest.mark.parametrize(
+    ('text', 'said'),
+    [
+        ('{"a": 1,\n "a": 2}', "'a' is there twice at line 2, column 2"),
+        ('{"x": [{"deny": true, "deny": false}]}', "'deny' is there twice"),
+        ('{"a": 1, "\\u0061": 2}', "'a' is there twice"),
+        ('{"a": NaN}', 'NaN'),
+        ('{"a": -Infinity}', 'Infinity'),
+        ('{"a": 1e999}', '1e999 is too large'),
+        ('{"a": 1} {"b": 2}', 'line 1, column 10'),
+        ('[' * 100_000, 'too deeply'),
+        (b'{"a":\n "\xff"}', 'byte 0xff at line 2, column 3'),
+        ('', 'line 1, column 1'),
+    ],
+)
+def test_json_that_is_refused(text, said):
+    with pytest.raises(ValueError) as caught:
+        documents.json_of(text)
+    assert said in str(caught.value)
+
+
+def test_a_byte_order_mark_is_left_out():
+    assert documents.json_of(b'\xef\xbb\xbf{"a": 1}') == {'a': 1}
+    assert documents.yaml_of(b'\xef\xbb\xbfa: 1') == {'a': 1}
+
+
+@pytest.mark.parametrize(
+    ('text', 'said'),
+    [
+        ('a: 1\na: 2\n', "'a' is there twice at line 2, column 1"),
+        ('x:\n  - {b: 1, "b": 2}\n', "'b' is there twice"),
+        ('a: [', 'line 1'),
+        (b'a: \xff', 'not UTF-8'),
+    ],
+)
+def test_yaml_that_is_refused(text, said):
+    with pytest.raises(ValueError) as caught:
+        documents.yaml_of(text)
+    assert said in str(caught.value)
+
+
+def test_yaml_may_name_a_node_twice():
+    text = 'a: &one {x: 1}\nb: {<<: *one, y: 2}\nc: *one\n'
+    assert documents.yaml_of(text)['b'] == {'x': 1, 'y': 2}
+    assert documents.yaml_of('&all [*all]')
+
+
+def test_a_key_twice_in_an_entry_of_device_spec():
+    text = '{"address": "0000:3b:00.0", "address": "*", "deny": true}'
+    with pytest.raises(exception.InvalidRequest, match="'address' is there"):
+        device_spec.parse(text)
+
+
+def test_a_key_twice_in_a_cni_configuration():
+    text = b'{"name": "one", "name": "two"}'
+    with pytest.raises(cni_config.CNIError, match="'name' is there twice"):
+        cni_config.decode(io.BytesIO(text))
+
+
+def test_a_key_twice_in_another_provider_file(tmp_path):
+    file = tmp_path / 'other.yaml'
+    file.write_text('providers: []\nproviders: []\n')
+    with pytest.raises(exception.InvalidRequest, match='is there twice'):
+        list(provider_config.others(str(tmp_path)))

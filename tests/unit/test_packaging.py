@@ -1,0 +1,58 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""The lists of packages in the project's files name every package."""
+
+from importlib import metadata
+import pathlib
+import tomllib
+
+import import_all
+
+ROOT = pathlib.Path(__file__).parents[2]
+TOOLS = tomllib.loads((ROOT / 'pyproject.toml').read_text())['tool']
+INSTALLED = set(
+    (metadata.distribution('os-acc').read_text('top_level.txt') or '').split()
+)
+# The two modules that are outside of the package os_acc on purpose.
+OUTSIDE = {'os_acc_command', 'os_acc_pytest'}
+
+
+def test_there_are_packages():
+    assert {'os_acc', 'acc_plug_libvirt'} | OUTSIDE <= INSTALLED
+
+
+def test_the_layers():
+    contracts = TOOLS['importlinter']
+    assert set(contracts['root_packages']) == INSTALLED - OUTSIDE
+    layers = ' '.join(contracts['contracts'][0]['layers'])
+    assert {
+        name for name in INSTALLED - OUTSIDE if name not in layers
+    } == set()
+
+
+def test_coverage():
+    measured = TOOLS['coverage']['run']['source_pkgs']
+    assert set(measured) == INSTALLED - OUTSIDE
+
+
+def test_the_order_of_imports():
+    lint = TOOLS['ruff']['lint']['isort']['known-first-party']
+    assert set(lint) == INSTALLED | {'os_acc_nova'}
+
+
+def test_types():
+    files = TOOLS['mypy']['files']
+    names = {'os_acc', 'vif_like_plugins'}
+    assert set(files) == names | {f'contrib/{name}' for name in OUTSIDE} | {
+        'contrib/os-acc-nova/os_acc_nova'
+    }
+
+
+def test_every_module_is_imported_on_each_python():
+    assert set(import_all.PACKAGES) == INSTALLED - OUTSIDE

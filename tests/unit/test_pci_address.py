@@ -1,0 +1,88 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""PCI addresses: what the kernel shows is read, and written as it was."""
+
+from __future__ import annotations
+
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+import pytest
+
+from os_acc import objects
+from os_acc.cyborg import report
+from os_acc.devices import device_spec
+from os_acc.devices import pci
+from os_acc.objects import pci_address
+
+VMD = '10000:e1:00.0'
+
+_PARTS = st.tuples(
+    *(st.integers(0, most) for most in pci_address.LARGEST.values())
+)
+
+
+@given(_PARTS)
+def test_every_address_survives_the_round_trip(parts):
+    text = pci_address.join(*parts)
+    assert pci_address.parse(text) == parts
+    assert pci_address.parse(text.upper()) == parts
+    assert pci.is_address(text)
+    assert objects.PCIHandle(address=text).address == text
+    node = 'pci_' + text.replace(':', '_').replace('.', '_')
+    assert pci_address.parse_node_name(node) == parts
+    assert report.controlled(report.control_path(text)) == text
+
+
+@given(_PARTS)
+def test_device_spec_names_the_address_and_no_other(parts):
+    text = pci_address.join(*parts)
+    device_spec.check_names({'address': text}, text)
+    (spec,) = device_spec.parse(json.dumps({'address': text}))
+    assert spec.address.complete == text
+    values = text.replace('.', ':').split(':')
+    regexes = dict(zip(pci_address.LARGEST, values, strict=True))
+    (spec,) = device_spec.parse(json.dumps({'address': regexes}))
+    assert spec.address.complete == text
+
+
+@pytest.mark.parametrize(
+    'text',
+    [
+        '00010000:00:00.0',
+        '010000:00:00.0',
+        '0000:3B:00.0',
+        '0000:00:20.0',
+        '0000:00:00.8',
+        '100000000:00:00.0',
+        '3b:00.0',
+        '0000:3b:00.0\n',
+    ],
+)
+def test_what_the_kernel_does_not_show_is_not_canonical(text):
+    assert not pci.is_address(text)
+
+
+@pytest.mark.parametrize(
+    ('entry', 'expected'),
+    [
+        (VMD, True),
+        ('*:e1:00.0', True),
+        ('10000:*:*.*', True),
+        ('1000:*:*.*', False),
+        ({'domain': '1000'}, False),
+        ({'domain': '10000'}, True),
+        ({'domain': '1000.'}, True),
+    ],
+)
+def test_which_domains_an_entry_names(kernel, entry, expected):
+    kernel.add_function(VMD)
+    (spec,) = device_spec.parse(json.dumps({'address': entry}))
+    assert spec.matches(pci.get(VMD)) == expected
