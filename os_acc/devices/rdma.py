@@ -50,14 +50,17 @@ def user_contexts() -> dict[str, int]:
 
     :returns: without the devices of which the kernel does not tell it
     """
+    if not places():
+        # A socket of this family may load the kernel's RDMA module.
+        return {}
     try:
-        return dict(_parse(_ask()))
+        return dict(_parse(ask()))
     except OSError:
         # The kernel has no RDMA, or this process has a filter for sockets.
         return {}
 
 
-def _ask() -> bytes:
+def ask() -> bytes:
     """The kernel's answer, as it is on the wire: many messages.
 
     :raises OSError: what the kernel answered

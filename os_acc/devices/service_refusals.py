@@ -93,11 +93,11 @@ BOOTS_FROM = Refusal(
     'The root disk is an iSCSI disk, which may be connected in hardware.',
     'choose another device: the host needs this one',
 )
-HAS_ROUTE = Refusal(
+DEFAULT_ROUTE = Refusal(
     Kind.HOST_USE,
-    'interface {name} has {route}',
-    "The host's routing table names its interface.",
-    'remove the route, and set the interface down: ip link set {name} down',
+    'interface {name} has the default route',
+    'The host reaches other networks through its interface.',
+    'give the default route to another interface, and set the interface down: ip link set {name} down',
 )
 
 # --- Network
@@ -130,8 +130,8 @@ CRYPTO = Refusal(
     Kind.HOST_USE,
     "the host's kernel uses the algorithm {name}, which driver {driver} does "
     'on its devices, and it cannot be told on which of them',
-    'dm-crypt, IPsec, kTLS, zswap or a program (AF_ALG) uses it: '
-    '/proc/crypto has a refcnt above 1.',
+    'dm-crypt, IPsec, kTLS, zswap or a program (AF_ALG) uses it, or has set '
+    'up another algorithm with it: /proc/crypto has a refcnt above 1.',
     'stop what uses it, or bind the function to no driver: a function without '
     "the host's driver is not concerned",
 )
@@ -142,19 +142,6 @@ CXL_MEMORY = Refusal(
     'take the memory offline (daxctl offline-memory), and remove its region '
     '(cxl disable-region, cxl destroy-region); memory that the firmware has '
     'mapped can be changed in the firmware only',
-)
-CXL_UNKNOWN = Refusal(
-    Kind.HOST_USE,
-    'it cannot be told whether the host uses the memory of this CXL device: '
-    '{why}',
-    'The file decoders_committed tells it: Linux 6.7 and later.',
-    'load the modules cxl_mem and cxl_port, or update the kernel',
-)
-SYSTEM_MEMORY = Refusal(
-    Kind.HOST_USE,
-    "its memory is the host's own: driver kmem is bound to {name}",
-    'The kernel uses memory of the device as RAM.',
-    'take the memory offline: daxctl reconfigure-device --mode=devdax {name}',
 )
 GUEST_PROTECTION = Refusal(
     Kind.HOST_USE,

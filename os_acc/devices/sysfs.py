@@ -20,6 +20,7 @@ import os
 SYS = '/sys'
 PROC = '/proc'
 DEV = '/dev'
+ETC = '/etc'
 LIB_MODULES = '/lib/modules'
 UDEV_DATA = '/run/udev/data'
 

@@ -20,6 +20,7 @@ import disks
 from hypothesis import given
 from hypothesis import strategies
 import pytest
+import services
 
 import os_acc
 from os_acc import exception
@@ -99,10 +100,6 @@ def _function(name, text):
 
 def _file(name, text):
     return lambda kernel: kernel.write_file(name, text)
-
-
-def _boot_display(kernel):
-    kernel.add_function(HBA, '10de:2231', 0x030000, files={'boot_vga': '1\n'})
 
 
 def _net(name):
@@ -186,11 +183,10 @@ def _lio_port(kernel):
 # By the start of the file of the sign: what shows it, of which function, and
 # what the refusal says.
 CASES = {
-    '/sys/bus/pci/devices/ADDRESS/boot_vga': (
-        _boot_display,
-        HBA,
-        'boot display',
-    ),
+    **{
+        file: (make, services.CARD, text)
+        for file, (make, text) in services.SIGNS.items()
+    },
     '/sys/bus/pci/devices/ADDRESS/UUID': (
         _function(f'{UUID}/x', ''),
         devices.DISK,
@@ -221,13 +217,6 @@ CASES = {
         'carries macvlan0',
     ),
     '/sys/class/net/NAME/flags': (_net('flags'), HBA, 'eth9 is up'),
-    '/sys/bus/pci/devices/ADDRESS/net': (
-        lambda kernel: kernel.add_function(
-            HBA, '8086:10d3', 0x020000, 'e1000e'
-        ),
-        HBA,
-        'another network namespace',
-    ),
     '/sys/kernel/config/nvmet/ports': (
         _nvmet_port,
         HBA,

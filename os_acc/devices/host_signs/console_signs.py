@@ -213,7 +213,7 @@ SIGNS = (
     sign.FunctionSign(
         '/sys/bus/pci/devices/ADDRESS/boot_vga',
         'It is the VGA controller that the firmware has chosen.',
-        'Linux 2.6.13',
+        'Linux 2.6.27',
         _boot_vga,
     ),
     sign.FunctionSign(
@@ -242,7 +242,7 @@ SIGNS = (
         '/sys/class/graphics/fbN, /sys/class/vtconsole/NAME/bind',
         'The first frame buffer is on it, and the console is not unbound from '
         'frame buffers.',
-        'Linux 2.6.14',
+        'Linux 2.6.18',
         _frame_buffer,
     ),
     sign.FunctionSign(

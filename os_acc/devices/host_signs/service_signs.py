@@ -95,27 +95,21 @@ def _boot_cards(host: Snapshot) -> dict[str, Reason]:
 
 
 def _route(host: Snapshot, name: str) -> Reason | None:
-    found = host.once(_routed).get(name)
-    if found is None:
-        return None
-    return service_refusals.HAS_ROUTE.say(name=name, route=found)
+    if name in host.once(_defaults):
+        return service_refusals.DEFAULT_ROUTE.say(name=name)
+    return None
 
 
-def _routed(host: Snapshot) -> dict[str, str]:
-    """A route of each interface: the default route, if it has it.
+def _defaults(host: Snapshot) -> frozenset[str]:
+    """The interfaces with a default route.
 
-    Link-local and multicast networks are not counted: every interface has
-    them.
+    Other routes need an interface that is up, and that is a sign of its own.
     """
-    found: dict[str, str] = {}
-    for network, name in routes.Routes().networks():
-        if network.is_link_local or network.is_multicast:
-            continue
-        if network.prefixlen == 0:
-            found[name] = 'the default route'
-        else:
-            found.setdefault(name, f'a route to {network}')
-    return found
+    return frozenset(
+        name
+        for network, name in routes.Routes().networks()
+        if network.prefixlen == 0
+    )
 
 
 SIGNS = (
@@ -129,7 +123,7 @@ SIGNS = (
         '/sys/class/watchdog/NAME/state',
         'A watchdog on it runs, and resets the host when nobody serves it. '
         'Without the file it counts as running.',
-        'Linux 4.3',
+        'Linux 4.5',
         _watchdog,
     ),
     sign.FunctionSign(
@@ -146,8 +140,9 @@ SIGNS = (
     ),
     sign.InterfaceSign(
         '/proc/net/route, /proc/net/ipv6_route',
-        'The host has a route through it, for example the default route.',
-        'Linux 2.6',
+        'It has a default route: of IPv4 in the main table, of IPv6 in any '
+        'table. Other routes need an interface that is up.',
+        'Linux 2.6.12',
         _route,
     ),
 )

@@ -22,9 +22,14 @@ from os_acc.devices import host_refusals
 from os_acc.devices import pci
 from os_acc.devices import reasons
 from os_acc.devices.host_signs import block_signs
+from os_acc.devices.host_signs import boot_signs
+from os_acc.devices.host_signs import console_signs
 from os_acc.devices.host_signs import function_signs
 from os_acc.devices.host_signs import interface_signs
+from os_acc.devices.host_signs import kernel_signs
 from os_acc.devices.host_signs import port_signs
+from os_acc.devices.host_signs import rdma_signs
+from os_acc.devices.host_signs import service_signs
 from os_acc.devices.host_signs import sign
 from os_acc.devices.host_signs import snapshot
 
@@ -33,10 +38,15 @@ Snapshot = snapshot.Snapshot
 
 #: In the order in which they are asked. A module of signs adds its own.
 SIGNS: tuple[sign.Sign, ...] = (
+    *console_signs.SIGNS,
     *function_signs.SIGNS,
     *interface_signs.SIGNS,
+    *rdma_signs.SIGNS,
     *port_signs.SIGNS,
     *block_signs.SIGNS,
+    *boot_signs.SIGNS,
+    *service_signs.SIGNS,
+    *kernel_signs.SIGNS,
 )
 
 
