@@ -9,7 +9,7 @@
 """Refusals of what services of the host use: console, management, kernel.
 
 The signs of these uses are in host_signs: console_signs, service_signs,
-rdma_signs and kernel_signs. See host_refusals for disks and their like.
+rdma_signs and kernel_signs. See host_refusals for disks.
 """
 
 from __future__ import annotations
@@ -97,7 +97,8 @@ DEFAULT_ROUTE = Refusal(
     Kind.HOST_USE,
     'interface {name} has the default route',
     'The host reaches other networks through its interface.',
-    'give the default route to another interface, and set the interface down: ip link set {name} down',
+    'give the default route to another interface, and set the interface down: '
+    'ip link set {name} down',
 )
 
 # --- Network

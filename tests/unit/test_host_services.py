@@ -388,8 +388,9 @@ def test_a_driver_that_makes_nothing(here):
 def test_an_interface_in_another_namespace(here, pci_class, driver, place):
     path = services.card(here, driver, pci_class)
     (path / place).mkdir(parents=True)
-    assert f'its interface is in another network namespace: driver {driver}' in (
-        use()
+    assert (
+        f'its interface is in another network namespace: driver {driver}'
+        in (use())
     )
 
 

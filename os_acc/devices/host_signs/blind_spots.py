@@ -43,7 +43,9 @@ def of(function: pci.Function, host: Snapshot) -> Iterator[tuple[str, str]]:
         yield from _crypto(function)
     if function.pci_class >> 8 == _CLASS_CXL:
         yield from _cxl(function, host)
-    if (name := host.once(rdma_signs.untold).get(function.address)) is not None:
+    if (
+        name := host.once(rdma_signs.untold).get(function.address)
+    ) is not None:
         yield (
             'the kernel does not tell how many programs use its RDMA device '
             f'{name}: it counts as free until root looks for open files, just '

@@ -109,21 +109,20 @@ def _cxl(host: Snapshot, function: pci.Function) -> Reason | None:
 def endpoints(host: Snapshot) -> dict[str, tuple[str, int | None]]:
     """The endpoint of each CXL device, and its number of decoders in use.
 
-    The number is None before Linux 6.7, which has no file for it.
-        Documentation/ABI/testing/sysfs-bus-cxl: uport is the memory device, which
-    is below the function.
+    Documentation/ABI/testing/sysfs-bus-cxl: uport is the memory device, which
+    is below the function. The bridges above it have ports of their own.
+
+    :returns: by the address of the function. The number is None before Linux
+        6.7, which has no file for it
     """
     folder = f'{sysfs.SYS}/bus/cxl/devices'
     found = {}
     for name in sysfs.names(folder):
-        if name.startswith('endpoint'):
-            path = sysfs.place(f'{folder}/{name}')
+        path = sysfs.place(f'{folder}/{name}')
+        functions = ways.functions_in(sysfs.place(f'{path}/uport'))
+        if name.startswith('endpoint') and functions:
             number = sysfs.read_int(f'{path}/decoders_committed')
-            # The bridges above it have ports of their own.
-            for address in ways.functions_in(sysfs.place(f'{path}/uport'))[
-                -1:
-            ]:
-                found[address] = (name, number)
+            found[functions[-1]] = (name, number)
     return found
 
 
@@ -153,8 +152,7 @@ SIGNS = (
     ),
     sign.FunctionSign(
         '/sys/bus/cxl/devices/endpointN/uport and decoders_committed',
-        'Memory of this CXL device is mapped: it may be memory of the '
-        'host.',
+        'Memory of this CXL device is mapped: it may be memory of the host.',
         'Linux 6.7',
         _cxl,
     ),
