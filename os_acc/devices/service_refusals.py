@@ -105,12 +105,13 @@ DEFAULT_ROUTE = Refusal(
 
 INTERFACE_ELSEWHERE = Refusal(
     Kind.HOST_USE,
-    'its {what} is in another network namespace: driver {driver} has made '
-    'one, and this network namespace does not show it',
+    'an {what} of it is in another network namespace: driver {driver} has '
+    'made one that this network namespace does not show',
     'A container may have it, or os-acc runs in another network namespace '
     'than the host.',
     'give it back to the network namespace of the host: end the container, '
-    'or ip netns exec NAMESPACE ip link set INTERFACE netns 1',
+    'or ip netns exec NAMESPACE ip link set INTERFACE netns 1 (an RDMA device: '
+    'rdma dev set NAME netns NAMESPACE)',
 )
 RDMA_USERS = Refusal(
     Kind.HOST_USE,

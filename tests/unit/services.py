@@ -261,7 +261,7 @@ SIGNS = {
     '/proc/net/route': (default_route, 'eth9 has the default route'),
     '/sys/bus/pci/devices/ADDRESS/net': (
         elsewhere,
-        'its interface is in another network namespace',
+        'an interface of it is in another network namespace',
     ),
     '/sys/class/infiniband/NAME': (
         lambda kernel: infiniband(kernel, 2),

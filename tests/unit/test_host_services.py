@@ -342,7 +342,7 @@ def test_an_rdma_device_in_another_namespace(here):
     """rdma system set netns exclusive, and rdma dev set DEV netns NAME."""
     path = services.infiniband(here)
     (path / 'infiniband/mlx5_1').rmdir()
-    assert 'its RDMA device is in another network namespace' in use()
+    assert 'an RDMA device of it is in another network namespace' in use()
 
 
 def test_the_files_of_omni_path(here):
@@ -388,10 +388,23 @@ def test_a_driver_that_makes_nothing(here):
 def test_an_interface_in_another_namespace(here, pci_class, driver, place):
     path = services.card(here, driver, pci_class)
     (path / place).mkdir(parents=True)
-    assert (
-        f'its interface is in another network namespace: driver {driver}'
-        in (use())
+    text = 'an interface of it is in another network namespace'
+    assert f'{text}: driver {driver}' in use()
+
+
+def test_one_of_two_interfaces_in_another_namespace(here, monkeypatch):
+    """A card of two ports in one function, such as those of mlx4."""
+    services.card(here, 'mlx4_core', 0x020000, net='eth9')
+    assert use() == ''
+    # Directories have no such number of links in each file system of tests.
+    monkeypatch.setattr(
+        sysfs, 'count_folders', lambda path: 2 * path.endswith('/net')
     )
+    assert 'an interface of it is in another network namespace' in use()
+
+
+def test_the_links_of_a_directory_that_is_gone(tmp_path):
+    assert sysfs.count_folders(str(tmp_path / 'net')) == 0
 
 
 def test_the_kernel_is_not_asked_without_an_rdma_device(here, monkeypatch):

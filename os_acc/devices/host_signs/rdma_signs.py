@@ -6,9 +6,9 @@
 # distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 
-"""The signs that a function's interface or RDMA device is used.
+"""The signs that an interface or RDMA device is used where sysfs shows none.
 
-The use may be in another network namespace, which sysfs does not show.
+Another network namespace may have it, or programs use its verbs.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ def _elsewhere(host: Snapshot, function: pci.Function) -> Reason | None:
         return None
     for path, kind in _directories(function):
         # The kernel removes the directory along with the last device in it:
-        # cleanup_glue_dir() in drivers/base/core.c. The devices of other
-        # namespaces are not shown: kernfs_fop_readdir().
-        if not sysfs.names(path):
+        # cleanup_glue_dir() in drivers/base/core.c.
+        shown = len(sysfs.names(path))
+        if not shown or shown < sysfs.count_folders(path):
             return service_refusals.INTERFACE_ELSEWHERE.say(
                 what=_KINDS[kind], driver=function.driver
             )
@@ -102,9 +102,9 @@ def untold(host: Snapshot) -> dict[str, str]:
 SIGNS = (
     sign.FunctionSign(
         '/sys/bus/pci/devices/ADDRESS/net and infiniband',
-        'The directory is there, and is empty: its interface or RDMA device '
-        'is in another network namespace. Without the directory the driver '
-        'has made none.',
+        'The directory is there, and is empty or has more links than '
+        'entries: an interface or RDMA device is in another network '
+        'namespace. Without the directory the driver has made none.',
         'Linux 2.6.35',
         _elsewhere,
     ),
