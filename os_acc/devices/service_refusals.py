@@ -110,8 +110,8 @@ INTERFACE_ELSEWHERE = Refusal(
     'A container may have it, or os-acc runs in another network namespace '
     'than the host.',
     'give it back to the network namespace of the host: end the container, '
-    'or ip netns exec NAMESPACE ip link set INTERFACE netns 1 (an RDMA device: '
-    'rdma dev set NAME netns NAMESPACE)',
+    'or ip netns exec NAMESPACE ip link set INTERFACE netns 1. For an RDMA '
+    'device: rdma dev set NAME netns NAMESPACE',
 )
 RDMA_USERS = Refusal(
     Kind.HOST_USE,
