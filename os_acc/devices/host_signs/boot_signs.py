@@ -157,7 +157,7 @@ SIGNS = (
     sign.BlockSign(
         '/sys/kernel/kexec_crash_loaded, with /etc/kdump.conf',
         'The crash kernel (kdump) writes its dump to it, mounted or not.',
-        'Linux 2.6.17',
+        'Linux 2.6.18',
         _dumps,
     ),
 )
