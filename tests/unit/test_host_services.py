@@ -132,6 +132,21 @@ def test_the_screens_of_other_cards(here):
     assert use() == ''
 
 
+def test_a_list_that_cannot_be_read_counts_for_each_function(
+    here, monkeypatch
+):
+    """Which function it would have named is unknown."""
+    read = sysfs.read_long
+
+    def deny(path):
+        if path.endswith('/consoles'):
+            raise PermissionError(13, 'Permission denied', path)
+        return read(path)
+
+    monkeypatch.setattr(sysfs, 'read_long', deny)
+    assert 'consoles cannot be read (Permission denied)' in use(devices.GPU)
+
+
 # --- boot and crash
 
 

@@ -79,10 +79,6 @@ def _platform(host: Snapshot, function: pci.Function) -> Reason | None:
     return None
 
 
-def _memory(host: Snapshot, function: pci.Function) -> Reason | None:
-    return host.once(_regions).get(function.address)
-
-
 def _regions(host: Snapshot) -> dict[str, Reason]:
     """The functions in whose memory a frame buffer of the firmware is.
 
@@ -104,10 +100,6 @@ def _regions(host: Snapshot) -> dict[str, Reason]:
                     )
         above.append((depth, name))
     return found
-
-
-def _frame_buffer(host: Snapshot, function: pci.Function) -> Reason | None:
-    return host.once(_console_screen).get(function.address)
 
 
 def _console_screen(host: Snapshot) -> dict[str, Reason]:
@@ -141,10 +133,6 @@ def _is_unbound() -> bool:
     return bool(bound) and all(each == '0' for each in bound)
 
 
-def _connector(host: Snapshot, function: pci.Function) -> Reason | None:
-    return host.once(_connectors).get(function.address)
-
-
 def _connectors(host: Snapshot) -> dict[str, Reason]:
     """The functions with a connector that shows a picture.
 
@@ -156,10 +144,6 @@ def _connectors(host: Snapshot) -> dict[str, Reason]:
         for name, path in classes.of_class('drm')
         if sysfs.read(f'{path}/enabled') == 'enabled'
     )
-
-
-def _line(host: Snapshot, function: pci.Function) -> Reason | None:
-    return host.once(_lines).get(function.address)
 
 
 def _lines(host: Snapshot) -> dict[str, Reason]:
@@ -179,10 +163,6 @@ def _lines(host: Snapshot) -> dict[str, Reason]:
         )
         for name in sorted(names)
     )
-
-
-def _keyboard(host: Snapshot, function: pci.Function) -> Reason | None:
-    return host.once(_keyboards).get(function.address)
 
 
 def _keyboards(host: Snapshot) -> dict[str, Reason]:
@@ -232,36 +212,36 @@ SIGNS = (
         'Linux 6.9',
         _platform,
     ),
-    sign.FunctionSign(
+    sign.HostSign(
         '/proc/iomem',
         'The frame buffer of the firmware (BOOTFB, efifb, simpledrm and '
         'others) is in its memory.',
         'Linux 2.6.12',
-        _memory,
+        _regions,
     ),
-    sign.FunctionSign(
+    sign.HostSign(
         '/sys/class/graphics/fbN, /sys/class/vtconsole/NAME/bind',
         'The first frame buffer is on it, and the console is not unbound from '
         'frame buffers.',
         'Linux 2.6.18',
-        _frame_buffer,
+        _console_screen,
     ),
-    sign.FunctionSign(
+    sign.HostSign(
         '/sys/class/drm/NAME/enabled',
         'A screen that is connected to it shows a picture.',
         'Linux 2.6.29',
-        _connector,
+        _connectors,
     ),
-    sign.FunctionSign(
+    sign.HostSign(
         '/sys/class/tty/console/active, /proc/consoles',
         'A console of the kernel is on its serial port.',
         'Linux 2.6.38',
-        _line,
+        _lines,
     ),
-    sign.FunctionSign(
+    sign.HostSign(
         '/proc/bus/input/devices',
         'A keyboard is connected to it.',
         'Linux 2.6.12',
-        _keyboard,
+        _keyboards,
     ),
 )

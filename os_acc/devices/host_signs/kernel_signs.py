@@ -31,14 +31,6 @@ Snapshot = snapshot.Snapshot
 _LIBRARY = 'intel_qat'
 
 
-def _has_driver(function: pci.Function) -> bool:
-    return function.driver is not None and not vfio.is_bound(function)
-
-
-def _channel(host: Snapshot, function: pci.Function) -> Reason | None:
-    return host.once(_channels).get(function.address)
-
-
 def _channels(host: Snapshot) -> dict[str, Reason]:
     return classes.by_function(
         (path, service_refusals.DMA_CHANNEL.say(name=name))
@@ -48,11 +40,11 @@ def _channels(host: Snapshot) -> dict[str, Reason]:
 
 
 def _crypto(host: Snapshot, function: pci.Function) -> Reason | None:
-    if not _has_driver(function):
-        return None
-    used = host.once(_algorithms)
     # Few hosts use one, and only then are the modules of interest.
-    for module in crypto_modules(function) if used else ():
+    used = host.once(_algorithms)
+    if not used or function.driver is None or vfio.is_bound(function):
+        return None
+    for module in crypto_modules(function):
         if module in used:
             name, driver = used[module]
             return service_refusals.CRYPTO.say(name=name, driver=driver)
@@ -135,11 +127,11 @@ def _protects(host: Snapshot, function: pci.Function) -> Reason | None:
 
 
 SIGNS = (
-    sign.FunctionSign(
+    sign.HostSign(
         '/sys/class/dma/dmaNchanM/in_use',
         'The kernel uses a DMA channel on it, for example for md or NTB.',
         'Linux 2.6.18',
-        _channel,
+        _channels,
     ),
     sign.FunctionSign(
         '/proc/crypto, with /sys/bus/pci/drivers/NAME/module and '

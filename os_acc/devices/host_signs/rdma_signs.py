@@ -72,10 +72,6 @@ def _below(path: str) -> Iterator[tuple[str, str]]:
             yield from _below(f'{path}/{name}')
 
 
-def _used(host: Snapshot, function: pci.Function) -> Reason | None:
-    return host.once(_users).get(function.address)
-
-
 def _users(host: Snapshot) -> dict[str, Reason]:
     numbers = rdma.user_contexts()
     return classes.by_function(
@@ -108,11 +104,11 @@ SIGNS = (
         'Linux 2.6.35',
         _elsewhere,
     ),
-    sign.FunctionSign(
+    sign.HostSign(
         '/sys/class/infiniband/NAME, with netlink (RDMA_NLDEV_CMD_RES_GET)',
         'Programs have user contexts of its RDMA device: they have its verbs '
         'open.',
         'Linux 5.0',
-        _used,
+        _users,
     ),
 )

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from os_acc.devices import pci
 from os_acc.devices import reasons
 from os_acc.devices import service_refusals
 from os_acc.devices import sysfs
@@ -23,10 +22,6 @@ from os_acc.devices.host_signs import snapshot
 
 Reason = reasons.Reason
 Snapshot = snapshot.Snapshot
-
-
-def _management(host: Snapshot, function: pci.Function) -> Reason | None:
-    return host.once(_controllers).get(function.address)
 
 
 def _controllers(host: Snapshot) -> dict[str, Reason]:
@@ -40,10 +35,6 @@ def _controllers(host: Snapshot) -> dict[str, Reason]:
         for kind in ('ipmi', 'iLO')
         for name, path in classes.of_class(kind)
     )
-
-
-def _watchdog(host: Snapshot, function: pci.Function) -> Reason | None:
-    return host.once(_watchdogs).get(function.address)
 
 
 def _watchdogs(host: Snapshot) -> dict[str, Reason]:
@@ -66,19 +57,11 @@ def _watchdogs(host: Snapshot) -> dict[str, Reason]:
     return classes.by_function(found())
 
 
-def _tpm(host: Snapshot, function: pci.Function) -> Reason | None:
-    return host.once(_tpms).get(function.address)
-
-
 def _tpms(host: Snapshot) -> dict[str, Reason]:
     return classes.by_function(
         (path, service_refusals.TPM.say(name=name))
         for name, path in classes.of_class('tpm')
     )
-
-
-def _boots(host: Snapshot, function: pci.Function) -> Reason | None:
-    return host.once(_boot_cards).get(function.address)
 
 
 def _boot_cards(host: Snapshot) -> dict[str, Reason]:
@@ -113,30 +96,30 @@ def _defaults(host: Snapshot) -> frozenset[str]:
 
 
 SIGNS = (
-    sign.FunctionSign(
+    sign.HostSign(
         '/sys/class/ipmi/NAME, /sys/class/iLO/NAME',
         'The host reaches its management controller (BMC) through it.',
         'Linux 2.6.15',
-        _management,
+        _controllers,
     ),
-    sign.FunctionSign(
+    sign.HostSign(
         '/sys/class/watchdog/NAME/state',
         'A watchdog on it runs, and resets the host when nobody serves it. '
         'Without the file it counts as running.',
         'Linux 4.5',
-        _watchdog,
+        _watchdogs,
     ),
-    sign.FunctionSign(
+    sign.HostSign(
         '/sys/class/tpm/NAME',
         'The TPM of the host is on it, for example on its SPI bus.',
         'Linux 4.0',
-        _tpm,
+        _tpms,
     ),
-    sign.FunctionSign(
+    sign.HostSign(
         '/sys/firmware/ibft/ethernetN/device',
         'The firmware boots the host from a disk of iSCSI through it.',
         'Linux 2.6.26',
-        _boots,
+        _boot_cards,
     ),
     sign.InterfaceSign(
         '/proc/net/route, /proc/net/ipv6_route',

@@ -14,9 +14,11 @@ function?". The documentation takes its table from here.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from collections.abc import Iterator
-import functools
+from collections.abc import Sequence
+from typing import TypeVar
 
 from os_acc.devices import host_refusals
 from os_acc.devices import pci
@@ -35,8 +37,10 @@ from os_acc.devices.host_signs import snapshot
 
 Reason = reasons.Reason
 Snapshot = snapshot.Snapshot
+T = TypeVar('T')
 
-#: In the order in which they are asked. A module of signs adds its own.
+#: Asked by kind: host, function, interface, block device; each in this order.
+#: A module of signs adds its own.
 SIGNS: tuple[sign.Sign, ...] = (
     *console_signs.SIGNS,
     *function_signs.SIGNS,
@@ -50,37 +54,63 @@ SIGNS: tuple[sign.Sign, ...] = (
 )
 
 
+# There are thousands of functions, so the signs are sorted once.
+_OF_HOST = [each for each in SIGNS if isinstance(each, sign.HostSign)]
+_OF_FUNCTION = [each for each in SIGNS if isinstance(each, sign.FunctionSign)]
+_OF_INTERFACE = [
+    each for each in SIGNS if isinstance(each, sign.InterfaceSign)
+]
+_OF_BLOCK = [each for each in SIGNS if isinstance(each, sign.BlockSign)]
+
+
 def uses(function: pci.Function, host: Snapshot) -> Iterator[Reason]:
     """Say what the host uses a PCI function for, by all signs.
 
     :returns: a reason for each use; a file that cannot be read is one
     """
-    for each in SIGNS:
-        if isinstance(each, sign.FunctionSign):
-            yield from _said(functools.partial(each.find, host, function))
-        elif isinstance(each, sign.InterfaceSign):
-            for name in host.interfaces_of(function.address):
-                yield from _said(functools.partial(each.find, host, name))
-        elif isinstance(each, sign.BlockSign):
-            for name in host.blocks_of(function.address):
-                yield from _said(functools.partial(each.find, host, name))
+    by_address, of_all = host.once(_of_host)
+    yield from of_all
+    yield from by_address.get(function.address, ())
+    for each in _OF_FUNCTION:
+        yield from _said(each.find, host, function)
+    for name in host.interfaces_of(function.address):
+        for of_interface in _OF_INTERFACE:
+            yield from _said(of_interface.find, host, name)
+    for name in host.blocks_of(function.address):
+        yield from block_uses(name, host)
 
 
 def block_uses(name: str, host: Snapshot) -> Iterator[Reason]:
     """Say what the host uses a block device for. See uses()."""
-    for each in SIGNS:
-        if isinstance(each, sign.BlockSign):
-            yield from _said(functools.partial(each.find, host, name))
+    for each in _OF_BLOCK:
+        yield from _said(each.find, host, name)
 
 
-def _said(find: Callable[[], Reason | None]) -> Iterator[Reason]:
+def _of_host(host: Snapshot) -> tuple[dict[str, list[Reason]], list[Reason]]:
+    """The uses by address, and those that count for every function."""
+    found: dict[str, list[Reason]] = defaultdict(list)
+    of_all = []
+    for each in _OF_HOST:
+        try:
+            for address, reason in each.find(host).items():
+                found[address].append(reason)
+        except OSError as err:
+            of_all.append(_unreadable(err))
+    return found, of_all
+
+
+def _said(
+    find: Callable[[Snapshot, T], Reason | None], host: Snapshot, subject: T
+) -> Sequence[Reason]:
     try:
-        reason = find()
+        reason = find(host, subject)
     except OSError as err:
-        if err.filename is None:
-            raise
-        reason = host_refusals.UNREADABLE.say(
-            file=err.filename, error=err.strerror
-        )
-    if reason is not None:
-        yield reason
+        reason = _unreadable(err)
+    return () if reason is None else (reason,)
+
+
+def _unreadable(err: OSError) -> Reason:
+    """The reason for an error that has a file name; others are raised."""
+    if err.filename is None:
+        raise err
+    return host_refusals.UNREADABLE.say(file=err.filename, error=err.strerror)
