@@ -18,6 +18,7 @@ from os_acc.devices import nvme_refusals
 from os_acc.devices import offer_refusals
 from os_acc.devices import reasons
 from os_acc.devices import refusals
+from os_acc.devices import service_refusals
 from os_acc.devices import vgpu_refusals
 
 MODULES = (
@@ -25,6 +26,7 @@ MODULES = (
     offer_refusals,
     host_refusals,
     nvme_refusals,
+    service_refusals,
     vgpu_refusals,
     file_refusals,
     idxd_refusals,

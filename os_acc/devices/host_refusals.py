@@ -61,12 +61,6 @@ HAS_VDPA = Refusal(
     'if no guest needs it, vdpa dev del {name}, or unbind the function from '
     'its driver',
 )
-ELSEWHERE = Refusal(
-    Kind.HOST_USE,
-    'a network interface of it is in another network namespace',
-    'A container or a network namespace has one of its interfaces.',
-    'give the interface back to the namespace of the host',
-)
 BEHIND_IT = Refusal(
     Kind.HOST_USE,
     'PCI function {address} is behind it and is bound to {driver}, so that a '
@@ -79,4 +73,23 @@ SERVES = Refusal(
     'the host serves others by its port {port}',
     'A port of the NVMe target or of the SCSI target (LIO) depends on it.',
     "remove the port from the target's configuration",
+)
+BOOT_PARTITION = Refusal(
+    Kind.HOST_USE,
+    'the firmware has booted the host from block device {name}',
+    'It has the boot loader of the host, mounted or not.',
+    'choose another device: the host needs this one',
+)
+HIBERNATION = Refusal(
+    Kind.HOST_USE,
+    'the host hibernates to block device {name}',
+    'The file /sys/power/resume names it.',
+    'remove resume= from the kernel command line, and write 0:0 to '
+    '/sys/power/resume',
+)
+CRASH_DUMP = Refusal(
+    Kind.HOST_USE,
+    'the crash kernel (kdump) writes its dump to block device {name}',
+    'A crash kernel is loaded, and /etc/kdump.conf names the device.',
+    'name another target in /etc/kdump.conf, and restart kdump',
 )

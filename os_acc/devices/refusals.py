@@ -309,15 +309,6 @@ INTERFACE_UP = Refusal(
     "set it down (ip link set {name} down), also in the host's network "
     'configuration',
 )
-NO_INTERFACE = Refusal(
-    Kind.HOST_USE,
-    'driver {driver} is bound to it and has no interface in this network '
-    'namespace: the interface is in another network namespace, or a program '
-    'drives the function',
-    'It is a network card of a container, or of DPDK.',
-    'give the interface back to the network namespace of the host, or stop '
-    'the program and unbind the function from {driver}',
-)
 HAS_MDEV = Refusal(
     Kind.HOST_USE,
     'it has the mediated device {uuid}',

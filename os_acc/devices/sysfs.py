@@ -21,6 +21,7 @@ import re
 SYS = '/sys'
 PROC = '/proc'
 DEV = '/dev'
+ETC = '/etc'
 LIB_MODULES = '/lib/modules'
 UDEV_DATA = '/run/udev/data'
 
@@ -161,6 +162,23 @@ def folders(path: str) -> list[str]:
     except OSError as err:
         if err.errno in _GONE:
             return []
+        raise
+
+
+def count_folders(path: str) -> int:
+    """How many folders a folder of sysfs has, also of other namespaces.
+
+    The number of links counts all of them (kernfs_refresh_inode() in
+    fs/kernfs/inode.c), while a list leaves out what belongs to another network
+    namespace.
+
+    :returns: 0 or less if there is no such folder
+    """
+    try:
+        return os.stat(path).st_nlink - 2
+    except OSError as err:
+        if err.errno in _GONE:
+            return 0
         raise
 
 

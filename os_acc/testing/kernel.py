@@ -27,6 +27,7 @@ from os_acc.devices import device_file
 from os_acc.devices import fpga_manager
 from os_acc.devices import libvirt_domains
 from os_acc.devices import modules
+from os_acc.devices import rdma
 from os_acc.devices import root_folder
 from os_acc.devices import sysfs
 from os_acc.devices import waiting
@@ -38,6 +39,7 @@ from os_acc.privileged import rtnetlink
 from os_acc.privileged.nvme import function as nvme_function
 from os_acc.testing import kernel_functions
 from os_acc.testing import kernel_mdevs
+from os_acc.testing import kernel_rdma
 from os_acc.testing import kernel_tree
 from os_acc.testing import mortal
 from os_acc.testing import nvme_model
@@ -62,10 +64,12 @@ def _refuse(path: pathlib.Path) -> None:
 
 
 class Kernel(kernel_mdevs.Mdevs):
-    """A host. Its folders: sys, proc, dev, modules, libvirt, run.
+    """A host. Its folders: sys, proc, dev, etc, modules, libvirt, run.
 
     :ivar writes: (path below the root, text) of every write
     :ivar drives: the NVMe drives, each with a small namespace
+    :ivar rdma_contexts: the number of user contexts by the RDMA device; a
+        device that is not in it has a kernel that does not tell
     :ivar process: counts the writes of the process, and may end it at one
     :ivar handlers: what a write to a file does, by the file's name, such as
         'level': a function of the path in the tree and the text. It changes
@@ -77,6 +81,7 @@ class Kernel(kernel_mdevs.Mdevs):
         super().__init__(root)
         self.writes: list[tuple[str, str]] = []
         self.resets: list[str] = []
+        self.rdma_contexts: dict[str, int] = {}
         self.handlers: dict[str, Callable[[pathlib.Path, str], None]] = {}
         self.process = mortal.Mortal()
         self.drives = nvme_model.Drives()
@@ -89,7 +94,7 @@ class Kernel(kernel_mdevs.Mdevs):
 
         :param patch: pytest's monkeypatch
         """
-        for name in ('sys', 'proc', 'dev'):
+        for name in ('sys', 'proc', 'dev', 'etc'):
             patch.setattr(sysfs, name.upper(), str(self.root / name))
         patch.setattr(sysfs, 'LIB_MODULES', str(self.root / 'modules'))
         patch.setattr(sysfs, 'UDEV_DATA', str(self.root / 'run/udev/data'))
@@ -98,6 +103,7 @@ class Kernel(kernel_mdevs.Mdevs):
         )
         patch.setattr(sysfs, 'write', self.write)
         mortal.spare_the_journal(patch, self.process)
+        patch.setattr(rdma, 'ask', self._answer_rdma)
         patch.setattr(rtnetlink, 'read_vf', self.read_vf)
         patch.setattr(rtnetlink, 'write_vf', self.write_vf)
         patch.setattr(device_file, 'number_of', self.number_of)
@@ -119,6 +125,9 @@ class Kernel(kernel_mdevs.Mdevs):
         # No events come from files.
         patch.setattr(waiting, '_monitor', lambda subsystem: None)
         privsep.run_here_until_undone(patch)
+
+    def _answer_rdma(self) -> bytes:
+        return kernel_rdma.answer(self.rdma_contexts)
 
     def _opened(self, address: str) -> Any:
         """Open an NVMe drive, as VFIO does."""

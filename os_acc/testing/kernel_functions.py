@@ -138,6 +138,16 @@ class Functions(kernel_openers.Openers):
         write_text(f'{folder}/ifindex', f'{self._interface}\n')
         os.symlink(folder, f'{self.sys}/class/net/{name}')
 
+    def leave_namespace(self, name: str) -> None:
+        """Move a network interface to another network namespace.
+
+        Its directory is no longer shown, but the one above it is.
+        """
+        link = self.sys / 'class/net' / name
+        folder = link.resolve()
+        link.unlink()
+        shutil.rmtree(folder)
+
     def _add_block(self, path: pathlib.Path, name: str) -> None:
         folder = f'{path}/block/{name}'
         os.makedirs(f'{folder}/holders')

@@ -68,6 +68,7 @@ class Tree:
             os.makedirs(f'{root}/{name}')
         self.write_file('sys/bus/pci/drivers_probe', '')
         self.write_file('proc/self/mountinfo', '')
+        self.write_file('proc/iomem', '00001000-0009fbff : System RAM\n')
         # What every user of VFIO opens besides its device.
         self.write_file('sys/class/misc/vfio/dev', '10:196\n')
         os.makedirs(f'{root}/proc/1')
@@ -100,6 +101,9 @@ class Tree:
         os.makedirs(folder, exist_ok=True)
         for file in ('bind', 'unbind'):
             write_text(f'{folder}/{file}', '')
+        module = f'{folder}/module'
+        if not os.path.islink(module):
+            os.symlink(f'{self.sys}/module/{name}', module)
 
     def driver_of(self, address: str) -> str | None:
         try:

@@ -68,6 +68,10 @@ def nic(name, refusal, use=None, driver='ice', **made):
     return kind(name, refusal, '8086:1592', 0x020000, driver, use, **made)
 
 
+def empty(name):
+    return lambda kernel, path: (path / name).mkdir()
+
+
 def mounted(kernel, path):
     (block,) = (path / 'block').iterdir()
     number = (block / 'dev').read_text().strip()
@@ -237,8 +241,8 @@ KINDS = [
     nic('NIC in a bond', 'part of bond0', master('bond0'), net='slave0'),
     nic('NIC in OVS', 'part of ovs-system', master('ovs-system'), net='ovs0'),
     nic('NIC with a VLAN', 'carries vlan100', vlan, net='trunk0'),
-    nic('NIC in a namespace', 'another network namespace'),
-    nic('NIC of DPDK', 'a program drives', driver='uio_pci_generic'),
+    nic('NIC in a namespace', 'another network namespace', empty('net')),
+    nic('NIC of DPDK', None, driver='uio_pci_generic'),
     nic('idle NIC', None, net='idle0'),
     nic('PF that has VFs', 'a PF that has 2 VFs', vfs, net='pf0', totalvfs=2),
     # GPUs

@@ -23,6 +23,7 @@ import disks
 from hypothesis import given
 from hypothesis import strategies
 import pytest
+import services
 
 import os_acc
 from os_acc import exception
@@ -106,10 +107,6 @@ def _function(name, text):
 
 def _file(name, text):
     return lambda kernel: kernel.write_file(name, text)
-
-
-def _boot_display(kernel):
-    kernel.add_function(HBA, '10de:2231', 0x030000, files={'boot_vga': '1\n'})
 
 
 def _net(name):
@@ -237,11 +234,10 @@ def _lio_port(kernel):
 # By the start of the file of the sign: what shows it, of which function, and
 # what the refusal says.
 CASES = {
-    '/sys/bus/pci/devices/ADDRESS/boot_vga': (
-        _boot_display,
-        HBA,
-        'boot display',
-    ),
+    **{
+        file: (make, services.CARD, text)
+        for file, (make, text) in services.SIGNS.items()
+    },
     '/sys/bus/pci/devices/ADDRESS/UUID': (
         _function(f'{UUID}/x', ''),
         devices.DISK,
@@ -282,18 +278,6 @@ CASES = {
         'carries macvlan0',
     ),
     '/sys/class/net/NAME/flags': (_net('flags'), HBA, 'eth9 is up'),
-    'The number of links of /sys/bus/pci/devices/ADDRESS/net': (
-        _elsewhere,
-        HBA,
-        'a network interface of it is in another network namespace',
-    ),
-    '/sys/bus/pci/devices/ADDRESS/net': (
-        lambda kernel: kernel.add_function(
-            HBA, '8086:10d3', 0x020000, 'e1000e'
-        ),
-        HBA,
-        'another network namespace',
-    ),
     '/sys/kernel/config/nvmet/ports': (
         _nvmet_port,
         HBA,
@@ -861,7 +845,8 @@ def test_the_default_route_of_ipv6(wide):
     path = disks.connect(wide, 'nvme4', 'tcp', address)
     disks.mount(wide, disks.add_subsystem(wide, 4, path))
     assert use(NIC) == ''
-    assert 'nvme4n1 is mounted' in refused(OTHER_NIC)
+    found = table.uses(pci.get(OTHER_NIC), host_use.Snapshot.read())
+    assert 'block device nvme4n1 is mounted on /' in [x.text for x in found]
 
 
 SESSION = 'devices/platform/host9/session2/target9:0:0/9:0:0:0/block/sdb'

@@ -247,7 +247,7 @@ USES = {
     ),
     'in another namespace': (
         devices.NIC,
-        lambda k: (k.sys / 'class/net/eth0').unlink(),
+        lambda k: k.leave_namespace('eth0'),
         'another network namespace',
     ),
     'boot display': (

@@ -187,7 +187,7 @@ SIGNS = (
     sign.BlockSign(
         '/sys/class/block/NAME/holders',
         'md, dm, LVM, bcache or DRBD has it.',
-        'Linux 2.6.18',
+        'Linux 2.6.17',
         _held,
     ),
     sign.BlockSign(

@@ -34,14 +34,6 @@ _ON_THE_WAY = (pci.CLASS_STORAGE, pci.CLASS_NETWORK, pci.CLASS_SERIAL)
 _UUID = re.compile('[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}')
 
 
-def _boot_display(host: Snapshot, function: pci.Function) -> Reason | None:
-    if 'boot_vga' in function.entries and (
-        sysfs.read(f'{function.path}/boot_vga') == '1'
-    ):
-        return refusals.BOOT_DISPLAY.say()
-    return None
-
-
 def _has_mdev(host: Snapshot, function: pci.Function) -> Reason | None:
     if function.driver is None or vfio.is_bound(function):
         return None
@@ -113,12 +105,6 @@ def _controllers(host: Snapshot) -> dict[str, tuple[str, str]]:
 
 
 SIGNS = (
-    sign.FunctionSign(
-        '/sys/bus/pci/devices/ADDRESS/boot_vga',
-        'It is the display that the firmware has chosen.',
-        'Linux 2.6.13',
-        _boot_display,
-    ),
     sign.FunctionSign(
         '/sys/bus/pci/devices/ADDRESS/UUID',
         'It has a mediated device, which a guest may have.',

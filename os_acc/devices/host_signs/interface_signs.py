@@ -10,13 +10,10 @@
 
 from __future__ import annotations
 
-from os_acc.devices import host_refusals
 from os_acc.devices import network
-from os_acc.devices import pci
 from os_acc.devices import reasons
 from os_acc.devices import refusals
 from os_acc.devices import sysfs
-from os_acc.devices import vfio
 from os_acc.devices.host_signs import sign
 from os_acc.devices.host_signs import snapshot
 
@@ -47,31 +44,11 @@ def _is_up(host: Snapshot, name: str) -> Reason | None:
     return None
 
 
-def _elsewhere(host: Snapshot, function: pci.Function) -> Reason | None:
-    if 'net' not in function.entries:
-        return None
-    folder = f'{function.path}/net'
-    if sysfs.links(folder) - 2 > len(sysfs.names(folder)):
-        return host_refusals.ELSEWHERE.say()
-    return None
-
-
-def _has_none(host: Snapshot, function: pci.Function) -> Reason | None:
-    if (
-        function.base_class != pci.CLASS_NETWORK
-        or function.driver is None
-        or vfio.is_bound(function)
-        or host.interfaces_of(function.address)
-    ):
-        return None
-    return refusals.NO_INTERFACE.say(driver=function.driver)
-
-
 SIGNS = (
     sign.InterfaceSign(
         '/sys/class/net/NAME/master',
         'It is in a bridge, a bond, a VRF or Open vSwitch.',
-        'Linux 3.9',
+        'Linux 3.14, for a bond 2.6',
         _in_another,
     ),
     sign.InterfaceSign(
@@ -84,22 +61,7 @@ SIGNS = (
         '/sys/class/net/NAME/flags',
         'It is up. Whatever has a route, an address or a connection by it '
         'needs that: iSCSI, NVMe over TCP and RDMA, NFS, and their targets.',
-        'Linux 2.6',
+        'Linux 2.6.12',
         _is_up,
-    ),
-    sign.FunctionSign(
-        'The number of links of /sys/bus/pci/devices/ADDRESS/net',
-        'One of its interfaces is in another network namespace: the number '
-        'counts all interfaces, and the directory shows those of this '
-        'namespace only.',
-        'Linux 3.14',
-        _elsewhere,
-    ),
-    sign.FunctionSign(
-        '/sys/bus/pci/devices/ADDRESS/net',
-        'A network card with a driver has no interface here: it is in '
-        'another network namespace, or a program drives the card.',
-        'Linux 2.6',
-        _has_none,
     ),
 )

@@ -42,6 +42,10 @@ class Routes:
         ]
         self._local = dict(_rows('if_inet6', _local))
 
+    def networks(self) -> list[tuple[_Network, str]]:
+        """Each route: the network, and the name of the interface."""
+        return list(self._routes)
+
     @functools.cache  # noqa: B019
     def interfaces(self, text: str) -> set[str]:
         """The interfaces that lead to an address, or that have it.

@@ -63,3 +63,13 @@ class FunctionSign(Sign):
     """A sign of a PCI function. It is asked whatever its driver is."""
 
     find: Callable[[Snapshot, pci.Function], Reason | None]
+
+
+@dataclasses.dataclass(frozen=True)
+class HostSign(Sign):
+    """A sign of PCI functions of which one look at the host tells all.
+
+    It is given the host, and returns the use of each function by its address.
+    """
+
+    find: Callable[[Snapshot], dict[str, Reason]]

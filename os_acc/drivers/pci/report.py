@@ -24,6 +24,7 @@ from os_acc.devices import availability
 from os_acc.devices import chip as chips
 from os_acc.devices import device_spec
 from os_acc.devices import fpga_manager
+from os_acc.devices import host_use
 from os_acc.devices import mdev
 from os_acc.devices import modules
 from os_acc.devices import network
@@ -33,6 +34,7 @@ from os_acc.devices import reset
 from os_acc.devices import sriov
 from os_acc.devices import sysfs
 from os_acc.devices import vfio
+from os_acc.devices.host_signs import blind_spots
 from os_acc.drivers import allocation
 from os_acc.drivers import choosing
 from os_acc.drivers.pci import listing as pci_listing
@@ -203,9 +205,17 @@ def findings(
     variants = {vfio.driver_for(f, spec) for f, spec in functions}
     for name in sorted(variants - {modules.VFIO_PCI}):
         yield _module(name)
+    snapshot = host_use.Snapshot.read()
     for function, spec in functions:
         with choosing.noting(function.address, unreadable):
             yield from _function(by, function, spec, specs, holders)
+            for text, advice in blind_spots.of(function, snapshot):
+                yield Finding(
+                    f'PCI function {function.address}',
+                    finding.WARNING,
+                    text,
+                    advice,
+                )
     for address, err in unreadable.items():
         yield choosing.finding_of(f'PCI function {address}', err)
 

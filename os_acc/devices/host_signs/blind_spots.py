@@ -1,0 +1,132 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Where no sign can tell whether the host uses a function, for the doctor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from os_acc.devices import pci
+from os_acc.devices import sysfs
+from os_acc.devices import vfio
+from os_acc.devices.host_signs import boot_signs
+from os_acc.devices.host_signs import classes
+from os_acc.devices.host_signs import kernel_signs
+from os_acc.devices.host_signs import rdma_signs
+from os_acc.devices.host_signs import snapshot
+
+Snapshot = snapshot.Snapshot
+
+_CLASS_CXL = 0x0502  # PCI_CLASS_MEMORY_CXL
+
+# Base classes of coprocessors and of encryption controllers.
+_CLASSES_CRYPTO = (0x0B, 0x10, 0x12)
+
+
+def of(function: pci.Function, host: Snapshot) -> Iterator[tuple[str, str]]:
+    """What cannot be told about a function.
+
+    :returns: what it is, and what to do about it
+    """
+    if function.base_class == pci.CLASS_DISPLAY:
+        yield from _console(function, host)
+    if function.base_class == pci.CLASS_STORAGE:
+        yield from _boot(host)
+        yield from _dump()
+    if function.base_class in _CLASSES_CRYPTO:
+        yield from _crypto(function)
+    if function.pci_class >> 8 == _CLASS_CXL:
+        yield from _cxl(function, host)
+    if (
+        name := host.once(rdma_signs.untold).get(function.address)
+    ) is not None:
+        yield (
+            'the kernel does not tell how many programs use its RDMA device '
+            f'{name}: it counts as free until root looks for open files, just '
+            'before it is taken',
+            'use Linux 5.0 or later',
+        )
+
+
+def _console(
+    function: pci.Function, host: Snapshot
+) -> Iterator[tuple[str, str]]:
+    if (
+        'boot_vga' not in function.entries
+        and 'boot_display' not in function.entries
+        and not host.once(_has_boot_display)
+        and not sysfs.read_long(f'{sysfs.PROC}/iomem')
+    ):
+        yield (
+            "no file tells whether the host's console is on it: it is no VGA "
+            'controller, this kernel has no file boot_display, and '
+            '/proc/iomem cannot be read',
+            'look where the console is, or deny the device; Linux 6.18 and '
+            'later tell',
+        )
+
+
+def _has_boot_display(host: Snapshot) -> bool:
+    return any(
+        sysfs.read(f'{path}/boot_display') is not None
+        for _, path in classes.of_class('drm')
+    )
+
+
+def _boot(host: Snapshot) -> Iterator[tuple[str, str]]:
+    efi = f'{sysfs.SYS}/firmware/efi'
+    if sysfs.names(efi) and not sysfs.names(f'{efi}/efivars'):
+        yield (
+            'no file tells from which disk the firmware has booted the host: '
+            'the variables of the firmware are not mounted. A boot partition '
+            'that is not mounted is not seen',
+            f'mount efivarfs at {efi}/efivars, also in the container that '
+            'os-acc runs in',
+        )
+
+
+def _dump() -> Iterator[tuple[str, str]]:
+    if boot_signs.has_crash_kernel() and not any(
+        sysfs.read_long(f'{sysfs.ETC}/{name}')
+        for name in boot_signs.KDUMP_FILES
+    ):
+        files = ', '.join(f'/etc/{name}' for name in boot_signs.KDUMP_FILES)
+        yield (
+            'no file tells whether the crash kernel writes its dump to it: '
+            f'a crash kernel is loaded, and there is none of {files}',
+            'in a container, mount the file of the host there; else deny the '
+            'disk that is to have the dump',
+        )
+
+
+def _crypto(function: pci.Function) -> Iterator[tuple[str, str]]:
+    if (
+        function.driver is not None
+        and not vfio.is_bound(function)
+        and not any(kernel_signs.crypto_modules(function))
+    ):
+        yield (
+            "no file tells whether the host's kernel uses its algorithms: "
+            f'driver {function.driver} is no module, and /proc/crypto does '
+            'not tell the drivers in the kernel apart',
+            'see the algorithms with a refcnt above 1 in /proc/crypto',
+        )
+
+
+def _cxl(function: pci.Function, host: Snapshot) -> Iterator[tuple[str, str]]:
+    _, number = host.once(kernel_signs.endpoints).get(
+        function.address, ('', None)
+    )
+    if number is None and not vfio.is_bound(function):
+        yield (
+            'no file tells whether its memory is memory of the host: the '
+            'kernel shows no decoders_committed of it',
+            'load the modules cxl_mem and cxl_port, and use Linux 6.7 or '
+            'later; do not give the device away before you know',
+        )

@@ -1,0 +1,531 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""What serves the host: console, boot, management, kernel, RDMA."""
+
+from __future__ import annotations
+
+import uuid
+
+import command
+import devices
+from hypothesis import given
+from hypothesis import strategies
+import pytest
+import services
+
+import os_acc
+from os_acc.devices import host_use
+from os_acc.devices import pci
+from os_acc.devices import rdma
+from os_acc.devices import sysfs
+from os_acc.devices.host_signs import boot_signs
+from os_acc.privileged import context
+
+CARD = services.CARD
+
+
+@pytest.fixture
+def here(kernel):
+    devices.furnish(kernel)
+    os_acc.initialize()
+    return kernel
+
+
+def use(address=CARD) -> str:
+    """What the host uses a function for; empty: nothing."""
+    found = host_use.by_host(pci.get(address))
+    return found.text if found else ''
+
+
+def free() -> int:
+    (device,) = (x for x in os_acc.get_devices() if x.address == CARD)
+    return device.handles_free
+
+
+# --- console
+
+
+@pytest.mark.parametrize(
+    'name', ['BOOTFB', 'efifb', 'vesafb', 'simplefb', 'simpledrm', 'efidrm']
+)
+def test_a_built_in_display_without_boot_vga(here, name):
+    """Class 0380: the frame buffer of the firmware is in its memory."""
+    services.card(here, pci_class=0x038000)
+    services.iomem(here, 'Reserved', name)
+    assert f'in its memory ({name})' in use()
+    assert use(devices.GPU) == ''
+
+
+def test_a_frame_buffer_in_no_function(here):
+    """It is in memory of its own; the next function has nothing of it."""
+    services.card(here, pci_class=0x038000)
+    here.write_file(
+        'proc/iomem',
+        '80000000-807fffff : BOOTFB\n'
+        '90000000-9fffffff : PCI Bus 0000:3a\n'
+        f'  90000000-9fffffff : {CARD}\n'
+        '    90000000-9fffffff : i915\n',
+    )
+    assert use() == ''
+
+
+def test_the_second_frame_buffer_has_no_console(here):
+    services.frame_buffer(here)
+    services.add_device(
+        here, here.file(devices.GPU, '').resolve(), 'graphics/fb10'
+    )
+    assert 'fb0' in use()
+    assert use(devices.GPU) == ''
+
+
+def test_a_console_that_is_unbound_from_frame_buffers(here):
+    services.frame_buffer(here)
+    folder = 'sys/class/vtconsole/vtcon1'
+    here.write_file(f'{folder}/name', '(M) frame buffer device\n')
+    here.write_file(f'{folder}/bind', '1\n')
+    assert 'fb0' in use()
+    here.write_file(f'{folder}/bind', '0\n')
+    assert use() == ''
+
+
+def test_a_boot_display_by_the_file_of_pci(here):
+    services.card(here, pci_class=0x038000, files={'boot_display': '1\n'})
+    assert 'has booted' in use()
+
+
+def test_a_serial_console_by_the_list_of_consoles(here):
+    services.line(here)
+    here.write_file('sys/class/tty/console/active', 'tty0\n')
+    assert use() == ''
+    here.write_file(
+        'proc/consoles',
+        'tty0                 -WU (EC  p  )    4:1\n'
+        'ttyS4                -W- (E   p a)    4:68\n',
+    )
+    assert 'ttyS4 on it is a console' in use()
+
+
+@pytest.mark.parametrize(
+    'handlers, used',
+    [
+        ('sysrq kbd leds event2', True),
+        ('kbd event3', False),  # the buttons of a headset
+        ('mouse0 event4', False),
+    ],
+)
+def test_a_keyboard(here, handlers, used):
+    services.keyboard(here, handlers)
+    assert bool(use()) is used
+
+
+def test_the_screens_of_other_cards(here):
+    path = services.card(here, 'amdgpu', 0x030000)
+    services.add_device(
+        here, path, 'drm/card0-DP-1', enabled='disabled', status='connected'
+    )
+    assert use() == ''
+
+
+def test_a_list_that_cannot_be_read_counts_for_each_function(
+    here, monkeypatch
+):
+    """Which function it would have named is unknown."""
+    read = sysfs.read_long
+
+    def deny(path):
+        if path.endswith('/consoles'):
+            raise PermissionError(13, 'Permission denied', path)
+        return read(path)
+
+    monkeypatch.setattr(sysfs, 'read_long', deny)
+    assert 'consoles cannot be read (Permission denied)' in use(devices.GPU)
+
+
+# --- boot and crash
+
+
+def test_a_boot_partition_on_a_disk_with_an_mbr(here):
+    services.partition(here)
+    folder = here.root / 'dev/disk/by-partuuid'
+    (folder / '0badcafe-03').symlink_to('../../nvme9n1p1')
+    signature = bytes.fromhex('fecaad0b').ljust(16, b'\0')
+    services.variable(here, 'BootCurrent', bytes(2))
+    option = services.boot_option(signature, 1, number=3)
+    services.variable(here, 'Boot0000', option)
+    assert 'booted the host from block device nvme9n1p1' in use()
+
+
+def test_a_boot_partition_by_the_boot_loader(here):
+    """systemd-boot or GRUB tells it, after a boot over the network too."""
+    services.partition(here)
+    text = f'{services.PARTITION.upper()}\0'.encode('utf-16-le')
+    services.variable(
+        here,
+        'LoaderDevicePartUUID',
+        text,
+        '4a67b082-0a4c-41cf-b6c7-440b29bb8c4f',
+    )
+    assert 'nvme9n1p1' in use()
+
+
+def test_another_boot_partition(here):
+    services.partition(here)
+    services.variable(here, 'BootCurrent', bytes(2))
+    option = services.boot_option(uuid.uuid4().bytes_le, 2)
+    services.variable(here, 'Boot0000', option)
+    assert use() == ''
+
+
+@given(option=strategies.binary(max_size=80))
+def test_a_boot_option_of_any_bytes(tmp_path_factory, option):
+    """A fault of the firmware stops no discovery."""
+    folder = tmp_path_factory.mktemp('sys')
+    place = folder / 'firmware/efi/efivars'
+    place.mkdir(parents=True)
+    name = '-8be4df61-93ca-11d2-aa0d-00e098032b8c'
+    (place / f'BootCurrent{name}').write_bytes(bytes(6))
+    (place / f'Boot0000{name}').write_bytes(bytes(4) + option)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sysfs, 'SYS', str(folder))
+        host = host_use.Snapshot({'sda': '/x'}, {})
+        (sign, *_) = boot_signs.SIGNS
+        assert sign.find(host, 'sda') is None
+
+
+@pytest.mark.parametrize(
+    'text, used',
+    [
+        ('xfs UUID=ABCD-1234\n', True),
+        ('ext4 "PARTUUID=' + services.PARTITION + '"\n', True),
+        ('ext4 /dev/disk/by-uuid/ABCD-1234\n', True),
+        ('#raw /dev/nvme9n1p1\npath /var/crash\n', False),
+        ('nfs server:/dev/nvme9n1p1\n', False),
+        ('raw /dev/nvme9n1\n', True),
+    ],
+)
+def test_the_target_of_a_crash_dump(here, text, used):
+    services.crash_kernel(here, text)
+    assert ('(kdump)' in use()) is used
+    here.write_file('sys/kernel/kexec_crash_loaded', '0\n')
+    assert use() == ''
+
+
+# --- management
+
+
+@pytest.mark.parametrize(
+    'files, text',
+    [({'state': 'inactive'}, ''), ({}, 'watchdog0 on it may run')],
+)
+def test_a_watchdog(here, files, text):
+    path = services.card(here, 'iTCO_wdt')
+    services.add_device(here, path, 'iTCO_wdt.1/watchdog/watchdog0', **files)
+    assert text in use()
+    assert bool(use()) is bool(text)
+
+
+def test_a_tpm_on_a_bus_of_the_function(here):
+    path = services.card(here, 'intel-spi')
+    services.add_device(here, path, 'spi_master/spi0/spi0.1/tpm/tpm0')
+    assert 'TPM tpm0' in use()
+
+
+def test_a_management_controller_behind_smbus(here):
+    path = services.card(here, 'i801_smbus')
+    services.add_device(here, path, 'i2c-0/0-0010/ipmi/ipmi0')
+    assert 'ipmi0' in use()
+
+
+def test_the_default_route_of_ipv6_of_any_table(here):
+    services.card(here, 'e1000e', 0x020000, net='eth9')
+    here.write_file(
+        'proc/net/ipv6_route',
+        f'{"0" * 32} 00 {"0" * 32} 00 {"f" * 32} 400 1 0 3 eth9\n',
+    )
+    assert 'eth9 has the default route' in use()
+
+
+# --- the kernel
+
+
+def test_an_algorithm_that_nobody_uses(here):
+    services.card(here, '4xxx', 0x0B4000)
+    services.holder(here, 'intel_qat', '4xxx')
+    services.algorithm(here, 'intel_qat', 1)
+    assert use() == ''
+
+
+def test_an_algorithm_of_a_module_above_the_driver(here):
+    services.card(here, 'ccp', 0x108000)
+    services.holder(here, 'ccp', 'ccp_crypto')
+    services.algorithm(here, 'ccp_crypto', 2)
+    assert 'xts(aes)' in use()
+    assert use(devices.PF) == ''
+
+
+def test_an_algorithm_of_virtio(here):
+    path = services.card(here, 'virtio-pci', 0x100000, '1af4:1054')
+    driver = path / 'virtio5/driver'
+    driver.mkdir(parents=True)
+    (driver / 'module').symlink_to(here.sys / 'module/virtio_crypto')
+    services.algorithm(here, 'virtio_crypto', 3)
+    assert 'xts(aes)' in use()
+
+
+def test_an_algorithm_of_software_that_the_driver_needs(here):
+    """authenc is used by IPsec, and the driver needs its module too."""
+    services.card(here, 'hisi_sec2', 0x100000)
+    services.holder(here, 'authenc', 'hisi_sec2')
+    services.algorithm(here, 'authenc', 5)
+    assert use() == ''
+
+
+def test_a_function_in_vfio_does_no_algorithm_of_the_host(here):
+    services.card(here, 'vfio-pci', 0x0B4000)
+    services.holder(here, 'intel_qat', 'vfio-pci')
+    services.algorithm(here, 'intel_qat', 2)
+    assert use() == ''
+
+
+def test_cxl_memory_that_is_not_mapped(here):
+    services.cxl_memory(here, 0)
+    assert use() == ''
+
+
+def test_no_guest_is_protected(here):
+    services.card(here, 'ccp', 0x108000, '1022:1486')
+    here.write_file('sys/module/kvm_amd/parameters/sev', 'N\n')
+    assert use() == ''
+
+
+# --- functions of class network without an interface
+
+
+def test_an_infiniband_vf_without_an_interface(here):
+    services.infiniband(here)
+    assert use() == ''
+    assert free() == 1
+    os_acc.plug(devices.instance(), [devices.pci(CARD)])
+    assert here.driver_of(CARD) == 'vfio-pci'
+
+
+@pytest.mark.parametrize(
+    'name, number, program',
+    [
+        ('uverbs0', 'c 231:192', 'ib_write_bw'),
+        ('umad0', 'c 231:0', 'opensm'),
+        ('issm0', 'c 231:64', 'opensm'),
+    ],
+)
+def test_a_program_that_has_its_files_open(here, name, number, program):
+    services.infiniband(here)
+    pid = here.hold(here.root / f'dev/infiniband/{name}', program, number)
+    error = str(devices.refused(devices.pci(CARD)))
+    assert f'process {pid} ({program})' in error
+    assert f'/infiniband/{name}' in error
+    assert 'namespace' not in error
+    here.end(pid)
+    os_acc.plug(devices.instance(), [devices.pci(CARD)])
+
+
+def test_a_program_that_has_the_files_of_another_open(here):
+    """The PF's verbs: the function's own are free."""
+    services.infiniband(here)
+    path = here.add_function('0000:3b:00.1', '15b3:1021', 0x020700, 'mlx5')
+    services.add_device(here, path, 'infiniband/mlx5_0')
+    folder = services.add_device(here, path, 'infiniband_verbs/uverbs7')
+    (folder / 'uevent').write_text('DEVNAME=infiniband/uverbs7\n')
+    (here.sys / 'dev/char/231:199').symlink_to(folder)
+    here.rdma_contexts['mlx5_0'] = 4
+    here.hold(here.root / 'dev/infiniband/uverbs7', 'ucx', 'c 231:199')
+    assert 'mlx5_0: it has 4 user contexts' in use('0000:3b:00.1')
+    os_acc.plug(devices.instance(), [devices.pci(CARD)])
+
+
+def test_user_contexts_are_seen_without_privilege(here):
+    services.infiniband(here, 1)
+    assert free() == 0
+
+
+def test_an_rdma_device_in_another_namespace(here):
+    """rdma system set netns exclusive, and rdma dev set DEV netns NAME."""
+    path = services.infiniband(here)
+    (path / 'infiniband/mlx5_1').rmdir()
+    assert 'an RDMA device of it is in another network namespace' in use()
+
+
+def test_the_files_of_omni_path(here):
+    path = services.card(here, 'hfi1', 0x020800, '8086:24f0')
+    folder = services.add_device(here, path, 'hfi1_user/hfi1_0')
+    (folder / 'uevent').write_text('DEVNAME=hfi1_0\n')
+    (here.sys / 'dev/char').mkdir(parents=True)
+    (here.sys / 'dev/char/510:0').symlink_to(folder)
+    here.add_node('/dev/hfi1_0', 'c 510:0')
+    assert use() == ''
+    pid = here.hold(here.root / 'dev/hfi1_0', 'mpirun', 'c 510:0')
+    assert f'process {pid} (mpirun)' in str(devices.refused(devices.pci(CARD)))
+
+
+def test_a_network_card_of_dpdk(here):
+    path = services.card(here, 'uio_pci_generic', 0x020000)
+    folder = services.add_device(here, path, 'uio/uio0')
+    (folder / 'uevent').write_text('DEVNAME=uio0\n')
+    (here.sys / 'dev/char').mkdir(parents=True)
+    (here.sys / 'dev/char/243:0').symlink_to(folder)
+    here.add_node('/dev/uio0', 'c 243:0')
+    assert use() == ''
+    pid = here.hold(here.root / 'dev/uio0', 'testpmd', 'c 243:0')
+    error = str(devices.refused(devices.pci(CARD)))
+    assert f'process {pid} (testpmd) has' in error
+
+
+def test_a_driver_that_makes_nothing(here):
+    """mlx5_core alone, without mlx5_ib: nobody can use the function."""
+    services.card(here, 'mlx5_core', 0x020700, '15b3:101e')
+    assert free() == 1
+
+
+@pytest.mark.parametrize(
+    'pci_class, driver, place',
+    [
+        (0x020000, 'virtio-pci', 'virtio0/net'),
+        (0x020000, 'mlx5_core', 'mlx5_core.sf.4/net'),
+        (0x0C0330, 'xhci_hcd', 'usb1/1-2/1-2:1.0/net'),
+        (0x120000, 'vendor', 'net'),
+    ],
+)
+def test_an_interface_in_another_namespace(here, pci_class, driver, place):
+    path = services.card(here, driver, pci_class)
+    (path / place).mkdir(parents=True)
+    text = 'an interface of it is in another network namespace'
+    assert f'{text}: driver {driver}' in use()
+
+
+def test_one_of_two_interfaces_in_another_namespace(here, monkeypatch):
+    """A card of two ports in one function, such as those of mlx4."""
+    services.card(here, 'mlx4_core', 0x020000, net='eth9')
+    assert use() == ''
+    # Directories have no such number of links in each file system of tests.
+    monkeypatch.setattr(
+        sysfs, 'count_folders', lambda path: 2 * path.endswith('/net')
+    )
+    assert 'an interface of it is in another network namespace' in use()
+
+
+def test_the_links_of_a_directory_that_is_gone(tmp_path):
+    assert sysfs.count_folders(str(tmp_path / 'net')) == 0
+
+
+def test_the_kernel_is_not_asked_without_an_rdma_device(here, monkeypatch):
+    """A socket of that family could load a module."""
+
+    def load():
+        raise AssertionError
+
+    monkeypatch.setattr(rdma, 'ask', load)
+    assert rdma.user_contexts() == {}
+
+
+@pytest.mark.parametrize('answer', [b'', b'\1\2\3', bytes(64)])
+def test_an_answer_that_tells_nothing(here, monkeypatch, answer):
+    services.infiniband(here, None)
+    monkeypatch.setattr(rdma, 'ask', lambda: answer)
+    assert rdma.user_contexts() == {}
+
+
+def test_a_kernel_without_netlink_for_rdma(here, monkeypatch):
+    services.infiniband(here, None)
+
+    def refuse():
+        raise OSError(93, 'Protocol not supported')
+
+    monkeypatch.setattr(rdma, 'ask', refuse)
+    assert use() == ''
+
+
+# --- what the doctor says where no sign can tell
+
+
+@pytest.fixture
+def doctor(here, capsys, monkeypatch):
+    """What the doctor says of CARD."""
+    monkeypatch.setattr(context, 'whoami', lambda: (0, []))
+    devices.spec({'address': CARD})
+
+    def ask() -> str:
+        path = os_acc.CONF.os_acc.state_path
+        run = command.Command(path, capsys, monkeypatch)
+        return '\n'.join(
+            f'{row["finding"]} {row["what_to_do"]}'
+            for row in run('doctor', '-f', 'json').json
+            if CARD in row['subject']
+        )
+
+    return ask
+
+
+def _no_console_file(kernel):
+    services.card(kernel, pci_class=0x038000)
+    (kernel.root / 'proc/iomem').unlink()
+
+
+def _firmware_not_mounted(kernel):
+    services.partition(kernel)
+    kernel.write_file('sys/firmware/efi/runtime', '')
+
+
+def _crash_kernel_of_another_root(kernel):
+    services.crash_kernel(kernel)
+    (kernel.root / 'etc/kdump.conf').unlink()
+
+
+def _driver_in_the_kernel(kernel):
+    services.card(kernel, 'qat_4xxx', 0x0B4000)
+    (kernel.pci / 'drivers/qat_4xxx/module').unlink()
+
+
+BLIND = {
+    'console': (_no_console_file, "whether the host's console is on it"),
+    'boot disk': (_firmware_not_mounted, 'from which disk the firmware'),
+    'crash dump': (_crash_kernel_of_another_root, 'whether the crash kernel'),
+    'algorithms': (_driver_in_the_kernel, 'uses its algorithms'),
+    'CXL memory': (
+        lambda kernel: services.cxl_memory(kernel, None),
+        'whether its memory is memory of the host',
+    ),
+    'RDMA': (
+        lambda kernel: services.infiniband(kernel, None),
+        'how many programs use its RDMA device mlx5_1',
+    ),
+}
+
+
+@pytest.mark.parametrize('what', BLIND)
+def test_the_doctor_says_what_cannot_be_told(here, doctor, what):
+    make, text = BLIND[what]
+    make(here)
+    assert text in doctor()
+
+
+@pytest.mark.parametrize(
+    'make',
+    [
+        lambda kernel: services.card(kernel, pci_class=0x038000),
+        services.partition,
+        services.crash_kernel,
+        lambda kernel: services.card(kernel, 'qat_4xxx', 0x0B4000),
+        lambda kernel: services.cxl_memory(kernel, 0),
+        services.infiniband,
+    ],
+)
+def test_the_doctor_is_silent_where_the_signs_tell(here, doctor, make):
+    make(here)
+    said = doctor()
+    assert said
+    assert not any(text in said for _, text in BLIND.values())
