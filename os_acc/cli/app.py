@@ -140,9 +140,9 @@ class OSAccApp(app.App):
             action='append',
             default=[],
             metavar='DIR',
-            help='a directory of configuration files *.conf, which are read '
-            'in the order of their names, after --config-file; may be '
-            'repeated',
+            help='a directory of configuration files, whose names end in '
+            '.conf; they are read in the order of their names, after '
+            '--config-file; may be repeated',
         )
         parser.add_argument(
             '--state-path',
