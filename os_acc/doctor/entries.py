@@ -43,15 +43,6 @@ def findings(host: host_module.Host) -> Iterator[finding.Finding]:
     specs = device_spec.load_for_vans(host.conf)
     if isinstance(specs, device_spec.Unreadable):
         return
-    if not specs.entries:
-        yield finding.Finding(
-            SUBJECT,
-            finding.WARNING,
-            'it is not set, and the folder device_spec_dir has no entry: no '
-            'device of this host is offered',
-            'os-acc device spec proposes entries; os-acc device allow ADDRESS '
-            'offers one device',
-        )
     for each in nothing_offered.find(specs, holders(host.journal)):
         yield _finding(each)
     for spec in specs.entries:

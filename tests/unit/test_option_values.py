@@ -26,6 +26,8 @@ from os_acc import masking
 from os_acc import nova_options
 from os_acc import opts
 from os_acc.cli import logs
+from os_acc.privileged import context
+from os_acc.privileged import offers
 
 PART = 'Tr0ub4dorPart'
 
@@ -33,6 +35,9 @@ PART = 'Tr0ub4dorPart'
 @pytest.fixture
 def run(clean, tmp_path, capsys, monkeypatch):
     """Run the command with a nova.conf of the given text."""
+    monkeypatch.setattr(context, 'whoami', lambda: (0, []))
+    monkeypatch.setattr(context, 'check_folder', lambda: None)
+    monkeypatch.setattr(offers, 'count', lambda: 0)
     started = command.Command(tmp_path / 'none', capsys, monkeypatch)
     path = tmp_path / 'nova.conf'
 

@@ -205,6 +205,15 @@ def findings(
     variants = {vfio.driver_for(f, spec) for f, spec in functions}
     for name in sorted(variants - {modules.VFIO_PCI}):
         yield _module(name)
+    if not specs.entries:
+        yield Finding(
+            'device_spec',
+            finding.WARNING,
+            'it is not set, and the folder device_spec_dir has no entry: no '
+            'device of this host is offered',
+            'os-acc device spec proposes entries; os-acc device allow ADDRESS '
+            'offers one device',
+        )
     snapshot = host_use.Snapshot.read()
     for function, spec in functions:
         with choosing.noting(function.address, unreadable):
