@@ -82,7 +82,7 @@ class MdevDriver(driver.DriverBase):
         return wanted is not None and (
             wanted.startswith(PREFIX)
             or any(
-                spec.mdev_types
+                spec_parts.Part.MDEV in spec_parts.asked_for(spec)
                 and wanted == (spec.resource_class or resource_classes.VGPU)
                 for spec in self._specs().entries
             )

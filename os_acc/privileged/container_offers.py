@@ -43,7 +43,7 @@ def edits(handle: objects.AttachHandle, van: str) -> spec_edits.Edits:
     :raises UnsupportedHandle: if no container can use such a handle
     """
     if isinstance(handle, objects.PCIHandle):
-        return offers.entry(arguments.there(handle.address)).edits
+        return offers.entry(arguments.function(handle.address)).edits
     if isinstance(handle, objects.MdevHandle):
         there = mdev.find(handle.uuid)
         if there is None:

@@ -30,6 +30,7 @@ from os_acc.privileged import context
 from os_acc.privileged import device_users
 from os_acc.privileged import held
 from os_acc.privileged import offers
+from os_acc.privileged import record
 from os_acc.privileged import storage
 from os_acc.privileged import unused
 
@@ -124,7 +125,7 @@ def _check_available(
             functions=frozenset(other.address for other in allowed),
         ),
         as_root=True,
-        held=held.is_noted(held.PCI, address, function.ids),
+        held=held.of_function(held.PCI, function) is not None,
         users=lambda: device_users.find(function, instance_uuid, shares),
     ):
         raise obstacle.error()
@@ -168,7 +169,10 @@ def clean(
         the host
     :raises CleaningFailed: if it could not be cleaned
     """
-    function = arguments.function(address)
+    function = arguments.there(address)
+    if record.functions.read(address) is None:
+        # What take() has changed in this boot may be undone in any case.
+        offers.check(function)
     if instance_uuid is not None:
         arguments.uuid(instance_uuid)
     seconds = arguments.seconds(seconds)
@@ -258,16 +262,15 @@ def hold(address: str) -> None:
     :raises DeviceNotFound: if device_spec does not offer it
     :raises PrivilegeError: if the note cannot be written
     """
-    function = arguments.function(address)
+    function = arguments.there(address)
+    spec = offers.entry(function)
     with held.locked(function, _HOLD):
         if held.has(function):
             return
-        spec = offers.entry(function)
         if vgpu.is_place(function) and vgpu_availability.offers_vgpus(spec):
             held.note_vgpu(function, None)
             return
-        for obstacle in availability.offer_obstacles(function, spec):
-            raise obstacle.error()
+        offers.check(function)
         held.note_function(function)
 
 
