@@ -35,10 +35,11 @@ def function(address: str) -> pci.Function:
     return found
 
 
-def programmed(address: str) -> pci.Function:
-    """Find a PCI function that os-acc may program. See function().
+def offered(address: str) -> pci.Function:
+    """Find a PCI function of which os-acc may touch parts, or program it.
 
-    :raises: as function(), unless a VAN has a VF of it since before
+    :raises: as function(), unless device_spec offers parts of it, or a VAN has
+        a VF of it since before
     """
     found = there(address)
     offers.check_part(found)

@@ -50,7 +50,7 @@ def edits(handle: objects.AttachHandle, van: str) -> spec_edits.Edits:
             raise exception.DeviceNotFound(
                 wanted=f'mdev {handle.uuid}', reason='this host has none'
             )
-        offers.check_mdev(there, new=False)
+        offers.check_mdev(there, new=True)
         return _of(offers.specs().find_parent(there.parent))
     if isinstance(handle, objects.DeviceFileHandle):
         if idxd_names.split(handle.name) is not None:

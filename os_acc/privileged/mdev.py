@@ -146,7 +146,7 @@ def hold(uuid: str) -> None:
         raise exception.DeviceNotFound(
             wanted=f'mdev {uuid}', reason='this host has none'
         )
-    offers.check_mdev(there, new=False)
+    offers.check_mdev(there, new=True)
     held.note_mdev(there)
 
 
@@ -255,8 +255,7 @@ def released_vgpu(address: str, release_seconds: float) -> None:
     :raises DeviceBusy: if the guest still has it open
     :raises DeviceError: if it cannot have a vGPU type: the host may use it
     """
-    function = arguments.there(address)
-    offers.entry(function)
+    function = arguments.offered(address)
     release_seconds = arguments.seconds(release_seconds)
     with held.locked(function, release_seconds):
         if not vgpu.is_vgpu_function(address):

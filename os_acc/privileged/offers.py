@@ -90,7 +90,7 @@ def check(function: pci.Function) -> None:
 
 
 def check_part(function: pci.Function) -> None:
-    """Check that a device may be programmed: VANs may have VFs of it.
+    """Check that a device may be programmed, or parts of it touched.
 
     :raises DeviceNotFound: as entry(), if no VAN has a VF of it either
     """
@@ -137,9 +137,9 @@ def has(function: pci.Function) -> bool:
 
 
 def check_mdev(wanted: mdev.Mdev, new: bool) -> None:
-    """Check that a mediated device may be made, or touched.
+    """Check that a mediated device may be given out, or touched.
 
-    :param new: whether it is to be made
+    :param new: whether it is to be made, or given out; else it is released
     :raises DeviceNotFound: if device_spec does not offer it, and no VAN has
         it since before
     """

@@ -170,9 +170,6 @@ def clean(
     :raises CleaningFailed: if it could not be cleaned
     """
     function = arguments.there(address)
-    if record.functions.read(address) is None:
-        # What take() has changed in this boot may be undone in any case.
-        offers.check(function)
     if instance_uuid is not None:
         arguments.uuid(instance_uuid)
     seconds = arguments.seconds(seconds)
@@ -183,6 +180,8 @@ def clean(
         stores = storage_functions.is_storage(function)
         if only_if_used and not (stores and storage.was_handed_out(function)):
             return False
+        if not (_was_taken(function) or storage.was_handed_out(function)):
+            offers.check(function)
         device_users.wait_until_closed(
             function.path, f'PCI function {address}', release_seconds, shares
         )
@@ -194,6 +193,12 @@ def clean(
                 function = _bind_to_clean(function, seconds, lock)
         cleaning.clean(function, reset_mode, seconds, lock)
         return True
+
+
+def _was_taken(function: pci.Function) -> bool:
+    """Whether take() has changed it in this boot, so that this is undone."""
+    known = record.functions.read(function.address)
+    return known is not None and known.ids == function.ids
 
 
 def _bind_to_clean(
@@ -262,11 +267,11 @@ def hold(address: str) -> None:
     :raises DeviceNotFound: if device_spec does not offer it
     :raises PrivilegeError: if the note cannot be written
     """
-    function = arguments.there(address)
-    spec = offers.entry(function)
+    function = arguments.offered(address)
     with held.locked(function, _HOLD):
         if held.has(function):
             return
+        spec = offers.entry(function)
         if vgpu.is_place(function) and vgpu_availability.offers_vgpus(spec):
             held.note_vgpu(function, None)
             return

@@ -22,6 +22,7 @@ from os_acc.devices import device_spec
 from os_acc.devices import pci
 from os_acc.privileged import container_specs
 from os_acc.privileged import held
+from os_acc.privileged import mdev as privileged_mdev
 from os_acc.privileged import pci as privileged
 from os_acc.privileged import storage_calls
 from os_acc.privileged import unused
@@ -132,6 +133,25 @@ def test_what_is_there_now_is_not_cleaned_for_a_vf(card):
     assert os_acc.unplug(instance) == 1
     assert card.resets == []
     assert card.driver_of(SECOND) == 'qat'
+
+
+def test_a_mediated_device_of_a_card_for_vfs(kernel):
+    """Somebody else has made it, such as Nova for a guest of its own."""
+    path = kernel.add_function(CARD, totalvfs=2, **QAT)
+    kernel.add_mdev_parent(path, {'qat-1': 1}, 4)
+    kernel.create_mdev(path / 'mdev_supported_types/qat-1', UUID)
+    devices.spec({'address': CARD, 'num_vfs': 2})
+    os_acc.initialize()
+    handle = objects.MdevHandle(uuid=UUID, parent=CARD, type='qat-1')
+    with devices.acting():
+        for act in (
+            lambda: privileged_mdev.hold(UUID),
+            lambda: container_specs.write(
+                UUID, UUID, handle.obj_to_primitive()
+            ),
+        ):
+            with pytest.raises(exception.DeviceNotFound, match=ONLY):
+                act()
 
 
 # --- companions
@@ -269,6 +289,16 @@ def test_what_stayed_on_vfio_is_freed(kernel):
         )
     assert os_acc._host.extensions.drivers['pci'].free_device(CARD)
     assert kernel.driver_of(CARD) == 'nvme'
+
+
+def test_a_drive_for_parts_is_freed(kernel):
+    """os-acc device free is also for one that has failed."""
+    kernel.add_function(CARD, totalvfs=2, files=RESET, **DRIVE)
+    devices.spec({'address': CARD, 'num_vfs': 2})
+    os_acc.initialize()
+    before = kernel.snapshot()
+    assert os_acc._host.extensions.drivers['pci'].free_device(CARD) == []
+    assert kernel.snapshot() == before
 
 
 @pytest.mark.parametrize('whole', [{}, {'resource_class': 'CUSTOM_PF'}])
