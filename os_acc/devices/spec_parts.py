@@ -52,7 +52,6 @@ _ASKS: dict[Part, Callable[[spec_entry.Spec], bool]] = {
 }
 
 
-
 def _limits_any_type(spec: spec_entry.Spec) -> bool:
     """Whether it says how many vGPUs a card can have, and not of which type.
 

@@ -162,11 +162,11 @@ class _View:
             refused=refused,
             beside=beside,
         )
-        if along := companions.of(function, spec, bind):
-            if (denied := companions.denied(self.specs, along)) is not None:
-                yield availability.Obstacle.of(
-                    f'PCI function {function.address}', denied
-                )
+        along = companions.of(function, spec, bind)
+        if (denied := companions.denied(self.specs, along)) is not None:
+            yield availability.Obstacle.of(
+                f'PCI function {function.address}', denied
+            )
         if function.driver is not None and guest_use.seems_open(function):
             yield availability.Obstacle.of(
                 f'PCI function {function.address}',

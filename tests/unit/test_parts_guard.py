@@ -183,9 +183,7 @@ def test_a_companion_that_is_denied(graphics):
     )
     os_acc.initialize()
     (handle,) = [
-        handle
-        for device in os_acc.get_devices()
-        for handle in device.handles
+        handle for device in os_acc.get_devices() for handle in device.handles
     ]
     assert (handle.state, handle.handle.address) == ('absent', CARD)
     for request in (devices.pci(CARD), devices.wanted('PGPU')):
