@@ -42,10 +42,7 @@ _ASKS: dict[Part, Callable[[spec_entry.Spec], bool]] = {
         spec.vgpu_type is not None
         or (_limits_any_type(spec) and spec.bind == spec_entry.BIND_NONE)
     ),
-    Part.MDEV: lambda spec: (
-        bool(spec.mdev_types)
-        or (_limits_any_type(spec) and spec.bind != spec_entry.BIND_NONE)
-    ),
+    Part.MDEV: lambda spec: bool(spec.mdev_types) or _limits_any_type(spec),
     Part.QUEUE: lambda spec: spec.queues is not None,
     Part.FILE: lambda spec: bool(spec.devices),
     Part.NAMESPACE: lambda spec: spec.nvme_of is not None,
@@ -55,8 +52,8 @@ _ASKS: dict[Part, Callable[[spec_entry.Spec], bool]] = {
 def _limits_any_type(spec: spec_entry.Spec) -> bool:
     """Whether it says how many vGPUs a card can have, and not of which type.
 
-    With bind = none these are vGPUs whose types are set already, as
-    vgpu_availability says, and mediated devices otherwise.
+    These are mediated devices and, with bind = none, vGPUs whose types are set
+    already, as vgpu_availability says.
     """
     return (
         spec.max_instances is not None

@@ -13,6 +13,7 @@ from __future__ import annotations
 import uuid
 
 import devices
+import idxd_model
 import pytest
 
 import os_acc
@@ -54,6 +55,34 @@ def clean(address: str, **kwargs) -> bool:
     ids = pci.get(address).ids
     with devices.acting():
         return privileged.clean(address, ids, 'auto', 0, 2.0, **kwargs)
+
+
+def calls(address: str) -> list:
+    """What the privileged half does with a whole function."""
+    handle = objects.PCIHandle(address=address).obj_to_primitive()
+    return [
+        lambda: privileged.take(address, 'vfio-pci', [], UUID, 1.0),
+        lambda: privileged.hold(address),
+        lambda: clean(address),
+        lambda: storage_calls.hand_out(address, UUID, 1.0),
+        lambda: container_specs.write(UUID, UUID, handle),
+    ]
+
+
+def test_a_device_with_work_queues(kernel, monkeypatch):
+    idxd_model.Idxd(kernel).add(CARD)
+    idxd_model.show_files(monkeypatch)
+    devices.spec({'idxd': CARD}, {'address': '*'})
+    os_acc.initialize()
+    before = kernel.snapshot()
+    for act in calls(CARD):
+        with (
+            devices.acting(),
+            pytest.raises(exception.DeviceNotFound, match=ONLY),
+        ):
+            act()
+    assert 'work queues' in str(devices.refused(devices.pci(CARD)))
+    assert kernel.snapshot() == before
 
 
 @pytest.mark.parametrize('entry', PARTS)
@@ -122,6 +151,16 @@ def test_a_note_is_of_a_vf(card):
     with devices.acting(), pytest.raises(exception.DeviceNotFound):
         privileged.take(SECOND, 'vfio-pci', [], UUID, 1.0)
     assert card.driver_of(SECOND) == 'qat'
+
+
+def test_another_function_is_not_intact(card):
+    instance, requests = devices.instance(), [devices.pci(SECOND)]
+    os_acc.plug(instance, requests)
+    card.take_off(CARD)
+    card.add_function(SECOND, **{**QAT, 'driver': 'vfio-pci'})
+    os_acc.CONF.set_override('device_timeout', 0.2, 'os_acc')
+    with pytest.raises(exception.PlugException, match='this host has none'):
+        os_acc.plug(instance, requests)
 
 
 def test_what_is_there_now_is_not_cleaned_for_a_vf(card):
