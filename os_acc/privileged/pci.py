@@ -167,9 +167,11 @@ def clean(
         function that stores data
     :raises DeviceInUseByHost: if the host uses it by now: a reset would harm
         the host
+    :raises DeviceNotFound: if device_spec does not offer it as a whole, no VAN
+        has it since before, and take() has not changed it
     :raises CleaningFailed: if it could not be cleaned
     """
-    function = arguments.there(address)
+    function = arguments.offered(address)
     if instance_uuid is not None:
         arguments.uuid(instance_uuid)
     seconds = arguments.seconds(seconds)
