@@ -16,11 +16,15 @@ os-acc binds them to VFIO together with the GPU.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Iterator
 import dataclasses
 
 from os_acc.devices import device_spec
 from os_acc.devices import pci
+from os_acc.devices import reasons
+from os_acc.devices import refusals
+from os_acc.devices import spec_parts
 
 # Class and sub-class: audio device, USB controller, and USB Type-C connector
 # (UCSI). PCI Code and ID Assignment Specification, 1.5 and 1.13; NVIDIA's
@@ -50,6 +54,22 @@ def of(
     return [found for found in _beside(function) if is_one(found)]
 
 
+def denied(
+    specs: device_spec.Specs, along: Iterable[pci.Function]
+) -> reasons.Reason | None:
+    """Say that an entry denies one of the companions of a function.
+
+    :param along: as of() gives them
+    """
+    for each in along:
+        first = specs.first(each)
+        if first is not None and first.deny:
+            return refusals.COMPANION_DENIED.say(
+                source=first.source, address=each.address
+            )
+    return None
+
+
 def main_of(
     function: pci.Function, spec: device_spec.Spec | None
 ) -> str | None:
@@ -73,13 +93,18 @@ def entry_for(
 
     :returns: the function's own entry, without companions; for a companion
         that no entry names, an empty one
-    :raises DeviceNotFound: if device_spec names neither the function nor one
-        whose companion it is
+    :raises DeviceNotFound: if device_spec offers neither the function nor one
+        whose companion it is, or denies it
     """
-    if is_one(function) and specs.find(function) is None:
+    if is_one(function) and specs.first(function) is None:
         for other in _beside(function):
             spec = specs.find(other)
-            if spec is not None and spec.companions and not is_one(other):
+            if (
+                spec is not None
+                and spec.companions
+                and not is_one(other)
+                and spec_parts.offers_whole(spec, other)
+            ):
                 return device_spec.Spec()
     spec = specs.check(function)
     if is_one(function):

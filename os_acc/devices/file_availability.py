@@ -175,6 +175,8 @@ def _never(found: file_groups.Accelerator) -> Iterator[Reason]:
 def _not_offered(found: file_groups.Accelerator) -> Iterator[Reason]:
     if found.denied_by is not None:
         yield file_refusals.FILE_DENIED.say(source=found.denied_by)
+    if found.for_parts:
+        yield file_refusals.FILE_FOR_PARTS.say(parts=found.for_parts)
     if found.against:
         yield file_refusals.FILE_CONTRADICTION.say(
             one=found.spec.source, others=', '.join(found.against)

@@ -30,8 +30,13 @@ from os_acc.devices import device_spec
 from os_acc.devices import file_place
 from os_acc.devices import pci
 from os_acc.devices import spec_device_files
+from os_acc.devices import spec_parts
 
 LOG = logging.getLogger(__name__)
+
+# Classes of the files by which VFIO gives out whole functions: of groups, and
+# of single devices (drivers/vfio/vfio_main.c).
+_OF_VFIO = frozenset({'vfio', 'vfio-dev'})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +52,8 @@ class Accelerator:
     :ivar denied_by: where the entry is that denies it; None: none does
     :ivar function_spec: the entry for the PCI function behind it, which may
         deny it; None: no entry names that, or there is none
+    :ivar for_parts: which parts of a PCI function device_spec offers, of which
+        a file gives the whole; empty if it offers the whole
     :ivar against: where the entries are that offer a file of it in another way
     """
 
@@ -57,6 +64,7 @@ class Accelerator:
     lacking: tuple[str, ...] = ()
     function_spec: device_spec.Spec | None = None
     denied_by: str | None = None
+    for_parts: str = ''
     against: tuple[str, ...] = ()
 
     @property
@@ -112,6 +120,7 @@ def read(specs: device_spec.Specs) -> list[Accelerator]:
                     each,
                     function_spec=behind,
                     denied_by=_denied(each, denied, behind),
+                    for_parts=_for_parts(map(look.place, each.files), specs),
                     against=tuple(_against(each, entry, offering)),
                 )
             )
@@ -162,6 +171,20 @@ def _denied(
         if each.number in by_number:
             return by_number[each.number]
     return behind.source if behind is not None and behind.deny else None
+
+
+def _for_parts(
+    places: Iterable[file_place.Place], specs: device_spec.Specs
+) -> str:
+    """Say of which parts of functions the files give the whole; else ''."""
+    for place in places:
+        if place.subsystem not in _OF_VFIO or place.mdevs:
+            continue
+        for function in filter(None, map(pci.find, place.functions)):
+            spec = specs.find(function)
+            if spec and not spec_parts.offers_whole(spec, function):
+                return f'{spec_parts.text(spec)} of {function.address}'
+    return ''
 
 
 def to_text(spec: device_spec.Spec) -> str:

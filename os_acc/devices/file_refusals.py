@@ -28,6 +28,14 @@ FILE_DENIED = Refusal(
     'An entry with deny names one of its files, or its PCI function.',
     'remove that entry',
 )
+FILE_FOR_PARTS = Refusal(
+    Kind.NOT_OFFERED,
+    '[os_acc] device_spec offers {parts} only, and the file gives the whole '
+    'function',
+    'The file is one of VFIO, and the entry of the PCI function behind it is '
+    'for parts of the function.',
+    'request one of these parts, or offer another function',
+)
 FILE_CONTRADICTION = Refusal(
     Kind.UNSUITABLE,
     '[os_acc] device_spec contradicts itself: {one} and {others} offer one of '

@@ -88,8 +88,8 @@ FOR_PARTS_ONLY = Refusal(
     Kind.NOT_OFFERED,
     '[os_acc] device_spec offers {parts} of it only, and never the whole '
     'function',
-    'Its entry has num_vfs, mdev_types, vgpu_type, idxd, or programming = '
-    'dynamic, and the request wants the whole function.',
+    'Its entry has num_vfs, mdev_types, vgpu_type, max_instances, idxd, or '
+    'programming = dynamic, and the whole function is wanted.',
     'request one of these parts, or offer another function',
 )
 NO_MDEVS_OFFERED = Refusal(
@@ -97,7 +97,8 @@ NO_MDEVS_OFFERED = Refusal(
     '[os_acc] device_spec offers {parts} of it only, and no mediated devices',
     'Its entry has num_vfs, vgpu_type or idxd, and the request wants a '
     'mediated device.',
-    'set mdev_types in its entry, or request what the entry offers',
+    'request what the entry offers, or replace the entry by one with '
+    'mdev_types',
 )
 NO_SRIOV = Refusal(
     Kind.UNSUITABLE,
@@ -106,7 +107,8 @@ NO_SRIOV = Refusal(
     'The VFs of a function are requested. SR-IOV is off in its firmware, as '
     'after a reset to the defaults of the factory, or the kernel lacks '
     'CONFIG_PCI_IOV.',
-    'enable SR-IOV in the firmware and the card, or remove num_vfs',
+    'enable SR-IOV in the firmware and the card; or, to offer the whole '
+    'function instead, remove num_vfs',
 )
 NUM_VFS = Refusal(
     Kind.UNSUITABLE,
@@ -131,7 +133,7 @@ NO_REGIONS = Refusal(
 )
 NOT_NVIDIA = Refusal(
     Kind.NOT_OFFERED,
-    'vgpu_type is set, and it is bound to {driver}, not to a driver of '
+    'its entry is for vGPUs, and it is bound to {driver}, not to a driver of '
     "NVIDIA's: {remedy}",
     'vGPU types exist on VFs that are bound to the driver nvidia or '
     'nvidia-vgpu-vfio.',
@@ -139,8 +141,8 @@ NOT_NVIDIA = Refusal(
 )
 VGPU_NO_SRIOV = Refusal(
     Kind.NOT_OFFERED,
-    'vgpu_type is set, and it does not support SR-IOV now: it has no file '
-    'sriov_totalvfs',
+    'its entry is for vGPUs, and it does not support SR-IOV now: it has no '
+    'file sriov_totalvfs',
     'SR-IOV is off in the firmware, or the GPU is older than Ampere.',
     'enable SR-IOV in the firmware of the host; a GPU that is older than '
     'Ampere has mediated devices: set mdev_types instead',
@@ -148,26 +150,26 @@ VGPU_NO_SRIOV = Refusal(
 VGPU_NO_VFS = Refusal(
     Kind.NOT_OFFERED,
     'it has no VFs: {remedy}',
-    'vgpu_type is set. The VFs are gone after each reboot of the host.',
+    'Its entry is for vGPUs. The VFs are gone after each reboot of the host.',
     'run sriov-manage -e {address}, also at each boot, before os-acc starts',
 )
 VGPU_AS_MDEV = Refusal(
     Kind.NOT_OFFERED,
-    'vgpu_type is set, and its vGPUs are mediated devices with the driver '
-    'that it has now',
+    'its entry is for VFs as vGPUs, and its vGPUs are mediated devices with '
+    'the driver that it has now',
     'The kernel is older than 6.8, or the vGPU software older than 17.',
     'set mdev_types instead of vgpu_type',
 )
 MDEV_AS_VGPU = Refusal(
     Kind.NOT_OFFERED,
-    'mdev_types is set, and its driver makes no mediated devices: its VFs '
+    'its entry is for mediated devices, and its driver makes none: its VFs '
     'have vGPU types',
     'With vGPU software from version 17 on, and Linux from 6.8 on.',
     'set vgpu_type instead of mdev_types',
 )
 NO_MDEVS = Refusal(
     Kind.NOT_OFFERED,
-    'mdev_types is set, and it makes no mediated devices: it is bound to '
+    'its entry is for mediated devices, and it makes none: it is bound to '
     '{driver}{vfs}',
     'It is not in /sys/class/mdev_bus. The driver that makes them is not '
     'loaded, or was replaced at an upgrade, or the VFs that make them are '

@@ -321,6 +321,12 @@ HAS_VGPU = Refusal(
     'The whole function is requested, and it is set up for a vGPU.',
     'if no guest needs it, write 0 to its file nvidia/current_vgpu_type',
 )
+COMPANION_DENIED = Refusal(
+    Kind.NOT_OFFERED,
+    '{source} of [os_acc] device_spec denies its companion {address}',
+    'A function that goes along with it is denied.',
+    'remove that entry, or offer another device',
+)
 COMPANION_USED = Refusal(
     Kind.HOST_USE,
     'its companion {address}: {use}',

@@ -38,12 +38,31 @@ class Part(enum.Enum):
 _ASKS: dict[Part, Callable[[spec_entry.Spec], bool]] = {
     Part.VF: lambda spec: spec.num_vfs is not None,
     Part.REGION: lambda spec: spec.programming != 'single',
-    Part.VGPU: lambda spec: spec.vgpu_type is not None,
-    Part.MDEV: lambda spec: bool(spec.mdev_types),
+    Part.VGPU: lambda spec: (
+        spec.vgpu_type is not None
+        or (_limits_any_type(spec) and spec.bind == spec_entry.BIND_NONE)
+    ),
+    Part.MDEV: lambda spec: bool(spec.mdev_types) or _limits_any_type(spec),
     Part.QUEUE: lambda spec: spec.queues is not None,
     Part.FILE: lambda spec: bool(spec.devices),
     Part.NAMESPACE: lambda spec: spec.nvme_of is not None,
 }
+
+
+def _limits_any_type(spec: spec_entry.Spec) -> bool:
+    """Whether it says how many vGPUs a card can have, and not of which type.
+
+    These are mediated devices and, with bind = none, vGPUs whose types are set
+    already, as vgpu_availability says.
+    """
+    return (
+        spec.max_instances is not None
+        and spec.vgpu_type is None
+        and not spec.mdev_types
+        and spec.num_vfs is None
+        and spec.programmer is None
+    )
+
 
 # The parts that are PCI functions themselves.
 _FUNCTIONS = frozenset({Part.VF, Part.REGION})

@@ -46,6 +46,14 @@ def _remote_managed(key: str, value: Any) -> None:
         )
 
 
+def _mdev_types(key: str, value: Any) -> tuple[str, ...]:
+    found = spec_values.texts(key, value)
+    if not found:
+        # It would count as no mdev_types, and offer the whole device.
+        spec_values.refuse(key, value, 'at least one mdev type')
+    return found
+
+
 Reader = Callable[[str, Any], Any]
 
 # Nova's keys without the ids. null means the same as leaving the key out.
@@ -76,7 +84,7 @@ _KEYS: dict[str, Reader] = (
         'command_empties': spec_values.flag,
         'num_vfs': spec_values.count,
         'reset': spec_values.one_of(*reset.MODES),
-        'mdev_types': spec_values.texts,
+        'mdev_types': _mdev_types,
         'vgpu_type': spec_values.text,
         'max_instances': spec_values.count,
         'programming': spec_values.one_of('single', 'dynamic'),

@@ -82,7 +82,9 @@ class MdevDriver(driver.DriverBase):
         return wanted is not None and (
             wanted.startswith(PREFIX)
             or any(
-                spec.mdev_types
+                spec_parts.Part.MDEV in spec_parts.asked_for(spec)
+                # Then its class VGPU is for VFs of the driver nvidia_vgpu.
+                and spec.bind != device_spec.BIND_NONE
                 and wanted == (spec.resource_class or resource_classes.VGPU)
                 for spec in self._specs().entries
             )

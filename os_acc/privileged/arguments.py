@@ -23,22 +23,23 @@ _LONGEST = 24 * 3600.0
 
 
 def function(address: str) -> pci.Function:
-    """Find a PCI function that os-acc may touch.
+    """Find a PCI function that os-acc may touch as a whole.
 
     :raises InvalidRequest: if the address is malformed
     :raises DeviceNotFound: if it is not there, or device_spec offers neither
-        it nor the function whose companion it is, and no VAN has it since
-        before
+        it nor the function whose companion it is, or parts of it only, and no
+        VAN has it since before
     """
     found = there(address)
     offers.check(found)
     return found
 
 
-def programmed(address: str) -> pci.Function:
-    """Find a PCI function that os-acc may program. See function().
+def offered(address: str) -> pci.Function:
+    """Find a PCI function of which os-acc may touch parts, or program it.
 
-    :raises: as function(), unless a VAN has a VF of it since before
+    :raises: as function(), unless device_spec offers parts of it, or a VAN has
+        a VF of it since before
     """
     found = there(address)
     offers.check_part(found)

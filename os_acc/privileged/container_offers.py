@@ -43,14 +43,14 @@ def edits(handle: objects.AttachHandle, van: str) -> spec_edits.Edits:
     :raises UnsupportedHandle: if no container can use such a handle
     """
     if isinstance(handle, objects.PCIHandle):
-        return offers.entry(arguments.there(handle.address)).edits
+        return offers.entry(arguments.function(handle.address)).edits
     if isinstance(handle, objects.MdevHandle):
         there = mdev.find(handle.uuid)
         if there is None:
             raise exception.DeviceNotFound(
                 wanted=f'mdev {handle.uuid}', reason='this host has none'
             )
-        offers.check_mdev(there, new=False)
+        offers.check_mdev(there, new=True)
         return _of(offers.specs().find_parent(there.parent))
     if isinstance(handle, objects.DeviceFileHandle):
         if idxd_names.split(handle.name) is not None:

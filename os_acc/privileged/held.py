@@ -252,11 +252,23 @@ def is_noted(kind: str, name: str, what: str) -> bool:
     return values(kind, name, what) is not None
 
 
+def of_function(kind: str, function: pci.Function) -> dict[str, Any] | None:
+    """The values of the note of a function; None if it is not given out.
+
+    After a change of the firmware, another function of a card can be where a
+    VF was, even with its ids. The note of the VF is not about that one.
+
+    :param kind: PCI or VGPU
+    """
+    known = values(kind, function.address, function.ids)
+    if known is None or known.get('device') not in (None, function.parent):
+        return None
+    return known
+
+
 def has(function: pci.Function) -> bool:
     """Whether a function is given out itself, as a whole or as a vGPU."""
-    return any(
-        is_noted(kind, function.address, function.ids) for kind in (PCI, VGPU)
-    )
+    return any(of_function(kind, function) for kind in (PCI, VGPU))
 
 
 def has_part(function: pci.Function) -> bool:
@@ -284,7 +296,7 @@ def note_function(function: pci.Function, **more: Any) -> None:
 
 def note_trusted(vf: pci.Function) -> None:
     """Note that a VF that is given out as a whole may stay trusted."""
-    if is_noted(PCI, vf.address, vf.ids):
+    if of_function(PCI, vf) is not None:
         note_function(vf, trusted=True)
 
 

@@ -146,7 +146,7 @@ def hold(uuid: str) -> None:
         raise exception.DeviceNotFound(
             wanted=f'mdev {uuid}', reason='this host has none'
         )
-    offers.check_mdev(there, new=False)
+    offers.check_mdev(there, new=True)
     held.note_mdev(there)
 
 
@@ -181,7 +181,7 @@ def set_vgpu_type(address: str, number: int, seconds: float) -> None:
     :raises DeviceBusy: if the VF has another type
     :raises DeviceNotFound: if device_spec does not offer the VF for this type
     """
-    function = arguments.function(address)
+    function = arguments.there(address)
     arguments.whole(number, 'number', 2**31, least=1)
     seconds = arguments.seconds(seconds)
     offers.check_vgpu(function, number)
@@ -255,7 +255,7 @@ def released_vgpu(address: str, release_seconds: float) -> None:
     :raises DeviceBusy: if the guest still has it open
     :raises DeviceError: if it cannot have a vGPU type: the host may use it
     """
-    function = arguments.function(address)
+    function = arguments.offered(address)
     release_seconds = arguments.seconds(release_seconds)
     with held.locked(function, release_seconds):
         if not vgpu.is_vgpu_function(address):

@@ -21,6 +21,7 @@ from oslo_config import cfg
 
 from os_acc import exception
 from os_acc import opts
+from os_acc.devices import availability
 from os_acc.devices import companions
 from os_acc.devices import device_spec
 from os_acc.devices import mdev
@@ -68,7 +69,7 @@ def entry(function: pci.Function) -> device_spec.Spec:
     :raises DeviceNotFound: if device_spec offers neither it nor the function
         whose companion it is, and no VAN has it since before
     """
-    noted = held.values(held.PCI, function.address, function.ids)
+    noted = held.of_function(held.PCI, function)
     if noted is not None:
         spec = specs().held(function, noted.get('vfio_driver'))
         trusted = spec.trusted or noted.get('trusted')
@@ -77,13 +78,19 @@ def entry(function: pci.Function) -> device_spec.Spec:
 
 
 def check(function: pci.Function) -> None:
-    """Check that a function may be touched. See entry()."""
-    if not held.has(function):
-        entry(function)
+    """Check that a function may be touched as a whole.
+
+    :raises DeviceNotFound: as entry(), and if device_spec offers parts of it
+        only. See spec_parts
+    """
+    if held.has(function):
+        return
+    for obstacle in availability.offer_obstacles(function, entry(function)):
+        raise obstacle.error()
 
 
 def check_part(function: pci.Function) -> None:
-    """Check that a device may be programmed: VANs may have VFs of it.
+    """Check that a device may be programmed, or parts of it touched.
 
     :raises DeviceNotFound: as entry(), if no VAN has a VF of it either
     """
@@ -121,7 +128,7 @@ def _is_gone(found: device_spec.Specs, function: pci.Function) -> bool:
 
 
 def has(function: pci.Function) -> bool:
-    """Whether a function may be touched. See entry()."""
+    """Whether a function may be touched as a whole. See check()."""
     try:
         check(function)
     except exception.DeviceNotFound:
@@ -130,9 +137,9 @@ def has(function: pci.Function) -> bool:
 
 
 def check_mdev(wanted: mdev.Mdev, new: bool) -> None:
-    """Check that a mediated device may be made, or touched.
+    """Check that a mediated device may be given out, or touched.
 
-    :param new: whether it is to be made
+    :param new: whether it is to be made, or given out; else it is released
     :raises DeviceNotFound: if device_spec does not offer it, and no VAN has
         it since before
     """
@@ -151,7 +158,7 @@ def check_vgpu(vf: pci.Function, number: int) -> None:
     :raises DeviceNotFound: if device_spec does not set this type, and no VAN
         has the VF with this type since before
     """
-    noted = held.values(held.VGPU, vf.address, vf.ids)
+    noted = held.of_function(held.VGPU, vf)
     if noted is not None and noted.get('number') == number:
         return
     wanted = specs().check(vf).vgpu_type

@@ -30,6 +30,7 @@ from os_acc.privileged import context
 from os_acc.privileged import device_users
 from os_acc.privileged import held
 from os_acc.privileged import offers
+from os_acc.privileged import record
 from os_acc.privileged import storage
 from os_acc.privileged import unused
 
@@ -124,7 +125,7 @@ def _check_available(
             functions=frozenset(other.address for other in allowed),
         ),
         as_root=True,
-        held=held.is_noted(held.PCI, address, function.ids),
+        held=held.of_function(held.PCI, function) is not None,
         users=lambda: device_users.find(function, instance_uuid, shares),
     ):
         raise obstacle.error()
@@ -166,9 +167,11 @@ def clean(
         function that stores data
     :raises DeviceInUseByHost: if the host uses it by now: a reset would harm
         the host
+    :raises DeviceNotFound: if device_spec does not offer it as a whole, no VAN
+        has it since before, and take() has not changed it
     :raises CleaningFailed: if it could not be cleaned
     """
-    function = arguments.function(address)
+    function = arguments.offered(address)
     if instance_uuid is not None:
         arguments.uuid(instance_uuid)
     seconds = arguments.seconds(seconds)
@@ -179,6 +182,8 @@ def clean(
         stores = storage_functions.is_storage(function)
         if only_if_used and not (stores and storage.was_handed_out(function)):
             return False
+        if not (_was_taken(function) or storage.was_handed_out(function)):
+            offers.check(function)
         device_users.wait_until_closed(
             function.path, f'PCI function {address}', release_seconds, shares
         )
@@ -190,6 +195,12 @@ def clean(
                 function = _bind_to_clean(function, seconds, lock)
         cleaning.clean(function, reset_mode, seconds, lock)
         return True
+
+
+def _was_taken(function: pci.Function) -> bool:
+    """Whether take() has changed it in this boot, so that this is undone."""
+    known = record.functions.read(function.address)
+    return known is not None and known.ids == function.ids
 
 
 def _bind_to_clean(
@@ -258,7 +269,7 @@ def hold(address: str) -> None:
     :raises DeviceNotFound: if device_spec does not offer it
     :raises PrivilegeError: if the note cannot be written
     """
-    function = arguments.function(address)
+    function = arguments.offered(address)
     with held.locked(function, _HOLD):
         if held.has(function):
             return
@@ -266,8 +277,7 @@ def hold(address: str) -> None:
         if vgpu.is_place(function) and vgpu_availability.offers_vgpus(spec):
             held.note_vgpu(function, None)
             return
-        for obstacle in availability.offer_obstacles(function, spec):
-            raise obstacle.error()
+        offers.check(function)
         held.note_function(function)
 
 

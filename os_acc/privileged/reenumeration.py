@@ -46,7 +46,7 @@ def reenumerate(address: str, seconds: float) -> None:
     :raises DeviceInUseByHost: if the host uses one
     :raises DeviceError, Timeout: if the kernel refuses, or does not end
     """
-    function = arguments.programmed(address)
+    function = arguments.offered(address)
     if function.is_vf:
         arguments.refuse('address', address, 'a device that is not a VF')
     if offers.specs().held(function).programmer is None:

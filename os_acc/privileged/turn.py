@@ -49,12 +49,12 @@ def device(
         programmed in this way, or there is no such region
     :raises DeviceNotFound: if device_spec does not offer it
     """
-    function = arguments.programmed(address)
+    function = arguments.offered(address)
     held.check_function(function)
     if function.is_vf:
         # Locks and checks work on the PF, not on its VFs.
         arguments.refuse('address', address, 'a device that is not a VF')
-    # arguments.programmed() has checked that it is offered, or was.
+    # arguments.offered() has checked that it is offered, or was.
     spec = offers.specs().held(function)
     if spec.programmer != programmer:
         arguments.refuse(

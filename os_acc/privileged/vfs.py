@@ -71,7 +71,7 @@ def made_vfs(pf: str, seconds: float) -> int:
     The caller is about to give one of them to a VAN. So this notes that they
     must come back after a reboot, as create_vfs() does.
     """
-    function = arguments.function(pf)
+    function = arguments.offered(pf)
     with held.locked(function, arguments.seconds(seconds)):
         known = record.vfs.read(pf)
         if known is None or known.number != sriov.count(pf):

@@ -17,7 +17,6 @@ import os_acc
 from os_acc import exception
 from os_acc.devices import pci
 from os_acc.privileged import pci as privileged
-from os_acc.privileged import vfs as privileged_vfs
 
 CARD = '0000:09:00.0'
 NVME_PF = '0000:0a:00.0'
@@ -34,11 +33,7 @@ def here(kernel):
     kernel.add_function(
         NVME_PF, '1b36:0010', 0x010802, 'nvme', totalvfs=4, files=RESET
     )
-    devices.spec(
-        {'address': CARD, 'num_vfs': 4},
-        {'address': NVME_PF, 'num_vfs': 4},
-        ANY,
-    )
+    devices.spec(ANY)
     os_acc.initialize()
     return kernel
 
@@ -50,6 +45,7 @@ def clean(address: str, **kwargs) -> bool:
 
 
 def test_a_pf_whose_vf_a_guest_has(here):
+    here.write_numvfs(CARD, 4)
     instance = devices.instance()
     os_acc.plug(instance, [devices.pci('0000:09:00.1')])
     here.hold(here.node('0000:09:00.1'))
@@ -62,7 +58,7 @@ def test_a_pf_whose_vf_a_guest_has(here):
 
 def test_a_drive_that_has_vfs(here):
     drive = here.drives.at(NVME_PF)
-    privileged_vfs.create_vfs(NVME_PF, 4, 2.0)
+    here.write_numvfs(NVME_PF, 4)
     before = here.snapshot()
     with pytest.raises(exception.DeviceBusy, match='has 4 VFs'):
         clean(NVME_PF)

@@ -386,6 +386,39 @@ def test_the_file_of_a_mediated_device(nodes):
     assert isinstance(devices.refused(named(name)), exception.DeviceBusy)
 
 
+@pytest.mark.parametrize('glob', ['/dev/vfio/1*', '/dev/vfio/devices/*'])
+@pytest.mark.parametrize(
+    ('entry', 'parts'),
+    [
+        ({'num_vfs': 2}, 'VFs'),
+        ({'mdev_types': ['t-1']}, 'mediated devices'),
+        ({}, None),
+    ],
+)
+def test_a_file_of_vfio_and_an_entry_for_parts(nodes, glob, entry, parts):
+    """The operator has bound the PF to VFIO, whose files give it whole."""
+    nodes.kernel.add_function(GPU, '8086:4940', 0x0B4000, 'vfio-pci', 12)
+    place = f'pci0000:00/{GPU}/vfio-dev/vfio0'
+    for made in (nodes.kernel.root / 'dev/vfio').glob('1*'):
+        made.unlink()
+    nodes.add('vfio/12', 'c 244:1', 'virtual/vfio/12', 'vfio')
+    nodes.add('vfio/devices/vfio9', 'c 511:9', place, 'vfio-dev')
+    nodes.changed = True
+    devices.spec(
+        {'devices': glob, 'resource_class': 'CUSTOM_V'},
+        {'address': GPU, **entry},
+    )
+    if parts is None:
+        plug(devices.wanted('CUSTOM_V'))
+        return
+    error = str(devices.refused(devices.wanted('CUSTOM_V')))
+    assert f'offers {parts} of {GPU} only' in error
+    ((state, _),) = [
+        each for name, each in handles().items() if name.startswith('file/')
+    ]
+    assert state == 'absent'
+
+
 # --- what the host uses, or nobody may have
 
 

@@ -230,10 +230,11 @@ class Claims:
         """
         if van.handle is None or release.BIND not in van.driver_data:
             return True  # an older version of os-acc noted nothing
-        return all(
+        own = allocation.address_of(van)
+        return _as_before(own, van.device or own) is not None and all(
             taking.is_intact(address, data)
             for address, data in (
-                (allocation.address_of(van), van.driver_data),
+                (own, van.driver_data),
                 *companions.own(self._by, van).items(),
             )
         )

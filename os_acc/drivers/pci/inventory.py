@@ -28,6 +28,7 @@ from os_acc import objects
 from os_acc.devices import allocated
 from os_acc.devices import availability
 from os_acc.devices import chip_use
+from os_acc.devices import companions
 from os_acc.devices import device_spec
 from os_acc.devices import guest_use
 from os_acc.devices import host_use
@@ -57,6 +58,7 @@ class _View:
 
     driver: str
     bind: str
+    specs: device_spec.Specs
     holders: allocated.Holders
     snapshot: host_use.Snapshot
     refused: tuple[reasons.Reason, ...]
@@ -160,6 +162,11 @@ class _View:
             refused=refused,
             beside=beside,
         )
+        along = companions.of(function, spec, bind)
+        if (denied := companions.denied(self.specs, along)) is not None:
+            yield availability.Obstacle.of(
+                f'PCI function {function.address}', denied
+            )
         if function.driver is not None and guest_use.seems_open(function):
             yield availability.Obstacle.of(
                 f'PCI function {function.address}',
@@ -246,6 +253,7 @@ def devices(
     view = _View(
         by.name,
         bind,
+        specs,
         holders,
         host_use.Snapshot.read(),
         () if of_host is None else (of_host,),

@@ -91,7 +91,8 @@ def _give_back(
         let_go(address, data[IDS])
         return
     logger = log.about(LOG, van.instance_uuid, van.uuid)
-    if function.ids != data[IDS]:
+    own = address == allocation.address_of(van)
+    if function.ids != data[IDS] or (own and function.parent != van.device):
         logger.warning(
             'PCI function %s is left alone: device %s is at its address now',
             address,
@@ -105,7 +106,7 @@ def _give_back(
     else:
         with failures.noticed(by, address):
             before = _cleaned(van, function, data, shares)
-    if address == allocation.address_of(van):
+    if own:
         # Before the host's own driver of the VF reads them.
         port.restore(van)
     if data[BIND] != device_spec.BIND_OS_ACC:

@@ -17,6 +17,7 @@ from oslo_config import cfg
 from os_acc import driver
 from os_acc import log
 from os_acc import objects
+from os_acc.devices import availability
 from os_acc.devices import companions as companion_functions
 from os_acc.devices import device_spec
 from os_acc.devices import pci
@@ -95,12 +96,17 @@ def companions_before(
 
     :returns: for driver_data
     :raises DeviceBusy: if somebody has one of them open
+    :raises DeviceNotFound: if device_spec denies one of them
     """
     known = companions.own(by, van)
     along = {
         each.address: each
         for each in companion_functions.of(function, spec, bind)
     }
+    new = [each for name, each in along.items() if name not in known]
+    if (denied := companion_functions.denied(specs, new)) is not None:
+        device = f'PCI function {function.address}'
+        raise availability.Obstacle.of(device, denied).error()
     for address in known.keys() - along.keys():
         left = pci.find(address)
         if left is not None and left.ids == known[address][release.IDS]:
