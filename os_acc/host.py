@@ -111,10 +111,12 @@ class Host:
         :param van: None: they are made for no VAN
         :raises JournalError: if the journal cannot be read
         """
+        path = self.journal.path
         return holder.acting_for(
             holder.Holder(
                 self.journal.identity(),
-                self.journal.path,
+                # It only tells people where the journal is.
+                path if path.isprintable() else ascii(path),
                 van.instance_uuid if van is not None else '',
                 van.uuid if van is not None else '',
             )
