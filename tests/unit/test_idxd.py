@@ -431,7 +431,7 @@ def test_another_van_has_it_by_roots_note(dsa, model, run):
     instance, (van,) = plug()
     model.reboot()
     other = str(uuid.uuid4())
-    with pytest.raises(exception.DeviceBusy, match=f'VAN {van.uuid} has it'):
+    with pytest.raises(exception.DeviceBusy, match=f'VAN {van.uuid} of'):
         privileged.enable(DSA, 0, other, 5)
     assert dsa.state == 'disabled'
     assert held.values(held.IDXD, f'{DSA}-wq0', van.uuid) is not None

@@ -54,6 +54,7 @@ NOT_REMOTE = {
     ('context', 'start_in_background'),
     ('held', 'forget_unused'),
     ('privsep', 'run_here'),
+    ('privsep', 'run_here_until_undone'),
     ('privsep', 'runs_here'),
 }
 

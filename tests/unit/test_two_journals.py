@@ -495,8 +495,8 @@ def test_a_damaged_note(journals):
     said = journals.command('other', 'device', 'deny', devices.GPU)
     assert f'the note {name} cannot be read' in said.out
     assert held.files.read(name) == '{"what": '
+    journals.command('other', 'device', 'allow', devices.GPU)
     journals.use('nova')
-    devices.spec({'address': devices.GPU})
     assert os_acc.unplug(instance) == 1
     assert held.files.names() == []
 
@@ -523,11 +523,14 @@ def test_the_other_journal_was_faster(journals, monkeypatch):
     assert journals.kernel.driver_of(devices.GPU) == 'vfio-pci'
 
 
-def test_the_next_queue_of_a_lost_journal(journals):
+def test_a_queue_after_a_reboot(journals):
     """The text of a work queue names the journal and the right command."""
-    queues(journals)
+    os_acc.CONF.set_override('plugin', 'noop', 'os_acc')
+    model = idxd_model.Idxd(journals.kernel)
+    model.add(DSA)
+    devices.spec({'idxd': DSA, 'wq_size': 16})
     instance, _ = plug(file(f'{DSA}-wq1'))
-    journals.kernel.reboot()
+    model.reboot()
     journals.use('other')
     text = busy(file(f'{DSA}-wq1'))
     assert instance.uuid in text
