@@ -395,7 +395,7 @@ def forget_unused(
     device: str,
     is_used: Callable[[str], bool],
     journal: str,
-    lost: bool = False,
+    is_lost: Callable[[holder.Holder | None], bool],
 ) -> list[str]:
     """Delete the notes of a device and of its parts that no VAN has.
 
@@ -407,8 +407,8 @@ def forget_unused(
     :param is_used: whether a VAN has a PCI function or mdev, by its address or
         UUID
     :param journal: the UUID of the journal that was read for is_used
-    :param lost: whether the other journals of this host are lost, so that
-        notes of their VANs are deleted, too
+    :param is_lost: whether the other journal that has a VAN is lost, so that
+        the note is deleted, too; None: the note does not tell the journal
     :returns: a clause for each VAN of another journal that keeps a device
     :raises PrivilegeError: if a note cannot be deleted
     """
@@ -419,17 +419,18 @@ def forget_unused(
             continue
         known = _load(kind, name) or _UNREADABLE
         other = _holder(kind, name, known)
-        if kind == NAMESPACE and (other is None or lost):
-            if other is not None and other.journal != journal:
+        foreign = other is not None and other.journal != journal
+        if (foreign or known is _UNREADABLE) and not is_lost(other):
+            kept.append(
+                f'the note {kind}-{name} cannot be read, so it stays'
+                if other is None
+                else f'instance {other.instance} keeps {name} (VAN '
+                f'{other.van} of the journal {other.path})'
+            )
+        elif kind == NAMESPACE:
+            if foreign:
                 text = json.dumps({**known, 'given': False})
                 files.write(f'{kind}-{name}', text)
-        elif known is _UNREADABLE and not lost:
-            kept.append(f'the note {kind}-{name} cannot be read, so it stays')
-        elif other is not None and other.journal != journal and not lost:
-            kept.append(
-                f'instance {other.instance} keeps {name} (VAN {other.van} of '
-                f'the journal {other.path})'
-            )
         else:
             files.delete(f'{kind}-{name}')
     return kept
@@ -438,15 +439,21 @@ def forget_unused(
 def adopt(who: holder.Holder, device: str) -> None:
     """Note who has a device since before notes said so.
 
-    It does so, too, if the note cannot be read any more. A note that says who
-    has the device stays.
+    It does so, too, if the note cannot be read any more, and if the journal of
+    the VAN has another UUID or path since. A note of another VAN stays.
 
     :param device: as the attach handle names it: an address, a UUID, ...
     """
     with operation_lock.named('notes', _LOCK_SECONDS):
         for kind in (*_LABELS, NAMESPACE):
             known = _load(kind, device)
-            if known is None or _holder(kind, device, known) is not None:
+            if known is None:
+                continue
+            noted = _holder(kind, device, known)
+            if noted is not None and (
+                noted == who
+                or (noted.instance, noted.van) != (who.instance, who.van)
+            ):
                 continue
             # Of a namespace, it is nvme_of_notes that says what is unknown.
             if kind != NAMESPACE or known is not _UNREADABLE:

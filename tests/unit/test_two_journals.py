@@ -14,8 +14,10 @@ A container without its volume, or a command without the service's
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
+import threading
 import uuid
 
 import command
@@ -30,9 +32,11 @@ import os_acc
 from os_acc import exception
 from os_acc import objects
 from os_acc.devices import holder
+from os_acc.devices import pci
 from os_acc.drivers.pci import taking
 from os_acc.privileged import held
 from os_acc.privileged import pci as privileged
+from os_acc.testing import mortal
 
 DAMAGED = 'journal.db.damaged-20260101T000000-1'
 DSA = '0000:6a:01.0'
@@ -261,7 +265,12 @@ def test_deny_with_the_other_journal(journals):
     assert f'instance {instance.uuid} keeps {devices.GPU}' in said.out
     assert '--lost-journal' in said.out
     assert held.files.names() == [f'pci-{devices.GPU}']
-    journals.command('other', 'device', 'deny', devices.GPU, '--lost-journal')
+    deny = ('device', 'deny', devices.GPU, '--lost-journal')
+    said = journals.command('other', *deny)
+    assert 'that journal has the VAN, so it is not lost' in said.out
+    assert held.files.names() == [f'pci-{devices.GPU}']
+    shutil.rmtree(journals.folder / 'nova')
+    journals.command('other', *deny)
     assert held.files.names() == []
 
 
@@ -428,7 +437,6 @@ def test_a_file_whose_function_is_programmed(journals, tmp_path):
     os_acc.CONF.set_override('plugin', 'noop', 'os_acc')
     given = list(os_acc.CONF.os_acc.device_spec)
     devices.spec({'devices': '/dev/dri/renderD129'})
-    name = f'{vendor.FPGA}+drm+renderd'
     (name,) = (
         each.handle.name
         for device in os_acc.get_devices()
@@ -535,3 +543,94 @@ def test_a_queue_after_a_reboot(journals):
     text = busy(file(f'{DSA}-wq1'))
     assert instance.uuid in text
     assert '--lost-journal' in text
+
+
+def test_the_next_share(journals):
+    """Two VANs may share the file, whatever journals they are in."""
+    journals.nodes.add('acc1', 'c 240:1')
+    os_acc.CONF.set_override('plugin', 'noop', 'os_acc')
+    shared = {'devices': '/dev/acc1', 'resource_class': 'CUSTOM_F'}
+    devices.spec({**shared, 'shared': 2})
+    instance, _ = plug(devices.wanted('CUSTOM_F'))
+    journals.use('other')
+    other, van = plug(devices.wanted('CUSTOM_F'))
+    assert van.handle.share == '1'
+    text = str(devices.refused(devices.wanted('CUSTOM_F')))
+    assert 'all 2 shares are taken, 1 of them by VANs of other' in text
+    devices.spec({**shared, 'shared': 0})
+    assert plug(file('char-240-1'))[1].handle.share == '2'
+    assert os_acc.unplug(other) == 1
+    journals.use('nova')
+    assert os_acc.unplug(instance) == 1
+
+
+def test_a_race_of_many_journals(journals):
+    won, undone = [], []
+
+    def run(number):
+        uuids = [str(uuid.uuid4()) for _ in range(3)]
+        who = holder.Holder(uuids[0], f'/{number}', *uuids[1:])
+        with holder.acting_for(who):
+            try:
+                privileged.take(devices.GPU, 'vfio-pci', [], uuids[1], 5.0)
+                won.append(who)
+            except exception.DeviceBusy:
+                ids = pci.get(devices.GPU).ids
+                privileged.clean(devices.GPU, ids, 'auto', 0, 5.0)
+                undone.append(privileged.give_back(devices.GPU, ids, 5.0))
+
+    threads = [threading.Thread(target=run, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert undone == [True] * 7
+    assert note_of(f'pci-{devices.GPU}')['holder'] == won[0].to_wire()
+    assert journals.kernel.driver_of(devices.GPU) == 'vfio-pci'
+
+
+@pytest.mark.parametrize('after', [False, True])
+def test_killed_while_the_other_journal_has_a_vf(journals, after):
+    kernel, died = journals.kernel, 0
+    vfs(journals)
+    for number in range(30):
+        journals.use('nova')
+        instance, _ = plug(devices.pci(devices.VFS[0]))
+        journals.use('other')
+        other, _ = plug(devices.pci(devices.VFS[1]))
+        journals.use('nova')
+        kernel.crash_at(number, after)
+        with contextlib.suppress(exception.UnplugException, mortal.Crash):
+            os_acc.unplug(instance)
+        died += kernel.dead
+        last = not kernel.dead
+        kernel.revive()
+        journals.use('nova')
+        os_acc.unplug(instance)
+        assert kernel.driver_of(devices.VFS[1]) == 'vfio-pci', number
+        journals.use('other')
+        assert [each.state for each in os_acc.get_vans()] == ['plugged']
+        assert os_acc.unplug(other) == 1
+        assert held.files.names() == [], number
+        if last:
+            break
+    assert died > 1
+
+
+def test_vans_hand_over_after_a_backup(journals):
+    """The journal has another UUID than the notes of its VANs."""
+    addresses = ('0000:07:00.0', '0000:07:00.1')
+    for address in addresses:
+        journals.kernel.add_function(address, '1234:11e8', 0xFF00, 'x', 60)
+    instance = devices.instance()
+    first, _ = os_acc.plug(instance, [devices.pci(a) for a in addresses])
+    os_acc._host.close()
+    state = journals.folder / 'nova'
+    shutil.copytree(state, journals.folder / 'backup')
+    shutil.rmtree(state)
+    shutil.copytree(journals.folder / 'backup', state)
+    journals.use('nova')
+    assert os_acc.unplug(instance, [first]) == 1
+    assert os_acc.unplug(instance) == 1
+    assert held.files.names() == []
+    assert {journals.kernel.driver_of(a) for a in addresses} == {'x'}
