@@ -199,7 +199,6 @@ class DeviceDeny(_Change):
             )
         self._say(f'{name} is not offered')
 
-
     def _is_lost(self, other: holder.Holder | None) -> bool:
         """Whether a journal is lost, and not only said to be."""
         return self._lost and (other is None or not _is_there(other))

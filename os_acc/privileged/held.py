@@ -226,11 +226,12 @@ def needs_vfs(pf: pci.Function) -> list[str]:
     The journal of the caller does not know of them, and while their guest is
     off, such a VF may be bound to no driver.
     """
-    others, found = of_others(), []
-    for vf in map(pci.find, pf.vf_addresses):
-        if vf is not None and (reason := why_not(vf, others)) is not None:
-            found.append(f'VF {vf.address}: {reason}')
-    return found
+    others = of_others()
+    return [
+        f'VF {vf.address}: {reason}'
+        for vf in map(pci.find, pf.vf_addresses)
+        if vf is not None and (reason := why_not(vf, others)) is not None
+    ]
 
 
 def _of_whole(function: pci.Function) -> Iterator[overlap.Note]:
@@ -412,7 +413,7 @@ def forget_unused(
     :returns: a clause for each VAN of another journal that keeps a device
     :raises PrivilegeError: if a note cannot be deleted
     """
-    kept = []
+    kept: list[str] = []
     # Whoever keeps a VF needs the note of how many VFs there are, too.
     for kind, name in sorted(of_device(device), key=lambda each: each[0]):
         if is_used(name) or (kind == VFS and kept):
@@ -504,4 +505,6 @@ def _load(kind: str, name: str) -> dict[str, Any] | None:
             exception.describe(err),
         )
         return _UNREADABLE
-    return found if isinstance(found, dict) and 'what' in found else _UNREADABLE
+    return (
+        found if isinstance(found, dict) and 'what' in found else _UNREADABLE
+    )

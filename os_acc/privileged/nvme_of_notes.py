@@ -52,9 +52,7 @@ class Note:
     def is_of_another(self) -> bool:
         """Whether a VAN of another journal has the namespace now."""
         noted = self.holder
-        return (
-            self.given and noted is not None and holder.is_of_another(noted)
-        )
+        return self.given and noted is not None and holder.is_of_another(noted)
 
 
 def read(wwn: str) -> Note | None:

@@ -417,7 +417,11 @@ def test_a_namespace_of_the_same_instance(journals, monkeypatch):
     with pytest.raises(exception.PlugException) as caught:
         os_acc.plug(
             instance,
-            [objects.AcceleratorRequest(uuid=str(uuid.uuid4()), handle=handle)],
+            [
+                objects.AcceleratorRequest(
+                    uuid=str(uuid.uuid4()), handle=handle
+                )
+            ],
         )
     assert isinstance(caught.value.__cause__, exception.DeviceBusy)
     assert van.uuid in str(caught.value)
@@ -557,7 +561,7 @@ def test_the_next_share(journals):
     assert van.handle.share == '1'
     text = str(devices.refused(devices.wanted('CUSTOM_F')))
     assert 'all 2 shares are taken, 1 of them by VANs of other' in text
-    devices.spec({**shared, 'shared': 0})
+    devices.spec({**shared, 'shared': True})
     assert plug(file('char-240-1'))[1].handle.share == '2'
     assert os_acc.unplug(other) == 1
     journals.use('nova')
