@@ -386,7 +386,7 @@ def test_vfs_stay_for_a_guest_that_is_off(journals):
 
 def test_deny_keeps_how_many_vfs_the_other_journal_needs(journals):
     vfs(journals)
-    instance, van = plug(devices.pci(devices.VFS[0]))
+    instance, _ = plug(devices.pci(devices.VFS[0]))
     journals.use('other')
     said = journals.command('other', 'device', 'deny', devices.PF)
     assert instance.uuid in said.out
@@ -457,7 +457,7 @@ def test_a_file_whose_function_is_programmed(journals, tmp_path):
 
 def test_notes_of_an_earlier_version(journals):
     """The first service that opens the journal says which are its VANs'."""
-    instance, van = plug(devices.pci(devices.GPU))
+    instance, _ = plug(devices.pci(devices.GPU))
     name = f'pci-{devices.GPU}'
     text = note_of(name)
     held.files.write(
@@ -481,7 +481,7 @@ def test_a_copied_journal(journals):
 
 
 def test_a_journal_from_a_backup_keeps_its_devices(journals):
-    instance, van = plug(devices.pci(devices.GPU))
+    instance, _ = plug(devices.pci(devices.GPU))
     os_acc._host.close()
     state = journals.folder / 'nova'
     shutil.copytree(state, journals.folder / 'backup')
