@@ -131,15 +131,18 @@ def snapshot(kernel):
     return kernel.snapshot(), list(kernel.writes)
 
 
+@pytest.mark.parametrize('copied', [False, True])
 @pytest.mark.parametrize(('prepare', 'wanted'), SAME)
-def test_the_same_device(journals, prepare, wanted):
+def test_the_same_device(journals, prepare, wanted, copied):
+    """With copied, somebody has copied a file of ARQs for another instance."""
     if prepare is not None:
         prepare(journals)
-    instance, van = plug(wanted())
+    request = wanted()
+    instance, van = plug(request)
     there = snapshot(journals.kernel)
     notes = {name: held.files.read(name) for name in held.files.names()}
     journals.use('other')
-    error = devices.refused(wanted())
+    error = devices.refused(request if copied else wanted())
     assert isinstance(error, exception.DeviceBusy), error
     assert van.uuid in str(error)
     if van.driver != 'idxd':
@@ -333,12 +336,27 @@ def note_of(name):
     return json.loads(held.files.read(name))
 
 
-def test_one_arq_of_two_instances(journals):
-    """Somebody has copied a file of ARQs for another instance."""
-    request = devices.pci(devices.GPU)
-    plug(request)
-    journals.use('other')
-    assert 'has it' in busy(request)
+@pytest.mark.parametrize('after', [False, True])
+@pytest.mark.parametrize(('prepare', 'wanted'), SAME)
+def test_the_refused_plug_is_killed(journals, prepare, wanted, after):
+    if prepare is not None:
+        prepare(journals)
+    instance, van = plug(wanted())
+    there = journals.kernel.snapshot()
+    notes = {name: held.files.read(name) for name in held.files.names()}
+    for number in range(4):
+        journals.use('other')
+        journals.kernel.crash_at(number, after)
+        with contextlib.suppress(exception.PlugException, mortal.Crash):
+            plug(wanted())
+        journals.kernel.revive()
+        journals.use('other')
+        assert os_acc.get_vans().objects == []
+        assert journals.kernel.snapshot() == there
+        assert notes == {n: held.files.read(n) for n in held.files.names()}
+    journals.use('nova')
+    assert [each.uuid for each in os_acc.get_vans()] == [van.uuid]
+    assert os_acc.unplug(instance) == 1
 
 
 def test_vfs_of_the_other_journal_after_a_reboot(journals):
