@@ -103,6 +103,7 @@ def take(
                 name,
                 device=found.path,
                 entry=file_groups.to_text(found.spec),
+                files=[file_place.of(each.number).name for each in found.own],
             )
             for node in found.own:
                 _change(node, found)

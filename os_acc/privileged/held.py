@@ -162,6 +162,7 @@ def _note(kind: str, name: str, values: dict[str, Any]) -> overlap.Note:
         str(values.get('ids') if kind == IDXD else values['what']),
         within,
         str(values['what']) if kind == FILE else '',
+        frozenset(values.get('files', ())),
         kind in (PCI, VGPU, MDEV),
         _holder(kind, name, values),
     )

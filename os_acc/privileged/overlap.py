@@ -37,6 +37,8 @@ class Note:
         the name of another parent of mdevs
     :ivar accelerator: the name of an accelerator of device files, which VANs
         can share; else ''
+    :ivar files: the names of the places of its files that no other accelerator
+        of its entry has
     :ivar whole: whether it has all its parts: VFs, mediated devices, files
     :ivar holder: who has it; None: an earlier version did not note that, or
         the note cannot be read
@@ -48,6 +50,7 @@ class Note:
     what: str
     within: frozenset[str]
     accelerator: str
+    files: frozenset[str]
     whole: bool
     holder: holder.Holder | None
 
@@ -123,7 +126,8 @@ def share_hardware(one: Note, other: Note) -> bool:
     if one.accelerator and one.accelerator == other.accelerator:
         # One VAN has the device files alone, the other shares them.
         return one.accelerator in (one.name, other.name)
-    return False
+    # An entry that was changed since, or another one, may group them anew.
+    return bool(one.files & other.files)
 
 
 def _same_group(one: str, other: str) -> bool:

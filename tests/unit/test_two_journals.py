@@ -656,3 +656,28 @@ def test_vans_hand_over_after_a_backup(journals):
     assert os_acc.unplug(instance) == 1
     assert held.files.names() == []
     assert {journals.kernel.driver_of(a) for a in addresses} == {'x'}
+
+
+@pytest.mark.parametrize('first', ['group', 'file'])
+def test_a_file_of_a_group(journals, first):
+    """The commands have different configurations, as their journals."""
+    for name, number in (('card1', 1), ('renderD128', 128)):
+        folder = f'pci0000:00/{devices.GPU}/drm/{name}'
+        journals.nodes.add(f'dri/{name}', f'c 226:{number}', folder, 'drm')
+    os_acc.CONF.set_override('plugin', 'noop', 'os_acc')
+    group = {'devices': '/dev/dri/renderD128', 'with': ['/dev/dri/card1']}
+    entries = [group, {'devices': '/dev/dri/card1'}]
+    if first == 'file':
+        entries.reverse()
+
+    def wanted(entry):
+        devices.spec({**entry, 'resource_class': 'CUSTOM_F'})
+        return devices.wanted('CUSTOM_F')
+
+    instance, van = plug(wanted(entries[0]))
+    journals.use('other')
+    error = devices.refused(wanted(entries[1]))
+    assert van.uuid in str(error)
+    journals.use('nova')
+    assert os_acc.unplug(instance) == 1
+    plug(wanted(entries[1]))
