@@ -122,13 +122,16 @@ class Host:
             )
         )
 
+    def offers_devices(self) -> bool:
+        """Whether device_spec offers real devices."""
+        try:
+            return bool(device_spec.load(self.conf).entries)
+        except exception.InvalidRequest:
+            return False  # every call that needs the option raises this error
+
     def start_daemon(self) -> None:
         """Start the privileged daemon in a thread, if devices are offered."""
-        try:
-            offered = device_spec.load(self.conf).entries
-        except exception.InvalidRequest:
-            return  # every call that needs the option raises this error
-        if offered:
+        if self.offers_devices():
             from os_acc.privileged import context
 
             context.start_in_background()

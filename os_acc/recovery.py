@@ -89,8 +89,11 @@ def recover(host: host_module.Host) -> objects.RecoveryReport:
 def _note_holders(host: host_module.Host) -> None:
     """Let the privileged half note whose the devices of plugged VANs are.
 
-    Its notes may be of an earlier version of os-acc, or damaged.
+    Its notes may be of an earlier version of os-acc, or damaged. Where no
+    device is offered, nobody else can get one.
     """
+    if not host.offers_devices():
+        return
     vans = []
     for each in host.journal.handles():
         kind, _, name = (each.handle or '').partition('/')
@@ -107,7 +110,7 @@ def _note_holders(host: host_module.Host) -> None:
             holders.adopt(vans)
     except exception.ExceptionBase as err:
         # A service must be able to start in spite of it.
-        LOG.warning('Notes may not say who has the devices: %s', err)
+        LOG.info('Notes may not say who has the devices: %s', err)
 
 
 def _empty() -> objects.RecoveryReport:
