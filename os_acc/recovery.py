@@ -95,12 +95,14 @@ def _note_holders(host: host_module.Host) -> None:
     if not host.offers_devices():
         return
     vans = []
-    for each in host.journal.handles():
-        kind, _, name = (each.handle or '').partition('/')
-        if each.state == states.PLUGGED and kind in _NOTED:
+    for van in host.journal.vans():
+        if van.handle is None or van.driver == 'fake':
+            continue  # the fake driver has no device
+        kind, _, name = van.handle.identity.partition('/')
+        if van.state == states.PLUGGED and kind in _NOTED:
             # Only a device file has a share.
             name = file_place.with_share(*name.partition('/')[::2])
-            vans.append([each.instance_uuid, each.van_uuid, name])
+            vans.append([van.instance_uuid, van.uuid, name])
     if not vans:
         return
     from os_acc.privileged import holders
