@@ -111,22 +111,27 @@ class Host:
         :param van: None: they are made for no VAN
         :raises JournalError: if the journal cannot be read
         """
+        path = self.journal.path
         return holder.acting_for(
             holder.Holder(
                 self.journal.identity(),
-                self.journal.path,
+                # It only tells people where the journal is.
+                path if path.isprintable() else ascii(path),
                 van.instance_uuid if van is not None else '',
                 van.uuid if van is not None else '',
             )
         )
 
+    def offers_devices(self) -> bool:
+        """Whether device_spec offers real devices."""
+        try:
+            return bool(device_spec.load(self.conf).entries)
+        except exception.InvalidRequest:
+            return False  # every call that needs the option raises this error
+
     def start_daemon(self) -> None:
         """Start the privileged daemon in a thread, if devices are offered."""
-        try:
-            offered = device_spec.load(self.conf).entries
-        except exception.InvalidRequest:
-            return  # every call that needs the option raises this error
-        if offered:
+        if self.offers_devices():
             from os_acc.privileged import context
 
             context.start_in_background()

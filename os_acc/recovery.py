@@ -32,6 +32,7 @@ from os_acc.attach import release
 from os_acc.attach import steps
 from os_acc.devices import boot
 from os_acc.devices import device_spec
+from os_acc.devices import file_place
 from os_acc.devices import process
 from os_acc.journal import events
 from os_acc.journal import programs
@@ -39,6 +40,9 @@ from os_acc.objects import van as states
 from os_acc.programming import announcing
 
 LOG = logging.getLogger(__name__)
+
+# The handles, by the start of their identity, that the privileged half notes.
+_NOTED = ('pci', 'mdev', 'file', 'block')
 
 
 def recover(host: host_module.Host) -> objects.RecoveryReport:
@@ -55,6 +59,7 @@ def recover(host: host_module.Host) -> objects.RecoveryReport:
         if uuid not in unsettled and process.has_ended(user)
     ]
     stop = threading.Event()
+    _note_holders(host)
 
     def one(instance_uuid: str) -> None:
         if not stop.is_set():
@@ -79,6 +84,35 @@ def recover(host: host_module.Host) -> objects.RecoveryReport:
         len(report.errors),
     )
     return report
+
+
+def _note_holders(host: host_module.Host) -> None:
+    """Let the privileged half note whose the devices of plugged VANs are.
+
+    Its notes may be of an earlier version of os-acc, or damaged. Where no
+    device is offered, nobody else can get one.
+    """
+    if not host.offers_devices():
+        return
+    vans = []
+    for van in host.journal.vans():
+        if van.handle is None or van.driver == 'fake':
+            continue  # the fake driver has no device
+        kind, _, name = van.handle.identity.partition('/')
+        if van.state == states.PLUGGED and kind in _NOTED:
+            # Only a device file has a share.
+            name = file_place.with_share(*name.partition('/')[::2])
+            vans.append([van.instance_uuid, van.uuid, name])
+    if not vans:
+        return
+    from os_acc.privileged import holders
+
+    try:
+        with host.acting_for():
+            holders.adopt(vans)
+    except exception.ExceptionBase as err:
+        # A service must be able to start in spite of it.
+        LOG.info('Notes may not say who has the devices: %s', err)
 
 
 def _empty() -> objects.RecoveryReport:

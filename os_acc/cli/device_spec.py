@@ -11,6 +11,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
 from typing import Any
 
 import os_acc
@@ -24,6 +26,7 @@ from os_acc.devices import device_spec
 from os_acc.devices import file_availability
 from os_acc.devices import file_groups
 from os_acc.devices import file_place
+from os_acc.devices import holder
 from os_acc.devices import mdev
 from os_acc.devices import nothing_offered
 from os_acc.devices import nvme_of_availability
@@ -34,6 +37,8 @@ from os_acc.devices import spec_files
 from os_acc.devices import spec_nvme_of
 from os_acc.devices import spec_of_device
 from os_acc.devices import spec_parts
+from os_acc.journal import Journal
+from os_acc.journal.file import path_in
 from os_acc.objects import pci_address
 from os_acc.privileged import held
 
@@ -195,11 +200,34 @@ class DeviceDeny(_Change):
                 _of(holders, part) or _goes_along(holders, part)
             ),
             journal.identity() if journal.exists() else '',
-            self._lost,
+            self._is_lost,
         )
         for clause in kept:
-            self._say(f'{clause}; if that is lost, repeat with --lost-journal')
+            self._say(
+                f'{clause}; that journal has the VAN, so it is not lost: '
+                'release the VAN with it'
+                if self._lost
+                else f'{clause}; if that is lost, repeat with --lost-journal'
+            )
         self._say(f'{name} is not offered')
+
+    def _is_lost(self, other: holder.Holder | None) -> bool:
+        """Whether a journal is lost, and not only said to be."""
+        return self._lost and (other is None or not _is_there(other))
+
+
+def _is_there(other: holder.Holder) -> bool:
+    """Whether the journal that a note names still has the VAN."""
+    folder = os.path.dirname(other.path)
+    if not os.path.isfile(other.path) or other.path != path_in(folder):
+        return False
+    try:
+        with contextlib.closing(Journal(folder, 1.0, read_only=True)) as found:
+            return found.identity() == other.journal and any(
+                each.van_uuid == other.van for each in found.handles()
+            )
+    except exception.JournalError:
+        return False
 
 
 def _is_path(name: str) -> bool:

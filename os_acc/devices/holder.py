@@ -52,9 +52,13 @@ class Holder:
 
         A journal knows by itself which of its VANs has what, and VANs hand
         functions over to each other. A VAN keeps what it has in a journal that
-        was rebuilt.
+        was rebuilt. An ARQ that was copied for another instance is another VAN
+        of the same UUID.
         """
-        same_van = self.van != '' and self.van == other.van
+        same_van = self.van != '' and (self.van, self.instance) == (
+            other.van,
+            other.instance,
+        )
         return same_van or self.journal == other.journal
 
     def to_wire(self) -> list[str]:
@@ -99,6 +103,12 @@ _current: contextvars.ContextVar[Holder | None] = contextvars.ContextVar(
 def current() -> Holder | None:
     """For whom this thread or task works now; None if nobody has said."""
     return _current.get()
+
+
+def is_of_another(noted: Holder) -> bool:
+    """Whether this call is not made for the VAN that is noted."""
+    who = current()
+    return who is None or not who.may_use_what(noted)
 
 
 @contextlib.contextmanager

@@ -122,6 +122,8 @@ def _check_and_migrate(path: str, timeout: float, change: bool) -> str | None:
                 for end in ('', *_BESIDE):
                     state_files.repair(path + end)
             schema.migrate(path, timeout, change)
+            if change and (found := database.identity(path)) is not None:
+                schema.tell_from_copies(path, timeout, found[1])
     except (OSError, sqlite3.Error) as err:
         raise _cannot('open', path, err) from err
     return problem
@@ -294,6 +296,8 @@ def rebuild(state_path: str, timeout: float) -> Rebuilt:
                 except sqlite3.Error as err:
                     lost += 1
                     LOG.error('A row of %s is lost: %s', damaged[-1], err)
+            # It is another file, but no copy.
+            db.execute('UPDATE identity SET inode = NULL')
             # The damaged file may have had an older schema.
             for statement in schema.STRIP.split(';'):
                 db.execute(statement)

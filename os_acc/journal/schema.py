@@ -63,6 +63,14 @@ STRIP = '\n'.join(
     ]
 )
 
+_NEW_UUID = """
+    lower(
+        hex(randomblob(4)) || '-' || hex(randomblob(2)) || '-'
+        || hex(randomblob(2)) || '-' || hex(randomblob(2)) || '-'
+        || hex(randomblob(6))
+    )
+"""
+
 #: Each migration raises the schema version by one. user_version in the file is
 #: the number of migrations that were run.
 MIGRATIONS = [
@@ -159,19 +167,13 @@ MIGRATIONS = [
     );
     """,
     # Tells this journal from others of the host, whatever their paths.
-    """
+    f"""
     CREATE TABLE identity (
         row INTEGER PRIMARY KEY CHECK (row = 1),
-        uuid TEXT NOT NULL
+        uuid TEXT NOT NULL,
+        inode INTEGER
     );
-    INSERT INTO identity VALUES (
-        1,
-        lower(
-            hex(randomblob(4)) || '-' || hex(randomblob(2)) || '-'
-            || hex(randomblob(2)) || '-' || hex(randomblob(2)) || '-'
-            || hex(randomblob(6))
-        )
-    );
+    INSERT INTO identity VALUES (1, {_NEW_UUID}, NULL);
     """,
 ]
 
@@ -198,6 +200,29 @@ def migrate(path: str, timeout: float, change: bool = True) -> None:
     # Each statement can find the file locked, also the first: a process that
     # closes the last connection locks it for a moment.
     database.until_free(path, timeout, lambda: _migrate(path, change))
+
+
+def tell_from_copies(path: str, timeout: float, inode: int) -> None:
+    """Give a journal another UUID if its file is a copy of another file.
+
+    Containers that are made of one image can have copies of a journal in it.
+    """
+    another = 'inode IS NOT NULL AND inode IS NOT ?'
+
+    def act() -> None:
+        with contextlib.closing(database.connect(path)) as db:
+            query = 'SELECT 1 FROM identity WHERE inode IS NOT ?'
+            if db.execute(query, (inode,)).fetchone() is None:
+                return
+            db.execute('BEGIN IMMEDIATE')
+            db.execute(
+                f'UPDATE identity SET uuid = {_NEW_UUID} WHERE {another}',
+                (inode,),
+            )
+            db.execute('UPDATE identity SET inode = ?', (inode,))
+            db.execute('COMMIT')
+
+    database.until_free(path, timeout, act)
 
 
 def _migrate(path: str, change: bool) -> None:

@@ -55,6 +55,20 @@ def users(files: Sequence[Sequence[Any]]) -> list[str]:
 
 
 @context.entry
+def shares_of_others(name: str) -> list[str]:
+    """Find which shares of an accelerator VANs of other journals have.
+
+    :returns: the number of each
+    """
+    first = _note(name, '0').removesuffix('0')
+    return [
+        each.name.removeprefix(first)
+        for each in held.of_others()
+        if each.kind == held.FILE and each.name.startswith(first)
+    ]
+
+
+@context.entry
 def take(
     name: str, share: str, files: Sequence[Sequence[Any]], seconds: float
 ) -> None:
@@ -89,6 +103,7 @@ def take(
                 name,
                 device=found.path,
                 entry=file_groups.to_text(found.spec),
+                files=[file_place.of(each.number).name for each in found.own],
             )
             for node in found.own:
                 _change(node, found)

@@ -66,13 +66,14 @@ def open_by(functions: Iterable[pci.Function]) -> list[str]:
     nodes: list[device_file.DeviceFile] = []
     other: list[str] = []
     snapshot = host_use.Snapshot.read()
+    others = held.of_others()
     for function in functions:
         files, exclusive = _files(function, snapshot)
         nodes += [*files, *vfio.nodes(function.path)]
         other += exclusive
         # A guest that is starting may not have opened it yet.
         other += libvirt_domains.users_of(function.address, None, '')
-        if (noted := held.why_not(function)) is not None:
+        if (noted := held.why_not(function, others)) is not None:
             other.append(noted)
         if (use := host_use.by_host(function, snapshot)) is not None:
             other.append(use.text)

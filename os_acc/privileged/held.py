@@ -26,6 +26,7 @@ and check_noted().
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Iterator
 import contextlib
 import functools
@@ -70,6 +71,9 @@ _LABELS = {
     IDXD: 'work queue',
 }
 
+# Stands for a note that cannot be read.
+_UNREADABLE: dict[str, Any] = {'what': ''}
+
 # Seconds to wait while other notes are written, which takes milliseconds.
 _LOCK_SECONDS = 10.0
 
@@ -108,16 +112,39 @@ def note(kind: str, name: str, what: str, **values: Any) -> None:
 
 
 def _check_free(wanted: overlap.Note) -> None:
+    for found in of_others():
+        if overlap.about_one_device(wanted, found) and _is_current(found):
+            found.refuse()
+
+
+def of_others() -> list[overlap.Note]:
+    """The notes of other VANs than the one for which this call is made.
+
+    A note of VFs names no VAN, and nvme_of has its own rules. A note that
+    cannot be read is in the list.
+    """
+    found = []
     for each in files.names():
         kind, _, name = each.partition('-')
-        if kind in (VFS, NAMESPACE):
-            continue  # a note of VFs names no VAN; nvme_of has its own rules
-        known = _read(kind, name)
-        if known is None:
-            continue
-        found = _note(kind, name, known)
-        if overlap.about_one_device(wanted, found) and found.is_current:
-            found.refuse()
+        if kind in _LABELS and (known := _load(kind, name)) is not None:
+            found.append(_note(kind, name, known))
+    return [each for each in found if each.is_of_another]
+
+
+def _is_current(found: overlap.Note) -> bool:
+    """Whether a function is the one of which a note says who has it.
+
+    After a reboot, VFs are not there until their VAN gets them back.
+    """
+    if found.kind not in (PCI, VGPU) or found.what == '':
+        return True
+    if (function := pci.find(found.name)) is not None:
+        return function.ids == found.what
+    return any(
+        is_noted(VFS, pf.address, pf.ids) or _read(VFS, pf.address) is None
+        for pf in map(pci.find, filter(pci.is_address, found.within))
+        if pf is not None
+    )
 
 
 def _note(kind: str, name: str, values: dict[str, Any]) -> overlap.Note:
@@ -135,6 +162,7 @@ def _note(kind: str, name: str, values: dict[str, Any]) -> overlap.Note:
         str(values.get('ids') if kind == IDXD else values['what']),
         within,
         str(values['what']) if kind == FILE else '',
+        frozenset(values.get('files', ())),
         kind in (PCI, VGPU, MDEV),
         _holder(kind, name, values),
     )
@@ -143,7 +171,7 @@ def _note(kind: str, name: str, values: dict[str, Any]) -> overlap.Note:
 def _holder(
     kind: str, name: str, values: dict[str, Any]
 ) -> holder.Holder | None:
-    if 'holder' not in values:
+    if values.get('holder') is None:
         return None
     try:
         return holder.from_wire(values['holder'])
@@ -176,15 +204,35 @@ def check_function(function: pci.Function) -> None:
         found.refuse()
 
 
-def why_not(function: pci.Function) -> str | None:
-    """Say which other VAN has a function; None if none. See check_function().
+def why_not(
+    function: pci.Function, others: Iterable[overlap.Note] | None = None
+) -> str | None:
+    """Say which other VAN has a function, a part of it, or the PF of a VF.
 
-    :returns: a clause for an error
+    :param others: as of_others() has given it; pass it when asking about many
+        functions
+    :returns: a clause for an error; None if no other VAN has any of that
     """
-    for found in _of_whole(function):
-        if found.is_of_another:
+    whole = {'what': function.ids, 'device': function.parent}
+    wanted = _note(PCI, function.address, whole)
+    for found in of_others() if others is None else others:
+        if overlap.share_hardware(wanted, found) and _is_current(found):
             return found.why_not()
     return None
+
+
+def needs_vfs(pf: pci.Function) -> list[str]:
+    """Say which other VANs have VFs of a PF: a clause for each VF.
+
+    The journal of the caller does not know of them, and while their guest is
+    off, such a VF may be bound to no driver.
+    """
+    others = of_others()
+    return [
+        f'VF {vf.address}: {reason}'
+        for vf in map(pci.find, pf.vf_addresses)
+        if vf is not None and (reason := why_not(vf, others)) is not None
+    ]
 
 
 def _of_whole(function: pci.Function) -> Iterator[overlap.Note]:
@@ -194,7 +242,7 @@ def _of_whole(function: pci.Function) -> Iterator[overlap.Note]:
             known = _read(kind, address)
             if known is not None:
                 found = _note(kind, address, known)
-                if found.is_current:
+                if _is_current(found):
                     yield found
 
 
@@ -294,6 +342,18 @@ def note_function(function: pci.Function, **more: Any) -> None:
     note(PCI, function.address, function.ids, device=function.parent, **more)
 
 
+def renew(function: pci.Function) -> bool:
+    """Note who has a function now, if it is given out already.
+
+    :returns: False if it is not
+    """
+    for kind in (PCI, VGPU):
+        if is_noted(kind, function.address, function.ids):
+            note(kind, function.address, function.ids)
+            return True
+    return False
+
+
 def note_trusted(vf: pci.Function) -> None:
     """Note that a VF that is given out as a whole may stay trusted."""
     if of_function(PCI, vf) is not None:
@@ -349,36 +409,70 @@ def forget_unused(
     device: str,
     is_used: Callable[[str], bool],
     journal: str,
-    lost: bool = False,
+    is_lost: Callable[[holder.Holder | None], bool],
 ) -> list[str]:
     """Delete the notes of a device and of its parts that no VAN has.
 
-    That of a namespace stays: it says whose data the namespace may hold. This
-    is for os-acc device deny, which reads the journal and runs as root.
+    That of a namespace stays: it says whose data the namespace may hold. If
+    the journal is lost, the namespace is not given any more. This is for
+    os-acc device deny, which reads the journal and runs as root.
 
     :param device: as in of_device()
     :param is_used: whether a VAN has a PCI function or mdev, by its address or
         UUID
     :param journal: the UUID of the journal that was read for is_used
-    :param lost: whether the other journals of this host are lost, so that
-        notes of their VANs are deleted, too
+    :param is_lost: whether the other journal that has a VAN is lost, so that
+        the note is deleted, too; None: the note does not tell the journal
     :returns: a clause for each VAN of another journal that keeps a device
     :raises PrivilegeError: if a note cannot be deleted
     """
-    kept = []
-    for kind, name in of_device(device):
-        if kind == NAMESPACE or is_used(name):
+    kept: list[str] = []
+    # Whoever keeps a VF needs the note of how many VFs there are, too.
+    for kind, name in sorted(of_device(device), key=lambda each: each[0]):
+        if is_used(name) or (kind == VFS and kept):
             continue
-        known = _read(kind, name) or {}
+        known = _load(kind, name) or _UNREADABLE
         other = _holder(kind, name, known)
-        if other is not None and other.journal != journal and not lost:
+        foreign = other is not None and other.journal != journal
+        if (foreign or known is _UNREADABLE) and not is_lost(other):
             kept.append(
-                f'instance {other.instance} keeps {name} (VAN {other.van} of '
-                f'the journal {other.path})'
+                f'the note {kind}-{name} cannot be read, so it stays'
+                if other is None
+                else f'instance {other.instance} keeps {name} (VAN '
+                f'{other.van} of the journal {other.path})'
             )
-            continue
-        files.delete(f'{kind}-{name}')
+        elif kind == NAMESPACE:
+            if foreign:
+                text = json.dumps({**known, 'given': False})
+                files.write(f'{kind}-{name}', text)
+        else:
+            files.delete(f'{kind}-{name}')
     return kept
+
+
+def adopt(who: holder.Holder, device: str) -> None:
+    """Note who has a device since before notes said so.
+
+    It does so, too, if the note cannot be read any more, and if the journal of
+    the VAN has another UUID or path since. A note of another VAN stays.
+
+    :param device: as the attach handle names it: an address, a UUID, ...
+    """
+    with operation_lock.named('notes', _LOCK_SECONDS):
+        for kind in (*_LABELS, NAMESPACE):
+            known = _load(kind, device)
+            if known is None:
+                continue
+            noted = _holder(kind, device, known)
+            if noted is not None and (
+                noted == who
+                or (noted.instance, noted.van) != (who.instance, who.van)
+            ):
+                continue
+            # Of a namespace, it is nvme_of_notes that says what is unknown.
+            if kind != NAMESPACE or known is not _UNREADABLE:
+                text = json.dumps({**known, 'holder': who.to_wire()})
+                files.write(f'{kind}-{device}', text)
 
 
 def forget(kind: str, name: str, what: str | None = None) -> None:
@@ -391,23 +485,39 @@ def forget(kind: str, name: str, what: str | None = None) -> None:
     :raises PrivilegeError: if it cannot be deleted
     """
     known = _read(kind, name)
-    if known is None or what not in (None, known['what']):
+    if known is None or (
+        known['what'] != '' and what not in (None, known['what'])
+    ):
         return
-    other, who = _holder(kind, name, known), holder.current()
-    if other is None or (who is not None and who.may_use_what(other)):
+    other = _holder(kind, name, known)
+    if other is None or not holder.is_of_another(other):
         files.delete(f'{kind}-{name}')
 
 
 def _read(kind: str, name: str) -> dict[str, Any] | None:
-    """Read a note. What cannot be read or trusted does not count."""
+    """Read a note. What cannot be read or trusted allows nothing."""
+    found = _load(kind, name)
+    return None if found is _UNREADABLE else found
+
+
+def _load(kind: str, name: str) -> dict[str, Any] | None:
+    """Read a note.
+
+    :returns: None if there is none; _UNREADABLE if it cannot be read or
+        trusted
+    """
     try:
         text = files.read(f'{kind}-{name}')
-        found = None if text is None else json.loads(text)
+        if text is None:
+            return None
+        found = json.loads(text)
     except (exception.PrivilegeError, ValueError) as err:
         LOG.warning(
             '%s: %s',
             os.path.join(FOLDER, f'{kind}-{name}'),
             exception.describe(err),
         )
-        return None
-    return found if isinstance(found, dict) and 'what' in found else None
+        return _UNREADABLE
+    return (
+        found if isinstance(found, dict) and 'what' in found else _UNREADABLE
+    )

@@ -31,6 +31,7 @@ from os_acc.devices import spec_idxd
 from os_acc.devices import waiting
 from os_acc.privileged import arguments
 from os_acc.privileged import context
+from os_acc.privileged import held
 from os_acc.privileged import idxd_notes
 from os_acc.privileged import idxd_setup
 from os_acc.privileged import record
@@ -152,6 +153,7 @@ def _start(
 
 
 @context.entry
+@held.undoes_own(returns=True)
 def disable(
     address: str,
     number: int,
@@ -175,6 +177,7 @@ def disable(
     seconds = arguments.seconds(seconds)
     release_seconds = arguments.seconds(release_seconds)
     name = idxd_names.name_of(address, number)
+    held.check_noted(held.IDXD, name)
     function = pci.find(address)
     if function is None or idxd.find(address) is None:
         # The kernel has forgotten its work queues. Only what is noted of this

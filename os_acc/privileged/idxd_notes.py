@@ -57,6 +57,7 @@ def check_note(function: pci.Function, name: str, van: str) -> None:
         and noted['what'] != van
         and noted.get('ids') == function.ids
     ):
+        held.check_noted(held.IDXD, name)
         raise exception.DeviceBusy(
             device=f'work queue {name}',
             reason=f'VAN {noted["what"]} has it, by the note of the '

@@ -105,7 +105,8 @@ def release(
 ) -> bool:
     """Take a namespace back from an instance, empty it, and disconnect it.
 
-    Only what connect() has done for the instance is undone.
+    Only what connect() has done for the instance is undone, and nothing if a
+    VAN of another journal has the namespace.
 
     :param release_seconds: how long the guest may take to close it
     :returns: False if it could not be emptied, because its target cannot be
@@ -119,6 +120,9 @@ def release(
     seconds = arguments.seconds(seconds)
     with operation_lock.named(wwn, seconds / 2) as lock:
         note = notes.read(wwn)
+        if note is not None and note.is_of_another:
+            LOG.info('%s is not released: %s', wwn, _owner(note))
+            return True
         emptied = True
         if note is not None and note.given and note.instance == instance_uuid:
             there = _connected(wwn, instance_uuid)
@@ -173,14 +177,20 @@ def _target(
 def _check_owner(
     wwn: str, instance_uuid: str, note: notes.Note | None
 ) -> None:
-    if note is not None and note.given and note.instance != instance_uuid:
-        reason = nvme_of_refusals.GIVEN.say(instance=note.instance).text
-        if note.holder is not None:
-            reason += f' (VAN {note.holder.van} of the journal '
-            reason += f'{note.holder.path})'
+    if note is not None and (
+        (note.given and note.instance != instance_uuid) or note.is_of_another
+    ):
         raise exception.DeviceBusy(
-            device=availability.label(wwn), reason=reason
+            device=availability.label(wwn), reason=_owner(note)
         )
+
+
+def _owner(note: notes.Note) -> str:
+    reason = nvme_of_refusals.GIVEN.say(instance=note.instance).text
+    if note.holder is not None:
+        reason += f' (VAN {note.holder.van} of the journal '
+        reason += f'{note.holder.path})'
+    return reason
 
 
 def _check_host(wwn: str, target: spec_nvme_of.Target) -> None:

@@ -48,6 +48,12 @@ class Note:
     target: spec_nvme_of.Target | None
     holder: holder.Holder | None = None
 
+    @property
+    def is_of_another(self) -> bool:
+        """Whether a VAN of another journal has the namespace now."""
+        noted = self.holder
+        return self.given and noted is not None and holder.is_of_another(noted)
+
 
 def read(wwn: str) -> Note | None:
     """Read the note of a namespace; None if there is none.

@@ -31,13 +31,17 @@ class Note:
     :ivar kind: one of the kinds of held
     :ivar name: the address of the function, the UUID of the mdev, ...
     :ivar label: the device, for errors
-    :ivar what: tells another device of the same name
+    :ivar what: tells another device of the same name; '' if the note cannot
+        be read
     :ivar within: the devices in which it is: addresses of PCI functions, or
         the name of another parent of mdevs
     :ivar accelerator: the name of an accelerator of device files, which VANs
         can share; else ''
+    :ivar files: the names of the places of its files that no other accelerator
+        of its entry has
     :ivar whole: whether it has all its parts: VFs, mediated devices, files
-    :ivar holder: who has it; None: an earlier version did not note that
+    :ivar holder: who has it; None: an earlier version did not note that, or
+        the note cannot be read
     """
 
     kind: str
@@ -46,24 +50,19 @@ class Note:
     what: str
     within: frozenset[str]
     accelerator: str
+    files: frozenset[str]
     whole: bool
     holder: holder.Holder | None
 
     @property
-    def is_current(self) -> bool:
-        """Whether a function is the one of which this was noted."""
-        if not pci.is_address(self.name):
-            return True
-        function = pci.find(self.name)
-        return function is not None and function.ids == self.what
-
-    @property
     def is_of_another(self) -> bool:
-        """Whether it is not of the VAN for which this call is made."""
-        who, other = holder.current(), self.holder
-        return other is not None and not (
-            who is not None and who.may_use_what(other)
-        )
+        """Whether it is not of the VAN for which this call is made.
+
+        What cannot be read counts as another's.
+        """
+        if self.holder is None:
+            return self.what == ''
+        return holder.is_of_another(self.holder)
 
     def refuse(self) -> None:
         """Refuse the device to others than the VAN that has it.
@@ -77,21 +76,47 @@ class Note:
 
     def why_not(self) -> str:
         """Say who has the device, and what to do."""
-        other = self.holder
-        assert other is not None
-        return (
+        other, who = self.holder, holder.current()
+        if other is None:
+            return (
+                f'the note {self.kind}-{self.name} of the privileged daemon '
+                'cannot be read, so nobody knows who has it. If no instance '
+                'or container has it, delete the note with os-acc device deny '
+                '--lost-journal, and allow the device again'
+            )
+        text = (
             f'instance {other.instance} has it (VAN {other.van} of the '
             f'journal {other.path}), by the note of the privileged daemon. '
-            'Release it with that journal. If that journal is lost for good, '
-            'delete the note with os-acc device deny --lost-journal, and '
-            'allow the device again'
+            'Release it with that journal. '
+        )
+        if who is not None and who.path == other.path:
+            text += (
+                'It is not the one that is at this path here: another '
+                'container has it, or it was replaced. If it was set aside as '
+                'damaged, run os-acc recover --rebuild. '
+            )
+        return text + (
+            'If that journal is lost for good, delete the note with os-acc '
+            'device deny --lost-journal, and allow the device again'
         )
 
 
 def about_one_device(one: Note, other: Note) -> bool:
+    """Whether two notes are about one device, or a device and its part.
+
+    Also whether they are about functions of one IOMMU group.
+    """
+    return share_hardware(one, other) or (
+        pci.is_address(one.name)
+        and pci.is_address(other.name)
+        and _same_group(one.name, other.name)
+    )
+
+
+def share_hardware(one: Note, other: Note) -> bool:
     """Whether two notes are about one device, or a device and its part."""
     if (one.kind, one.name) == (other.kind, other.name):
-        return one.what == other.what
+        return one.what == other.what or '' in (one.what, other.what)
     if one.whole and other.whole and one.name == other.name:
         return True
     if (one.whole and one.name in other.within) or (
@@ -101,11 +126,8 @@ def about_one_device(one: Note, other: Note) -> bool:
     if one.accelerator and one.accelerator == other.accelerator:
         # One VAN has the device files alone, the other shares them.
         return one.accelerator in (one.name, other.name)
-    return (
-        pci.is_address(one.name)
-        and pci.is_address(other.name)
-        and _same_group(one.name, other.name)
-    )
+    # An entry that was changed since, or another one, may group them anew.
+    return bool(one.files & other.files)
 
 
 def _same_group(one: str, other: str) -> bool:

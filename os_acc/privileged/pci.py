@@ -224,7 +224,7 @@ def _bind_to_clean(
 
 
 @context.entry
-@held.undoes_own(returns=False)
+@held.undoes_own(returns=True)
 def give_back(
     address: str, ids: str, seconds: float, shares: bool = False
 ) -> bool:
@@ -271,7 +271,7 @@ def hold(address: str) -> None:
     """
     function = arguments.offered(address)
     with held.locked(function, _HOLD):
-        if held.has(function):
+        if held.renew(function):
             return
         spec = offers.entry(function)
         if vgpu.is_place(function) and vgpu_availability.offers_vgpus(spec):

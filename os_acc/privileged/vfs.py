@@ -111,7 +111,7 @@ def _remove_vfs(pf: pci.Function, deadline: waiting.Deadline) -> list[str]:
         record.vfs.delete(pf.address)
         held.forget(held.VFS, pf.address)
         return [f'somebody else has changed their number to {there}']
-    if users := vf_availability.vf_users(pf):
+    if users := [*vf_availability.vf_users(pf), *held.needs_vfs(pf)]:
         sriov.restore_autoprobe(pf.address, known.autoprobe)
         if not held.has_vf(pf):
             # No VAN needs them after a reboot. The record stays: os-acc can

@@ -24,6 +24,7 @@ from os_acc.devices import operation_lock
 from os_acc.devices import pci
 from os_acc.journal import journal as journal_module
 from os_acc.privileged import held
+from os_acc.privileged import holders
 from os_acc.privileged import mdev as privileged_mdev
 from os_acc.privileged import pci as privileged_pci
 from os_acc.privileged import vfs as privileged_vfs
@@ -294,13 +295,19 @@ def test_a_link_in_the_place_of_the_folder(here, tmp_path):
 
 
 @pytest.mark.parametrize('text', ['', '{', '[]', '"10de:1eb8"', '{"x": 1}'])
-def test_a_note_that_cannot_be_read_does_not_count(here, text):
+def test_a_note_that_cannot_be_read(here, text):
+    """It allows nothing, and nobody gets the device but who had it."""
     function = pci.get(devices.GPU)
     held.note_function(function)
     note = pathlib.Path(held.FOLDER) / f'pci-{devices.GPU}'
     note.write_text(text)
     assert not held.has(function)
-    held.note_function(function)
+    with devices.acting():
+        with pytest.raises(exception.DeviceBusy, match='cannot be read'):
+            held.note_function(function)
+        assert note.read_text() == text
+        holders.adopt([[UUID, OTHER_UUID, devices.GPU]])
+        held.note_function(function)
     assert held.has(function)
 
 

@@ -569,7 +569,8 @@ def test_a_repair_while_its_guest_has_it_open(fabric, kernel):
     instance = devices.instance()
     os_acc.plug(instance, [named(A)])
     pid = fabric.hold(A)
-    privileged.connect(A, instance.uuid, 1.0, 0)
+    with devices.acting():
+        privileged.connect(A, instance.uuid, 1.0, 0)
     kernel.end(pid)
     os_acc.unplug(instance)
 

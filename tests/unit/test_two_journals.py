@@ -14,20 +14,29 @@ A container without its volume, or a command without the service's
 
 from __future__ import annotations
 
+import contextlib
+import json
+import shutil
+import threading
 import uuid
 
 import command
 import device_nodes
 import devices
 import idxd_model
+import nvme_of_model
 import pytest
+import vendor
 
 import os_acc
 from os_acc import exception
 from os_acc import objects
 from os_acc.devices import holder
+from os_acc.devices import pci
+from os_acc.drivers.pci import taking
 from os_acc.privileged import held
 from os_acc.privileged import pci as privileged
+from os_acc.testing import mortal
 
 DAMAGED = 'journal.db.damaged-20260101T000000-1'
 DSA = '0000:6a:01.0'
@@ -122,15 +131,18 @@ def snapshot(kernel):
     return kernel.snapshot(), list(kernel.writes)
 
 
+@pytest.mark.parametrize('copied', [False, True])
 @pytest.mark.parametrize(('prepare', 'wanted'), SAME)
-def test_the_same_device(journals, prepare, wanted):
+def test_the_same_device(journals, prepare, wanted, copied):
+    """With copied, somebody has copied a file of ARQs for another instance."""
     if prepare is not None:
         prepare(journals)
-    instance, van = plug(wanted())
+    request = wanted()
+    instance, van = plug(request)
     there = snapshot(journals.kernel)
     notes = {name: held.files.read(name) for name in held.files.names()}
     journals.use('other')
-    error = devices.refused(wanted())
+    error = devices.refused(request if copied else wanted())
     assert isinstance(error, exception.DeviceBusy), error
     assert van.uuid in str(error)
     if van.driver != 'idxd':
@@ -256,7 +268,12 @@ def test_deny_with_the_other_journal(journals):
     assert f'instance {instance.uuid} keeps {devices.GPU}' in said.out
     assert '--lost-journal' in said.out
     assert held.files.names() == [f'pci-{devices.GPU}']
-    journals.command('other', 'device', 'deny', devices.GPU, '--lost-journal')
+    deny = ('device', 'deny', devices.GPU, '--lost-journal')
+    said = journals.command('other', *deny)
+    assert 'that journal has the VAN, so it is not lost' in said.out
+    assert held.files.names() == [f'pci-{devices.GPU}']
+    shutil.rmtree(journals.folder / 'nova')
+    journals.command('other', *deny)
     assert held.files.names() == []
 
 
@@ -306,3 +323,361 @@ def test_another_queue_of_the_device(journals):
     journals.use('nova')
     assert os_acc.unplug(instance) == 1
     assert held.files.names() == []
+
+
+def busy(*requests):
+    """The text of DeviceBusy, with which the other journal is refused."""
+    error = devices.refused(*requests)
+    assert isinstance(error, exception.DeviceBusy), error
+    return str(error)
+
+
+def note_of(name):
+    return json.loads(held.files.read(name))
+
+
+@pytest.mark.parametrize('after', [False, True])
+@pytest.mark.parametrize(('prepare', 'wanted'), SAME)
+def test_the_refused_plug_is_killed(journals, prepare, wanted, after):
+    if prepare is not None:
+        prepare(journals)
+    instance, van = plug(wanted())
+    there = journals.kernel.snapshot()
+    notes = {name: held.files.read(name) for name in held.files.names()}
+    for number in range(4):
+        journals.use('other')
+        journals.kernel.crash_at(number, after)
+        with contextlib.suppress(exception.PlugException, mortal.Crash):
+            plug(wanted())
+        journals.kernel.revive()
+        journals.use('other')
+        assert os_acc.get_vans().objects == []
+        assert journals.kernel.snapshot() == there
+        assert notes == {n: held.files.read(n) for n in held.files.names()}
+    journals.use('nova')
+    assert [each.uuid for each in os_acc.get_vans()] == [van.uuid]
+    assert os_acc.unplug(instance) == 1
+
+
+def test_vfs_of_the_other_journal_after_a_reboot(journals):
+    """The VFs are not there yet: nothing but the notes knows of them."""
+    vfs(journals)
+    instance, van = plug(devices.pci(devices.VFS[0]))
+    journals.kernel.reboot()
+    journals.use('other')
+    devices.spec({'address': devices.PF})
+    assert instance.uuid in busy(devices.pci(devices.PF))
+    vfs(journals)
+    journals.use('nova')
+    assert [each.uuid for each in os_acc.get_vans()] == [van.uuid]
+    assert os_acc.unplug(instance) == 1
+    assert held.files.names() == []
+
+
+def test_another_card_after_a_reboot(journals):
+    """The notes of VFs of a card that was replaced hold nobody up."""
+    vfs(journals)
+    plug(devices.pci(devices.VFS[0]))
+    journals.kernel.reboot()
+    journals.kernel.remove_function(devices.PF)
+    journals.kernel.add_function(devices.PF, '10de:2330', 0x030200)
+    journals.use('other')
+    devices.spec({'address': devices.PF})
+    assert plug(devices.pci(devices.PF))[1].device == devices.PF
+
+
+def test_vfs_stay_for_a_guest_that_is_off(journals):
+    """libvirt has given the VF back: it is bound to no driver."""
+    entry = {'num_vfs': 4, 'bind': 'libvirt'}
+    devices.spec({'address': devices.PF, **entry})
+    instance, _ = plug(devices.pci(devices.VFS[0]))
+    journals.use('other')
+    other, _ = plug(devices.pci(devices.VFS[1]))
+    assert os_acc.unplug(other) == 1
+    assert journals.kernel.driver_of(devices.VFS[0]) is None
+    assert (journals.kernel.pci / 'devices' / devices.VFS[0]).exists()
+    journals.use('nova')
+    assert os_acc.unplug(instance) == 1
+    assert not (journals.kernel.pci / 'devices' / devices.VFS[0]).exists()
+    assert held.files.names() == []
+
+
+def test_deny_keeps_how_many_vfs_the_other_journal_needs(journals):
+    vfs(journals)
+    instance, _ = plug(devices.pci(devices.VFS[0]))
+    journals.use('other')
+    said = journals.command('other', 'device', 'deny', devices.PF)
+    assert instance.uuid in said.out
+    assert f'vfs-{devices.PF}' in held.files.names()
+    journals.kernel.reboot()
+    journals.use('nova')
+    assert os_acc.get_vans()[0].error is None
+    assert journals.kernel.driver_of(devices.VFS[0]) == 'vfio-pci'
+
+
+def test_a_namespace_of_the_same_instance(journals, monkeypatch):
+    """Neither the other journal's plug nor its undo empties the namespace."""
+    fabric = nvme_of_model.Fabric(journals.kernel)
+    fabric.install(monkeypatch)
+    wwn = 'uuid.1b4e28ba-2fa1-11d2-883f-0016d3cca427'
+    fabric.target(wwn)
+    entry = {
+        'nqn': nvme_of_model.NQN,
+        'portals': [['192.0.2.1', 4420, 'tcp']],
+        'namespaces': [wwn.removeprefix('uuid.')],
+    }
+    devices.spec({'nvme_of': entry, 'resource_class': 'CUSTOM_FAST'})
+    instance, van = plug(devices.wanted('CUSTOM_FAST'))
+    there = fabric.connections()
+    note = held.files.read(f'namespace-{wwn}')
+    journals.use('other')
+    handle = objects.BlockHandle(path=van.handle.path, wwn=wwn)
+    with pytest.raises(exception.PlugException) as caught:
+        os_acc.plug(
+            instance,
+            [
+                objects.AcceleratorRequest(
+                    uuid=str(uuid.uuid4()), handle=handle
+                )
+            ],
+        )
+    assert isinstance(caught.value.__cause__, exception.DeviceBusy)
+    assert van.uuid in str(caught.value)
+    assert fabric.connections() == there
+    assert held.files.read(f'namespace-{wwn}') == note
+    assert os_acc.get_vans().objects == []
+    journals.use('nova')
+    assert os_acc.unplug(instance) == 1
+
+
+def test_a_file_whose_function_is_programmed(journals, tmp_path):
+    """A container has the card's file, and does not have it open now."""
+    tool = vendor.installed(journals.kernel, tmp_path / 'vendor')
+    journals.use('nova')
+    folder = f'pci0000:00/{vendor.FPGA}/drm/renderD129'
+    journals.nodes.add('dri/renderD129', 'c 226:129', folder, 'drm')
+    os_acc.CONF.set_override('plugin', 'noop', 'os_acc')
+    given = list(os_acc.CONF.os_acc.device_spec)
+    devices.spec({'devices': '/dev/dri/renderD129'})
+    (name,) = (
+        each.handle.name
+        for device in os_acc.get_devices()
+        for each in device.handles
+    )
+    assert vendor.FPGA in name
+    instance, _ = plug(file(name))
+    journals.use('other')
+    os_acc.CONF.set_override('device_spec', given, 'os_acc')
+    with pytest.raises(exception.DeviceBusy, match=instance.uuid):
+        os_acc.program_device(vendor.FPGA, tool.bitstream('aes'), 'aes')
+    assert tool.function() != 'aes'
+
+
+def test_notes_of_an_earlier_version(journals):
+    """The first service that opens the journal says which are its VANs'."""
+    instance, _ = plug(devices.pci(devices.GPU))
+    name = f'pci-{devices.GPU}'
+    text = note_of(name)
+    held.files.write(
+        name, json.dumps({k: text[k] for k in text if k != 'holder'})
+    )
+    journals.use('nova')
+    assert note_of(name) == text
+    journals.use('other')
+    assert instance.uuid in busy(devices.pci(devices.GPU))
+    journals.use('nova')
+    assert os_acc.unplug(instance) == 1
+    assert held.files.names() == []
+
+
+def test_a_copied_journal(journals):
+    """Two containers were made of one image, with a journal in it."""
+    shutil.copytree(journals.folder / 'nova', journals.folder / 'other')
+    instance, _ = plug(devices.pci(devices.GPU))
+    journals.use('other')
+    assert instance.uuid in busy(devices.pci(devices.GPU))
+
+
+def test_a_journal_from_a_backup_keeps_its_devices(journals):
+    instance, _ = plug(devices.pci(devices.GPU))
+    os_acc._host.close()
+    state = journals.folder / 'nova'
+    shutil.copytree(state, journals.folder / 'backup')
+    shutil.rmtree(state)
+    shutil.copytree(journals.folder / 'backup', state)
+    journals.use('nova')
+    journals.kernel.reboot()
+    journals.use('nova')
+    assert os_acc.get_vans()[0].error is None
+    assert os_acc.unplug(instance) == 1
+    assert held.files.names() == []
+
+
+def test_a_damaged_note(journals):
+    """What cannot be read counts as in use."""
+    instance, _ = plug(devices.pci(devices.GPU))
+    name = f'pci-{devices.GPU}'
+    held.files.write(name, '{"what": ')
+    journals.use('other')
+    text = busy(devices.pci(devices.GPU))
+    assert name in text
+    assert held.files.read(name) == '{"what": '
+    said = journals.command('other', 'device', 'deny', devices.GPU)
+    assert f'the note {name} cannot be read' in said.out
+    assert held.files.read(name) == '{"what": '
+    journals.command('other', 'device', 'allow', devices.GPU)
+    journals.use('nova')
+    assert os_acc.unplug(instance) == 1
+    assert held.files.names() == []
+
+
+def test_the_other_journal_was_faster(journals, monkeypatch):
+    """The undo of who lost the race advises nothing and leaves no VAN."""
+    real, others = taking.take, []
+
+    def take(*args):
+        if not others:
+            others.append(None)
+            os_acc._host, mine = None, os_acc._host
+            journals.use('nova')
+            others.append(plug(devices.pci(devices.GPU)))
+            os_acc._host = mine
+        return real(*args)
+
+    journals.use('other')
+    monkeypatch.setattr(taking, 'take', take)
+    with pytest.raises(exception.PlugException) as caught:
+        plug(devices.pci(devices.GPU))
+    assert isinstance(caught.value.__cause__, exception.DeviceBusy)
+    assert caught.value.undo_errors == []
+    assert journals.kernel.driver_of(devices.GPU) == 'vfio-pci'
+
+
+def test_a_queue_after_a_reboot(journals):
+    """The text of a work queue names the journal and the right command."""
+    os_acc.CONF.set_override('plugin', 'noop', 'os_acc')
+    model = idxd_model.Idxd(journals.kernel)
+    model.add(DSA)
+    devices.spec({'idxd': DSA, 'wq_size': 16})
+    instance, _ = plug(file(f'{DSA}-wq1'))
+    model.reboot()
+    journals.use('other')
+    text = busy(file(f'{DSA}-wq1'))
+    assert instance.uuid in text
+    assert '--lost-journal' in text
+
+
+def test_the_next_share(journals):
+    """Two VANs may share the file, whatever journals they are in."""
+    journals.nodes.add('acc1', 'c 240:1')
+    os_acc.CONF.set_override('plugin', 'noop', 'os_acc')
+    shared = {'devices': '/dev/acc1', 'resource_class': 'CUSTOM_F'}
+    devices.spec({**shared, 'shared': 2})
+    instance, _ = plug(devices.wanted('CUSTOM_F'))
+    journals.use('other')
+    other, van = plug(devices.wanted('CUSTOM_F'))
+    assert van.handle.share == '1'
+    text = str(devices.refused(devices.wanted('CUSTOM_F')))
+    assert 'all 2 shares are taken, 1 of them by VANs of other' in text
+    devices.spec({**shared, 'shared': True})
+    assert plug(file('char-240-1'))[1].handle.share == '2'
+    assert os_acc.unplug(other) == 1
+    journals.use('nova')
+    assert os_acc.unplug(instance) == 1
+
+
+def test_a_race_of_many_journals(journals):
+    won, undone = [], []
+
+    def run(number):
+        uuids = [str(uuid.uuid4()) for _ in range(3)]
+        who = holder.Holder(uuids[0], f'/{number}', *uuids[1:])
+        with holder.acting_for(who):
+            try:
+                privileged.take(devices.GPU, 'vfio-pci', [], uuids[1], 5.0)
+                won.append(who)
+            except exception.DeviceBusy:
+                ids = pci.get(devices.GPU).ids
+                privileged.clean(devices.GPU, ids, 'auto', 0, 5.0)
+                undone.append(privileged.give_back(devices.GPU, ids, 5.0))
+
+    threads = [threading.Thread(target=run, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert undone == [True] * 7
+    assert note_of(f'pci-{devices.GPU}')['holder'] == won[0].to_wire()
+    assert journals.kernel.driver_of(devices.GPU) == 'vfio-pci'
+
+
+@pytest.mark.parametrize('after', [False, True])
+def test_killed_while_the_other_journal_has_a_vf(journals, after):
+    kernel, died = journals.kernel, 0
+    vfs(journals)
+    for number in range(30):
+        journals.use('nova')
+        instance, _ = plug(devices.pci(devices.VFS[0]))
+        journals.use('other')
+        other, _ = plug(devices.pci(devices.VFS[1]))
+        journals.use('nova')
+        kernel.crash_at(number, after)
+        with contextlib.suppress(exception.UnplugException, mortal.Crash):
+            os_acc.unplug(instance)
+        died += kernel.dead
+        last = not kernel.dead
+        kernel.revive()
+        journals.use('nova')
+        os_acc.unplug(instance)
+        assert kernel.driver_of(devices.VFS[1]) == 'vfio-pci', number
+        journals.use('other')
+        assert [each.state for each in os_acc.get_vans()] == ['plugged']
+        assert os_acc.unplug(other) == 1
+        assert held.files.names() == [], number
+        if last:
+            break
+    assert died > 1
+
+
+def test_vans_hand_over_after_a_backup(journals):
+    """The journal has another UUID than the notes of its VANs."""
+    addresses = ('0000:07:00.0', '0000:07:00.1')
+    for address in addresses:
+        journals.kernel.add_function(address, '1234:11e8', 0xFF00, 'x', 60)
+    instance = devices.instance()
+    first, _ = os_acc.plug(instance, [devices.pci(a) for a in addresses])
+    os_acc._host.close()
+    state = journals.folder / 'nova'
+    shutil.copytree(state, journals.folder / 'backup')
+    shutil.rmtree(state)
+    shutil.copytree(journals.folder / 'backup', state)
+    journals.use('nova')
+    assert os_acc.unplug(instance, [first]) == 1
+    assert os_acc.unplug(instance) == 1
+    assert held.files.names() == []
+    assert {journals.kernel.driver_of(a) for a in addresses} == {'x'}
+
+
+@pytest.mark.parametrize('first', ['group', 'file'])
+def test_a_file_of_a_group(journals, first):
+    """The commands have different configurations, as their journals."""
+    for name, number in (('card1', 1), ('renderD128', 128)):
+        folder = f'pci0000:00/{devices.GPU}/drm/{name}'
+        journals.nodes.add(f'dri/{name}', f'c 226:{number}', folder, 'drm')
+    os_acc.CONF.set_override('plugin', 'noop', 'os_acc')
+    group = {'devices': '/dev/dri/renderD128', 'with': ['/dev/dri/card1']}
+    entries = [group, {'devices': '/dev/dri/card1'}]
+    if first == 'file':
+        entries.reverse()
+
+    def wanted(entry):
+        devices.spec({**entry, 'resource_class': 'CUSTOM_F'})
+        return devices.wanted('CUSTOM_F')
+
+    instance, van = plug(wanted(entries[0]))
+    journals.use('other')
+    error = devices.refused(wanted(entries[1]))
+    assert van.uuid in str(error)
+    journals.use('nova')
+    assert os_acc.unplug(instance) == 1
+    plug(wanted(entries[1]))

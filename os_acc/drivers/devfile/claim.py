@@ -239,7 +239,10 @@ def _share(
     wanted: str | None,
     holders: allocated.Holders,
 ) -> str | None:
-    """The share that a VAN gets: the lowest number that no other VAN has."""
+    """The share that a VAN gets: the lowest number that no other VAN has.
+
+    :raises DeviceBusy: if VANs of this and of other journals have all shares
+    """
     most = found.spec.shared
     taken = {
         (each.handle or '').rpartition('/')[2]
@@ -249,7 +252,19 @@ def _share(
     if wanted is None:
         if most is None:
             return None
-        return next(str(n) for n in itertools.count() if str(n) not in taken)
+        from os_acc.privileged import device_files as privileged
+
+        others = privileged.shares_of_others(found.name)
+        taken.update(others)
+        numbers = range(most) if most else itertools.count()
+        for number in map(str, numbers):
+            if number not in taken:
+                return number
+        raise exception.DeviceBusy(
+            device=file_availability.label(found),
+            reason=f'all {most} shares are taken, {len(others)} of them by '
+            'VANs of other journals of this host',
+        )
     if van.handle is None and (
         most is None
         or not wanted.isdigit()

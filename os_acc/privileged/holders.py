@@ -1,0 +1,44 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+
+"""Says who has the devices whose notes do not say so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import dataclasses
+
+from os_acc.devices import holder
+from os_acc.devices import root_folder
+from os_acc.privileged import arguments
+from os_acc.privileged import context
+from os_acc.privileged import held
+
+
+@context.entry
+def adopt(vans: Sequence[Sequence[str]]) -> None:
+    """Note which VANs of the caller's journal have devices.
+
+    Notes of earlier versions of os-acc name no journal, and a note can be
+    damaged. A note that names a VAN stays.
+
+    :param vans: for each VAN the UUID of its instance, its own, and the device
+        as its attach handle names it
+    :raises InvalidRequest: if a value is malformed
+    :raises PrivilegeError: if a note cannot be written
+    """
+    who = holder.current()
+    if who is None:
+        return
+    for instance, van, device in vans:
+        root_folder.check_name(f'{held.NAMESPACE}-{device}')
+        arguments.uuid(instance)
+        arguments.uuid(van)
+        held.adopt(
+            dataclasses.replace(who, instance=instance, van=van), device
+        )
