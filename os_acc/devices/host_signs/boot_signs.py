@@ -119,7 +119,20 @@ def _dumps(host: Snapshot, name: str) -> Reason | None:
 
 
 def has_crash_kernel() -> bool:
-    return sysfs.read(f'{sysfs.SYS}/kernel/kexec_crash_loaded') == '1'
+    """Whether the host dumps its memory after a crash.
+
+    On POWER the firmware may keep the memory instead (fadump=on), and the
+    configuration of kdump counts too: firmware-assisted-dump.rst in
+    Documentation/arch/powerpc. Linux 5.5 has moved the file.
+    """
+    return any(
+        sysfs.read(f'{sysfs.SYS}/kernel/{name}') == '1'
+        for name in (
+            'kexec_crash_loaded',
+            'fadump/registered',
+            'fadump_registered',
+        )
+    )
 
 
 def _dump_targets(host: Snapshot) -> frozenset[str]:
@@ -163,7 +176,8 @@ SIGNS = (
         _hibernates,
     ),
     sign.BlockSign(
-        '/sys/kernel/kexec_crash_loaded, with /etc/kdump.conf',
+        '/sys/kernel/kexec_crash_loaded or /sys/kernel/fadump/registered, '
+        'with /etc/kdump.conf',
         'The crash kernel (kdump) writes its dump to it, mounted or not.',
         'Linux 2.6.18',
         _dumps,
