@@ -269,6 +269,21 @@ def test_a_management_controller_behind_smbus(here):
     assert 'ipmi0' in use()
 
 
+@pytest.mark.parametrize('place', ['', 'i2c-0/0-0010'])
+def test_a_management_controller_without_a_file(here, place):
+    """The module ipmi_devintf is not loaded, and ipmi_watchdog is."""
+    path = services.card(here, 'ipmi_si', 0x0C0701) / place
+    path.mkdir(parents=True, exist_ok=True)
+    bmc = here.sys / 'devices/platform/ipmi_bmc.0'
+    bmc.mkdir(parents=True)
+    (bmc / 'ipmi0').symlink_to(path)
+    folder = here.sys / 'bus/platform/devices'
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / 'ipmi_bmc.0').symlink_to(bmc)
+    assert '(BMC) through it (ipmi0)' in use()
+    assert use(devices.GPU) == ''
+
+
 def test_the_default_route_of_ipv6_of_any_table(here):
     services.card(here, 'e1000e', 0x020000, net='eth9')
     here.write_file(
