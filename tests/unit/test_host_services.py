@@ -226,6 +226,10 @@ def test_a_boot_option_of_any_bytes(tmp_path_factory, option):
         ('#raw /dev/nvme9n1p1\npath /var/crash\n', False),
         ('nfs server:/dev/nvme9n1p1\n', False),
         ('raw /dev/nvme9n1\n', True),
+        ('dracut_args --mount "/dev/nvme9n1p1 /mnt xfs"\n', True),
+        ('dracut_args --debug --mount=UUID=ABCD-1234\n', True),
+        ('dracut_args --mount "server:/share /mnt nfs4"\n', False),
+        ('dracut_args\nraw\n', False),
     ],
 )
 def test_the_target_of_a_crash_dump(here, text, used):

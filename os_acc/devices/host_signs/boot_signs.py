@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 import errno
+import re
 import struct
 import uuid
 
@@ -42,6 +43,8 @@ _MBR, _GUID = 1, 2
 KDUMP_FILES = ('kdump.conf', 'default/kdump-tools', 'sysconfig/kdump')
 # kdump.conf(5)
 _KDUMP_TARGETS = ('raw', 'ext2', 'ext3', 'ext4', 'minix', 'btrfs', 'xfs')
+# Another way to name the target: dracut_args --mount "DEVICE PLACE TYPE".
+_DRACUT_MOUNT = re.compile(r'\s--mount[=\s]\s*["\']?([^\s"\']+)')
 
 
 def _boots(host: Snapshot, name: str) -> Reason | None:
@@ -147,9 +150,10 @@ def _dump_targets(host: Snapshot) -> frozenset[str]:
     text = sysfs.read_long(f'{sysfs.ETC}/{KDUMP_FILES[0]}')
     for line in text.splitlines():
         kind, *values = line.split() or ['']
-        if kind not in _KDUMP_TARGETS or not values:
-            continue
-        if name := block_files.name_of(_tagged(values[0])):
+        target = values[0] if kind in _KDUMP_TARGETS and values else ''
+        if kind == 'dracut_args' and (match := _DRACUT_MOUNT.search(line)):
+            target = match[1]
+        if target and (name := block_files.name_of(_tagged(target))):
             found.add(name)
     return frozenset(found)
 
