@@ -38,6 +38,7 @@ _FIRMWARE = re.compile(r'(simple|efi|vesa|vga|ega|platform)-framebuffer\.\d+')
 _REGIONS = frozenset(
     {'BOOTFB', 'efifb', 'vesafb', 'simplefb'}
     | {'simpledrm', 'efidrm', 'vesadrm', 'simple-framebuffer'}
+    | {'offb', 'ofdrm'}  # Open Firmware, on POWER
 )
 
 _FRAME_BUFFER = re.compile(r'fb(\d+)')
