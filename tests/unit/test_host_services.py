@@ -52,7 +52,17 @@ def free() -> int:
 
 
 @pytest.mark.parametrize(
-    'name', 'BOOTFB efifb vesafb simplefb simpledrm efidrm offb ofdrm'.split()
+    'name',
+    [
+        'BOOTFB',
+        'efifb',
+        'vesafb',
+        'simplefb',
+        'simpledrm',
+        'efidrm',
+        'offb',
+        'ofdrm',
+    ],
 )
 def test_a_built_in_display_without_boot_vga(here, name):
     """Class 0380: the frame buffer of the firmware is in its memory."""
