@@ -52,7 +52,17 @@ def free() -> int:
 
 
 @pytest.mark.parametrize(
-    'name', ['BOOTFB', 'efifb', 'vesafb', 'simplefb', 'simpledrm', 'efidrm']
+    'name',
+    [
+        'BOOTFB',
+        'efifb',
+        'vesafb',
+        'simplefb',
+        'simpledrm',
+        'efidrm',
+        'offb',
+        'ofdrm',
+    ],
 )
 def test_a_built_in_display_without_boot_vga(here, name):
     """Class 0380: the frame buffer of the firmware is in its memory."""
@@ -92,6 +102,25 @@ def test_a_console_that_is_unbound_from_frame_buffers(here):
     assert 'fb0' in use()
     here.write_file(f'{folder}/bind', '0\n')
     assert use() == ''
+
+
+@pytest.mark.parametrize(
+    'options, used',
+    [
+        ('fbcon=map:1', False),
+        ('fbcon=font:VGA8x16,map:1 quiet', False),
+        ('fbcon=map:10', True),
+        ('fbcon=nodefer', True),
+    ],
+)
+def test_a_console_that_the_command_line_maps(here, options, used):
+    services.frame_buffer(here)
+    services.add_device(
+        here, here.file(devices.GPU, '').resolve(), 'graphics/fb1'
+    )
+    here.write_file('proc/cmdline', f'root=/dev/sda1 {options}\n')
+    assert ('fb0' in use()) is used
+    assert ('fb1' in use(devices.GPU)) is ('map' in options)
 
 
 def test_a_boot_display_by_the_file_of_pci(here):
@@ -207,6 +236,10 @@ def test_a_boot_option_of_any_bytes(tmp_path_factory, option):
         ('#raw /dev/nvme9n1p1\npath /var/crash\n', False),
         ('nfs server:/dev/nvme9n1p1\n', False),
         ('raw /dev/nvme9n1\n', True),
+        ('dracut_args --mount "/dev/nvme9n1p1 /mnt xfs"\n', True),
+        ('dracut_args --debug --mount=UUID=ABCD-1234\n', True),
+        ('dracut_args --mount "server:/share /mnt nfs4"\n', False),
+        ('dracut_args\nraw\n', False),
     ],
 )
 def test_the_target_of_a_crash_dump(here, text, used):
@@ -214,6 +247,14 @@ def test_the_target_of_a_crash_dump(here, text, used):
     assert ('(kdump)' in use()) is used
     here.write_file('sys/kernel/kexec_crash_loaded', '0\n')
     assert use() == ''
+
+
+@pytest.mark.parametrize('file', ['fadump/registered', 'fadump_registered'])
+def test_a_dump_by_the_firmware_of_power(here, file):
+    services.crash_kernel(here)
+    here.write_file('sys/kernel/kexec_crash_loaded', '0\n')
+    here.write_file(f'sys/kernel/{file}', '1\n')
+    assert '(kdump)' in use()
 
 
 # --- management
@@ -240,6 +281,21 @@ def test_a_management_controller_behind_smbus(here):
     path = services.card(here, 'i801_smbus')
     services.add_device(here, path, 'i2c-0/0-0010/ipmi/ipmi0')
     assert 'ipmi0' in use()
+
+
+@pytest.mark.parametrize('place', ['', 'i2c-0/0-0010'])
+def test_a_management_controller_without_a_file(here, place):
+    """The module ipmi_devintf is not loaded, and ipmi_watchdog is."""
+    path = services.card(here, 'ipmi_si', 0x0C0701) / place
+    path.mkdir(parents=True, exist_ok=True)
+    bmc = here.sys / 'devices/platform/ipmi_bmc.0'
+    bmc.mkdir(parents=True)
+    (bmc / 'ipmi0').symlink_to(path)
+    folder = here.sys / 'bus/platform/devices'
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / 'ipmi_bmc.0').symlink_to(bmc)
+    assert '(BMC) through it (ipmi0)' in use()
+    assert use(devices.GPU) == ''
 
 
 def test_the_default_route_of_ipv6_of_any_table(here):
@@ -293,8 +349,31 @@ def test_a_function_in_vfio_does_no_algorithm_of_the_host(here):
     assert use() == ''
 
 
+@pytest.mark.parametrize('state, used', [('down', False), ('up', True)])
+def test_a_qat_device_that_is_stopped(here, state, used):
+    services.card(here, '4xxx', 0x0B4000, files={'qat/state': state})
+    services.holder(here, 'intel_qat', '4xxx')
+    services.algorithm(here, 'intel_qat', 2)
+    assert bool(use()) is used
+
+
+def test_a_dsa_device_beside_an_iaa_device_in_use(here):
+    """zswap with deflate-iaa: both have the driver idxd."""
+    services.card(here, 'idxd', 0x088000, '8086:0b25')
+    services.holder(here, 'idxd', 'iaa_crypto')
+    services.algorithm(here, 'iaa_crypto', 2)
+    assert use() == ''
+
+
 def test_cxl_memory_that_is_not_mapped(here):
     services.cxl_memory(here, 0)
+    assert use() == ''
+
+
+def test_a_crypto_device_without_a_secure_processor(here):
+    """EPYC 7001 has both kinds, and DPDK gives the second to guests."""
+    services.card(here, 'ccp', 0x108000, '1022:1468')
+    here.write_file('sys/module/kvm_amd/parameters/sev', 'Y\n')
     assert use() == ''
 
 

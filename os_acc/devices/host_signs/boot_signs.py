@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 import errno
+import re
 import struct
 import uuid
 
@@ -42,6 +43,8 @@ _MBR, _GUID = 1, 2
 KDUMP_FILES = ('kdump.conf', 'default/kdump-tools', 'sysconfig/kdump')
 # kdump.conf(5)
 _KDUMP_TARGETS = ('raw', 'ext2', 'ext3', 'ext4', 'minix', 'btrfs', 'xfs')
+# Another way to name the target: dracut_args --mount "DEVICE PLACE TYPE".
+_DRACUT_MOUNT = re.compile(r'\s--mount[=\s]\s*["\']?([^\s"\']+)')
 
 
 def _boots(host: Snapshot, name: str) -> Reason | None:
@@ -119,7 +122,20 @@ def _dumps(host: Snapshot, name: str) -> Reason | None:
 
 
 def has_crash_kernel() -> bool:
-    return sysfs.read(f'{sysfs.SYS}/kernel/kexec_crash_loaded') == '1'
+    """Whether the host dumps its memory after a crash.
+
+    On POWER the firmware may keep the memory instead (fadump=on), and the
+    configuration of kdump counts too: firmware-assisted-dump.rst in
+    Documentation/arch/powerpc. Linux 5.5 has moved the file.
+    """
+    return any(
+        sysfs.read(f'{sysfs.SYS}/kernel/{name}') == '1'
+        for name in (
+            'kexec_crash_loaded',
+            'fadump/registered',
+            'fadump_registered',
+        )
+    )
 
 
 def _dump_targets(host: Snapshot) -> frozenset[str]:
@@ -134,9 +150,10 @@ def _dump_targets(host: Snapshot) -> frozenset[str]:
     text = sysfs.read_long(f'{sysfs.ETC}/{KDUMP_FILES[0]}')
     for line in text.splitlines():
         kind, *values = line.split() or ['']
-        if kind not in _KDUMP_TARGETS or not values:
-            continue
-        if name := block_files.name_of(_tagged(values[0])):
+        target = values[0] if kind in _KDUMP_TARGETS and values else ''
+        if kind == 'dracut_args' and (match := _DRACUT_MOUNT.search(line)):
+            target = match[1]
+        if target and (name := block_files.name_of(_tagged(target))):
             found.add(name)
     return frozenset(found)
 
@@ -163,7 +180,8 @@ SIGNS = (
         _hibernates,
     ),
     sign.BlockSign(
-        '/sys/kernel/kexec_crash_loaded, with /etc/kdump.conf',
+        '/sys/kernel/kexec_crash_loaded or /sys/kernel/fadump/registered, '
+        'with /etc/kdump.conf',
         'The crash kernel (kdump) writes its dump to it, mounted or not.',
         'Linux 2.6.18',
         _dumps,

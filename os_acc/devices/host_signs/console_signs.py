@@ -38,9 +38,13 @@ _FIRMWARE = re.compile(r'(simple|efi|vesa|vga|ega|platform)-framebuffer\.\d+')
 _REGIONS = frozenset(
     {'BOOTFB', 'efifb', 'vesafb', 'simplefb'}
     | {'simpledrm', 'efidrm', 'vesadrm', 'simple-framebuffer'}
+    | {'offb', 'ofdrm'}  # Open Firmware, on POWER
 )
 
 _FRAME_BUFFER = re.compile(r'fb(\d+)')
+
+# One digit for each console: fb_console_setup() in drivers/video/fbdev/core.
+_MAP = re.compile(r'\bfbcon=(?:\S*,)?map:([0-9]+)')
 
 
 def _is_one(path: str) -> bool:
@@ -103,10 +107,10 @@ def _regions(host: Snapshot) -> dict[str, Reason]:
 
 
 def _console_screen(host: Snapshot) -> dict[str, Reason]:
-    """The function that has the first frame buffer.
+    """The functions that have the frame buffers of the consoles.
 
     The kernel shows all consoles on the first one, unless the kernel command
-    line says otherwise: Documentation/fb/fbcon.rst.
+    line says otherwise: fbcon=map:N in Documentation/fb/fbcon.rst.
     """
     found = [
         (int(match[1]), name, path)
@@ -115,9 +119,13 @@ def _console_screen(host: Snapshot) -> dict[str, Reason]:
     ]
     if not found or _is_unbound():
         return {}
-    _, name, path = min(found)
-    reason = service_refusals.CONSOLE_SCREEN.say(name=name)
-    return classes.by_function([(path, reason)])
+    chosen = _MAP.findall(sysfs.read_long(f'{sysfs.PROC}/cmdline'))
+    numbers = {int(each) for each in chosen[-1]} if chosen else {min(found)[0]}
+    return classes.by_function(
+        (path, service_refusals.CONSOLE_SCREEN.say(name=name))
+        for number, name, path in found
+        if number in numbers
+    )
 
 
 def _is_unbound() -> bool:
@@ -220,9 +228,10 @@ SIGNS = (
         _regions,
     ),
     sign.HostSign(
-        '/sys/class/graphics/fbN, /sys/class/vtconsole/NAME/bind',
-        'The first frame buffer is on it, and the console is not unbound from '
-        'frame buffers.',
+        '/sys/class/graphics/fbN, /sys/class/vtconsole/NAME/bind, with '
+        '/proc/cmdline',
+        'The first frame buffer, or that of fbcon=map, is on it, and the '
+        'console is not unbound from frame buffers.',
         'Linux 2.6.18',
         _console_screen,
     ),

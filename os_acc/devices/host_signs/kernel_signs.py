@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from os_acc.devices import idxd
 from os_acc.devices import pci
 from os_acc.devices import reasons
 from os_acc.devices import service_refusals
@@ -30,6 +31,10 @@ Snapshot = snapshot.Snapshot
 # in a module that holds theirs, such as ccp_crypto.
 _LIBRARY = 'intel_qat'
 
+# These do algorithms, but have no secure processor (PSP), which SEV needs:
+# dev_vdata and sp_pci_table in drivers/crypto/ccp/sp-pci.c.
+_WITHOUT_PSP = frozenset({'1022:1468', '1022:1537'})
+
 
 def _channels(host: Snapshot) -> dict[str, Reason]:
     return classes.by_function(
@@ -44,11 +49,26 @@ def _crypto(host: Snapshot, function: pci.Function) -> Reason | None:
     used = host.once(_algorithms)
     if not used or function.driver is None or vfio.is_bound(function):
         return None
+    # iaa_crypto uses work queues that are enabled, and they are a sign of
+    # their own. DSA has the same driver, and does no algorithm.
+    if function.driver == idxd.DRIVER or _is_down(function):
+        return None
     for module in crypto_modules(function):
         if module in used:
             name, driver = used[module]
             return service_refusals.CRYPTO.say(name=name, driver=driver)
     return None
+
+
+def _is_down(function: pci.Function) -> bool:
+    """Whether an operator has stopped a QAT device: it does no algorithm.
+
+    Documentation/ABI/testing/sysfs-driver-qat, since Linux 6.0, and
+    qat_crypto_get_instance_node(), which takes devices that are started only.
+    """
+    return 'qat' in function.entries and (
+        sysfs.read(f'{function.path}/qat/state') == 'down'
+    )
 
 
 def crypto_modules(function: pci.Function) -> Iterator[str]:
@@ -119,9 +139,12 @@ def endpoints(host: Snapshot) -> dict[str, tuple[str, int | None]]:
 
 
 def _protects(host: Snapshot, function: pci.Function) -> Reason | None:
-    if function.driver == 'ccp' and sysfs.read(
-        f'{sysfs.SYS}/module/kvm_amd/parameters/sev'
-    ) in ('Y', '1'):
+    if (
+        function.driver == 'ccp'
+        and function.ids not in _WITHOUT_PSP
+        and sysfs.read(f'{sysfs.SYS}/module/kvm_amd/parameters/sev')
+        in ('Y', '1')
+    ):
         return service_refusals.GUEST_PROTECTION.say()
     return None
 
@@ -138,7 +161,9 @@ SIGNS = (
         '/sys/module/NAME/holders',
         'Somebody uses an algorithm of its driver (refcnt above 1): dm-crypt, '
         'IPsec, kTLS, zswap or a program by AF_ALG. Each function with the '
-        'driver counts, because the file does not say which one is used.',
+        'driver counts, because the file does not say which one is used; but '
+        'not a QAT device whose file qat/state says down, nor one of the '
+        'driver idxd, whose work queues are a sign of their own.',
         'Linux 2.6.15',
         _crypto,
     ),
@@ -150,7 +175,8 @@ SIGNS = (
     ),
     sign.FunctionSign(
         '/sys/module/kvm_amd/parameters/sev',
-        'KVM protects the memory of guests with it, if it has the driver ccp.',
+        'KVM protects the memory of guests with it, if it has the driver ccp '
+        'and a secure processor (PSP).',
         'Linux 4.16',
         _protects,
     ),

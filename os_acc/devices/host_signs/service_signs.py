@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+import re
 
 from os_acc.devices import reasons
 from os_acc.devices import service_refusals
@@ -23,6 +24,8 @@ from os_acc.devices.host_signs import snapshot
 Reason = reasons.Reason
 Snapshot = snapshot.Snapshot
 
+_IPMI = re.compile(r'ipmi\d+')
+
 
 def _controllers(host: Snapshot) -> dict[str, Reason]:
     """The functions that lead to the management controller of the host.
@@ -30,10 +33,23 @@ def _controllers(host: Snapshot) -> dict[str, Reason]:
     drivers/char/ipmi/ipmi_devintf.c and drivers/misc/hpilo.c: both make their
     devices below the function, also through SMBus (ipmi_ssif).
     """
+
+    def found() -> Iterator[tuple[str, str]]:
+        for kind in ('ipmi', 'iLO'):
+            yield from classes.of_class(kind)
+        # Without the module ipmi_devintf the class is empty, and the kernel
+        # has a watchdog or the power switch by it all the same:
+        # __ipmi_bmc_register() in drivers/char/ipmi/ipmi_msghandler.c.
+        folder = f'{sysfs.SYS}/bus/platform/devices'
+        for each in sysfs.names(folder):
+            if each.startswith('ipmi_bmc.'):
+                place = sysfs.place(f'{folder}/{each}')
+                for name in filter(_IPMI.fullmatch, sysfs.names(place)):
+                    yield name, sysfs.place(f'{place}/{name}')
+
     return classes.by_function(
         (path, service_refusals.MANAGEMENT.say(name=name))
-        for kind in ('ipmi', 'iLO')
-        for name, path in classes.of_class(kind)
+        for name, path in found()
     )
 
 
@@ -97,7 +113,8 @@ def _defaults(host: Snapshot) -> frozenset[str]:
 
 SIGNS = (
     sign.HostSign(
-        '/sys/class/ipmi/NAME, /sys/class/iLO/NAME',
+        '/sys/class/ipmi/NAME, /sys/class/iLO/NAME, '
+        '/sys/bus/platform/devices/ipmi_bmc.N/ipmiM',
         'The host reaches its management controller (BMC) through it.',
         'Linux 2.6.15',
         _controllers,
