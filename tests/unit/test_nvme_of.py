@@ -638,8 +638,10 @@ def test_a_secret(fabric, kernel, secret, tmp_path, caplog):
     secret.unlink()
     for folder, _, files in os.walk(tmp_path):
         for name in files:
-            with open(os.path.join(folder, name), 'rb') as file:
-                assert KEY.encode() not in file.read(), name
+            path = os.path.join(folder, name)
+            if os.path.exists(path):  # some links lead nowhere
+                with open(path, 'rb') as file:
+                    assert KEY.encode() not in file.read(), name
     assert KEY not in caplog.text
     os_acc.unplug(instance)
 
@@ -1022,7 +1024,7 @@ def test_who_denies_a_device_does_not_forget_whose_data_it_has(fabric):
     target = device_spec.load(os_acc.CONF).find_namespace(A).nvme_of
     note = notes.Note(devices.instance().uuid, False, target)
     notes.write(A, note)
-    held.forget_unused(A, lambda part: False, '')
+    held.forget_unused(A, lambda part: False, '', lambda each: False)
     assert notes.read(A) == note
 
 
