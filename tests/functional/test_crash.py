@@ -56,6 +56,8 @@ READING = {
     'events',
     'exists',
     'handles',
+    'identity',
+    'instances',
     'kept',
     'measures',
     'programs',

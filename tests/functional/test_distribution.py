@@ -83,8 +83,12 @@ try:
     os_acc.plug(instance, [request()])
 except exception.PlugException as err:
     said['cause'] = type(err.__cause__).__name__
-said['free'] = [d.handles_free for d in os_acc.get_devices()
-                if d.driver == 'example']
+try:
+    devices = os_acc.get_devices()
+except exception.DiscoveryFailed as err:
+    said['missing'] = str(err)
+    devices = err.devices
+said['free'] = [d.handles_free for d in devices if d.driver == 'example']
 info = os_acc.host_info()
 said['drivers'] = {d.driver_name: [h.handle_object_name
                                    for h in d.handle_info]
@@ -251,6 +255,9 @@ def test_one_that_does_not_load_leaves_the_others(broken, arguments):
     assert "No module named 'acc_missing'" in errors['driver missing']
     assert 'RuntimeError: the bus' in errors['plugin broken']
     assert 'broken' not in {**said['drivers'], **said['plugins']}
+    # Their devices are missing, which must not read as "there are none".
+    for name in ('broken', 'missing'):
+        assert f"driver '{name}' is not loaded" in said['missing']
 
 
 def test_host_show_names_the_one_that_does_not_load(broken, arguments):

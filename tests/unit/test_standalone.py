@@ -349,7 +349,7 @@ def test_a_misspelt_trait_is_not_waited_for(run, words, end, code):
 
 def test_what_others_have_is_waited_for(run):
     plug(run, '--count', '3')
-    selectors = ['--resource-class', PCI, '--wait', '0.5']
+    selectors = ['--resource-class', PCI, '--wait', '3']
     result = run('plug', 'web/2', *selectors)
     assert result.code == 5, result
     assert result.err.startswith('Waiting for at most')
