@@ -26,6 +26,7 @@ from os_acc.privileged import device_files
 from os_acc.privileged import device_users
 from os_acc.privileged import dfl
 from os_acc.privileged import fpga_manager
+from os_acc.privileged import holders
 from os_acc.privileged import idxd
 from os_acc.privileged import mdev
 from os_acc.privileged import network
@@ -123,10 +124,7 @@ MISUSES: dict[str, tuple[Callable[[Place], Any], Any]] = {
     'take a mounted disk': (lambda p: _take(p.disk), InUse),
     'take a network card that is up': (lambda p: _take(p.nic), InUse),
     'take a bridge': (lambda p: _take(p.bridge), exception.DeviceError),
-    'take a PF with VFs': (
-        lambda p: _take(p.pf),
-        exception.DeviceNotFound,
-    ),
+    'take a PF that is offered for its VFs': (lambda p: _take(p.pf), Missing),
     'take a member of a group that the host uses': (
         lambda p: _take(p.shared),
         InUse,
@@ -206,9 +204,9 @@ MISUSES: dict[str, tuple[Callable[[Place], Any], Any]] = {
         lambda p: pci.clean(p.nic, p.nic_ids, 'auto', 0, 5.0),
         InUse,
     ),
-    'reset a PF with VFs': (
+    'reset a PF that is offered for its VFs': (
         lambda p: pci.clean(p.pf, p.pf_ids, 'auto', 0, 5.0),
-        Busy,
+        Missing,
     ),
     'reset what device_spec does not name': (
         lambda p: pci.clean(p.unnamed, p.unnamed_ids, 'auto', 0, 5.0),
@@ -511,6 +509,14 @@ MISUSES: dict[str, tuple[Callable[[Place], Any], Any]] = {
     'ask who has a file open that is no device': (
         lambda p: device_files.users([['/etc/shadow', 'x', 1, 3]]),
         Invalid,
+    ),
+    'ask for the shares of a path': (
+        lambda p: device_files.shares_of_others('../x'),
+        Invalid,
+    ),
+    'say for nobody who has a device': (
+        lambda p: holders.adopt([[INSTANCE, INSTANCE, p.disk]]),
+        None,
     ),
     'enable a work queue that device_spec does not name': (
         lambda p: idxd.enable(p.unnamed, 0, INSTANCE, 5.0),

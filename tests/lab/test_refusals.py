@@ -83,8 +83,8 @@ def test_a_group_with_a_foreign_member(configured, snapshot):
 def test_a_pf_whose_vfs_are_in_use(configured, snapshot):
     instance = use.instance()
     os_acc.plug(instance, [use.pci_request(use.VFS[0])])
-    text = refused(lab_devices.NVME_PF, exception.DeviceBusy, snapshot)
-    assert '4 VFs' in text
+    text = refused(lab_devices.NVME_PF, exception.DeviceNotFound, snapshot)
+    assert 'offers VFs of it only' in text
     os_acc.unplug(instance)
 
 
