@@ -142,6 +142,8 @@ def give_back(
     def act() -> list[str]:
         with operation_lock.named(f'file-{name}', seconds / 2):
             left = _restore(name) if not share else []
+            # Who has opened a file since the first look keeps it.
+            _wait_until_closed(name, closed, 0.0)
             held.forget(held.FILE, note, name)
             return left
 

@@ -112,7 +112,10 @@ def remove(
             held.forget(held.MDEV, uuid, held.mdev_text(wanted))
             return True
     held.check_noted(held.MDEV, uuid)
-    offers.check_mdev(wanted, new=False)
+    if offers.has_nothing_to_undo(
+        lambda: offers.check_mdev(wanted, new=False)
+    ):
+        return False
     mdev.check_same(there, wanted)
     if known is None:
         return False
@@ -162,7 +165,10 @@ def released(uuid: str, release_seconds: float) -> None:
     # Otherwise its owner has removed it already.
     held.check_noted(held.MDEV, uuid)
     if (there := mdev.find(uuid)) is not None:
-        offers.check_mdev(there, new=False)
+        if offers.has_nothing_to_undo(
+            lambda: offers.check_mdev(there, new=False)
+        ):
+            return
         folder = mdev.folder(uuid)
         with operation_lock.held(folder, release_seconds):
             device_users.wait_until_closed(
@@ -255,8 +261,10 @@ def released_vgpu(address: str, release_seconds: float) -> None:
     :raises DeviceBusy: if the guest still has it open
     :raises DeviceError: if it cannot have a vGPU type: the host may use it
     """
-    function = arguments.offered(address)
+    function = arguments.there(address)
     release_seconds = arguments.seconds(release_seconds)
+    if offers.has_nothing_to_undo(lambda: offers.check_part(function)):
+        return
     with held.locked(function, release_seconds):
         if not vgpu.is_vgpu_function(address):
             raise exception.DeviceError(

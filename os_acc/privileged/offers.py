@@ -15,7 +15,9 @@ refuses a file that another user than root could have written.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import dataclasses
+import logging
 
 from oslo_config import cfg
 
@@ -24,12 +26,15 @@ from os_acc import opts
 from os_acc.devices import availability
 from os_acc.devices import companions
 from os_acc.devices import device_spec
+from os_acc.devices import holder
 from os_acc.devices import mdev
 from os_acc.devices import pci
 from os_acc.devices import vgpu
 from os_acc.privileged import context
 from os_acc.privileged import held
 from os_acc.privileged import root_options
+
+LOG = logging.getLogger(__name__)
 
 
 def specs() -> device_spec.Specs:
@@ -134,6 +139,27 @@ def has(function: pci.Function) -> bool:
     except exception.DeviceNotFound:
         return False
     return True
+
+
+def has_nothing_to_undo(check: Callable[[], None]) -> bool:
+    """Whether a VAN is undone that was refused the device.
+
+    The service's configuration may offer a device that root's does not. Root
+    has then changed nothing for the VAN, and has no note of it.
+
+    :param check: raises DeviceNotFound if device_spec does not offer the
+        device, and no VAN has it since before
+    :raises DeviceNotFound: if this call is made for no VAN
+    """
+    try:
+        check()
+    except exception.DeviceNotFound as err:
+        who = holder.current()
+        if who is None or not who.van:
+            raise
+        LOG.info('VAN %s: nothing to undo: %s', who.van, err)
+        return True
+    return False
 
 
 def check_mdev(wanted: mdev.Mdev, new: bool) -> None:

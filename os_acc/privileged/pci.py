@@ -171,7 +171,7 @@ def clean(
         has it since before, and take() has not changed it
     :raises CleaningFailed: if it could not be cleaned
     """
-    function = arguments.offered(address)
+    function = arguments.there(address)
     if instance_uuid is not None:
         arguments.uuid(instance_uuid)
     seconds = arguments.seconds(seconds)
@@ -182,8 +182,11 @@ def clean(
         stores = storage_functions.is_storage(function)
         if only_if_used and not (stores and storage.was_handed_out(function)):
             return False
-        if not (_was_taken(function) or storage.was_handed_out(function)):
-            offers.check(function)
+        given = _was_taken(function) or storage.was_handed_out(function)
+        if not given and offers.has_nothing_to_undo(
+            lambda: offers.check(function)
+        ):
+            return False
         device_users.wait_until_closed(
             function.path, f'PCI function {address}', release_seconds, shares
         )

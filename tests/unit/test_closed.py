@@ -494,3 +494,54 @@ def test_a_held_device_offers_no_other(here):
         cause(devices.pci(devices.DISK)), exception.DeviceNotFound
     )
     assert os_acc.unplug(instance) == 1
+
+
+# --- root offers less than the service
+
+
+def libvirt_binds(here):
+    devices.spec({'address': '*', 'bind': 'libvirt'}, {'address': 'mtty'})
+
+
+def an_mdev(here):
+    libvirt_binds(here)
+    types = here.sys / 'class/mdev_bus/mtty/mdev_supported_types'
+    here.write(str(types / 'mtty-1/create'), UUID)
+
+
+def os_acc_binds(here):
+    devices.spec({'address': '*'}, {'address': 'mtty'})
+
+
+@pytest.mark.parametrize(
+    ('offer', 'request_of'),
+    [
+        (os_acc_binds, lambda: devices.pci(devices.GPU)),
+        (os_acc_binds, lambda: devices.pci(devices.DISK)),
+        (libvirt_binds, lambda: devices.pci(devices.GPU)),
+        (libvirt_binds, lambda: devices.pci(devices.NIC)),
+        (os_acc_binds, devices.mdev),
+        (an_mdev, lambda: devices.mdev(name=UUID)),
+    ],
+)
+def test_root_offers_less_than_the_service(
+    here, monkeypatch, offer, request_of
+):
+    """The plug fails, and its undo has nothing to do."""
+    offer(here)
+    specs = offers.specs
+    monkeypatch.setattr(offers, 'specs', lambda: device_spec.Specs(()))
+    before = here.snapshot()
+    err = cause(request_of())
+    assert isinstance(err, exception.DeviceNotFound), err
+    assert here.snapshot() == before
+    assert os_acc.get_vans().objects == []
+    assert notes() == []
+    # Nor can an operator's command clean what root does not offer.
+    function = pci.get(devices.GPU)
+    with pytest.raises(exception.DeviceNotFound):
+        privileged_pci.clean(function.address, function.ids, 'auto', 0, 1.0)
+    monkeypatch.setattr(offers, 'specs', specs)
+    instance = devices.instance()
+    os_acc.plug(instance, [request_of()])
+    assert os_acc.unplug(instance) == 1

@@ -1036,6 +1036,26 @@ def test_numbers_of_a_van_of_another_driver(nodes):
     assert device_spec.load(os_acc.CONF).entries
 
 
+def test_a_program_opens_a_file_while_it_is_given_back(nodes, monkeypatch):
+    """Between the look who has it open and the change of its owner."""
+    instance, _ = plug(named(A))
+    change, pids = device_files.set_owner, []
+
+    def opened(fd, uid, gid):
+        if not pids:
+            path = nodes.kernel.root / 'dev/acc1'
+            pids.append(nodes.kernel.hold(str(path), 'late', 'c 240:1'))
+        change(fd, uid, gid)
+
+    monkeypatch.setattr(device_files, 'set_owner', opened)
+    with pytest.raises(exception.UnplugException, match='late'):
+        os_acc.unplug(instance)
+    assert held.files.names() == [f'file-{A}']
+    assert isinstance(devices.refused(named(A)), exception.DeviceBusy)
+    nodes.kernel.end(pids[0])
+    assert os_acc.unplug(instance) == 1
+
+
 @pytest.mark.parametrize('mode', ['0600', '0660'])
 def test_a_program_opens_a_file_while_it_is_given_out(
     nodes, monkeypatch, mode
