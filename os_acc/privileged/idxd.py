@@ -177,6 +177,9 @@ def disable(
     seconds = arguments.seconds(seconds)
     release_seconds = arguments.seconds(release_seconds)
     name = idxd_names.name_of(address, number)
+    noted = held.noted(held.IDXD, name)
+    if noted is not None and noted['what'] != van_uuid:
+        return True  # another VAN has it
     held.check_noted(held.IDXD, name)
     function = pci.find(address)
     if function is None or idxd.find(address) is None:

@@ -150,6 +150,7 @@ def has_nothing_to_undo(check: Callable[[], None]) -> bool:
     :param check: raises DeviceNotFound if device_spec does not offer the
         device, and no VAN has it since before
     :raises DeviceNotFound: if this call is made for no VAN
+    :raises PrivilegeError: if the notes cannot be read or trusted
     """
     try:
         check()
@@ -157,6 +158,7 @@ def has_nothing_to_undo(check: Callable[[], None]) -> bool:
         who = holder.current()
         if who is None or not who.van:
             raise
+        held.files.names()  # a note that cannot be read is not "no note"
         LOG.info('VAN %s: nothing to undo: %s', who.van, err)
         return True
     return False

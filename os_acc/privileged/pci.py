@@ -182,10 +182,9 @@ def clean(
         stores = storage_functions.is_storage(function)
         if only_if_used and not (stores and storage.was_handed_out(function)):
             return False
-        given = _was_taken(function) or storage.was_handed_out(function)
-        if not given and offers.has_nothing_to_undo(
-            lambda: offers.check(function)
-        ):
+        if _was_taken(function) or storage.was_handed_out(function):
+            offers.check_part(function)
+        elif offers.has_nothing_to_undo(lambda: offers.check(function)):
             return False
         device_users.wait_until_closed(
             function.path, f'PCI function {address}', release_seconds, shares

@@ -27,6 +27,7 @@ import pytest
 import recording
 
 import os_acc
+from os_acc import container_opts
 from os_acc import loader
 from os_acc.devices import file_system
 from os_acc.devices import root_folder
@@ -205,6 +206,10 @@ def kernel(clean, tmp_path, monkeypatch) -> kernel_module.Kernel:
     made.install(monkeypatch)
     os_acc.CONF.set_override('release_timeout', 0.2, 'os_acc')
     os_acc.CONF.set_override('device_timeout', 2.0, 'os_acc')
+    os_acc.CONF.register_opts(container_opts.OPTS, container_opts.GROUP)
+    os_acc.CONF.set_override(
+        'spec_dir', str(made.root / 'run/cdi'), container_opts.GROUP
+    )
     return made
 
 
