@@ -86,6 +86,12 @@ class TestCyborg(testing.DriverContract):
             devices.wanted('FPGA', 'CUSTOM_ACME'),
         ]
 
+    def two_devices(self):
+        return (
+            devices.wanted('FPGA', 'CUSTOM_ACME'),
+            (stand_in.FPGA, stand_in.OTHER),
+        )
+
     def look(self):
         return self.kernel.snapshot()
 
