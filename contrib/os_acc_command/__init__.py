@@ -60,6 +60,7 @@ def _open_missing_streams() -> None:
             # It gets the lowest free number, which is this one.
             os.open(os.devnull, os.O_RDWR)
         if getattr(sys, name) is None:
+            # It stays open until the process ends, as the other streams do.
             setattr(sys, name, open(number, 'w' if number else 'r'))  # noqa: SIM115
         elif number and hasattr(getattr(sys, name), 'reconfigure'):
             getattr(sys, name).reconfigure(errors='backslashreplace')

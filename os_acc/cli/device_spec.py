@@ -240,7 +240,7 @@ def _key(name: str) -> str:
 
 
 def _parts_hint(function: pci.Function) -> str:
-    """Say why the parts of a device that an entry offers are not there."""
+    """Say why a device has none of the VFs or other parts of its entry."""
     for each in nothing_offered.find(device_spec.load(os_acc.CONF)):
         card = each.function
         if card is not None and card.address == function.parent:

@@ -78,6 +78,7 @@ def configure(
 class _Formatter(logging.Formatter):
     """Masks secrets in tracebacks: they have the raw texts of libraries."""
 
+    # The name is that of logging.Formatter.
     def formatException(self, ei: Any) -> str:  # noqa: N802
         return masking.of_error(super().formatException(ei))
 

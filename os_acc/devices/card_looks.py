@@ -39,7 +39,7 @@ Part = spec_parts.Part
 
 @dataclasses.dataclass(frozen=True)
 class Card:
-    """A PCI function that is no VF, and what of it one entry names.
+    """A PF or another function without a PF, with what an entry names of it.
 
     :ivar functions: those that the entry names: the function itself, its VFs
     """

@@ -60,7 +60,10 @@ def hidden(text: str) -> str | None:
 
 
 def conflict(one: str, other: str) -> str | None:
-    """What two specs set to different values; None if nothing."""
+    """Find a variable or path that two specs set to different values.
+
+    :returns: its name; None if there is none
+    """
     mine, theirs = of_text(one), of_text(other)
     for name in sorted(mine.keys() & theirs.keys()):
         if mine[name] != theirs[name]:

@@ -22,12 +22,10 @@ from collections.abc import Iterator
 import contextlib
 import contextvars
 import dataclasses
-import re
 
 from os_acc import exception
+from os_acc import uuid_forms
 
-# Journal, instance and VAN by their UUIDs; the path of the journal.
-_UUID = re.compile(r'[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}')
 _LONGEST_PATH = 4096  # PATH_MAX of include/uapi/linux/limits.h
 
 
@@ -77,10 +75,10 @@ def from_wire(value: object) -> Holder:
     ):
         made = Holder(*value)
         if (
-            _UUID.fullmatch(made.journal)
+            made.journal != ''
             and all(
-                each == '' or _UUID.fullmatch(each)
-                for each in (made.instance, made.van)
+                each in ('', uuid_forms.canonical(each))
+                for each in (made.journal, made.instance, made.van)
             )
             and len(made.path) <= _LONGEST_PATH
             and made.path.isprintable()

@@ -116,18 +116,7 @@ KEYS = {
 }
 
 # The other keys that such an entry may have.
-_ALSO = frozenset(
-    {
-        'vendor_id',
-        'product_id',
-        'resource_class',
-        'traits',
-        'env',
-        'mounts',
-        'hooks',
-        'deny',
-    }
-)
+_ALSO = spec_values.OF_EACH_KIND | {'deny'}
 
 # The attributes of Spec whose names differ from those of the keys.
 _FIELDS = {'with': 'along'}

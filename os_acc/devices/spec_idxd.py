@@ -94,18 +94,6 @@ _READERS: dict[str, Callable[[str, Any], Any]] = {
 #: The keys of such an entry, without those that every entry can have.
 KEYS = frozenset({'idxd', *_READERS})
 
-_COMMON = frozenset(
-    {
-        'vendor_id',
-        'product_id',
-        'resource_class',
-        'traits',
-        'env',
-        'mounts',
-        'hooks',
-    }
-)
-
 
 def read(
     item: dict[str, Any], common: dict[str, Callable[[str, Any], Any]]
@@ -122,10 +110,10 @@ def read(
     for key, value in item.items():
         if key in _READERS:
             settings[key] = _READERS[key](key, value)
-        elif key in _COMMON:
+        elif key in spec_values.OF_EACH_KIND:
             values[key] = common[key](key, value)
         elif key != 'idxd':
-            known = ', '.join(sorted(KEYS | _COMMON))
+            known = ', '.join(sorted(KEYS | spec_values.OF_EACH_KIND))
             spec_values.refuse(
                 'key', key, f'one of {known}, in an entry with idxd'
             )

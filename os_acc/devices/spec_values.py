@@ -24,6 +24,19 @@ from typing import NoReturn
 from os_acc import exception
 from os_acc.devices import modules
 
+#: The keys that entries for device files and for work queues have, too.
+OF_EACH_KIND = frozenset(
+    {
+        'vendor_id',
+        'product_id',
+        'resource_class',
+        'traits',
+        'env',
+        'mounts',
+        'hooks',
+    }
+)
+
 _HEX = re.compile('(?:0x)?([0-9a-f]+)', re.I)
 _IDS = re.compile('[0-9a-f]{4}:[0-9a-f]{4}', re.I)
 _LARGEST_ID = 0xFFFF

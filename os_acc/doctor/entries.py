@@ -98,7 +98,7 @@ def _denied(
 
 
 def _place(spec: device_spec.Spec) -> Iterator[finding.Finding]:
-    """Remark on an entry that names a place, and so any device at it."""
+    """Remark on an entry that offers whatever device is at a place."""
     if spec.deny or spec.vendor_id is not None or spec.product_id is not None:
         return
     address = spec.address.complete

@@ -1036,18 +1036,27 @@ def test_numbers_of_a_van_of_another_driver(nodes):
     assert device_spec.load(os_acc.CONF).entries
 
 
-def test_a_program_opens_a_file_while_it_is_given_back(nodes, monkeypatch):
-    """Between the look who has it open and the change of its owner."""
-    instance, _ = plug(named(A))
+def opened_at_the_change(nodes, monkeypatch, name):
+    """Let a program open /dev/acc1 just before its owner is changed.
+
+    :returns: gets the process id; once it is emptied, another program does so
+    """
     change, pids = device_files.set_owner, []
 
     def opened(fd, uid, gid):
         if not pids:
             path = nodes.kernel.root / 'dev/acc1'
-            pids.append(nodes.kernel.hold(str(path), 'late', 'c 240:1'))
+            pids.append(nodes.kernel.hold(str(path), name, 'c 240:1'))
         change(fd, uid, gid)
 
     monkeypatch.setattr(device_files, 'set_owner', opened)
+    return pids
+
+
+def test_a_program_opens_a_file_while_it_is_given_back(nodes, monkeypatch):
+    """Between the look who has it open and the change of its owner."""
+    instance, _ = plug(named(A))
+    pids = opened_at_the_change(nodes, monkeypatch, 'late')
     with pytest.raises(exception.UnplugException, match='late'):
         os_acc.unplug(instance)
     assert held.files.names() == [f'file-{A}']
@@ -1062,16 +1071,7 @@ def test_a_program_opens_a_file_while_it_is_given_out(
 ):
     """Between the look who has it open and the change of its owner."""
     devices.spec({'devices': '/dev/acc*', 'owner': 1001, 'mode': mode})
-    change = device_files.set_owner
-    pids = []
-
-    def opened(fd, uid, gid):
-        if not pids:
-            path = nodes.kernel.root / 'dev/acc1'
-            pids.append(nodes.kernel.hold(str(path), 'early', 'c 240:1'))
-        change(fd, uid, gid)
-
-    monkeypatch.setattr(device_files, 'set_owner', opened)
+    pids = opened_at_the_change(nodes, monkeypatch, 'early')
     text = str(devices.refused(named(A)))
     assert f'process {pids[0]} (early) has /dev/acc1 open' in text
     assert nodes.of('acc1') == (0, 6, 0o660)

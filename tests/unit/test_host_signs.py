@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import gc
 import ipaddress
 import os
 import pathlib
 import struct
 import sys
+import weakref
 
 import devices
 import disks
@@ -1006,3 +1008,14 @@ def _row(network, name):
         for each in (network.network_address, network.netmask)
     ]
     return f'{name} {texts[0]} 0 1 0 0 0 {texts[1]} 0 0 0\n'
+
+
+def test_routes_end_with_their_look_at_the_host(kernel):
+    """A service looks often, and must not keep each look."""
+    found = routes.Routes()
+    assert found.interfaces('192.0.2.1') == set()
+    assert found.interfaces('192.0.2.1') == set()
+    kept = weakref.ref(found)
+    del found
+    gc.collect()
+    assert kept() is None

@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Iterator
 import errno
-import functools
 import ipaddress
 import sys
 from typing import TypeVar
@@ -41,12 +40,14 @@ class Routes:
             *_rows('ipv6_route', _ipv6),
         ]
         self._local = dict(_rows('if_inet6', _local))
+        # Thousands of paths to disks have one address. It ends with the
+        # routes, unlike functools.cache, which keeps what it is called on.
+        self._found: dict[str, set[str]] = {}
 
     def networks(self) -> list[tuple[_Network, str]]:
         """Each route: the network, and the name of the interface."""
         return list(self._routes)
 
-    @functools.cache  # noqa: B019
     def interfaces(self, text: str) -> set[str]:
         """The interfaces that lead to an address, or that have it.
 
@@ -55,6 +56,11 @@ class Routes:
         :param text: an address of IPv4 or IPv6, which may be in brackets and
             may have a scope; anything else has no interface
         """
+        if text not in self._found:
+            self._found[text] = self._look_up(text)
+        return self._found[text]
+
+    def _look_up(self, text: str) -> set[str]:
         plain, _, scope = text.strip('[]').partition('%')
         if scope:
             return {scope}
