@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Iterator
+import contextlib
 import hashlib
 import pathlib
 import shutil
@@ -118,10 +119,18 @@ def test_the_agent_programs_what_nobody_uses(host):
     assert len(host.tool.calls()) == 1
 
 
-def refused(act: Callable[[], object]) -> str:
-    """Call a privileged function, as a caller that asks nobody."""
+def refused(act: Callable[[], object], of_journal: bool = True) -> str:
+    """Call a privileged function, as a caller that asks nobody.
+
+    :param of_journal: whether the caller has the journal that both share
+    """
+    os_acc.initialize()
+    mine = (
+        os_acc._host.acting_for() if of_journal else contextlib.nullcontext()
+    )
     try:
-        act()
+        with mine:
+            act()
     except exception.ExceptionBase as err:
         return f'{type(err).__name__}: {err}'
     return 'done'
@@ -150,6 +159,16 @@ def test_open_files_keep_the_agents_daemon_from_a_guests_device(host, report):
         error = host.run(CYBORG, lambda act=act: refused(act))
         assert error.startswith('DeviceBusy: '), error
         assert f'process {guest}' in error
+    # A caller without the journal is refused by the note of the VAN.
+    error = host.run(
+        CYBORG,
+        lambda: refused(
+            lambda: pci.take(address, 'vfio_pci', [], OTHER, 5.0),
+            of_journal=False,
+        ),
+    )
+    assert error.startswith('DeviceBusy: '), error
+    assert f'instance {INSTANCE} has it' in error
     assert host.tool.function() == 'aes'
     assert host.tool.calls('cleared') == []
     host.kernel.end(guest)
