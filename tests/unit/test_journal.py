@@ -215,6 +215,13 @@ def test_making_that_fails_leaves_nothing(state_path, monkeypatch):
     assert os.listdir(state_path) == []
 
 
+def test_a_journal_that_lost_its_uuid_says_so(opened):
+    with raw(opened.path) as db:
+        db.execute('DELETE FROM identity')
+    with pytest.raises(exception.JournalError, match='it has no UUID'):
+        opened.identity()
+
+
 def test_a_folder_in_place_of_the_file(state_path):
     os.makedirs(os.path.join(state_path, 'journal.db'))
     with pytest.raises(exception.JournalError, match='cannot open it'):
