@@ -108,6 +108,26 @@ def _amount(value: str) -> int:
     return int(value) if re.fullmatch('[0-9]+', str(value)) else 0
 
 
+def amounts(asked: Iterable[Group]) -> collections.Counter[str]:
+    """Add up what groups request, by custom resource class."""
+    total: collections.Counter[str] = collections.Counter()
+    for group in asked:
+        total.update(group.resources)
+    return total
+
+
+def request_uuids(instance_uuid: str, number: int) -> list[str]:
+    """List the UUIDs that the first requests of an instance have.
+
+    :param number: how many accelerators its flavor requests
+    """
+    namespace = uuid.UUID(instance_uuid)
+    return [
+        str(uuid.uuid5(namespace, f'accelerator {position}'))
+        for position in range(number)
+    ]
+
+
 def kinds(devices: Iterable[objects.Device]) -> dict[str, Kind]:
     """Sort devices by their custom resource class."""
     found: dict[str, Kind] = collections.defaultdict(Kind)
@@ -158,10 +178,13 @@ def requests(
         wanted = sorted(group.resources.keys() & ours)
         _check_found(group, wanted, found, published)
         _check_programs(group, wanted, found)
-        for name in _each(group, wanted):
-            made.append(
-                _selector(instance_uuid, len(made), group, name, found[name])
-            )
+        made += [
+            _selector(instance_uuid, group, name, found[name])
+            for name in _each(group, wanted)
+        ]
+    uuids = request_uuids(instance_uuid, len(made))
+    for request, each in zip(made, uuids, strict=True):
+        request.uuid = each
     return made
 
 
@@ -172,12 +195,9 @@ def _each(group: Group, wanted: Iterable[str]) -> Iterator[str]:
 
 
 def _selector(
-    instance_uuid: str, position: int, group: Group, name: str, kind: Kind
+    instance_uuid: str, group: Group, name: str, kind: Kind
 ) -> objects.AcceleratorRequest:
     made = objects.AcceleratorRequest(
-        uuid=str(
-            uuid.uuid5(uuid.UUID(instance_uuid), f'accelerator {position}')
-        ),
         instance_uuid=instance_uuid,
         resource_class=name,
         # The others are traits of the host, or of devices of another class.
@@ -195,9 +215,7 @@ def _check_amounts(
     allocated: Mapping[str, int],
     ours: Iterable[str],
 ) -> None:
-    total: collections.Counter[str] = collections.Counter()
-    for group in asked:
-        total.update(group.resources)
+    total = amounts(asked)
     for name in sorted(ours):
         if total[name] and total[name] != allocated[name]:
             raise exception.InvalidRequest(

@@ -14,9 +14,13 @@ tracker.
 
 from __future__ import annotations
 
+import types
+from unittest import mock
+
 from conftest import NODE
 from conftest import NODE_UUID
 from conftest import PF
+from keystoneauth1 import exceptions as keystone
 from lxml import etree
 from nova import exception as nova_exception
 from nova import objects as nova_objects
@@ -25,6 +29,7 @@ from nova.compute import provider_config
 from nova.compute import provider_tree
 from nova.compute import resource_tracker
 import nova.conf
+from nova.scheduler.client import report
 import os_traits
 import pytest
 
@@ -32,6 +37,7 @@ import os_acc
 from os_acc.placement import inventory
 from os_acc.placement import provider_config as file
 from os_acc_nova import allocations
+from os_acc_nova import errors
 
 CONF = nova.conf.CONF
 CLASS = 'CUSTOM_PCI_8086_4940'
@@ -176,3 +182,77 @@ def test_what_an_instance_with_accelerators_cannot_do(site, folder, instance):
     with pytest.raises(nova_exception.MigrationPreCheckError):
         driver.check_can_live_migrate_source(context, instance, None)
     assert PF in {van.device for van in os_acc.get_vans(instance.uuid)}
+
+
+@pytest.fixture
+def placement(monkeypatch):
+    """What Placement answers; None: it does not answer."""
+    answers = {'allocations': {NODE_UUID: {'resources': {CLASS: 1}}}}
+
+    def ask(context, uuid):
+        if answers['allocations'] is None:
+            raise keystone.ConnectFailure('no route to host')
+        return answers
+
+    client = types.SimpleNamespace(get_allocs_for_consumer=ask)
+    monkeypatch.setattr(report, 'report_client_singleton', lambda: client)
+    return answers
+
+
+def test_a_reverted_resize_has_its_accelerators(
+    site, folder, instance, placement, monkeypatch
+):
+    site.spawn(instance, [], {CLASS: 1})
+    # As a resize to another cell does, without asking the driver.
+    site.driver.destroy(site.context, instance, [], destroy_disks=False)
+    assert os_acc.get_vans(instance.uuid).objects == []
+    site.driver.image_backend = mock.MagicMock()
+    monkeypatch.setattr(
+        site.driver, '_finish_revert_migration_vtpm', mock.Mock()
+    )
+    site.driver.finish_revert_migration(
+        site.context, instance, [], mock.Mock(), power_on=False
+    )
+    (van,) = os_acc.get_vans(instance.uuid)
+    (device,) = hostdevs(site, instance)
+    assert f'ua-acc-{van.uuid}' in device
+
+
+def test_no_start_while_placement_does_not_answer(
+    site, folder, instance, placement
+):
+    site.spawn(instance, [], {CLASS: 1})
+    os_acc.unplug(os_acc.objects.InstanceInfo(uuid=instance.uuid))
+    placement['allocations'] = None
+    with pytest.raises(errors.AcceleratorPlugFailure, match='no route'):
+        site.hard_reboot(instance, [])
+    placement['allocations'] = {NODE_UUID: {'resources': {CLASS: 1}}}
+    site.hard_reboot(instance, [])
+    assert len(hostdevs(site, instance)) == 1
+
+
+@pytest.mark.parametrize('elsewhere', [True, False])
+def test_resources_that_are_not_ours(site, folder, placement, elsewhere):
+    licence = 'CUSTOM_LICENCE'
+    instance = site.instance(**{f'resources:{licence}': '2'})
+    placement['allocations'] = (
+        {'another': {'resources': {licence: 2}}} if elsewhere else {}
+    )
+    site.spawn(instance, [])
+    site.hard_reboot(instance, [])
+    assert hostdevs(site, instance) == []
+
+
+def test_a_part_is_missing(site, folder, placement):
+    instance = site.instance(**FLAVOR | {f'resources:{CLASS}': '3'})
+    placement['allocations'] = {NODE_UUID: {'resources': {CLASS: 3}}}
+    site.spawn(instance, [], {CLASS: 3})
+    first, second, third = os_acc.get_vans(instance.uuid)
+    os_acc.unplug(os_acc.objects.InstanceInfo(uuid=instance.uuid), [second])
+    site.hard_reboot(instance, [])
+    assert len(hostdevs(site, instance)) == 3
+    assert {van.uuid for van in os_acc.get_vans(instance.uuid)} == {
+        first.uuid,
+        second.uuid,
+        third.uuid,
+    }

@@ -86,6 +86,15 @@ METHODS: dict[str, tuple[str, ...]] = {
         'power_on',
         'share_info',
     ),
+    'finish_revert_migration': (
+        'context',
+        'instance',
+        'network_info',
+        'migration',
+        'block_device_info',
+        'power_on',
+        'share_info',
+    ),
     'migrate_disk_and_power_off': (
         'context',
         'instance',
@@ -121,6 +130,10 @@ CALLS: dict[str, tuple[str, ...]] = {
     # in a hard reboot after the old domain is gone.
     'spawn': ('_get_guest_xml', '_create_guest_with_network'),
     'finish_migration': ('_get_guest_xml', '_create_guest_with_network'),
+    'finish_revert_migration': (
+        '_get_guest_xml',
+        '_create_guest_with_network',
+    ),
     '_hard_reboot': (
         '_get_all_assigned_mediated_devices',
         'destroy',

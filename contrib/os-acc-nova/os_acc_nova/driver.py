@@ -18,8 +18,11 @@ start of nova-compute       os_acc.initialize(); VANs of lost instances are
 spawn, rebuild, unshelve,   the ARQs, and what the flavor requests without
 evacuate (target),          Cyborg, are plugged before the domain is defined,
 resize (target)             and unplugged if the guest does not start
+revert of a resize          what the flavor requests without Cyborg is plugged
+(source)                    again, if it was unplugged
 hard reboot, power on       nothing is unplugged; the VANs are plugged again
-                            when the old domain is gone
+                            when the old domain is gone, and what the flavor
+                            requests without Cyborg and the journal has not
 resume on host boot         the same, from the journal, without ARQs
 rescue, unrescue            the guest keeps its devices, from the journal
 destroy, cleanup            unplugged when all else is done
@@ -156,6 +159,34 @@ class LibvirtDriver(driver.LibvirtDriver):
                 image_meta,
                 resize_instance,
                 allocations,
+                block_device_info=block_device_info,
+                power_on=power_on,
+                share_info=share_info,
+            )
+
+    def finish_revert_migration(
+        self,
+        context: Any,
+        instance: Any,
+        network_info: Any,
+        migration: Any,
+        block_device_info: Any = None,
+        power_on: bool = True,
+        share_info: Any = None,
+    ) -> None:
+        """Plug what the flavor requests, if it is not plugged.
+
+        A resize to another cell destroys the guest on its old host without
+        asking this driver (_prep_snapshot_based_resize_at_source in
+        nova/compute/manager.py).
+        """
+        operation = operations.Operation(context, instance.uuid, None)
+        with operations.doing(operation):
+            super().finish_revert_migration(
+                context,
+                instance,
+                network_info,
+                migration,
                 block_device_info=block_device_info,
                 power_on=power_on,
                 share_info=share_info,
@@ -316,7 +347,7 @@ class LibvirtDriver(driver.LibvirtDriver):
             those of its ARQs among them, which are taken out
         """
         ports = arqs.of_ports(network_info)
-        vans = self._vans(instance, ports)
+        vans = self._vans(instance, image_meta, ports)
         ours = accelerators.mdevs(vans)
         guest = super()._get_guest_config(
             instance,
@@ -356,7 +387,7 @@ class LibvirtDriver(driver.LibvirtDriver):
         }
 
     def _vans(
-        self, instance: Any, ports: Mapping[str, str]
+        self, instance: Any, image_meta: Any, ports: Mapping[str, str]
     ) -> Sequence[objects.VAN]:
         """Return the VANs that the guest must have, plugged.
 
@@ -368,7 +399,7 @@ class LibvirtDriver(driver.LibvirtDriver):
                 return accelerators.plugged(instance.uuid)
         if operation.undo is None:
             with errors.plugging():
-                return self._plug_again(operation, instance, ports)
+                return self._plug_again(operation, instance, image_meta, ports)
         with errors.building(instance.uuid):
             return self._plug_for_spawn(
                 operation, operation.undo, instance, ports
@@ -405,14 +436,17 @@ class LibvirtDriver(driver.LibvirtDriver):
         self,
         operation: operations.Operation,
         instance: Any,
+        image_meta: Any,
         ports: Mapping[str, str],
     ) -> Sequence[objects.VAN]:
-        """Plug again what the instance has, and repair what is not intact.
+        """Plug again what the instance has, and what it lacks.
 
         The journal goes first: an instance keeps its devices even if its
         device profile was changed since. ARQs without a VAN are those of a
         guest from before os-acc was installed; they are plugged now, and
-        os-acc makes their mdevs anew.
+        os-acc makes their mdevs anew. What the flavor requests without
+        Cyborg is plugged if it has no VAN, so that no guest starts without
+        its accelerators.
 
         :returns: all VANs of the instance
         """
@@ -423,8 +457,11 @@ class LibvirtDriver(driver.LibvirtDriver):
             context, instance.uuid, operation.given, ports, known
         )
         missing = [arq for arq in wanted if arq['uuid'] not in known]
-        if missing:
-            requests = arqs.to_requests(context, missing, ports)
+        requests = arqs.to_requests(context, missing, ports)
+        requests += placed.missing(
+            context, instance, image_meta, self.get_nodenames_by_uuid, known
+        )
+        if requests:
             node_devices.remove(self._host, instance.uuid, missing)
             os_acc.plug(info, requests)
             self._warn_of_mdevs(missing)

@@ -10,14 +10,17 @@
 
 from __future__ import annotations
 
+import io
 import pathlib
 from typing import Any
 
 import fixtures
+from nova.cmd import manage
 from nova.virt.libvirt import driver
 
 from operations import base
 import os_acc
+from os_acc import exception
 from os_acc.placement import inventory
 from os_acc.placement import provider_config
 
@@ -96,6 +99,69 @@ class TestFlavor(base.OperationsTest):
         self._delete_server(server)
         self.assert_released()
         self.assertEqual(0, self.used())
+
+    def unplug_by_hand(self, server: dict[str, Any]) -> None:
+        """Stop a server, and unplug it as the command os-acc unplug does."""
+        self._stop_server(server)
+        with self.on('compute1'):
+            os_acc.unplug(os_acc.objects.InstanceInfo(uuid=server['id']))
+        self.assert_released()
+
+    def test_a_start_plugs_what_was_unplugged_by_hand(self) -> None:
+        server = self.boot()
+        self.unplug_by_hand(server)
+        self._start_server(server)
+        self.hold(server)
+
+    def test_a_hard_reboot_after_a_rebuild_that_failed(self) -> None:
+        server = self.boot()
+        with fixtures.MonkeyPatch('os_acc.plug', self._no_device):
+            self.act(server, 'rebuild', imageRef=base.OTHER_IMAGE)
+            self._wait_for_state_change(server, 'ERROR')
+        self.assert_released()
+        # Nova has deleted the allocation too.
+        self.act(server, 'reboot', type='HARD')
+        self.wait_for('compute.exception', 2)
+        self._wait_for_server_parameter(
+            server, {'OS-EXT-STS:task_state': None, 'status': 'ERROR'}
+        )
+        self.assertIn('heal_allocations', self.faults(server)[-1])
+        self.assert_released()
+        with fixtures.MonkeyPatch('sys.stdout', io.StringIO()):
+            healed = manage.PlacementCommands().heal_allocations(
+                instance_uuid=server['id'], verbose=True
+            )
+        self.assertEqual(0, healed)
+        self._reboot_server(server, hard=True)
+        self.hold(server)
+
+    @staticmethod
+    def _no_device(*args: Any, **kwargs: Any) -> None:
+        raise exception.DeviceNotFound(wanted=CLASS, reason='the card fell')
+
+    def test_no_start_without_the_allocation(self) -> None:
+        server = self.boot()
+        self.unplug_by_hand(server)
+        self._delete_allocation(server)
+        self.act(server, 'os-start')
+        self.wait_for('compute.exception')
+        self._wait_for_server_parameter(
+            server, {'OS-EXT-STS:task_state': None, 'status': 'SHUTOFF'}
+        )
+        (fault,) = self.faults(server)
+        self.assertIn(f'resources:{CLASS}=1', fault)
+        self.assertIn('heal_allocations', fault)
+        self.assert_released()
+
+    def test_a_start_needs_no_placement_if_nothing_is_missing(self) -> None:
+        server = self.boot()
+        first = self.hold(server)
+        self._delete_allocation(server)
+        self._reboot_server(server, hard=True)
+        self.assertEqual(first, self.hold(server))
+
+    def _delete_allocation(self, server: dict[str, Any]) -> None:
+        self.placement.delete(f'/allocations/{server["id"]}', version='1.28')
 
     def test_what_such_a_server_cannot_do(self) -> None:
         server = self.boot()
