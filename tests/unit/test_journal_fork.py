@@ -163,7 +163,7 @@ def used_by_a_thread(path):
     thread = threading.Thread(target=use)
     thread.start()
     try:
-        assert begun.wait(5)
+        assert begun.wait(60)
         yield done
     finally:
         done.set()
