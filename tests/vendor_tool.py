@@ -61,7 +61,7 @@ def load(address: str, image: str) -> None:
     mode = (HOST / 'mode').read_text()
     if mode == 'flood':
         block = b'.' * (1 << 16)
-        for _ in range(2 << 14):  # 2 GiB
+        for _ in range(1 << 12):  # 256 MiB
             sys.stdout.buffer.write(block)
         sys.stdout.buffer.flush()
     elif mode == 'hang':

@@ -16,6 +16,7 @@ import pathlib
 import tempfile
 
 import devices
+import examples
 from hypothesis import HealthCheck
 from hypothesis import given
 from hypothesis import settings
@@ -123,7 +124,7 @@ def can_be_taken(address: str) -> bool:
 
 
 @settings(
-    max_examples=40,
+    max_examples=examples.costly(15),
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )

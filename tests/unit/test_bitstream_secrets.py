@@ -23,6 +23,7 @@ import downloads
 from downloads import fetch
 from downloads import option
 from downloads import refused
+import examples
 import hypothesis
 from hypothesis import strategies as st
 import pytest
@@ -166,7 +167,7 @@ LOCATIONS = st.sampled_from(
 
 
 @hypothesis.settings(
-    max_examples=300,
+    max_examples=examples.costly(100),
     suppress_health_check=list(hypothesis.HealthCheck),
 )
 @hypothesis.given(st.data())
@@ -183,7 +184,7 @@ def test_no_log_and_no_error_has_it(server, data):
 
 
 @hypothesis.settings(
-    max_examples=100,
+    max_examples=examples.costly(50),
     suppress_health_check=list(hypothesis.HealthCheck),
 )
 @hypothesis.given(LOCATIONS)

@@ -70,10 +70,7 @@ def test_the_output_is_that_of_both_streams(script):
 
 
 def test_much_output(script, tmp_path):
-    """It fills neither the memory nor a disk, and does not block the tool.
-
-    See test_vendor_tools.py for 2 GiB.
-    """
+    """It fills neither the memory nor a disk, and does not block the tool."""
     tool = script(
         'to=$(readlink /proc/$$/fd/1)\necho $to > goes_to\n'
         'head -c 300000000 /dev/zero\n'

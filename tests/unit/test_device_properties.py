@@ -14,6 +14,7 @@ import pathlib
 import tempfile
 
 import devices
+import examples
 from hypothesis import HealthCheck
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -201,7 +202,7 @@ def _plug(which, instance) -> None:
 
 TestHost = Host.TestCase
 TestHost.settings = settings(
-    max_examples=40,
+    max_examples=examples.costly(15),
     stateful_step_count=12,
     deadline=None,
     suppress_health_check=list(HealthCheck),

@@ -19,6 +19,7 @@ import pathlib
 import tempfile
 
 import devices
+import examples
 from hypothesis import HealthCheck
 from hypothesis import given
 from hypothesis import settings
@@ -189,7 +190,7 @@ def check(found: list[objects.Device]) -> None:
 
 
 @settings(
-    max_examples=25,
+    max_examples=examples.costly(8),
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
@@ -220,7 +221,9 @@ def test_what_is_free_can_be_plugged(values):
 
 
 @settings(
-    max_examples=10, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=examples.costly(5),
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
 )
 @given(hosts)
 def test_what_is_not_free_is_refused(values):

@@ -10,7 +10,6 @@
 
 from concurrent import futures
 import contextlib
-import datetime
 import functools
 import glob
 import json
@@ -26,11 +25,15 @@ import tempfile
 import textwrap
 import threading
 import time
-import uuid
 
+import examples
 import hypothesis
 from hypothesis import stateful
 from hypothesis import strategies
+import journal_entries
+from journal_entries import make_entry
+from journal_entries import new_uuid
+from journal_entries import test_handle
 import pytest
 
 from os_acc import exception
@@ -51,48 +54,6 @@ STATES = (
     'unpreparing',
     'error',
 )
-
-
-def new_uuid():
-    return str(uuid.uuid4())
-
-
-def test_handle(name):
-    return objects.TestHandle(name=name)
-
-
-test_handle.__test__ = False
-
-
-def make_entry(instance=None, van=None, claim=None, live=False, **values):
-    """An entry as plug makes it.
-
-    :param claim: name of the handle that the request asks for
-    :param values: fields of the VAN
-    """
-    instance, van = instance or new_uuid(), van or new_uuid()
-    now = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
-    fields = {
-        'uuid': van,
-        'instance_uuid': instance,
-        'driver': 'fake',
-        'plugin': 'noop',
-        'state': 'preparing',
-        'boot_id': 'this-boot',
-        'created_at': now,
-        'updated_at': now,
-    }
-    request = objects.AcceleratorRequest(uuid=van)
-    if claim is not None:
-        request.handle = test_handle(claim)
-    return journal.Entry(
-        van=objects.VAN(**{**fields, **values}),
-        request=request,
-        instance_info=objects.InstanceInfo(
-            uuid=instance, name='guest', project_id='project'
-        ),
-        live=live,
-    )
 
 
 def uuids(entries):
@@ -646,10 +607,15 @@ def test_a_van_that_did_not_get_a_handle_forgets_it(opened):
 
 
 def start(lines):
-    """Start a Python process that has this module's names."""
-    path = os.path.dirname(__file__)
-    first = ['import sys', f'sys.path.insert(0, {path!r})']
-    code = '\n'.join([*first, 'from test_journal import *', *lines])
+    """Start a Python process that can make entries and open a journal."""
+    path = os.path.dirname(journal_entries.__file__)
+    first = [
+        'import contextlib, os, sys',
+        f'sys.path.insert(0, {path!r})',
+        'from os_acc import exception, journal',
+        'from journal_entries import make_entry',
+    ]
+    code = '\n'.join([*first, *lines])
     return subprocess.Popen(
         [sys.executable, '-c', code],
         stdout=subprocess.PIPE,
@@ -1903,7 +1869,7 @@ class Model(stateful.RuleBasedStateMachine):
 
 
 Model.TestCase.settings = hypothesis.settings(
-    max_examples=40, stateful_step_count=25, deadline=None
+    max_examples=examples.costly(15), stateful_step_count=25, deadline=None
 )
 TestModel = Model.TestCase
 

@@ -15,6 +15,7 @@ import os
 
 import command
 import devices
+import examples
 from hypothesis import HealthCheck
 from hypothesis import given
 from hypothesis import settings
@@ -448,7 +449,7 @@ cards = st.fixed_dictionaries(
     address=st.sampled_from([PF, '*', '0001:c8:*']),
 )
 @settings(
-    max_examples=150,
+    max_examples=examples.costly(50),
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import devices
+import examples
 from hypothesis import HealthCheck
 from hypothesis import given
 from hypothesis import settings
@@ -279,7 +280,7 @@ FUNCTIONS = {
     address=st.sampled_from([CARD, '*', '6b:00', {'bus': '6b'}]),
 )
 @settings(
-    max_examples=60,
+    max_examples=examples.costly(25),
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )

@@ -21,6 +21,7 @@ import time
 import cyborg_host
 import cyborg_stand_in
 import devices
+import examples
 import gate_rigs
 from gate_rigs import AES
 from gate_rigs import IDS
@@ -577,7 +578,7 @@ _ACTS = strategies.one_of(
 
 
 @settings(
-    max_examples=8,  # of each rig
+    max_examples=examples.costly(4),  # of each rig
     suppress_health_check=[
         HealthCheck.function_scoped_fixture,
         HealthCheck.too_slow,

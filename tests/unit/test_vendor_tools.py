@@ -175,14 +175,13 @@ def test_fpgaconf_refuses_what_is_no_gbs(opae, image):
     assert 'exit code 2: GBS guid is invalid' in text
 
 
-@pytest.mark.timeout(600)  # to write 2 GiB takes long on a busy machine
 @pytest.mark.parametrize('mode', ['flood', 'fork'])
 def test_a_tool_that_writes_without_end_or_leaves_a_child(opae, image, mode):
     """See also test_command.py."""
     os_acc.CONF.set_override('device_timeout', 0.2, 'os_acc')
     opae.mode(mode)
     path = image('aes.gbs', vendor_tools.GBS + b'aes')
-    with memory.grows_by_at_most(64 << 20):  # the tool writes 2 GiB
+    with memory.grows_by_at_most(64 << 20):  # the tool writes 256 MiB
         assert os_acc.program_device('0001:5e:00.0', path, AFU)
     assert opae.inside('0001:5e:00.0') is not None
     if mode == 'fork':
