@@ -56,7 +56,7 @@ def target(tmp_path):
     for name in record.connections.names():
         record.connections.delete(name)
     for name in NAMESPACES:
-        nvme_of_notes.delete(f'uuid.{name}')
+        nvme_of_notes.delete(f'uuid.{name}', held.Cleaned.GONE)
 
 
 def configure(state: pathlib.Path, *entries, initialize: bool = True) -> None:

@@ -946,7 +946,7 @@ def test_a_note_says_what_it_knows(fabric):
     notes.write(A, note)
     assert json.loads(held.files.read(f'namespace-{A}'))['target'] is None
     assert notes.read(A).instance == notes.UNKNOWN
-    notes.delete(A)
+    notes.delete(A, held.Cleaned.GONE)
     assert notes.read(A) is None
 
 
