@@ -303,9 +303,7 @@ def _check_still_free(
         return
     left = _restore(found.name)
     if not is_held:
-        held.forget(
-            held.FILE, note, held.Cleaned.NEVER_GIVEN, found.name
-        )
+        held.forget(held.FILE, note, held.Cleaned.NEVER_GIVEN, found.name)
     raise exception.DeviceBusy(
         device=file_availability.label(found),
         reason='; '.join([refusals.opened(users).text, *left]),

@@ -19,6 +19,7 @@ import dataclasses
 
 from os_acc import exception
 from os_acc.devices import device_file
+from os_acc.devices import device_files
 from os_acc.devices import file_place
 from os_acc.devices import idxd
 from os_acc.devices import idxd_availability
@@ -247,13 +248,14 @@ def _files_of(
         in the host's /dev, or its path, if a container has one of its own
     """
     known = record.idxd_files.read(name)
-    files, places = set(), {}
+    files: set[device_file.DeviceFile] = set()
+    places: dict[str, device_file.Number] = {}
     for path, major, minor, place in (
         known.files if known is not None and known.van == van else ()
     ):
         number = device_file.Number('c', major, minor)
         files.add(device_file.DeviceFile(path, number))
-        places |= {place or path: number, path: number}
+        places |= {place or path: number, device_files.shown(path): number}
     return files, places
 
 

@@ -100,9 +100,7 @@ def remove(
     path, folder = mdev.parent_folder(parent), mdev.folder(uuid)
     if not os.path.isdir(path):
         # The parent is gone, and its mediated devices with it.
-        held.forget(
-            held.MDEV, uuid, held.Cleaned.GONE, held.mdev_text(wanted)
-        )
+        held.forget(held.MDEV, uuid, held.Cleaned.GONE, held.mdev_text(wanted))
         return True
     with operation_lock.held(path, seconds / 2):
         # With the lock held, no creation is under way.

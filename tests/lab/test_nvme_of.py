@@ -30,6 +30,7 @@ from os_acc import exception
 from os_acc import journal
 from os_acc import objects
 from os_acc.privileged import command
+from os_acc.privileged import held
 from os_acc.privileged import nvme_of_connections
 from os_acc.privileged import nvme_of_notes
 from os_acc.privileged import record
