@@ -10,7 +10,8 @@
 
 from __future__ import annotations
 
-import pytest
+import pathlib
+import tempfile
 
 import os_acc
 from os_acc import exception
@@ -27,11 +28,14 @@ class Cleaning(driver_hooks.DriverHooks):
     """What a driver does while [os_acc] cleaning_command is set."""
 
     def test_cleaning_command_runs_at_the_release(
-        self,
-        service: contract_base.Service,
-        tmp_path_factory: pytest.TempPathFactory,
+        self, service: contract_base.Service
     ) -> None:
-        said = tmp_path_factory.mktemp('cleaning') / 'said'
+        with tempfile.TemporaryDirectory() as folder:
+            self._try_cleaning(service, pathlib.Path(folder) / 'said')
+
+    def _try_cleaning(
+        self, service: contract_base.Service, said: pathlib.Path
+    ) -> None:
         run = f"sh -c 'echo $0 >> {said}' {{address}}"
         try:
             for request in self.requests():
