@@ -52,6 +52,11 @@ class DriverBase(extension.ExtensionBase, abc.ABC):
     #: touched.
     sets_ports: ClassVar[bool] = False
 
+    #: Whether unprepareVAN cleans a device by ``[os_acc] cleaning_command``,
+    #: once the device is closed. If it does not, os-acc refuses each request
+    #: for the driver while that option is set, before anything is touched.
+    cleans: ClassVar[bool] = False
+
     #: Names of the handle classes that the driver makes, for host_info(). If
     #: the plugin takes none of them, os-acc refuses the request before
     #: anything is touched. Empty: this is not checked.

@@ -127,9 +127,12 @@ OPTS = [
         'cleaning_command',
         default='',
         help='Command that cleans a device between two tenants. It is run as '
-        'root without a shell; {address} stands for the PCI address, or the '
-        'UUID of a mediated device. It must not ask: its standard input '
-        'never delivers anything. If it fails, the VAN stays in state '
+        'root without a shell; {address} stands for the PCI address, the UUID '
+        'of a mediated device, the path of a device file, the name of a work '
+        'queue or the world wide name of a namespace. A device of another '
+        'kind, or one that VANs share, is refused while it is set. '
+        'It must not ask: its standard input never '
+        'delivers anything. If it fails, the VAN stays in state '
         'error and no other instance gets the device. A function that stores '
         'data (PCI class 01) is given out only if it is an NVMe drive that '
         'os-acc itself can empty, or if this is set and its entry of '

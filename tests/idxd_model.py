@@ -26,6 +26,7 @@ from typing import Any
 
 from os_acc.devices import device_file
 from os_acc.devices import device_files
+from os_acc.devices import open_files
 from os_acc.testing import kernel as kernel_module
 
 NO_GROUP = -1
@@ -234,22 +235,38 @@ class Device:
         path = f'dev/{self.kind}/wq{self.number}.{number}'
         return str(self.model.kernel.root / path)
 
-    def opened(self, number: int, shown: bool = True) -> int:
+    def opened(
+        self, number: int, shown: bool = True, mapped: bool = False
+    ) -> int:
         """A program opens a work queue.
 
-        :param shown: False: it has mapped it and closed the file
+        :param shown: False: no process shows it, as while its process ends
+        :param mapped: it has mapped the portal; with shown=False, it has
+            closed the file since
         :returns: for closed()
         """
         queue = self.queues[number]
         queue.clients += 1
         self._show_queue(queue)
-        return self.model.kernel.hold(
-            self.file(number) if shown else '/dev/null',
+        path = self.file(number)
+        pid = self.model.kernel.hold(
+            path if shown else '/dev/null',
             'dto',
             f'c {self.major}:{queue.minor}' if shown else 'c 1:3',
         )
+        if mapped:
+            self.model.kernel.write_file(
+                f'proc/{pid}/maps',
+                '7f0000000000-7f0000001000 -w-s 00000000 '
+                f'{open_files.place_of(path)} {path} (deleted)\n',
+            )
+        return pid
 
     def closed(self, number: int, pid: int) -> None:
+        """The count falls below 0 if the queue was disabled meanwhile.
+
+        idxd_cdev_release() calls idxd_wq_put() in any case.
+        """
         self.queues[number].clients -= 1
         self._show_queue(self.queues[number])
         self.model.kernel.end(pid)
@@ -399,8 +416,11 @@ class Device:
             kernel_module.fail(given)
 
     def unbind_queue(self, queue: Queue) -> None:
+        """__drv_disable_wq() in device.c, which only warns of clients.
+
+        Programs keep the file open, and the portal mapped.
+        """
         self._need(queue.driver, errno.ENODEV)
-        assert not queue.clients, 'a work queue that is open is disabled'
         self._remove_file(queue)
         queue.wipe()
 

@@ -185,6 +185,7 @@ def plan(
         check_binding(request, instance_info.uuid, opts.host(host.conf))
         driver = host.extensions.driver_for(request, host.conf.os_acc.drivers)
         _check_programs(request, driver)
+        _check_cleaning(host, request, driver)
         _check_port(request, driver)
         _check_handle(request, driver, taken)
         plans.append(Plan(request, driver, plugin))
@@ -205,6 +206,22 @@ def _check_programs(
             )
     if request.bitstream is not None:
         bitstream_reference.parse(request.bitstream, f'request {request.uuid}')
+
+
+def _check_cleaning(
+    host: host_module.Host,
+    request: objects.AcceleratorRequest,
+    driver: driver_base.DriverBase,
+) -> None:
+    """Refuse a kind of device that cleaning_command cannot clean."""
+    if host.conf.os_acc.cleaning_command and not driver.cleans:
+        _refuse(
+            '[os_acc] cleaning_command',
+            host.conf.os_acc.cleaning_command,
+            f'none, because driver {driver.name!r}, which handles this '
+            'request, cannot run it between two tenants',
+            f'request {request.uuid}',
+        )
 
 
 def _check_port(

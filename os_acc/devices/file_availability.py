@@ -118,6 +118,19 @@ def number_obstacles(
         yield Obstacle.of(f'device file {file.path}', reason)
 
 
+def not_cleaned(
+    found: file_groups.Accelerator, wanted: bool
+) -> Obstacle | None:
+    """The obstacle of an accelerator that cleaning_command cannot clean.
+
+    :param wanted: whether ``[os_acc] cleaning_command`` is set
+    """
+    if not wanted or not _is_shared(found):
+        return None
+    reason = file_refusals.FILE_SHARED_NOT_CLEANED.say()
+    return Obstacle.of(label(found), reason)
+
+
 def not_named(name: str) -> Obstacle:
     """The obstacle of an accelerator that no entry makes."""
     return Obstacle.of(

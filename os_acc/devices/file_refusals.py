@@ -84,6 +84,14 @@ FILE_LOOP = Refusal(
     'The loop device is set up on the host.',
     'run losetup -d for it',
 )
+FILE_SHARED_NOT_CLEANED = Refusal(
+    Kind.UNSUITABLE,
+    '[os_acc] cleaning_command is set, and it cannot be run for files that '
+    'several VANs share',
+    'A device that VANs share is never free of tenants, so no moment is '
+    'right to clean it.',
+    'remove shared from its entry, or unset cleaning_command',
+)
 FILE_FUNCTION_TAKEN = Refusal(
     Kind.ALLOCATED,
     'instance {instance} has {what}, which is behind the file (VAN {van})',

@@ -38,7 +38,9 @@ _NVIDIA_MAJOR = 195
 
 
 def users_of(
-    files: Collection[device_file.DeviceFile], writers: bool = False
+    files: Collection[device_file.DeviceFile],
+    writers: bool = False,
+    places: Mapping[str, device_file.Number] | None = None,
 ) -> list[str]:
     """Find the other processes that have one of the given devices open.
 
@@ -46,6 +48,8 @@ def users_of(
     has opened the device, nor whether that path still exists.
 
     :param writers: whether to find only those that have opened it for writing
+    :param places: how /proc/PID/maps shows files that /dev has no more, by
+        place_of() or by their paths: the number of each
     :returns: a clause for each process, such as
         'process 4711 (qemu) has /dev/vfio/12 open'; the path is that of the
         given device file. A process that has only mapped the file counts too
@@ -55,7 +59,7 @@ def users_of(
     paths = {file.number: file.path for file in files}
     if not paths:
         return []
-    inodes = _inodes(paths)
+    inodes = {**(places or {}), **_inodes(paths)}
     found = []
     own = str(os.getpid())
     for pid in descriptors.processes():
@@ -167,16 +171,22 @@ def _inodes(
 
     :returns: the device number by a text such as '00:06 1234'
     """
-    found = {}
-    for number, path in paths.items():
-        try:
-            there = os.lstat(path)
-        except OSError:
-            # A device that no /dev of this host shows cannot be compared.
-            continue
-        major, minor = os.major(there.st_dev), os.minor(there.st_dev)
-        found[f'{major:02x}:{minor:02x} {there.st_ino}'] = number
-    return found
+    places = {place_of(path): number for number, path in paths.items()}
+    # A device that no /dev of this host shows cannot be compared.
+    return {place: each for place, each in places.items() if place}
+
+
+def place_of(path: str) -> str:
+    """The file system and the inode of a file, as /proc/PID/maps shows them.
+
+    :returns: such as '00:06 1234'; empty if there is no such file
+    """
+    try:
+        there = os.lstat(path)
+    except OSError:
+        return ''
+    major, minor = os.major(there.st_dev), os.minor(there.st_dev)
+    return f'{major:02x}:{minor:02x} {there.st_ino}'
 
 
 def mapped_devices(
@@ -186,7 +196,7 @@ def mapped_devices(
 
     A mapping keeps the device open after its file descriptor was closed.
 
-    :param inodes: what _inodes() returns
+    :param inodes: numbers by what place_of() returns, or by a path
     :param writers: whether to give only what it may write to
     """
     if not inodes:
@@ -195,6 +205,8 @@ def mapped_devices(
         # such as '7f0000000000-7f0000001000 rw-s 00000000 00:06 1234 /dev/x'
         fields = line.split(maxsplit=5)
         number = inodes.get(' '.join(fields[3:5]))
+        if number is None and len(fields) > 5:
+            number = inodes.get(fields[5].removesuffix(' (deleted)'))
         if number is not None and not (writers and 'w' not in fields[1]):
             yield number
 

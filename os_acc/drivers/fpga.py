@@ -65,6 +65,7 @@ class FPGADriver(driver.DriverBase):
     programs = True
     CONFIG_OPTS = OPTS
     sets_ports = True
+    cleans = True
     handle_types = ('PCIHandle',)
 
     def __init__(self, config: Any) -> None:

@@ -73,6 +73,7 @@ PREFIX = 'CUSTOM_MDEV_'
 
 class MdevDriver(driver.DriverBase):
     CONFIG_OPTS = OPTS
+    cleans = True
     handle_types = ('MdevHandle',)
 
     def can_handle(self, request: objects.AcceleratorRequest) -> bool:

@@ -76,7 +76,7 @@ def restore(
             )
     vfio.restore(address, to, seconds)
     record.functions.delete(address)
-    held.forget(held.PCI, address)
+    held.forget(held.PCI, address, held.Cleaned.EARLIER)
     return True
 
 

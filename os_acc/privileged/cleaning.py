@@ -20,6 +20,7 @@ from os_acc.devices import vfio
 from os_acc.devices import waiting
 from os_acc.privileged import arguments
 from os_acc.privileged import command
+from os_acc.privileged import held
 from os_acc.privileged import offers
 from os_acc.privileged import storage
 
@@ -51,19 +52,27 @@ def clean(
     storage.mark_empty(function)
 
 
-def run_command(address: str) -> None:
+def is_wanted() -> bool:
+    """Whether root's configuration sets ``[os_acc] cleaning_command``."""
+    return bool(offers.configuration().os_acc.cleaning_command)
+
+
+def run_command(address: str) -> held.Cleaned:
     """Run ``[os_acc] cleaning_command`` for a device. See command.run().
 
     The option comes from files that only root can write: see offers.
 
-    :param address: PCI address or mdev UUID; replaces ``{address}``
+    :param address: replaces ``{address}``: the PCI address of a function, also
+        of a vGPU's; the UUID of an mdev; the path of a device file; the name
+        of a work queue; the world wide name of a namespace
+    :returns: for held.forget()
     :raises InvalidRequest: if another user could have written such a file
     :raises CleaningFailed: if the command failed or did not end in time
     """
     conf = offers.configuration()
     template = conf.os_acc.cleaning_command
     if not template:
-        return
+        return held.Cleaned.COMMAND
     words = [
         word.replace('{address}', address) for word in shlex.split(template)
     ]
@@ -73,3 +82,4 @@ def run_command(address: str) -> None:
         raise exception.CleaningFailed(
             device=address, reason=f'cleaning_command {err.kwargs["reason"]}'
         ) from err
+    return held.Cleaned.COMMAND

@@ -33,6 +33,7 @@ from os_acc.devices import refusals
 from os_acc.devices import root_folder
 from os_acc.devices import waiting
 from os_acc.privileged import arguments
+from os_acc.privileged import cleaning
 from os_acc.privileged import context
 from os_acc.privileged import held
 from os_acc.privileged import offers
@@ -94,6 +95,7 @@ def take(
             found, spec = _found(name, note)
             if spec is None:
                 _check_share(share, found.spec.shared)
+                _check_cleanable(found)
             _check_same(found, seen)
             held.check_noted(held.FILE, note)
             _check_free(found, spec is not None)
@@ -122,7 +124,10 @@ def give_back(
     release_seconds: float,
     seconds: float,
 ) -> list[str]:
-    """Restore owner and permissions of the files, and delete the note.
+    """Clean it, restore owner and permissions of the files, delete the note.
+
+    ``{address}`` of ``[os_acc] cleaning_command`` is the path of the first
+    file.
 
     device_spec need not offer them any more: the record says what was changed.
     What somebody else has changed since stays.
@@ -132,6 +137,9 @@ def give_back(
     :param release_seconds: how long to wait until they are closed
     :returns: a clause for each file that is not restored
     :raises DeviceBusy: if a process still has a file open
+    :raises CleaningFailed: if it could not be cleaned
+    :raises DeviceInUseByHost: if the host uses it by now, so that it is not
+        cleaned
     """
     note = _note(name, share)
     held.check_noted(held.FILE, note)
@@ -139,17 +147,42 @@ def give_back(
     seconds = arguments.seconds(seconds)
     _wait_until_closed(name, closed, arguments.seconds(release_seconds))
 
-    def act() -> list[str]:
-        with operation_lock.named(f'file-{name}', seconds / 2):
+    with operation_lock.named(f'file-{name}', seconds / 2) as lock:
+        cleaned = _clean(name, share)
+
+        def act() -> list[str]:
             left = _restore(name) if not share else []
             # Who has opened a file since the first look keeps it.
             _wait_until_closed(name, closed, 0.0)
-            held.forget(held.FILE, note, name)
+            held.forget(held.FILE, note, cleaned, name)
             return left
 
-    return waiting.at_most(
-        act, seconds, f'device file {name} to be given back'
-    )
+        return waiting.at_most(
+            operation_lock.kept_until(lock, act),
+            seconds,
+            f'device file {name} to be given back',
+        )
+
+
+def _clean(name: str, share: str) -> held.Cleaned:
+    """Run the operator's command on an accelerator that is closed.
+
+    :raises CleaningFailed: if the command failed
+    :raises DeviceBusy, DeviceInUseByHost: if somebody uses it by now, as after
+        a reboot
+    """
+    if share:
+        return held.Cleaned.SHARED
+    noted = held.values(held.FILE, _note(name, share), name)
+    if noted is None:
+        return held.Cleaned.NEVER_GIVEN
+    before = file_groups.from_text(noted.get('entry'))
+    found = file_groups.find(name, offers.specs(), before)
+    if found is None:
+        return held.Cleaned.GONE
+    if cleaning.is_wanted():
+        _check_free(found, True)
+    return cleaning.run_command(found.path)
 
 
 def held_by(name: str, share: str) -> file_groups.Accelerator:
@@ -181,6 +214,16 @@ def _check_share(share: str, most: int | None) -> None:
         arguments.refuse('share', share, "'': the files are not shared")
     if most is not None and not (share and int(share) < (most or 10**9)):
         arguments.refuse('share', share, 'a number below shared of the entry')
+
+
+def _check_cleanable(found: file_groups.Accelerator) -> None:
+    """Check that it can be cleaned after its use, if that is wanted.
+
+    :raises DeviceError: if not
+    """
+    refusal = file_availability.not_cleaned(found, cleaning.is_wanted())
+    if refusal is not None:
+        raise refusal.error()
 
 
 def _files(
@@ -260,7 +303,7 @@ def _check_still_free(
         return
     left = _restore(found.name)
     if not is_held:
-        held.forget(held.FILE, note, found.name)
+        held.forget(held.FILE, note, held.Cleaned.NEVER_GIVEN, found.name)
     raise exception.DeviceBusy(
         device=file_availability.label(found),
         reason='; '.join([refusals.opened(users).text, *left]),

@@ -29,6 +29,7 @@ from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
 import contextlib
+import enum
 import functools
 import json
 import logging
@@ -70,6 +71,21 @@ _LABELS = {
     FILE: 'device file',
     IDXD: 'work queue',
 }
+
+
+class Cleaned(enum.Enum):
+    """What was done about a VAN's data before its note is deleted.
+
+    Each deletion of a note has to say it, so that no kind of device can leave
+    ``[os_acc] cleaning_command`` out. See cleaning.run_command().
+    """
+
+    COMMAND = 'cleaning_command has succeeded, or none is set'
+    EARLIER = 'an earlier call has cleaned it, and it has been closed since'
+    GONE = 'what the VAN had is not there any more'
+    NEVER_GIVEN = 'no instance has had it'
+    SHARED = 'other VANs have it, too'
+
 
 # Stands for a note that cannot be read.
 _UNREADABLE: dict[str, Any] = {'what': ''}
@@ -475,11 +491,14 @@ def adopt(who: holder.Holder, device: str) -> None:
                 files.write(f'{kind}-{device}', text)
 
 
-def forget(kind: str, name: str, what: str | None = None) -> None:
+def forget(
+    kind: str, name: str, cleaned: Cleaned, what: str | None = None
+) -> None:
     """Delete the note of a device, if there is one.
 
     The note of another VAN stays.
 
+    :param cleaned: what was done about the data of the VAN
     :param what: as in note(): the note of another device stays. None: delete
         it whatever it says
     :raises PrivilegeError: if it cannot be deleted
@@ -492,6 +511,7 @@ def forget(kind: str, name: str, what: str | None = None) -> None:
     other = _holder(kind, name, known)
     if other is None or not holder.is_of_another(other):
         files.delete(f'{kind}-{name}')
+        LOG.debug('%s is released: %s', name, cleaned.value)
 
 
 def _read(kind: str, name: str) -> dict[str, Any] | None:

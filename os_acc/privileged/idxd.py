@@ -23,13 +23,12 @@ from os_acc.devices import device_files
 from os_acc.devices import idxd
 from os_acc.devices import idxd_availability
 from os_acc.devices import idxd_names
-from os_acc.devices import open_files
 from os_acc.devices import operation_lock
 from os_acc.devices import pci
-from os_acc.devices import refusals
 from os_acc.devices import spec_idxd
 from os_acc.devices import waiting
 from os_acc.privileged import arguments
+from os_acc.privileged import cleaning
 from os_acc.privileged import context
 from os_acc.privileged import held
 from os_acc.privileged import idxd_notes
@@ -105,6 +104,8 @@ def _enable(
     assert queue is not None
     label = idxd_names.label_of(van)
     if not queue.is_enabled:
+        # A program may have it open since before somebody else disabled it.
+        _check_closed(name, van)
         if mine is None:
             before = idxd_setup.before(queue)
             mine = record.IdxdQueue(function.ids, van, before)
@@ -112,11 +113,11 @@ def _enable(
         idxd_setup.configure(device, queue, settings, label)
         idxd_setup.enable(device, queue, deadline.left())
         LOG.info('%s (%s) enabled for VAN %s', name, queue.name, van)
-    return _numbers(function.address, number)
+    return _numbers(function.address, number, van)
 
 
-def _numbers(address: str, number: int) -> list[str | int]:
-    """Read again what the device file of a work queue is."""
+def _numbers(address: str, number: int, van: str) -> list[str | int]:
+    """Read again what the device file of a work queue is, and record it."""
     device = idxd_setup.read(address)
     queue = device.queue(number)
     file = None if queue is None else device.file(queue)
@@ -125,6 +126,7 @@ def _numbers(address: str, number: int) -> list[str | int]:
             device=f'work queue {number} of PCI function {address}',
             reason='it has no device file',
         )
+    idxd_notes.note_file(idxd_names.name_of(address, number), van, file)
     path = device_files.shown(file.path)
     return [path, file.number.major, file.number.minor]
 
@@ -164,11 +166,14 @@ def disable(
     """Disable a VAN's work queue, and its device with the last one.
 
     It succeeds if the VAN does not have the work queue, or its device is gone.
+    ``[os_acc] cleaning_command`` runs before the work queue is disabled, with
+    its name for ``{address}``.
 
     :param release_seconds: how long programs may take to close it
     :returns: False if the work queue is the VAN's, but there is no record that
         os-acc enabled it; it then stays
     :raises DeviceBusy: if a program still has it open
+    :raises CleaningFailed: if the command failed
     :raises DeviceError: if the kernel refuses
     :raises Timeout: if that does not end in time
     """
@@ -181,26 +186,43 @@ def disable(
     if noted is not None and noted['what'] != van_uuid:
         return True  # another VAN has it
     held.check_noted(held.IDXD, name)
+    _wait_until_closed(name, van_uuid, release_seconds)
     function = pci.find(address)
     if function is None or idxd.find(address) is None:
         # The kernel has forgotten its work queues. Only what is noted of this
         # one goes: other VANs may need theirs when the device is back.
-        idxd_notes.forget(name, van_uuid)
+        idxd_notes.forget(name, van_uuid, held.Cleaned.GONE)
         return True
     path = function.path
-    _wait_until_closed(address, number, van_uuid, release_seconds)
-    deadline = waiting.Deadline(seconds)
+    with operation_lock.named(f'idxd-{name}', seconds / 2) as lock:
+        cleaned = _clean(name, van_uuid)
+        deadline = waiting.Deadline(seconds)
 
-    def act() -> bool:
-        with operation_lock.held(path, deadline.left(0.5)):
-            return _disable(pci.get(address), number, van_uuid, deadline)
+        def act() -> bool:
+            with operation_lock.held(path, deadline.left(0.5)):
+                function = pci.get(address)
+                return _disable(function, number, van_uuid, cleaned, deadline)
 
-    return waiting.at_most(act, seconds, f'work queue {name} to be disabled')
+        return waiting.at_most(
+            operation_lock.kept_until(lock, act),
+            seconds,
+            f'work queue {name} to be disabled',
+        )
 
 
-def _wait_until_closed(
-    address: str, number: int, van: str, seconds: float
-) -> None:
+def _clean(name: str, van: str) -> held.Cleaned:
+    """Run the operator's command for a work queue that a VAN has in this boot.
+
+    :raises CleaningFailed: if it failed
+    """
+    if held.values(held.IDXD, name, van) is None:
+        return held.Cleaned.NEVER_GIVEN
+    if record.idxd_files.read(name) is None:
+        return held.Cleaned.GONE  # reset by a reboot
+    return cleaning.run_command(name)
+
+
+def _wait_until_closed(name: str, van: str, seconds: float) -> None:
     """Wait until no program has a VAN's work queue open.
 
     :raises DeviceBusy: if one still has
@@ -208,10 +230,9 @@ def _wait_until_closed(
     users: list[str] = []
 
     def closed() -> bool:
-        users[:] = _users(address, number, van)
+        users[:] = idxd_notes.users(name, van)
         return not users
 
-    name = idxd_names.name_of(address, number)
     try:
         waiting.until(closed, seconds, f'work queue {name} to be closed')
     except exception.Timeout as err:
@@ -221,26 +242,22 @@ def _wait_until_closed(
         ) from err
 
 
-def _users(address: str, number: int, van: str) -> list[str]:
-    """Who has a VAN's work queue open: a clause for each."""
-    device = idxd.find(address)
-    queue = None if device is None else device.queue(number)
-    if device is None or queue is None or not idxd_notes.has(queue, van):
-        return []
-    file = device.file(queue)
-    if file is None:
-        return []
-    users = open_files.users_of([file])
-    if not users and queue.clients:
-        # It is mapped, or its process is being killed.
-        users = [refusals.STILL_OPEN.say(path=file.path).text]
-    return users
+def _check_closed(name: str, van: str) -> None:
+    """Check that no program has a VAN's work queue open.
+
+    :raises DeviceBusy: if one has
+    """
+    if users := idxd_notes.users(name, van):
+        raise exception.DeviceBusy(
+            device=f'work queue {name}', reason='; '.join(users)
+        )
 
 
 def _disable(
     function: pci.Function,
     number: int,
     van: str,
+    cleaned: held.Cleaned,
     deadline: waiting.Deadline,
 ) -> bool:
     name = idxd_names.name_of(function.address, number)
@@ -251,15 +268,12 @@ def _disable(
         known = None
     if queue is not None and known is None and idxd_notes.has(queue, van):
         return False
+    _check_closed(name, van)
     if (
         queue is not None
         and known is not None
         and idxd_notes.is_of(queue, van)
     ):
-        if users := _users(function.address, number, van):
-            raise exception.DeviceBusy(
-                device=f'work queue {name}', reason='; '.join(users)
-            )
         if queue.is_enabled:
             idxd_setup.disable(device, queue, deadline.left(0.5))
             device = idxd_setup.read(function.address)
@@ -269,7 +283,7 @@ def _disable(
             mode = kept.mode if kept is not None else spec_idxd.SHARED
             idxd_setup.reset(device, queue, known.before, mode)
         LOG.info('%s disabled, which VAN %s had', name, van)
-    idxd_notes.forget(name, van)
+    idxd_notes.forget(name, van, cleaned)
     _stop(function, deadline)
     return True
 

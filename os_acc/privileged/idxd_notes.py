@@ -18,11 +18,15 @@ from __future__ import annotations
 import dataclasses
 
 from os_acc import exception
+from os_acc.devices import device_file
+from os_acc.devices import device_files
 from os_acc.devices import file_place
 from os_acc.devices import idxd
 from os_acc.devices import idxd_availability
 from os_acc.devices import idxd_names
+from os_acc.devices import open_files
 from os_acc.devices import pci
+from os_acc.devices import refusals
 from os_acc.devices import spec_idxd
 from os_acc.privileged import held
 from os_acc.privileged import idxd_setup
@@ -196,9 +200,71 @@ def in_use(function: pci.Function) -> bool:
     return False
 
 
-def forget(name: str, van: str) -> None:
-    """Delete record and note of a VAN's work queue."""
+def note_file(name: str, van: str, file: device_file.DeviceFile) -> None:
+    """Record a device file of a work queue that was enabled for a VAN."""
+    known = record.idxd_files.read(name)
+    files = [] if known is None or known.van != van else known.files
+    number = file.number
+    place = open_files.place_of(file.path)
+    wanted = [file.path, number.major, number.minor, place]
+    if wanted not in files:
+        made = record.IdxdFiles(van, [*files, wanted])
+        record.idxd_files.write(name, made)
+
+
+def users(name: str, van: str) -> list[str]:
+    """Who has a VAN's work queue open, in whatever state it is.
+
+    A program that had it open when it was disabled keeps the file and its
+    mapping. With that, it can submit work to the queue of the next VAN: the
+    portal of the queue is the same.
+
+    :returns: a clause for each
+    """
+    address, number = idxd_names.parse(name)
+    device = idxd.find(address)
+    queue = None if device is None else device.queue(number)
+    now = None if device is None or queue is None else device.file(queue)
+    files, places = _files_of(name, van)
+    is_mine = queue is not None and has(queue, van)
+    if now is not None:
+        # The kernel gives no number away while a program has it open.
+        files = {each for each in files if each.number != now.number}
+        if is_mine:
+            files.add(now)
+    found = open_files.users_of(files, places=places)
+    if not found and is_mine and now and queue and queue.clients > 0:
+        # It is mapped, or its process is being killed.
+        found = [refusals.STILL_OPEN.say(path=now.path).text]
+    return found
+
+
+def _files_of(
+    name: str, van: str
+) -> tuple[set[device_file.DeviceFile], dict[str, device_file.Number]]:
+    """The device files that a work queue has had for a VAN.
+
+    :returns: also the number of each by what /proc/PID/maps shows: its place
+        in the host's /dev, or its path, if a container has one of its own
+    """
+    known = record.idxd_files.read(name)
+    files: set[device_file.DeviceFile] = set()
+    places: dict[str, device_file.Number] = {}
+    for path, major, minor, place in (
+        known.files if known is not None and known.van == van else ()
+    ):
+        number = device_file.Number('c', major, minor)
+        files.add(device_file.DeviceFile(path, number))
+        places |= {place or path: number, device_files.shown(path): number}
+    return files, places
+
+
+def forget(name: str, van: str, cleaned: held.Cleaned) -> None:
+    """Delete records and note of a VAN's work queue."""
+    given = record.idxd_files.read(name)
+    if given is not None and given.van == van:
+        record.idxd_files.delete(name)
     known = record.idxd_queues.read(name)
     if known is not None and known.van == van:
         record.idxd_queues.delete(name)
-    held.forget(held.IDXD, name, van)
+    held.forget(held.IDXD, name, cleaned, van)

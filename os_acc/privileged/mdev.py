@@ -100,7 +100,7 @@ def remove(
     path, folder = mdev.parent_folder(parent), mdev.folder(uuid)
     if not os.path.isdir(path):
         # The parent is gone, and its mediated devices with it.
-        held.forget(held.MDEV, uuid, held.mdev_text(wanted))
+        held.forget(held.MDEV, uuid, held.Cleaned.GONE, held.mdev_text(wanted))
         return True
     with operation_lock.held(path, seconds / 2):
         # With the lock held, no creation is under way.
@@ -109,7 +109,9 @@ def remove(
         if there is None:
             if known == record.Mdev(parent, kind):
                 record.mdevs.delete(uuid)
-            held.forget(held.MDEV, uuid, held.mdev_text(wanted))
+            held.forget(
+                held.MDEV, uuid, held.Cleaned.GONE, held.mdev_text(wanted)
+            )
             return True
     held.check_noted(held.MDEV, uuid)
     if offers.has_nothing_to_undo(
@@ -121,14 +123,14 @@ def remove(
         return False
     with operation_lock.held(folder, seconds / 2) as lock:
         device_users.wait_until_closed(folder, f'mdev {uuid}', release_seconds)
-        cleaning.run_command(uuid)
+        cleaned = cleaning.run_command(uuid)
         deadline = waiting.Deadline(seconds)
 
         def act() -> None:
             with operation_lock.held(path, deadline.left(0.5)):
                 mdev.remove(uuid, deadline.left())
                 record.mdevs.delete(uuid)
-                held.forget(held.MDEV, uuid)
+                held.forget(held.MDEV, uuid, cleaned)
 
         waiting.at_most(
             operation_lock.kept_until(lock, act),
@@ -164,6 +166,7 @@ def released(uuid: str, release_seconds: float) -> None:
     release_seconds = arguments.seconds(release_seconds)
     # Otherwise its owner has removed it already.
     held.check_noted(held.MDEV, uuid)
+    cleaned = held.Cleaned.GONE
     if (there := mdev.find(uuid)) is not None:
         if offers.has_nothing_to_undo(
             lambda: offers.check_mdev(there, new=False)
@@ -174,10 +177,10 @@ def released(uuid: str, release_seconds: float) -> None:
             device_users.wait_until_closed(
                 folder, f'mdev {uuid}', release_seconds
             )
-            cleaning.run_command(uuid)
+            cleaned = cleaning.run_command(uuid)
     # If os-acc made it in place of the Cyborg agent, it is the agent's now.
     record.mdevs.delete(uuid)
-    held.forget(held.MDEV, uuid)
+    held.forget(held.MDEV, uuid, cleaned)
 
 
 @context.entry
@@ -227,21 +230,21 @@ def clear_vgpu_type(
     with held.locked(function, seconds / 2) as lock:
         known = record.vgpus.read(address)
         if vgpu.current(address) != number:
-            held.forget(held.VGPU, address)
+            held.forget(held.VGPU, address, held.Cleaned.GONE)
             return True
         if known is None or known.number != number:
-            held.forget(held.VGPU, address)
+            held.forget(held.VGPU, address, held.Cleaned.GONE)
             return False
         device_users.wait_until_closed(
             function.path, f'VF {address}', release_seconds
         )
-        cleaning.run_command(address)
+        cleaned = cleaning.run_command(address)
         deadline = waiting.Deadline(seconds)
 
         def act() -> None:
             vgpu.set_type(address, vgpu.NONE, deadline.left())
             record.vgpus.delete(address)
-            held.forget(held.VGPU, address)
+            held.forget(held.VGPU, address, cleaned)
 
         waiting.at_most(
             operation_lock.kept_until(lock, act),
@@ -275,5 +278,5 @@ def released_vgpu(address: str, release_seconds: float) -> None:
         device_users.wait_until_closed(
             function.path, f'VF {address}', release_seconds
         )
-        cleaning.run_command(address)
-    held.forget(held.VGPU, address)
+        cleaned = cleaning.run_command(address)
+    held.forget(held.VGPU, address, cleaned)

@@ -32,6 +32,7 @@ from os_acc.privileged import arguments
 from os_acc.privileged import cleaning
 from os_acc.privileged import command
 from os_acc.privileged import context
+from os_acc.privileged import held
 from os_acc.privileged import nvme_of_commands
 from os_acc.privileged import nvme_of_connections as connections
 from os_acc.privileged import nvme_of_notes as notes
@@ -90,12 +91,10 @@ def connect(
             seconds,
             f'{availability.label(wwn)} to be connected',
         )
-        if (
-            note is not None
-            and note.instance != instance_uuid
-            and target.erase != spec_nvme_of.ERASE_NONE
-        ):
-            _erase(wwn, lock)
+        if note is not None and note.instance != instance_uuid:
+            if target.erase != spec_nvme_of.ERASE_NONE:
+                _erase(wwn, lock)
+            cleaning.run_command(wwn)
         notes.write(wwn, notes.Note(instance_uuid, True, target))
 
 
@@ -128,9 +127,10 @@ def release(
             there = _connected(wwn, instance_uuid)
             if there:
                 _await_unused(wwn, release_seconds, ended=True)
-            emptied = _empty(wwn, note, there, lock)
-            if emptied:
-                notes.delete(wwn)
+            cleaned = _empty(wwn, note, there, lock)
+            emptied = cleaned is not None
+            if cleaned is not None:
+                notes.delete(wwn, cleaned)
             else:
                 left = notes.Note(instance_uuid, False, note.target)
                 notes.write(wwn, left)
@@ -276,10 +276,11 @@ def _await_unused(wwn: str, seconds: float, ended: bool = False) -> None:
 
 def _empty(
     wwn: str, note: notes.Note, there: list[nvme_of.Block], lock: int
-) -> bool:
+) -> held.Cleaned | None:
     """Empty a namespace that an instance has had, if that is os-acc's task.
 
-    :returns: False if its target cannot be reached
+    :returns: None if it is still to be done, because its target cannot be
+        reached
     """
     spec = offers.specs().known_namespace(wwn)
     target = note.target if spec is None else spec.nvme_of
@@ -287,8 +288,8 @@ def _empty(
     if any(block.is_reachable() for block in there):
         if wanted:
             _erase(wwn, lock)
-        cleaning.run_command(wwn)
-        return True
+        return cleaning.run_command(wwn)
+    wanted = wanted or cleaning.is_wanted()
     LOG.warning(
         '%s is released without its target: %s',
         availability.label(wwn),
@@ -296,7 +297,7 @@ def _empty(
         if wanted
         else 'nothing empties it',
     )
-    return not wanted
+    return None if wanted else held.Cleaned.GONE
 
 
 def _erase(wwn: str, lock: int) -> None:

@@ -111,11 +111,15 @@ def write(wwn: str, note: Note) -> None:
         held.files.write(_name(wwn), text)
 
 
-def delete(wwn: str) -> None:
-    """Delete the note of a namespace, if there is one."""
+def delete(wwn: str, cleaned: held.Cleaned) -> None:
+    """Delete the note of a namespace, if there is one.
+
+    :param cleaned: as for held.forget()
+    """
     # A file system that is read-only refuses to delete even what is not there.
     if held.files.read(_name(wwn)) is not None:
         held.files.delete(_name(wwn))
+        LOG.debug('%s is released: %s', wwn, cleaned.value)
 
 
 def _name(wwn: str) -> str:

@@ -296,7 +296,7 @@ def let_go(address: str, ids: str) -> None:
     arguments.addresses([address])
     if not isinstance(ids, str):
         arguments.refuse('ids', ids, 'vendor:product')
-    held.forget(held.PCI, address, ids)
+    held.forget(held.PCI, address, held.Cleaned.EARLIER, ids)
 
 
 @context.entry

@@ -209,6 +209,21 @@ class IdxdQueue(Record):
 
 
 @dataclasses.dataclass(frozen=True)
+class IdxdFiles(Record):
+    """The device files that a work queue has had for a VAN in this boot.
+
+    The kernel forgets who has a work queue open when it is disabled, and gives
+    it another number when it is enabled again.
+
+    :ivar files: path, major number, minor number and, as
+        open_files.place_of() says it, the place of each
+    """
+
+    van: str
+    files: list[list[Any]]
+
+
+@dataclasses.dataclass(frozen=True)
 class Connection(Record):
     """The connections of an instance to a subsystem of an NVMe-oF target.
 
@@ -304,4 +319,5 @@ device_files = Records('device-files', DeviceFile)
 container_specs = Records('container-specs', ContainerSpec)
 idxd_devices = Records('idxd-devices', IdxdDevice)
 idxd_queues = Records('idxd-queues', IdxdQueue)
+idxd_files = Records('idxd-files', IdxdFiles)
 connections = Records('connections', Connection)

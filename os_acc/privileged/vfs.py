@@ -103,20 +103,20 @@ def remove_vfs(pf: str, seconds: float) -> list[str]:
 def _remove_vfs(pf: pci.Function, deadline: waiting.Deadline) -> list[str]:
     known, there = record.vfs.read(pf.address), sriov.count(pf.address)
     if known is None:
-        held.forget(held.VFS, pf.address)
+        held.forget(held.VFS, pf.address, held.Cleaned.EARLIER)
         return ['os-acc has no record that it made them'] if there else []
     if there not in (0, known.number):
         # Somebody else has removed os-acc's VFs and made these.
         sriov.restore_autoprobe(pf.address, known.autoprobe)
         record.vfs.delete(pf.address)
-        held.forget(held.VFS, pf.address)
+        held.forget(held.VFS, pf.address, held.Cleaned.EARLIER)
         return [f'somebody else has changed their number to {there}']
     if users := [*vf_availability.vf_users(pf), *held.needs_vfs(pf)]:
         sriov.restore_autoprobe(pf.address, known.autoprobe)
         if not held.has_vf(pf):
             # No VAN needs them after a reboot. The record stays: os-acc can
             # still remove them in this boot.
-            held.forget(held.VFS, pf.address)
+            held.forget(held.VFS, pf.address, held.Cleaned.EARLIER)
         return users
     addresses = pf.vf_addresses
     sriov.remove(pf.address, known.autoprobe)
@@ -124,7 +124,7 @@ def _remove_vfs(pf: pci.Function, deadline: waiting.Deadline) -> list[str]:
     for address in addresses:
         record.functions.delete(address)
         record.ports.delete(address)
-        held.forget(held.PCI, address)
+        held.forget(held.PCI, address, held.Cleaned.EARLIER)
     record.vfs.delete(pf.address)
-    held.forget(held.VFS, pf.address)
+    held.forget(held.VFS, pf.address, held.Cleaned.EARLIER)
     return []

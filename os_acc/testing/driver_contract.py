@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 from os_acc.testing import driver_basics
+from os_acc.testing import driver_cleaning
 from os_acc.testing import driver_crashes
 from os_acc.testing import driver_failed
 from os_acc.testing import driver_processes
@@ -19,6 +20,7 @@ from os_acc.testing import driver_undo
 
 class DriverContract(
     driver_basics.Basics,
+    driver_cleaning.Cleaning,
     driver_failed.Failed,
     driver_undo.Undo,
     driver_crashes.DriverCrashes,

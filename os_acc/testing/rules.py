@@ -166,6 +166,12 @@ BUSY = _of_drivers(
     'unprepareVAN() raises DeviceBusy, and changes nothing, while a guest has '
     'the device open',
 )
+CLEAN = _of_drivers(
+    'clean',
+    'Clean a device',
+    'cleaning_command runs once the device is closed; if it fails, the VAN '
+    'keeps the device in state error; a driver without cleans is refused',
+)
 ONE_VAN = _of_drivers(
     'one-van',
     'Lock a device',

@@ -30,6 +30,7 @@ from os_acc import exception
 from os_acc import journal
 from os_acc import objects
 from os_acc.privileged import command
+from os_acc.privileged import held
 from os_acc.privileged import nvme_of_connections
 from os_acc.privileged import nvme_of_notes
 from os_acc.privileged import record
@@ -56,7 +57,7 @@ def target(tmp_path):
     for name in record.connections.names():
         record.connections.delete(name)
     for name in NAMESPACES:
-        nvme_of_notes.delete(f'uuid.{name}')
+        nvme_of_notes.delete(f'uuid.{name}', held.Cleaned.GONE)
 
 
 def configure(state: pathlib.Path, *entries, initialize: bool = True) -> None:

@@ -1092,3 +1092,77 @@ def test_a_program_opens_a_file_while_it_is_given_out(
     nodes.kernel.end(pids[0])
     os_acc.unplug(instance)
     nodes.changed = True
+
+
+# --- cleaning
+
+
+def cleaning(text):
+    os_acc.CONF.set_override('cleaning_command', text, 'os_acc')
+
+
+def says(path):
+    return f"sh -c 'echo $0 >> {path}' {{address}}"
+
+
+def test_cleaned_when_it_is_closed(nodes, tmp_path):
+    said = tmp_path / 'said'
+    cleaning(says(said))
+    instance, _ = plug(named(B))
+    pid = nodes.kernel.hold('/dev/acc2', 'python3', 'c 240:2')
+    with pytest.raises(exception.UnplugException):
+        os_acc.unplug(instance)
+    assert not said.exists()
+    nodes.kernel.end(pid)
+    assert os_acc.unplug(instance) == 1
+    assert said.read_text() == '/dev/acc2\n'
+
+
+def test_what_cannot_be_cleaned_goes_to_nobody(nodes):
+    instance, van = plug(named(B))
+    cleaning('false {address}')
+    with pytest.raises(exception.UnplugException, match='cleaning_command'):
+        os_acc.unplug(instance)
+    (left,) = os_acc.get_vans()
+    assert (left.uuid, left.state) == (van.uuid, 'error')
+    assert isinstance(devices.refused(named(B)), exception.DeviceBusy)
+    assert nodes.of('acc2') == (1001, 6, 0o600)
+    cleaning('')
+    assert os_acc.unplug(instance) == 1
+
+
+def test_a_shared_file_refuses_the_option(nodes, tmp_path):
+    devices.spec({'devices': '/dev/acc*', 'shared': 2})
+    instance, _ = plug(named(A))
+    said = tmp_path / 'said'
+    cleaning(says(said))
+    error = str(devices.refused(named(A)))
+    assert '[os_acc] cleaning_command is set' in error
+    assert len(held.files.names()) == 1
+    # The other VAN may use it still.
+    assert os_acc.unplug(instance) == 1
+    assert not said.exists()
+
+
+def test_root_refuses_a_shared_file_too(nodes):
+    devices.spec({'devices': '/dev/acc*', 'shared': 2})
+    cleaning('true')
+    files = [['/dev/acc1', 'c', 240, 1]]
+    with pytest.raises(exception.ExceptionBase, match='cleaning_command'):
+        privileged.take(A, '0', files, 5.0)
+
+
+def test_the_host_uses_it_since_a_reboot(nodes, tmp_path):
+    """It is not cleaned then."""
+    nodes.changed = True
+    said = tmp_path / 'said'
+    cleaning(says(said))
+    instance, _ = plug(named(A))
+    nodes.kernel.reboot()
+    pid = nodes.kernel.hold('/dev/acc1', 'hostd', 'c 240:1')
+    with pytest.raises(exception.UnplugException, match=f'process {pid} '):
+        os_acc.unplug(instance)
+    assert not said.exists()
+    nodes.kernel.end(pid)
+    assert os_acc.unplug(instance) == 1
+    assert said.read_text() == '/dev/acc1\n'

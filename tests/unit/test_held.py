@@ -313,7 +313,7 @@ def test_a_note_that_cannot_be_read(here, text):
 
 def test_reading_makes_no_folder(here):
     assert not held.has(pci.get(devices.GPU))
-    held.forget(held.PCI, devices.GPU)
+    held.forget(held.PCI, devices.GPU, held.Cleaned.EARLIER)
     assert held.of_device(devices.GPU) == []
     assert not os.path.exists(held.FOLDER)
 

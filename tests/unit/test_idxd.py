@@ -806,3 +806,110 @@ def test_doctor(dsa, kernel):
         'error',
         True,
     )
+
+
+# --- a work queue that somebody disables while a program has it open
+
+
+def disabled_by_hand(kernel, what='user/unbind', name='wq0.0'):
+    kernel.write(str(kernel.sys / 'bus/dsa/drivers' / what), name)
+
+
+@pytest.mark.parametrize('shown', [True, False], ids=['open', 'mapped'])
+@pytest.mark.parametrize(
+    'what', [('user/unbind', 'wq0.0'), ('idxd/unbind', 'dsa0'), None]
+)
+def test_a_program_keeps_what_was_disabled(dsa, kernel, what, shown):
+    """accel-config, a reset of the device, or the module is unloaded."""
+    instance, _ = plug()
+    pid = dsa.opened(0, shown=shown, mapped=True)
+    if what is not None:
+        disabled_by_hand(kernel, *what)
+    else:
+        kernel.write(str(kernel.pci / 'drivers/idxd/unbind'), DSA)
+    with pytest.raises(exception.UnplugException, match=f'process {pid} '):
+        os_acc.unplug(instance)
+    if what is None:
+        kernel.write(str(kernel.sys / 'bus/pci/drivers_probe'), DSA)
+    assert 'has it' in refused(named(f'{DSA}-wq0'))
+    kernel.end(pid)
+    assert os_acc.unplug(instance) == 1
+    assert notes() == []
+    instance, _ = plug(named(f'{DSA}-wq0'))
+    assert os_acc.unplug(instance) == 1
+
+
+def test_it_is_not_enabled_again_while_a_program_has_it(dsa, kernel):
+    instance, request = devices.instance(), wanted()
+    os_acc.plug(instance, [request])
+    pid = dsa.opened(0)
+    disabled_by_hand(kernel)
+    with pytest.raises(exception.ExceptionBase, match=f'process {pid} '):
+        os_acc.plug(instance, [request])
+    assert dsa.queues[0].state == 'disabled'
+    dsa.closed(0, pid)
+    (van,) = os_acc.plug(instance, [request])
+    assert van.handle.files[0].minor == dsa.queues[0].minor
+    assert os_acc.unplug(instance) == 1
+
+
+def test_the_setup_for_another_van_forgets_no_number(dsa, kernel):
+    """The device was disabled, and the next VAN has it set up again."""
+    first, _ = plug()
+    pid = dsa.opened(0, mapped=True)
+    disabled_by_hand(kernel, 'idxd/unbind', 'dsa0')
+    second, (van,) = plug()
+    assert van.handle.name == f'{DSA}-wq1'
+    with pytest.raises(exception.UnplugException, match=f'process {pid} '):
+        os_acc.unplug(first)
+    kernel.end(pid)
+    assert os_acc.unplug(first) == 1
+    assert os_acc.unplug(second) == 1
+    assert notes() == []
+
+
+def test_a_container_with_a_dev_of_its_own_has_it_mapped(dsa, kernel):
+    instance, _ = plug()
+    pid = dsa.opened(0, shown=False)
+    kernel.write_file(
+        f'proc/{pid}/maps',
+        '7f0000000000-7f0000001000 -w-s 00000000 00:3c 9 /dev/dsa/wq0.0\n',
+    )
+    disabled_by_hand(kernel)
+    with pytest.raises(exception.UnplugException, match=f'process {pid} '):
+        os_acc.unplug(instance)
+    kernel.end(pid)
+    assert os_acc.unplug(instance) == 1
+
+
+def test_a_late_close_makes_no_queue_busy(dsa, kernel):
+    """The kernel's count falls below 0 while the queue is disabled."""
+    instance, request = devices.instance(), wanted()
+    os_acc.plug(instance, [request])
+    pid = dsa.opened(0)
+    disabled_by_hand(kernel)
+    dsa.closed(0, pid)
+    assert dsa.queues[0].clients == -1
+    os_acc.plug(instance, [request])
+    assert os_acc.unplug(instance) == 1
+
+
+# --- cleaning
+
+
+def test_cleaned_once_it_is_closed_and_before_it_is_disabled(dsa, tmp_path):
+    said = tmp_path / 'said'
+    state = dsa.folder(0) / 'state'
+    instance, _ = plug()
+    os_acc.CONF.set_override(
+        'cleaning_command',
+        f"sh -c 'cat {state} >> {said}; echo $0 >> {said}' {{address}}",
+        'os_acc',
+    )
+    pid = dsa.opened(0)
+    with pytest.raises(exception.UnplugException):
+        os_acc.unplug(instance)
+    assert not said.exists()
+    dsa.closed(0, pid)
+    assert os_acc.unplug(instance) == 1
+    assert said.read_text().split() == ['enabled', f'{DSA}-wq0']

@@ -72,6 +72,10 @@ class NamesNoHandles(CardDriver):
     handle_types = ('PCIHandle',)
 
 
+class SaysThatItCleans(CardDriver):
+    cleans = True
+
+
 class ClaimsNothing(CardDriver):
     def can_handle(self, request):
         return request.handle is not None
@@ -273,6 +277,7 @@ FINDS = [
     (UndoesNothing, 'each_request_is_plugged_and_unplugged', rules.UNDO),
     (ForgetsHowItWas, 'a_second_prepare', rules.AS_FOUND),
     (ChoosesAgain, 'a_second_prepare', rules.SAME_HANDLE),
+    (SaysThatItCleans, 'cleaning_command_runs_at_the_release', rules.CLEAN),
     (TakesNoLock, 'threads_that_ask_for_the_same', rules.ONE_VAN),
     (KeepsOldNumbers, 'a_reboot_of_the_host', rules.NUMBERS),
     (NamesOtherNumbers, 'all_requests_are_plugged_together', rules.NUMBERS),

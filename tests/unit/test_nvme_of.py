@@ -365,6 +365,25 @@ def test_the_owner_of_the_storage_empties_it(fabric, caplog, lost):
     assert all_notes(fabric) == []
 
 
+def test_the_command_runs_when_the_target_is_back(fabric, tmp_path):
+    """The owner of the storage empties nothing; the command does it late."""
+    said = tmp_path / 'said'
+    os_acc.CONF.set_override(
+        'cleaning_command', f"sh -c 'echo $0 >> {said}' {{address}}", 'os_acc'
+    )
+    devices.spec(entry(A, erase='none'))
+    one, two = devices.instance(), devices.instance()
+    os_acc.plug(one, [named(A)])
+    fabric.lose()
+    os_acc.unplug(one)
+    assert not said.exists()
+    fabric.lose(state='live')
+    os_acc.plug(two, [named(A)])
+    assert said.read_text() == f'{A}\n'
+    os_acc.unplug(two)
+    assert all_notes(fabric) == []
+
+
 def test_a_note_that_cannot_be_read(fabric):
     """It may be the data of anybody."""
     fabric.namespace(A).data = 'secret'
@@ -946,7 +965,7 @@ def test_a_note_says_what_it_knows(fabric):
     notes.write(A, note)
     assert json.loads(held.files.read(f'namespace-{A}'))['target'] is None
     assert notes.read(A).instance == notes.UNKNOWN
-    notes.delete(A)
+    notes.delete(A, held.Cleaned.GONE)
     assert notes.read(A) is None
 
 

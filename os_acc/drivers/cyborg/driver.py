@@ -51,6 +51,7 @@ class CyborgDriver(driver.DriverBase):
 
     CONFIG_OPTS = cyborg_options.OPTS
     programs = True
+    cleans = True
     handle_types = ('PCIHandle', 'MdevHandle', 'TestHandle')
 
     def __init__(self, config: Any) -> None:

@@ -220,6 +220,11 @@ def _claim(
         if found is None:
             raise file_availability.not_named(seen.name).error()
         known = allocation.holders(by)
+        if before is None:
+            refusal = file_availability.not_cleaned(
+                found, bool(CONF.os_acc.cleaning_command)
+            )
+            allocation.check(iter([refusal] if refusal else []))
         allocation.check(
             file_availability.obstacles(
                 found,

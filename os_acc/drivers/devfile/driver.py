@@ -27,6 +27,7 @@ CONF = cfg.CONF
 
 
 class DevfileDriver(driver.DriverBase):
+    cleans = True
     handle_types = ('DeviceFileHandle',)
 
     def can_handle(self, request: objects.AcceleratorRequest) -> bool:

@@ -43,6 +43,7 @@ CONF = cfg.CONF
 
 
 class IdxdDriver(driver.DriverBase):
+    cleans = True
     handle_types = ('DeviceFileHandle',)
 
     def can_handle(self, request: objects.AcceleratorRequest) -> bool:

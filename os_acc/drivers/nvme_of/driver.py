@@ -74,6 +74,7 @@ class NVMeOFDriver(driver.DriverBase):
     """Connects namespaces of NVMe-oF targets, each for one instance."""
 
     CONFIG_OPTS = OPTS
+    cleans = True
     handle_types = ('BlockHandle',)
 
     def can_handle(self, request: objects.AcceleratorRequest) -> bool:

@@ -33,6 +33,7 @@ class PCIDriver(driver.DriverBase):
     CONFIG_OPTS: ClassVar[Sequence[cfg.Opt]] = claim.OPTS
     generic = True
     sets_ports = True
+    cleans = True
     handle_types = ('PCIHandle',)
 
     def __init__(self, config: Any) -> None:
