@@ -132,11 +132,12 @@ class TestFake(OwnDriver):
     @pytest.fixture(autouse=True)
     def hardware(self, tmp_path):
         self.path = tmp_path / 'hardware'
+        self.fakes = ['fake0:test:1', 'fake1:pci:2']
 
     def make_driver(self):
         made = FakeDriver.load('fake')
         for name, value in {
-            'devices': ['fake0:test:1', 'fake1:pci:2'],
+            'devices': self.fakes,
             'discover': True,
             'hardware_path': str(self.path),
         }.items():
@@ -164,8 +165,8 @@ class TestFake(OwnDriver):
         return lambda: None
 
     def two_devices(self):
-        fakes = ['fake0:test:1', 'fake1:pci:2', 'fake2:test:1']
-        os_acc.CONF.set_override('devices', fakes, 'os_acc_fake')
+        self.fakes = ['fake0:test:1', 'fake1:pci:2', 'fake2:test:1']
+        os_acc.CONF.set_override('devices', self.fakes, 'os_acc_fake')
         return devices.wanted('CUSTOM_FAKE_TEST'), ('fake0', 'fake2')
 
     def foreign_handles(self):
