@@ -310,8 +310,8 @@ class _Offers:
         if not device.handles and not device.mdev_types:
             # A driver that was written for version 1.0 only counts them.
             for number in range(device.handles_free):
-                handle = objects.TestHandle(name=f'any-{number}')
-                yield handle, None, number >= made
+                counted = objects.TestHandle(name=f'any-{number}')
+                yield counted, None, number >= made
 
     def _refusal(
         self,
