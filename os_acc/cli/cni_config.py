@@ -177,10 +177,8 @@ class Configuration:
         found = set()
         for each in listed:
             names = each if isinstance(each, dict) else {}
-            container, interface = (
-                names.get('containerID'),
-                names.get('ifname'),
-            )
+            container: Any = names.get('containerID')
+            interface: Any = names.get('ifname')
             if not (_is_text(container) and _is_text(interface)):
                 raise _invalid(key, each, 'texts containerID and ifname')
             found.add(Attachment(self.network, container, interface))
