@@ -16,13 +16,13 @@ import signal
 import time
 
 import devices
-import processes
 import pytest
 
 import os_acc
 from os_acc import exception
 from os_acc.cli import queueing
 from os_acc.cli import waiting
+from os_acc.testing import children
 
 CLASS = 'CUSTOM_CARD'
 BUSY = exception.DeviceBusy(device='card', holder='somebody')
@@ -66,7 +66,7 @@ class Card:
             os._exit(0)
 
         before = self.tickets()
-        pid = processes.start(work)
+        pid = children.start(work)
         until(lambda: self.tickets() - before)
         return pid
 
@@ -92,6 +92,8 @@ def until(done) -> None:
 def card(clean, tmp_path, monkeypatch):
     # The requests are of no real driver.
     monkeypatch.setattr('os_acc.cli.missing.check', lambda *args: None)
+    monkeypatch.setattr(queueing, 'PAUSE', 0.01)
+    monkeypatch.setattr(waiting, '_FIRST_PAUSE', 0.01)
     return Card(tmp_path)
 
 
@@ -101,7 +103,7 @@ def test_the_early_one_goes_first(card):
     names = ['early', *map(str, range(20))]
     waiting_ones = [card.wait(name) for name in names]
     card.taken.unlink()
-    assert [processes.wait(pid) for pid in waiting_ones] == [0] * 21
+    assert [children.wait(pid) for pid in waiting_ones] == [0] * 21
     assert card.order() == names
     assert card.tickets() == set()
 
@@ -114,7 +116,7 @@ def test_a_later_one_does_not_overtake(card):
     card.taken.unlink()
     later = card.wait('later')
     os.kill(early, signal.SIGCONT)
-    assert [processes.wait(pid) for pid in (early, later)] == [0, 0]
+    assert [children.wait(pid) for pid in (early, later)] == [0, 0]
     assert card.order() == ['early', 'later']
 
 
@@ -123,11 +125,11 @@ def test_one_that_is_killed_blocks_nobody(card):
     killed = card.wait('killed')
     later = [card.wait(name) for name in 'abc']
     os.kill(killed, signal.SIGKILL)
-    processes.wait(killed)
+    children.wait(killed)
     os.kill(later[1], signal.SIGKILL)
-    processes.wait(later[1])
+    children.wait(later[1])
     card.taken.unlink()
-    assert [processes.wait(later[n]) for n in (0, 2)] == [0, 0]
+    assert [children.wait(later[n]) for n in (0, 2)] == [0, 0]
     assert card.order() == ['a', 'c']
     # Also those that were left behind are gone.
     assert card.tickets() == set()
@@ -140,7 +142,7 @@ def test_one_that_waits_for_something_else_blocks_nobody(card):
         queueing.Ticket(locks, [devices.wanted('CUSTOM_OTHER')]),
         queueing.Ticket(locks, [devices.wanted(CLASS, 'CUSTOM_FAST')]),
     ]
-    assert processes.wait(card.wait('plain')) == 0
+    assert children.wait(card.wait('plain')) == 0
     for each in tickets:
         each.close()
 
@@ -165,7 +167,7 @@ def test_traits(card, early, later, first):
         os._exit(two.is_first())
 
     assert one.is_first()
-    assert processes.wait(processes.start(work)) == first
+    assert children.wait(children.start(work)) == first
     two.close()
     one.close()
 
@@ -176,8 +178,8 @@ def test_a_device_that_is_named(card):
 
     def is_first(request) -> bool:
         ticket = queueing.Ticket(str(card.locks), [request])
-        pid = processes.start(lambda: os._exit(ticket.is_first()))
-        found = processes.wait(pid)
+        pid = children.start(lambda: os._exit(ticket.is_first()))
+        found = children.wait(pid)
         ticket.close()
         return bool(found)
 
@@ -193,8 +195,8 @@ def test_one_that_tries_for_long_lets_the_next_one_try(card, monkeypatch):
     later = queueing.Ticket(str(card.locks), [devices.wanted(CLASS)])
 
     def is_first() -> bool:
-        pid = processes.start(lambda: os._exit(later.is_first()))
-        return bool(processes.wait(pid))
+        pid = children.start(lambda: os._exit(later.is_first()))
+        return bool(children.wait(pid))
 
     with early.attempt():
         assert not is_first()
