@@ -335,7 +335,7 @@ _STEPS = strategies.lists(
 
 
 @hypothesis.settings(
-    max_examples=25,
+    max_examples=10,
     suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
 )
 @hypothesis.given(steps=_STEPS)
