@@ -98,7 +98,7 @@ def card(clean, tmp_path, monkeypatch):
 
 
 def test_the_early_one_goes_first(card):
-    """One early process and 6 later ones; 20: tests/functional/test_standalone.py."""
+    """One early process and 6 later ones; the functional test has 20."""
     card.take()
     names = ['early', *map(str, range(6))]
     waiting_ones = [card.wait(name) for name in names]
