@@ -101,6 +101,40 @@ class DriverBase(extension.ExtensionBase, abc.ABC):
         """
         return False
 
+    def serves(
+        self, request: objects.AcceleratorRequest, device: objects.Device
+    ) -> bool:
+        """Whether a device is what a request without a handle asks for.
+
+        ``os-acc plug --dry-run`` asks it. It only looks. The default compares
+        the resource class and the traits.
+
+        :param device: one that get_devices() has listed
+        """
+        return request.resource_class in (
+            None,
+            device.resource_class,
+        ) and set(request.traits) <= set(device.traits)
+
+    def check_request(
+        self,
+        request: objects.AcceleratorRequest,
+        handle: objects.AttachHandle,
+    ) -> None:
+        """Check that prepareVAN would give a free handle to a request.
+
+        ``os-acc plug --dry-run`` asks it. A driver whose prepareVAN asks more
+        than whether the handle is free must implement it, by the same code.
+        It only looks: it changes nothing and needs neither a lock nor a
+        privilege. The default has nothing to check.
+
+        :param handle: get_devices() says that it is free, or that such a
+            mediated device can be made. If the request names no handle, it is
+            one that the driver could choose
+        :raises Exception: what prepareVAN would raise
+        """
+        return
+
     @abc.abstractmethod
     def prepareVAN(
         self,

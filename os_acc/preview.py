@@ -9,9 +9,12 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Iterable
+from collections.abc import Iterator
 from collections.abc import Sequence
 import dataclasses
+from typing import TypeAlias
 
 from os_acc import discovery
 from os_acc import exception
@@ -23,7 +26,10 @@ from os_acc.devices import boot
 from os_acc.devices import device_spec
 from os_acc.drivers.pci import entry_reasons
 from os_acc.objects import device as device_objects
+from os_acc.objects import function_id as function_ids
 from os_acc.objects import van as states
+
+_Place: TypeAlias = tuple[objects.AttachHandle, str | None]
 
 PLUG = 'plug'
 NOTHING = 'nothing'
@@ -68,8 +74,10 @@ def plug(
 ) -> list[Planned]:
     """Say what os_acc.plug() would do. Nothing is changed.
 
-    A free handle can be taken by somebody else before the plug, and the
-    driver may find a reason against a device that discovery does not see.
+    It asks what the plug asks: the plan, discovery, and the driver's
+    serves() and check_request(). A free handle can be taken by somebody else
+    before the plug, and which processes have a device open is not seen
+    without the privileged daemon.
 
     :param host: made with read_only=True
     :returns: what would be done for each request, in their order
@@ -80,7 +88,7 @@ def plug(
     uuid = instance_info.uuid
     plan.check_readable(host, uuid)
     existing = {e.van.uuid: e for e in host.journal.entries(uuid)}
-    offers = _Offers(host)
+    offers = _Offers(host, requests)
     planned = []
     for each in plans:
         entry = existing.get(each.request.uuid)
@@ -185,52 +193,169 @@ class _Offers:
     """The devices of this host, and what earlier requests would take.
 
     :param host: has the drivers, which look for devices
+    :param named: the requests of this plug that name their handles: no other
+        request gets these
     """
 
-    def __init__(self, host: host_module.Host) -> None:
+    def __init__(
+        self,
+        host: host_module.Host,
+        named: Iterable[objects.AcceleratorRequest],
+    ) -> None:
         self._failed: str | None = None
         self._conf = host.conf
         try:
             self._devices = discovery.devices(host)
         except exception.DiscoveryFailed as err:
             self._devices, self._failed = err.devices, str(err)
-        self._free = [device.handles_free for device in self._devices]
+        self._taken = {
+            each.handle.identity for each in named if each.handle is not None
+        }
+        self._made: collections.Counter[str] = collections.Counter()
+        # What earlier requests have in a region of a chip.
+        self._contents: dict[tuple[str, str], str | None] = {}
 
     def new(self, planned: plan.Plan) -> Planned:
         """Say what would be done for a request that has no VAN yet."""
         if planned.request.handle is not None:
             return self._named(planned, planned.request.handle)
         fits = [
-            place
-            for place, device in enumerate(self._devices)
-            if _fits(device, planned)
+            device
+            for device in self._devices
+            if device.driver == planned.driver.name
+            and planned.driver.serves(planned.request, device)
         ]
-        left = [place for place in fits if self._free[place]]
-        if left:
-            # The driver may choose another one: this only counts them.
-            self._free[left[0]] -= 1
+        reasons: list[str] = []
+        could: list[str] = []
+        found = None
+        for device in fits:
+            fit, place = self._first(planned, device, reasons)
+            if fit:
+                could.append(device.address)
+            if place is not None and found is None:
+                # The driver may choose another device: this only counts.
+                found = place
+                self._take(planned, device, *place)
+        if found is not None:
+            return self._planned(planned, None, could, None)
+        obstacle = self._none_left(planned, bool(fits), reasons)
+        return self._planned(planned, None, [], obstacle)
+
+    def _none_left(
+        self, planned: plan.Plan, fits: bool, reasons: Iterable[str]
+    ) -> str | None:
         wanted = planned.request.resource_class
-        obstacle = None
-        if not fits:
-            if not planned.driver.takes_unlisted(planned.request):
-                obstacle = self._failed or (
-                    f'driver {planned.driver.name!r} lists no device of '
-                    f'{wanted} with these traits'
+        listed = list(dict.fromkeys(reasons))
+        if listed:
+            return '; '.join(listed)
+        if fits:
+            return f'no device of {wanted} has a free handle left' + (
+                self._of_entries(planned)
+            )
+        if planned.driver.takes_unlisted(planned.request):
+            return None
+        obstacle = self._failed or (
+            f'driver {planned.driver.name!r} lists no device of '
+            f'{wanted} with these traits'
+        )
+        for each in discovery.unread(self._devices, planned.driver.name):
+            obstacle += f'; {each.address}: {each.health_reason}'
+        return obstacle + self._of_entries(planned)
+
+    def _first(
+        self, planned: plan.Plan, device: objects.Device, reasons: list[str]
+    ) -> tuple[bool, _Place | None]:
+        """Find the first handle of a device that a request would get.
+
+        :param reasons: gets why not, for each handle that is left
+        :returns: whether it would get one if no earlier request of this plug
+            took one; and the handle, or None if none is left
+        """
+        fits = False
+        known: dict[str, str | None] = {}  # the answers, by region
+        for handle, region, left in self._places(device, planned.request.uuid):
+            if region is None or region not in known:
+                why = self._refusal(planned, device, handle, region)
+                if region is not None:
+                    known[region] = why
+            else:
+                why = known[region]
+            if why is None:
+                fits = True
+                if left:
+                    return fits, (handle, region)
+            elif left:
+                reasons.append(why)
+        return fits, None
+
+    def _places(
+        self, device: objects.Device, uuid: str
+    ) -> Iterator[tuple[objects.AttachHandle, str | None, bool]]:
+        """The free handles of a device, with region, and whether it is left.
+
+        :param uuid: the UUID of a mediated device that would be made
+        """
+        for each in device.handles:
+            if each.state == device_objects.FREE:
+                left = each.handle.identity not in self._taken
+                yield each.handle, each.region, left
+        # The types share the capacity of the device.
+        made = self._made[device.address]
+        for kind in device.mdev_types:
+            if kind.available:
+                handle = objects.MdevHandle(
+                    uuid=uuid, parent=device.address, type=kind.name
                 )
-                for each in discovery.unread(
-                    self._devices, planned.driver.name
-                ):
-                    obstacle += f'; {each.address}: {each.health_reason}'
-        elif not left:
-            obstacle = f'no device of {wanted} has a free handle left'
-        if obstacle is not None:
-            obstacle += self._of_entries(planned)
-        free = [
-            self._devices[place].address
-            for place in fits
-            if left and self._devices[place].handles_free
-        ]
-        return self._planned(planned, None, free, obstacle)
+                yield handle, None, kind.available > made
+        if not device.handles and not device.mdev_types:
+            # A driver that was written for version 1.0 only counts them.
+            for number in range(device.handles_free):
+                counted = objects.TestHandle(name=f'any-{number}')
+                yield counted, None, number >= made
+
+    def _refusal(
+        self,
+        planned: plan.Plan,
+        device: objects.Device,
+        handle: objects.AttachHandle,
+        region: str | None,
+    ) -> str | None:
+        """Say why a request would not get a handle that is free."""
+        request = planned.request
+        try:
+            planned.driver.check_request(request, handle)
+        except Exception as err:
+            return exception.describe(err)
+        key = _slot(device, region)
+        if key not in self._contents or not (
+            request.function_id or request.bitstream
+        ):
+            return None
+        inside = self._contents[key]
+        if function_ids.same(inside, request.function_id) and inside:
+            return None
+        return (
+            f'an earlier request of this plug would use {device.address} '
+            f'with {inside or "what it contains"}'
+        )
+
+    def _take(
+        self,
+        planned: plan.Plan,
+        device: objects.Device,
+        handle: objects.AttachHandle,
+        region: str | None,
+    ) -> None:
+        """Note what a request would take, for the requests after it."""
+        self._taken.add(handle.identity)
+        listed = {each.handle.identity for each in device.handles}
+        if handle.identity not in listed:
+            self._made[device.address] += 1
+        if region is not None:
+            self._contents.setdefault(
+                _slot(device, region),
+                planned.request.function_id or device.functions.get(region),
+            )
 
     def _of_entries(self, planned: plan.Plan) -> str:
         """Say which entries that could serve a request offer nothing."""
@@ -251,8 +376,13 @@ class _Offers:
         for device in self._devices:
             for each in device.handles:
                 if each.handle.identity == handle.identity:
+                    why = _why_not(each) or self._refusal(
+                        planned, device, handle, each.region
+                    )
+                    if why is None:
+                        self._take(planned, device, handle, each.region)
                     return self._planned(
-                        planned, handle, [device.address], _why_not(each)
+                        planned, handle, [device.address], why
                     )
         if isinstance(handle, objects.MdevHandle):
             return self._mdev(planned, handle)
@@ -263,16 +393,20 @@ class _Offers:
     def _mdev(self, planned: plan.Plan, handle: objects.MdevHandle) -> Planned:
         """Say what would be done for a mediated device that is to be made."""
         kinds = {
-            (device.address, kind.name): kind.available
+            (device.address, kind.name): (device, kind.available)
             for device in self._devices
             for kind in device.mdev_types
         }
-        available = kinds.get((handle.parent, handle.type))
+        found = kinds.get((handle.parent, handle.type))
         obstacle = None
-        if available is None:
+        if found is None:
             obstacle = self._unlisted(planned, handle.parent)
-        elif not available:
+        elif found[1] <= self._made[handle.parent]:
             obstacle = f'no more of type {handle.type} can be made'
+        else:
+            obstacle = self._refusal(planned, found[0], handle, None)
+            if obstacle is None:
+                self._take(planned, found[0], handle, None)
         return self._planned(planned, handle, [handle.parent], obstacle)
 
     def _unlisted(self, planned: plan.Plan, address: str) -> str | None:
@@ -308,14 +442,9 @@ class _Offers:
         )
 
 
-def _fits(device: objects.Device, planned: plan.Plan) -> bool:
-    """Whether a device is what a request without a handle asks for."""
-    request = planned.request
-    return (
-        device.driver == planned.driver.name
-        and request.resource_class in (None, device.resource_class)
-        and set(request.traits) <= set(device.traits)
-    )
+def _slot(device: objects.Device, region: str | None) -> tuple[str, str]:
+    """What is programmed on its own: a region of a chip, or of a device."""
+    return device.chip.address if device.chip else device.address, region or ''
 
 
 def _why_not(found: objects.DeviceHandleInfo) -> str | None:

@@ -20,12 +20,14 @@ import json
 import os
 import sys
 from typing import Any
+import uuid
 
 from oslo_config import cfg
 
 import os_acc
 from os_acc import exception
 from os_acc import objects
+from os_acc import preview
 from os_acc.attach import plan
 from os_acc.cli import answers
 from os_acc.cli import base
@@ -38,7 +40,7 @@ from os_acc.cli import waiting
 from os_acc.devices import boot
 from os_acc.objects import van as states
 
-_ACTIONS = ('add', 'del', 'check', 'status', 'version')
+_ACTIONS = ('add', 'del', 'check', 'gc', 'status', 'version')
 
 _UNUSABLE = (
     cfg.Error,
@@ -109,7 +111,7 @@ class CNILike(base.Command):
         self._fields = cni_config.decode(sys.stdin.buffer)
         if action == 'version':
             return {
-                'cniVersion': cni_config.version_of(self._fields),
+                'cniVersion': cni_config.asked_version(self._fields),
                 'supportedVersions': list(cni_config.VERSIONS),
             }
         return self._do(action, cni_config.check(self._fields, action))
@@ -121,6 +123,11 @@ class CNILike(base.Command):
             wanted = found.wanted()
             self.check_configuration()
             _check_available(wanted)
+            return None
+        if action == 'gc':
+            valid = found.valid()
+            self.check_configuration()
+            self._collect(found.network, valid)
             return None
         attachment = cni_config.attachment(os.environ, found.network)
         if action == 'del':
@@ -150,6 +157,41 @@ class CNILike(base.Command):
             'cdiDevices': list(dict.fromkeys([*earlier, *names])),
             'devices': [answers.van(van) for van in vans],
         }
+
+    def _collect(
+        self, network: str, valid: set[cni_config.Attachment]
+    ) -> None:
+        """Release the attachments of a network that are not valid any more.
+
+        As many as possible are released. The runtime adds and deletes nothing
+        meanwhile (section "Lifecycle & Ordering" of the specification).
+
+        :raises CNIError: if one could not be released
+        """
+        with base.reading() as read:
+            if not read.exists() and not read.vans():
+                return
+        self.initialize()
+        with base.reading() as read:
+            there = {
+                cni_config.Attachment.of(entry.instance_info)
+                for entry in read.entries()
+            }
+        stale = [
+            each
+            for each in there - valid
+            if each is not None and each.network == network
+        ]
+        codes, texts = set(), []
+        for each in stale:
+            try:
+                os_acc.unplug(each.info)
+            except Exception as err:
+                codes.add(_code(err, 'gc'))
+                texts.append(f'{each.info.name}: {exception.describe(err)}')
+        if codes:
+            (code,) = codes if len(codes) == 1 else (cni_config.UNPLUG_FAILED,)
+            raise cni_config.CNIError(code, '; '.join(texts))
 
     def _plug(
         self,
@@ -240,29 +282,25 @@ def _check_available(wanted: cni_config.Wanted) -> None:
 
     :raises CNIError: if it could not
     """
-    os_acc.initialize(read_only=True)
-    info = os_acc.host_info()
-    if wanted.plugin not in {each.plugin_name for each in info.plugin_info}:
-        raise cni_config.CNIError(
-            cni_config.NOT_AVAILABLE,
-            f'plugin {wanted.plugin!r} is not loaded',
-        )
-    try:
-        devices = os_acc.get_devices()
-    except exception.DiscoveryFailed as err:
-        devices = err.devices
-    free = sum(
-        device.handles_free
-        for device in devices
-        if device.resource_class == wanted.resource_class
-        and set(wanted.traits) <= set(device.traits)
-        and wanted.driver in (None, device.driver)
+    instance = objects.InstanceInfo(
+        uuid=str(uuid.uuid4()), name='status', project_id=''
     )
-    if free < wanted.count:
+    opened = base.look()
+    try:
+        planned = preview.plug(
+            opened,
+            instance,
+            wanted.requests(instance.uuid),
+            plugin=wanted.plugin,
+        )
+    finally:
+        opened.close()
+    obstacles = [each.obstacle for each in planned if each.obstacle]
+    if obstacles:
         raise cni_config.CNIError(
             cni_config.NOT_AVAILABLE,
-            f'{free} devices of {wanted.resource_class} are free, and '
-            f'{wanted.count} are wanted',
+            f'{wanted.count - len(obstacles)} of {wanted.count} devices can '
+            f'be had: {"; ".join(dict.fromkeys(obstacles))}',
         )
 
 
@@ -290,7 +328,7 @@ def _code(err: Exception, action: str) -> int:
     if isinstance(err, exception.ExceptionBase):
         if action == 'check':
             return cni_config.NOT_AS_ADDED
-        unplug = action == 'del'
+        unplug = action in ('del', 'gc')
         return cni_config.UNPLUG_FAILED if unplug else cni_config.PLUG_FAILED
     return cni_config.UNEXPECTED
 

@@ -31,7 +31,7 @@ from os_acc.cli import selectors
 VERSIONS = ('0.3.0', '0.3.1', '0.4.0', '1.0.0', '1.1.0')
 
 #: The version that brought an action.
-SINCE = {'check': '0.4.0', 'status': '1.1.0'}
+SINCE = {'check': '0.4.0', 'status': '1.1.0', 'gc': '1.1.0'}
 
 # Codes of the specification, section Error.
 INCOMPATIBLE_VERSION = 1
@@ -76,6 +76,10 @@ _LARGEST = 1 << 20
 
 _NAME = re.compile(r'[a-zA-Z0-9][a-zA-Z0-9_.-]*')
 _VERSION = re.compile(r'\d+\.\d+\.\d+')
+
+# The list of gc. libcni 1.2 writes both names, and its releases before the
+# correction of issue 1101 only the second one.
+_VALID = ('cni.dev/valid-attachments', 'cni.dev/attachments')
 
 # What the runtime and the protocol put there, besides our own fields.
 _PROTOCOL = {
@@ -157,6 +161,29 @@ class Configuration:
             raise _invalid('prevResult.cdiDevices', names, 'a list of texts')
         return found
 
+    def valid(self) -> set[Attachment]:
+        """Read which attachments of the network are still valid, for gc.
+
+        :raises CNIError: if the list is missing, or an item of it is wrong:
+            nothing must be released then
+        """
+        key = next((each for each in _VALID if each in self.fields), None)
+        if key is None:
+            raise _invalid(_VALID[0], None, 'a list of attachments')
+        # libcni writes null for an empty list.
+        listed = self.fields[key] if self.fields[key] is not None else []
+        if not isinstance(listed, list):
+            raise _invalid(key, listed, 'a list of attachments')
+        found = set()
+        for each in listed:
+            names = each if isinstance(each, dict) else {}
+            container: Any = names.get('containerID')
+            interface: Any = names.get('ifname')
+            if not (_is_text(container) and _is_text(interface)):
+                raise _invalid(key, each, 'texts containerID and ifname')
+            found.add(Attachment(self.network, container, interface))
+        return found
+
     def wanted(self) -> Wanted:
         """Read which devices are wanted.
 
@@ -188,20 +215,41 @@ class Attachment:
     interface: str
 
     @property
+    def uuid(self) -> str:
+        """The UUID of the instance that the attachment is."""
+        return instance_names.attachment_uuid(
+            self.network, self.container, self.interface
+        )
+
+    @property
     def info(self) -> objects.InstanceInfo:
         """The instance that the attachment is."""
         parts = (self.network, self.container, self.interface)
         return objects.InstanceInfo(
-            uuid=instance_names.attachment_uuid(*parts),
-            name='/'.join(parts),
-            project_id='',
+            uuid=self.uuid, name='/'.join(parts), project_id=''
         )
+
+    @classmethod
+    def of(cls, info: objects.InstanceInfo) -> Attachment | None:
+        """The attachment that an instance is; None: it is none."""
+        parts = (info.name or '').split('/')
+        # None of the three can have a slash: see attachment() and check().
+        found = cls(*parts) if len(parts) == 3 else None
+        return found if found and found.uuid == info.uuid else None
 
 
 def version_of(fields: Any) -> str:
     """The version in which to answer, even if the configuration is wrong."""
     found = fields.get('cniVersion') if isinstance(fields, dict) else None
     return found if found in VERSIONS else VERSIONS[-1]
+
+
+def asked_version(fields: Any) -> str:
+    """The version of a question for the versions: the answer has the same."""
+    found = fields.get('cniVersion') if isinstance(fields, dict) else None
+    if isinstance(found, str) and _VERSION.fullmatch(found):
+        return found
+    return VERSIONS[-1]
 
 
 def decode(stream: BinaryIO) -> Any:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from collections.abc import Sequence
+import contextlib
 import logging
 import math
 import random
@@ -22,7 +23,9 @@ from typing import TypeVar
 import os_acc
 from os_acc import exception
 from os_acc import objects
+from os_acc import opts
 from os_acc.cli import errors
+from os_acc.cli import queueing
 from os_acc.cli import report
 
 LOG = logging.getLogger(__name__)
@@ -33,7 +36,7 @@ DEFAULT = 300.0
 # Seconds between two attempts, at first and at most. They vary by half, so
 # that many waiting commands do not try at the same moment.
 _FIRST_PAUSE = 0.2
-_LONGEST_PAUSE = 5.0
+_LONGEST_PAUSE = 1.0
 
 _MAY_PASS = (
     exception.DeviceBusy,
@@ -43,6 +46,8 @@ _MAY_PASS = (
 )
 
 _T = TypeVar('_T')
+
+_AT_ONCE = contextlib.nullcontext()
 
 
 def seconds(text: str) -> float:
@@ -78,17 +83,50 @@ def retry(
     :param seconds: how long to try again; None: act once
     :param tell: gets a line that says what is waited for, when that changes
     :param prepare: called before each further attempt
-    :param requests: what act asks for
+    :param requests: what act asks for. Of the commands of this host that wait
+        for the same, the one that came first acts first
     :returns: what act returned
     :raises NoSuchDevice: if this host has no device for a request
     :raises Exception: the last error of act
     """
+    if not seconds:
+        return _retry(act, seconds, tell, prepare, requests, None)
+    queue = queueing.Queue(
+        opts.lock_path(os_acc.CONF), requests, time.monotonic() + seconds
+    )
+    try:
+        return _retry(act, seconds, tell, prepare, requests, queue)
+    finally:
+        queue.leave()
+
+
+def _retry(
+    act: Callable[[], _T],
+    seconds: float | None,
+    tell: Callable[[str], object],
+    prepare: Callable[[], object],
+    requests: Sequence[objects.AcceleratorRequest],
+    queue: queueing.Queue | None,
+) -> _T:
+    """See retry().
+
+    :param queue: gives the turns; None: act at once
+    """
     deadline = time.monotonic() + (seconds or 0.0)
     pause = _FIRST_PAUSE
     told = ''
+    tried = False
     while True:
         try:
-            return act()
+            with queue.turn(tried, tell) if queue else _AT_ONCE as is_mine:
+                if is_mine is False:
+                    raise exception.LockTimeout(
+                        what=f'its turn: {queueing.EARLIER}', seconds=seconds
+                    )
+                if tried:
+                    prepare()
+                tried = True
+                return act()
         except exception.ExceptionBase as err:
             if not told:
                 # Only here, because most commands need no drivers.
@@ -107,7 +145,6 @@ def retry(
         # S311: this is no secret.
         time.sleep(min(pause * random.uniform(0.5, 1.5), left))  # noqa: S311
         pause = min(pause * 1.7, _LONGEST_PAUSE)
-        prepare()
 
 
 def _reason(err: BaseException) -> str:

@@ -195,6 +195,15 @@ class FPGADriver(driver.DriverBase):
             subject, finding.OK, f'function {device.function_id}'
         )
 
+    def check_request(
+        self,
+        request: objects.AcceleratorRequest,
+        handle: objects.AttachHandle,
+    ) -> None:
+        self._claims.check_request(request, handle)
+        address = objects.PCIHandle.cast(handle, 'driver fpga').address
+        self._slot_at(address).check_request(request)
+
     def prepareVAN(
         self,
         van: objects.VAN,

@@ -233,6 +233,27 @@ class MdevDriver(driver.DriverBase):
             return str(resource_classes.VGPU)
         return type_trait(kind.name)
 
+    def check_request(
+        self,
+        request: objects.AcceleratorRequest,
+        handle: objects.AttachHandle,
+    ) -> None:
+        wanted = mdev_handles.mdev_of(
+            objects.MdevHandle.cast(handle, f'driver {self.name!r}')
+        )
+        there = mdev.find(wanted.uuid) is not None
+        reason = None
+        if request.handle is None:
+            own = self._serving(wanted.parent, request, request.uuid)
+            if there or wanted.type not in {each.type for each in own}:
+                reason = f'it is no new device of {wanted.type} that serves it'
+        if self.config.owner == EXTERNAL and not there:
+            reason = 'Nova or Cyborg makes it with owner = external'
+        if reason is not None:
+            raise exception.DeviceNotFound(
+                wanted=f'mdev {wanted.uuid} on {wanted.parent}', reason=reason
+            )
+
     def prepareVAN(
         self,
         van: objects.VAN,

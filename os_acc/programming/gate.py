@@ -32,10 +32,9 @@ def check(device: str, functions: Sequence[str]) -> None:
     :raises DeviceBusy: if a guest or another process has one open
     :raises DeviceInUseByHost: if the host uses one of functions
     """
-    there = [each for each in map(pci.find, functions) if each is not None]
+    there = check_host(functions)
     if not there:
         return
-    host_use.check_unused(there)
     asked = {each.address for each in there}
     if all(each.is_vf for each in there):
         parents = map(pci.find, chip.parents(there[0]))
@@ -49,3 +48,15 @@ def check(device: str, functions: Sequence[str]) -> None:
     users = device_users.of_functions(sorted(asked))
     if users:
         raise exception.DeviceBusy(device=device, reason='; '.join(users))
+
+
+def check_host(functions: Sequence[str]) -> list[pci.Function]:
+    """Check that the host does not use PCI functions. Needs no privilege.
+
+    :returns: those of the functions that exist
+    :raises DeviceInUseByHost: if the host uses one
+    """
+    there = [each for each in map(pci.find, functions) if each is not None]
+    if there:
+        host_use.check_unused(there)
+    return there

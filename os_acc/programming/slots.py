@@ -40,6 +40,7 @@ from os_acc.programming import activation
 from os_acc.programming import bitstreams
 from os_acc.programming import contents
 from os_acc.programming import gate
+from os_acc.programming import pending
 from os_acc.programming import recorded
 from os_acc.programming import uses
 
@@ -52,6 +53,10 @@ _UNTOUCHED = (
     exception.DeviceBusy,
     exception.DeviceInUseByHost,
 )
+
+
+#: The digest of a bitstream that has not been read: no slot has it.
+UNKNOWN = ''
 
 
 def ignore(fraction: float | None, message: str) -> None:
@@ -135,6 +140,43 @@ class Slot(recorded.Recorded):
                 health.check(self.driver.journal, self.key)
         return True
 
+    def check_request(self, request: objects.AcceleratorRequest) -> None:
+        """Check what take() and program() would check for a new VAN.
+
+        It takes no lock of the slot, needs no privilege and changes nothing.
+        It does not see which processes have the device open, and downloads no
+        bitstream.
+
+        :raises: as take() and program()
+        """
+        health.check(self.driver.journal, self.key)
+        function_id = request.function_id
+        with bitstreams.local(request.bitstream) as file:
+            wanted = contents.Wanted(function_id)
+            if function_id is None and file is not None:
+                wanted = contents.Wanted(self.function_of(file), file.sha256)
+            elif function_id is None and request.bitstream is not None:
+                # No slot is known to have it before it is downloaded.
+                wanted = contents.Wanted(digest=UNKNOWN)
+            if self._is_coming(wanted):
+                return
+            if self._fitting(None, self._completed(wanted), False) is None:
+                gate.check_host(self.functions)
+                fault = self.needed_programmer().fault()
+                if fault is not None:
+                    raise exception.DeviceError(
+                        device=self.label, reason=fault
+                    )
+
+    def _is_coming(self, wanted: contents.Wanted) -> bool:
+        """Whether the slot is being programmed now with what is wanted.
+
+        A VAN waits for that, and then uses the function.
+        """
+        return wanted.function_id is not None and function_ids.same(
+            pending.being_programmed(self), wanted.function_id
+        )
+
     def clear(self, van: objects.VAN, remove: bool) -> None:
         """End the use of the slot by a VAN.
 
@@ -195,6 +237,23 @@ class Slot(recorded.Recorded):
         """
         if van is not None and van.state != van_states.PLUGGED:
             health.check(self.driver.journal, self.key)
+        inside = self._fitting(van, wanted, exact)
+        if inside is None:
+            return False
+        if van is not None:
+            uses.decide(van, inside.function_id)
+        return True
+
+    def _fitting(
+        self, van: objects.VAN | None, wanted: contents.Wanted, exact: bool
+    ) -> contents.Wanted | None:
+        """Ask the rule of programming. This changes nothing.
+
+        :param wanted: as _completed() returns it
+        :returns: what the slot contains, if it is what is wanted; None: the
+            slot must be programmed first, and no other VAN is in the way
+        :raises DeviceBusy, DeviceError: as take()
+        """
         nothing = wanted == contents.Wanted()
         why = self.broken()
         if nothing and why is not None:
@@ -203,12 +262,10 @@ class Slot(recorded.Recorded):
             )
         inside = self.inside()
         if nothing or (why is None and wanted.matches(inside, exact)):
-            if van is not None:
-                uses.decide(van, inside.function_id)
-            return True
+            return inside
         if users := self._in_the_way(wanted, van):
             raise self._busy(users, inside.function_id)
-        return False
+        return None
 
     def _program(
         self,

@@ -327,3 +327,30 @@ def test_cni_like_is_killed_at_every_boundary(
         number += 1
     assert killed > 10
     report(f'cni-like {action}: killed at {killed} boundaries')
+
+
+def test_the_one_that_came_first_is_served_first(tmp_path):
+    """One waits early for the only device, 20 come later."""
+    host = Host(tmp_path)
+    text = host.conf.read_text().replace('nic0:pci:3', 'nic0:pci:1')
+    host.conf.write_text(text)
+    served = tmp_path / 'served'
+    plug = ['plug', 'holder', '--resource-class', 'CUSTOM_FAKE_PCI']
+    assert host.call(*plug) == 0
+
+    def tickets() -> int:
+        names = (host.state / 'locks').glob('os-acc-waiter-*')
+        return len(list(names))
+
+    names = ['early', *map(str, range(20))]
+    started = []
+    for number, name in enumerate(names):
+        command = ['sh', '-c', f'echo {name} >> {served}']
+        started.append(host.fork(*RUN, '--wait', LONG * 2, '--', *command))
+        deadline = time.monotonic() + LONG
+        while tickets() <= number:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    assert host.call('unplug', 'holder') == 0
+    assert [processes.wait(pid) for pid in started] == [0] * len(names)
+    assert served.read_text().split() == names

@@ -16,6 +16,7 @@ import pathlib
 import devices
 
 import os_acc
+from os_acc import exception
 from os_acc import host as host_module
 from os_acc import objects
 from os_acc import preview
@@ -73,11 +74,39 @@ def check(folder: pathlib.Path, request: objects.AcceleratorRequest) -> None:
     os_acc.unplug(instance)
 
 
+def agrees(
+    folder: pathlib.Path, requests: list[objects.AcceleratorRequest]
+) -> objects.InstanceInfo | None:
+    """Preview a plug, and do it: it fails if the preview has an obstacle.
+
+    :returns: the instance; None: the plug has failed
+    """
+    instance = devices.instance()
+    planned = _looks(
+        folder, lambda host: preview.plug(host, instance, requests)
+    )
+    obstacles = [each.obstacle for each in planned if each.obstacle]
+    try:
+        vans = os_acc.plug(instance, requests)
+    except exception.PlugException as err:
+        assert obstacles, f'the preview has not told: {err.__cause__}'
+        return None
+    assert obstacles == []
+    for each, van in zip(planned, vans, strict=True):
+        assert van.device in each.devices
+    return instance
+
+
 def _look(folder, make) -> preview.Planned:
+    (planned,) = _looks(folder, make)
+    return planned
+
+
+def _looks(folder, make) -> list[preview.Planned]:
     opened = host_module.Host.open(os_acc.CONF, read_only=True)
     before = tree(folder)
     try:
-        (planned,) = make(opened)
+        planned = make(opened)
     finally:
         opened.close()
     assert tree(folder) == before

@@ -19,7 +19,6 @@ import pytest
 import standalone
 from standalone import PCI
 
-import os_acc
 from os_acc import exception
 from os_acc import instance_names
 from os_acc import journal
@@ -177,6 +176,125 @@ def test_the_command_of_the_environment(run, monkeypatch):
     assert 'CNI_COMMAND' in fails(run, 'del', 4)
 
 
+@pytest.mark.parametrize('version', ['0.1.0', '0.2.0', '2.0.0'])
+def test_a_question_for_the_versions_in_any_version(run, version):
+    """The answer has the version of the question."""
+    answer = call(run, 'version', json.dumps({'cniVersion': version}))
+    assert answer['cniVersion'] == version
+    assert answer['supportedVersions'][-1] == '1.1.0'
+
+
+# --- gc
+
+
+VALID = 'cni.dev/valid-attachments'
+
+
+@pytest.fixture
+def add(run, monkeypatch):
+    """Add an attachment."""
+
+    def add(container, interface='acc0', **fields):
+        monkeypatch.setenv('CNI_CONTAINERID', container)
+        monkeypatch.setenv('CNI_IFNAME', interface)
+        call(run, 'add', **fields)
+        # The runtime sets neither for gc.
+        monkeypatch.delenv('CNI_CONTAINERID')
+        monkeypatch.delenv('CNI_IFNAME')
+
+    run.configure(devices='nic0:pci:8')
+    return add
+
+
+def names(run):
+    return {van['instance_name'] for van in run.vans()}
+
+
+def valid(*pairs):
+    return [{'containerID': c, 'ifname': i} for c, i in pairs]
+
+
+def test_gc_releases_what_is_not_valid_any_more(run, add):
+    add('c1')
+    add('c1', 'acc1')
+    add('c2', count=2)
+    call(run, 'gc', **{VALID: valid(('c1', 'acc0'), ('c9', 'acc0'))})
+    assert names(run) == {'accelerators/c1/acc0'}
+    call(run, 'gc', **{VALID: valid(('c1', 'acc0'))})
+    assert names(run) == {'accelerators/c1/acc0'}
+    call(run, 'gc', **{VALID: []})
+    assert run.handles() == []
+    assert call(run, 'gc', **{VALID: []}) is None
+
+
+def test_gc_touches_only_its_network(run, add):
+    """Not another network, nor an instance of a plug with such a name."""
+    add('c1')
+    add('c1', name='others')
+    name = 'accelerators/c7/acc0'
+    run.fine('plug', name, '--resource-class', PCI, '--json')
+    call(run, 'gc', **{VALID: []})
+    assert names(run) == {'others/c1/acc0', name}
+
+
+@pytest.mark.parametrize(
+    'fields',
+    [
+        {},
+        {VALID: {}},
+        {VALID: 'c1'},
+        {VALID: ['c1']},
+        {VALID: [{'containerID': 'c1'}]},
+        {VALID: [{'containerID': 'c1', 'ifname': 7}]},
+        {VALID: [{'containerID': '', 'ifname': 'acc0'}]},
+    ],
+)
+def test_gc_of_a_list_that_is_wrong_releases_nothing(run, add, fields):
+    add('c1')
+    assert 'cni.dev/valid-attachments' in fails(run, 'gc', 7, **fields)
+    assert names(run) == {'accelerators/c1/acc0'}
+
+
+def test_gc_of_a_list_that_libcni_writes(run, add):
+    """It writes null if there is none; old releases use another name."""
+    add('c1')
+    add('c2')
+    call(run, 'gc', **{'cni.dev/attachments': valid(('c1', 'acc0'))})
+    assert names(run) == {'accelerators/c1/acc0'}
+    both = {VALID: None, 'cni.dev/attachments': valid(('c1', 'acc0'))}
+    call(run, 'gc', **both)
+    assert run.handles() == []
+
+
+def test_gc_releases_as_many_as_possible(run, add, monkeypatch):
+    """A device that is open stays, the others go; a later gc takes it."""
+    add('c1')
+    add('c2')
+    add('c3')
+    undo = FakeDriver.unprepareVAN
+
+    def busy(driver, van, info):
+        if info.name == 'accelerators/c2/acc0':
+            raise exception.DeviceBusy(device='d', holder='process 7')
+        undo(driver, van, info)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FakeDriver, 'unprepareVAN', busy)
+        details = fails(run, 'gc', 11, **{VALID: []})
+    assert 'accelerators/c2/acc0' in details
+    assert 'process 7' in details
+    assert names(run) == {'accelerators/c2/acc0'}
+    call(run, 'gc', **{VALID: []})
+    assert run.handles() == []
+
+
+def test_gc_needs_no_more_than_the_list(run, add):
+    add('c1')
+    text = {'cniVersion': '1.1.0', 'name': 'accelerators', 'type': 'os-acc'}
+    call(run, 'gc', json.dumps({**text, 'unknown': 1, VALID: []}))
+    assert run.handles() == []
+
+
 # --- status
 
 
@@ -185,15 +303,24 @@ def test_status(run):
     assert call(run, 'status', driver='fake') is None
     call(run, 'add', count=2)
     assert call(run, 'status') is None
-    assert '1 devices of' in fails(run, 'status', 50, count=2)
+    assert '1 of 2 devices can' in fails(run, 'status', 50, count=2)
     fails(run, 'status', 50, traits=['CUSTOM_A'])
     fails(run, 'status', 50, driver='pci')
-    assert 'not loaded' in fails(run, 'status', 50, plugin='nope')
+    assert "'nope'" in fails(run, 'status', 50, plugin='nope')
 
 
 def test_status_where_a_driver_fails(run):
     run.configure(fail='get_devices')
-    assert '0 devices' in fails(run, 'status', 50)
+    assert '0 of 1 devices' in fails(run, 'status', 50)
+
+
+def test_status_of_a_device_that_others_use_with_another_function(run):
+    """A handle is free, but add would fail."""
+    run.configure(devices='fpga0:pci:2:single')
+    call(run, 'add', function='aes')
+    assert call(run, 'status', function='aes') is None
+    details = fails(run, 'status', 50, function='sha')
+    assert 'programmed with aes' in details
 
 
 def test_status_without_a_configuration(run):
@@ -202,10 +329,10 @@ def test_status_without_a_configuration(run):
 
 
 def test_status_without_a_journal(run, monkeypatch):
-    def fail(read_only):
+    def fail():
         raise exception.JournalError(path='p', reason='it is damaged')
 
-    monkeypatch.setattr(os_acc, 'initialize', fail)
+    monkeypatch.setattr(cni.base, 'look', fail)
     assert 'damaged' in fails(run, 'status', 51)
 
 
@@ -220,6 +347,7 @@ def test_status_without_a_journal(run, monkeypatch):
         ('del', '9.9.9'),
         ('check', '0.3.1'),
         ('status', '1.0.0'),
+        ('gc', '1.0.0'),
     ],
 )
 def test_a_version_that_is_not_supported(run, action, version):

@@ -28,6 +28,7 @@ import acc_plug_libvirt
 import acc_plug_noop
 import os_acc
 from os_acc import exception
+from os_acc import health
 from os_acc import objects
 from os_acc import testing
 from os_acc.devices import vgpu_config
@@ -58,6 +59,35 @@ class OwnDriver(testing.DriverContract):
     def test_a_dry_run_says_what_the_plug_does(self, service, tmp_path):
         for request in self.requests():
             previews.check(tmp_path, request)
+
+    def test_a_dry_run_fails_where_the_plug_does(self, service, tmp_path):
+        """Alone and together, free and used, by class and by handle."""
+        request, addresses = self.two_devices()
+        free = sum(
+            each.handles_free
+            for each in service.driver.get_devices()
+            if each.address in addresses
+        )
+
+        def together(count):
+            made = [again(request) for _ in range(count)]
+            return previews.agrees(tmp_path, made)
+
+        strange = devices.wanted(request.resource_class, 'CUSTOM_NOBODY')
+        strange.driver = service.driver.name
+        assert previews.agrees(tmp_path, [strange]) is None
+        assert together(free + 1) is None
+        instance = together(free)
+        assert together(1) is None
+        taken = again(request)
+        taken.handle = os_acc.get_vans(instance)[0].handle
+        taken.resource_class = None
+        assert previews.agrees(tmp_path, [taken]) is None
+        os_acc.unplug(instance)
+        first, _ = addresses
+        health.mark(os_acc._get().journal, first, 'test', 'it has failed')
+        assert together(free) is None
+        assert together(1) is not None
 
     def test_what_is_counted_as_free_can_be_had(self, service):
         """So many plugs succeed one after the other, and no more."""
@@ -102,11 +132,12 @@ class TestFake(OwnDriver):
     @pytest.fixture(autouse=True)
     def hardware(self, tmp_path):
         self.path = tmp_path / 'hardware'
+        self.fakes = ['fake0:test:1', 'fake1:pci:2']
 
     def make_driver(self):
         made = FakeDriver.load('fake')
         for name, value in {
-            'devices': ['fake0:test:1', 'fake1:pci:2'],
+            'devices': self.fakes,
             'discover': True,
             'hardware_path': str(self.path),
         }.items():
@@ -134,8 +165,8 @@ class TestFake(OwnDriver):
         return lambda: None
 
     def two_devices(self):
-        fakes = ['fake0:test:1', 'fake1:pci:2', 'fake2:test:1']
-        os_acc.CONF.set_override('devices', fakes, 'os_acc_fake')
+        self.fakes = ['fake0:test:1', 'fake1:pci:2', 'fake2:test:1']
+        os_acc.CONF.set_override('devices', self.fakes, 'os_acc_fake')
         return devices.wanted('CUSTOM_FAKE_TEST'), ('fake0', 'fake2')
 
     def foreign_handles(self):

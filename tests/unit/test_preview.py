@@ -15,6 +15,7 @@ import uuid
 
 import command
 import devices
+import previews
 import pytest
 
 import os_acc
@@ -307,3 +308,76 @@ def test_unplug_without_its_plugin(run):
     result = run('unplug', instance, '--dry-run')
     assert result.code == 1
     assert "; obstacle: Plugin 'gone' is unavailable" in result.out
+
+
+# --- what the choice asks of a device that is free
+
+
+def test_a_type_that_has_only_some_of_the_traits(here, tmp_path):
+    """The device has the traits of all its types, a type only its own."""
+    types = ['mtty-1', 'mtty-2']
+    devices.spec(
+        {
+            'address': 'mtty',
+            'mdev_types': types,
+            'resource_class': 'CUSTOM_TTY',
+        }
+    )
+    one, two = (f'CUSTOM_MDEV_MTTY_{n}' for n in (1, 2))
+    assert {one, two} <= set(os_acc.get_devices()[0].traits)
+    wanted = devices.wanted('CUSTOM_TTY', one, two)
+    assert previews.agrees(tmp_path, [wanted]) is None
+    assert previews.agrees(tmp_path, [devices.wanted('CUSTOM_TTY', two)])
+
+
+def test_a_mediated_device_that_others_have_made(here, look):
+    """A request without a handle gets a new one, and no other."""
+    path = here.sys / 'class/mdev_bus/mtty/mdev_supported_types/mtty-2'
+    os_acc.plug(devices.instance(), [devices.mdev('mtty-2')])
+    (path / 'available_instances').write_text('0\n')
+    wanted = devices.wanted('CUSTOM_MDEV_MTTY_2')
+    (found,) = look(devices.instance(), wanted)
+    assert found[3] is not None
+
+
+def test_a_mediated_device_that_nova_has_to_make(here, look):
+    os_acc.CONF.set_override('owner', 'external', 'os_acc_mdev')
+    (found,) = look(devices.instance(), devices.mdev('mtty-2'))
+    assert 'owner = external' in found[3]
+
+
+def test_a_physical_network(here, tmp_path):
+    """A VF is free, and is on another network than the port needs."""
+    devices.spec(
+        {
+            'address': devices.PF,
+            'num_vfs': 2,
+            'resource_class': 'CUSTOM_VF',
+            'physical_network': 'left',
+        }
+    )
+
+    request = devices.pci(devices.VFS[0])
+    request.handle.physical_network = 'right'
+    (there,) = [d for d in os_acc.get_devices() if d.address == devices.PF]
+    assert there.handles_free == 2
+    assert previews.agrees(tmp_path, [request]) is None
+    request.handle.physical_network = 'left'
+    assert previews.agrees(tmp_path, [request])
+
+
+def test_a_handle_that_another_request_names(fake, tmp_path):
+    """No request gets by choice what another one of the plug names."""
+    os_acc.CONF.set_override('devices', ['nic0:pci:1'], 'os_acc_fake')
+    (device,) = [d for d in os_acc.get_devices() if d.address == 'nic0']
+    named = objects.AcceleratorRequest(
+        uuid=str(uuid.uuid4()), handle=device.handles[0].handle, driver='fake'
+    )
+    chosen = devices.wanted(CLASS)
+    assert previews.agrees(tmp_path, [chosen, named]) is None
+
+
+def test_a_function_for_a_device_that_takes_none(fake, tmp_path):
+    request = devices.wanted(CLASS)
+    request.function_id, request.driver = 'aes', 'fake'
+    assert previews.agrees(tmp_path, [request]) is None

@@ -20,6 +20,9 @@ import logging
 import time
 import uuid
 
+import hypothesis
+from hypothesis import strategies
+import previews
 import pytest
 import vendor as vendor_module
 
@@ -179,6 +182,16 @@ def make(request, tmp_path, kernel):
     return made
 
 
+@pytest.fixture(params=['single', 'dynamic'])
+def fake_rig(request, tmp_path, kernel):
+    from os_acc.drivers.fake.driver import FakeDriver
+
+    FakeDriver.load('fake')
+    made = FakeRig(request.param, tmp_path)
+    os_acc.initialize()
+    return made
+
+
 @pytest.fixture(params=[SINGLE, DYNAMIC])
 def kind(request):
     return request.param
@@ -306,6 +319,61 @@ def test_a_request_without_a_function_shares_and_occupies_the_device(single):
     single.plug('aes')
     assert single.count() == 1
     os_acc.unplug(instance)
+
+
+# --- a preview asks the same rule
+
+
+_STEPS = strategies.lists(
+    strategies.lists(
+        strategies.sampled_from(['aes', 'sha', None]), min_size=1, max_size=4
+    )
+    | strategies.integers(0, 3),
+    min_size=2,
+    max_size=7,
+)
+
+
+@hypothesis.settings(
+    max_examples=10,
+    suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
+)
+@hypothesis.given(steps=_STEPS)
+@hypothesis.example(steps=[['aes'], ['sha']])
+@hypothesis.example(steps=[['aes', 'sha']])
+@hypothesis.example(steps=[['aes', 'aes', 'aes'], ['aes'], 0, ['sha']])
+def test_a_preview_fails_where_the_plug_does(fake_rig, tmp_path, steps):
+    """Plugs of some functions at once, and unplugs of the nth instance."""
+    there = []
+    for step in steps:
+        if isinstance(step, int):
+            if step < len(there):
+                os_acc.unplug(there.pop(step))
+            continue
+        # Of one plug, the requests are served in any order.
+        step = [each or step[0] for each in step]
+        requests = [fake_rig.request(each) for each in step]
+        made = previews.agrees(tmp_path, requests)
+        there += [made] * (made is not None)
+    for each in there:
+        os_acc.unplug(each)
+
+
+def test_a_preview_of_a_function(rig, kind, tmp_path):
+    assert previews.agrees(tmp_path, [rig.request('aes')])
+    other = previews.agrees(tmp_path, [rig.request('sha')])
+    assert bool(other) == (kind == DYNAMIC)
+    assert previews.agrees(tmp_path, [rig.request(None)])
+
+
+def test_a_preview_of_a_broken_slot(single, tmp_path):
+    single.broken(True)
+    single.fails('aes')
+    single.broken(False)
+    assert previews.agrees(tmp_path, [single.request('aes')]) is None
+    single.free()
+    assert previews.agrees(tmp_path, [single.request(None)]) is None
+    assert previews.agrees(tmp_path, [single.request('aes')])
 
 
 # --- the administrator

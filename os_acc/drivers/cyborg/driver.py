@@ -112,6 +112,27 @@ class CyborgDriver(driver.DriverBase):
                 subject, finding.OK, ', '.join(places) or 'no device'
             )
 
+    def serves(
+        self, request: objects.AcceleratorRequest, device: objects.Device
+    ) -> bool:
+        return any(
+            device.address in (found.address, found.parent)
+            for found in self._source.find(lambda found: found.serves(request))
+        )
+
+    def check_request(
+        self,
+        request: objects.AcceleratorRequest,
+        handle: objects.AttachHandle,
+    ) -> None:
+        found = self._source.get(
+            lambda found: found.has(handle), handle.identity
+        )
+        if request.function_id or request.bitstream:
+            cyborg_program.check_programmable(found)
+        if found.programmable:
+            cyborg_program.slot_as_found(self, found).check_request(request)
+
     def prepareVAN(
         self,
         van: objects.VAN,

@@ -147,6 +147,20 @@ class FakeDriver(driver.DriverBase):
             functions=programming.functions(slots),
         )
 
+    def serves(
+        self, request: objects.AcceleratorRequest, device: objects.Device
+    ) -> bool:
+        return device.address in {each.name for each in self._fitting(request)}
+
+    def check_request(
+        self,
+        request: objects.AcceleratorRequest,
+        handle: objects.AttachHandle,
+    ) -> None:
+        choice = self._choice_of(handle)
+        if choice is not None and choice.region is not None:
+            self._slot(choice.device, choice.region).check_request(request)
+
     def prepareVAN(
         self,
         van: objects.VAN,

@@ -197,6 +197,29 @@ class Claims:
             ),
         )
 
+    def check_request(
+        self, request: objects.AcceleratorRequest, handle: objects.AttachHandle
+    ) -> None:
+        """Check that a free function may serve a request.
+
+        See DriverBase.check_request().
+        """
+        taker = f'driver {self._by.name!r}'
+        address = objects.PCIHandle.cast(handle, taker).address
+        function = pci.find(address)
+        pf = None if function is not None else self.pf_of(address)
+        spec = self._specs().check(function or pci.get(pf or address))
+        port.check(address, spec, request)
+        if (
+            request.handle is None
+            and function is not None
+            and not spec_parts.offers_whole(spec, function)
+        ):
+            raise exception.DeviceNotFound(
+                wanted=f'PCI function {address}',
+                reason='its entry of device_spec offers only parts of it',
+            )
+
     def bind(self, van: objects.VAN) -> None:
         """Make a VAN's function ready for its guest.
 

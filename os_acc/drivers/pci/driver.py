@@ -68,6 +68,13 @@ class PCIDriver(driver.DriverBase):
     def free_device(self, address: str) -> list[str]:
         return self._claims.free(address)
 
+    def check_request(
+        self,
+        request: objects.AcceleratorRequest,
+        handle: objects.AttachHandle,
+    ) -> None:
+        self._claims.check_request(request, handle)
+
     def prepareVAN(
         self,
         van: objects.VAN,

@@ -119,6 +119,24 @@ def fetched(
 
 
 @contextlib.contextmanager
+def local(reference: str | None) -> Iterator[Bitstream | None]:
+    """Provide a bitstream that is a file of this host, and download nothing.
+
+    :param reference: as for fetched()
+    :returns: None: the reference is no path
+    :raises InvalidRequest, BitstreamError: as fetched()
+    """
+    parsed = None
+    if reference is not None:
+        parsed = bitstream_reference.parse(reference)
+    if not isinstance(parsed, bitstream_reference.Path):
+        yield None
+        return
+    with _local(parsed.path) as found:
+        yield found
+
+
+@contextlib.contextmanager
 def _local(path: str) -> Iterator[Bitstream]:
     conf = cfg.CONF
     folders = conf[options.GROUP].allowed_folders
