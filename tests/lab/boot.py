@@ -70,6 +70,7 @@ BROKEN = 125  # the guest has stopped, or QEMU was ended by a signal
 TEST_FAILED = 1  # as pytest returns it
 # How often boot.py looks for signs of the guest, in seconds.
 LOOK_SECONDS = 5.0
+READ = 65536  # bytes
 # QEMU 7.2 has also died of SIGSEGV, with the tests half done. virtme-ng does
 # not tell, so QEMU runs in this script. 128 and more: a signal (sh(1)).
 RECORDS_EXIT = """#!/bin/sh
@@ -279,7 +280,7 @@ class Lab:
             start_new_session=True,
         )
         share_like_us(process.pid)
-        guest = watch.Watch(self.out / 'alive', time.monotonic())
+        guest = watch.Watch(self.out / 'alive', time.monotonic)
         try:
             code, text = self._stream(process, guest)
             if code == BROKEN:
@@ -342,27 +343,25 @@ class Lab:
         with selectors.DefaultSelector() as selector:
             selector.register(process.stdout, selectors.EVENT_READ)
             while True:
-                # Read before select(): if select() then finds nothing, the
-                # guest had printed nothing more by this time, even when this
-                # process itself was given no CPU in between.
+                # Before select(), see Watch.stopped().
                 now = time.monotonic()
                 if now > self.deadline:
                     return TIMED_OUT, 'still running at the deadline'
-                if not selector.select(LOOK_SECONDS):
-                    if why := guest.stopped(now):
-                        return BROKEN, why
-                    continue
-                data = os.read(process.stdout.fileno(), 65536)
-                if not data:
-                    return 0, last
+                data = b''
+                if selector.select(LOOK_SECONDS):
+                    data = os.read(process.stdout.fileno(), READ)
+                    if not data:
+                        return 0, last
                 sys.stdout.buffer.write(data)
                 sys.stdout.buffer.flush()
                 *lines, rest = (rest + data).split(b'\n')
                 for line in lines:
                     text = line.decode(errors='replace').strip()
-                    guest.line(text, now)
+                    guest.line(text)
                     if SUMMARY.search(text):
                         last = text
+                if len(data) < READ and (why := guest.stopped(now)):
+                    return BROKEN, why
 
 
 def share_like_us(pid: int) -> None:
@@ -376,14 +375,13 @@ def share_like_us(pid: int) -> None:
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """End virtme-ng and its QEMU if they are still running."""
+    """End virtme-ng and its QEMU if they are still running.
+
+    SIGKILL also ends a process that is stopped or hangs.
+    """
     if process.poll() is None:
-        # A process that is stopped, or QEMU that hangs, outlives virtme-ng.
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, number)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(10)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
     if process.stdout is not None:
         process.stdout.close()
 
