@@ -97,7 +97,7 @@ class Monitor:
 def _registers(monitor: Monitor) -> str:
     """The instruction pointers and the flag HLT of all CPUs."""
     text = monitor.ask('info registers -a')
-    return ' | '.join(re.findall(r'CPU#\d+|RIP=\w+|HLT=\d', text))
+    return ' | '.join(re.findall(r'CPU#\d+|[RE]IP=\w+|HLT=\d', text))
 
 
 def _sysrq(monitor: Monitor, folder: pathlib.Path) -> Iterator[str]:
