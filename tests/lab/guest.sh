@@ -69,7 +69,7 @@ mapfile -d '' -t arguments </lab/out/arguments
 code=0
 "$LAB_PYTHON" -m pytest "${arguments[@]}" || code=$?
 
-kill "$alive"
+kill "$alive" || true
 cd /
 dmesg >"/lab/out/dmesg.$OS_ACC_LAB_BOOT"
 cp /lab/tmp/.coverage* /lab/out/ 2>/dev/null || true

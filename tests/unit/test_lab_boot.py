@@ -226,18 +226,24 @@ def test_a_boot_that_is_repeated_gets_its_time_back(run):
 
 
 def test_the_deadline(run, lab):
-    slow = ['say boot 1', f'pass {SLOW}', 'say begins a', f'pass {SLOW}', 'stop']
+    slow = [
+        'say boot 1',
+        f'pass {SLOW}',
+        'say begins a',
+        f'pass {SLOW}',
+        'stop',
+    ]
     code, _, said = run(slow, options='--timeout 290')
     assert code == lab.TIMED_OUT
     assert 'still running at the deadline' in said
 
 
-def test_a_machine_that_goes_down_is_tried_again(run, lab):
+def test_a_machine_that_goes_down_is_not_booted_again(run, lab):
     down = ['say boot 1']
     assert run(down, options='')[0] == lab.FAILED
 
 
-def test_tries(run):
+def test_a_machine_that_goes_down_is_booted_again_with_tries(run):
     code, boots, _ = run(
         BOOTS, ['say boot 1'], BOOTS, options='--boots 2 --tries 2'
     )
