@@ -34,7 +34,9 @@ import json, os, pathlib, re, signal, sys, time
 
 here = pathlib.Path(__file__).parent
 out = pathlib.Path(sys.argv[sys.argv.index('--qemu') + 1]).parent
-(here / 'stopped').unlink(missing_ok=True)
+# A link that leads to this process, and so only exists while it does.
+stopped = here / 'stopped'
+stopped.unlink(missing_ok=True)
 state = re.search(r'file=([^ ,]*/state.raw)', ' '.join(sys.argv))[1]
 boot = re.search("OS_ACC_LAB_BOOT=(.)", (out / 'lab.env').read_text())[1]
 plans = json.loads((here / 'plans').read_text())
@@ -54,8 +56,8 @@ for step in plan:
         (here / 'clock.new').write_text(str(now))
         (here / 'clock.new').rename(here / 'clock')
     elif what == 'live':
+        stopped.symlink_to(f'/proc/{os.getpid()}')
         while True:
-            (here / 'stopped').touch()
             (out / 'alive').write_text(str(time.monotonic()))
             time.sleep(0.01)
     elif what == 'sign':
@@ -64,10 +66,10 @@ for step in plan:
         with open(state, 'r+b') as disk:
             disk.write(before.encode() + boot.encode())
     elif what == 'stop':
-        (here / 'stopped').touch()
+        stopped.symlink_to(f'/proc/{os.getpid()}')
         os.kill(os.getpid(), signal.SIGSTOP)
     elif what == 'spin':
-        (here / 'stopped').touch()
+        stopped.symlink_to(f'/proc/{os.getpid()}')
         while True:
             print('watchdog: BUG: soft lockup', flush=True)
             time.sleep(0.02)
