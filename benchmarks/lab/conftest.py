@@ -18,6 +18,10 @@ import pytest
 
 sys.path.append(str(pathlib.Path(__file__).parents[2] / 'tests/lab'))
 
+from says import pytest_report_teststatus  # noqa: F401
+from says import pytest_runtest_makereport  # noqa: F401
+from says import pytest_runtest_protocol  # noqa: F401
+
 
 @pytest.fixture(scope='session', autouse=True)
 def _modules() -> None:

@@ -18,6 +18,10 @@ needed.
 With --boots 2 the machine is booted twice, with the same disk at /lab/state:
 tests marked boot1 run at the first boot, those marked boot2 at the second,
 and all others at the first. With one boot, marked tests are left out.
+
+A boot in which the guest stops (see watch.py) or QEMU crashes is repeated with
+the disks as they were before it, without the boots before it. A boot in which
+a test has failed is never repeated.
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ import argparse
 import contextlib
 import os
 import pathlib
+import re
 import selectors
 import shlex
 import shutil
@@ -35,7 +40,9 @@ import sys
 import tempfile
 import time
 
+import findings
 import lab_devices
+import watch
 
 HERE = pathlib.Path(__file__).resolve().parent
 CACHE = pathlib.Path(
@@ -55,19 +62,15 @@ NOT_BY_ITSELF = (
 KERNEL = (
     'os_acc_lab=1 intel_iommu=on iommu=pt mitigations=off apparmor=0 audit=0 '
     f'tsc=reliable nowatchdog nohz=off highres=off '
-    f'modprobe.blacklist={NOT_BY_ITSELF}'
+    f'sysrq_always_enabled modprobe.blacklist={NOT_BY_ITSELF}'
 )
 FAILED = 70  # EX_SOFTWARE: pytest never returns it
 TIMED_OUT = 124  # as timeout(1) returns it
-BROKEN = 125  # QEMU hangs, or was ended by a signal
-# QEMU 7.2 sometimes stops for ever while a guest runs in the machine: its
-# emulated CPU waits for an interrupt that does not come. Any machine that is
-# alive, even an idle one, uses more CPU time than this.
-HANG_SECONDS = 120.0
-HANG_CPU_SECONDS = 0.1
-# It also sometimes uses CPU time without end before the tests begin, which
-# takes half a minute else.
-BOOT_SECONDS = 300.0
+BROKEN = 125  # the guest has stopped, or QEMU was ended by a signal
+TEST_FAILED = 1  # as pytest returns it
+# How often boot.py looks for signs of the guest, in seconds.
+LOOK_SECONDS = 5.0
+READ = 65536  # bytes
 # QEMU 7.2 has also died of SIGSEGV, with the tests half done. virtme-ng does
 # not tell, so QEMU runs in this script. 128 and more: a signal (sh(1)).
 RECORDS_EXIT = """#!/bin/sh
@@ -75,14 +78,17 @@ qemu-system-x86_64 "$@"
 echo $? > "$(dirname "$0")/qemu-exit"
 """
 FIRST_SIGNAL = 128
-# Python is about thirty times slower in the lab, so the project's time limit
-# per test would be too short. Nothing here uses the two plugins; importing
-# hypothesis takes half a minute.
+# The disks of a boot: see lab_devices.py.
+NAMESPACE, STATE = 'namespace.raw', 'state.raw'
+# The last line of pytest, with -q or without.
+SUMMARY = re.compile(r'\d+ (passed|failed|errors?|deselected)\b.* in [\d.]+s')
+# Nothing here uses the two plugins; importing hypothesis takes half a minute.
 PYTEST = (
-    *('-p', 'no:cacheprovider', '-o', 'timeout=1200'),
+    *('-p', 'no:cacheprovider', '-o', f'timeout={watch.PYTEST_SECONDS}'),
     *('-p', 'no:hypothesispytest', '-p', 'no:requests_mock'),
 )
-# How often a machine is booted again because QEMU was broken.
+# How often boots are repeated in a run because the guest has stopped or QEMU
+# was ended by a signal.
 BREAKS = 3
 
 
@@ -114,10 +120,11 @@ def arguments() -> argparse.Namespace:
         type=int,
         default=1,
         metavar='N',
-        help='boot at most N times if the machine went down before the tests '
-        'ended, or reached the time limit; each try has the whole --timeout. '
-        'If QEMU itself hangs or crashes, the machine is always booted again. '
-        'A failed test is not tried again',
+        help='try a boot at most N times if the machine went down before the '
+        'tests ended, or reached the time limit; a boot that is repeated gets '
+        'back the time that it took. If the guest stops or QEMU crashes, the '
+        f'boot is always repeated, up to {BREAKS} times in a run. A boot in '
+        'which a test has failed is not repeated',
     )
     parser.add_argument('--cpus', type=int, default=2)
     parser.add_argument('--memory', default='4G')
@@ -144,22 +151,41 @@ class Lab:
         self.folder = folder
         self.options = options
         self.deadline = time.monotonic() + options.timeout
+        self.said: list[str] = []
+        self._breaks = 0
         self.out = folder / 'out'
         self.out.mkdir()
         self.qemu = self.out / 'qemu'
         self.qemu.write_text(RECORDS_EXIT)
         self.qemu.chmod(0o755)
-        self.namespace = self._file('namespace.raw', 64 << 20)
-        self.state = self._file('state.raw', 512 << 20)
+        # Each boot has copies of the disks, so that it can be repeated.
+        self._kept = folder / 'kept'
+        self._disks = folder / 'disks'
+        self._kept.mkdir()
+        self._file(NAMESPACE, 64 << 20)
+        state = self._file(STATE, 512 << 20)
         subprocess.run(
-            ['mkfs.ext4', '-q', '-F', self.state], check=True, timeout=60
+            ['mkfs.ext4', '-q', '-F', state], check=True, timeout=60
         )
 
     def _file(self, name: str, size: int) -> pathlib.Path:
-        path = self.folder / name
+        path = self._kept / name
         with open(path, 'wb') as file:
             file.truncate(size)
         return path
+
+    def _copy_disks(self) -> None:
+        shutil.rmtree(self._disks, ignore_errors=True)
+        # The disks are large files with few blocks.
+        subprocess.run(
+            ['cp', '-r', '--sparse=always', self._kept, self._disks],
+            check=True,
+            timeout=300,
+        )
+
+    def _keep_disks(self) -> None:
+        shutil.rmtree(self._kept)
+        self._disks.rename(self._kept)
 
     def _environment(self, boot: int) -> dict[str, str]:
         bin_folder = pathlib.Path(sys.executable).parent
@@ -186,7 +212,7 @@ class Lab:
         }
 
     def _write_orders(self, boot: int) -> None:
-        for name in ('code', 'qemu-exit'):
+        for name in ('alive', 'code', 'qemu-exit'):
             (self.out / name).unlink(missing_ok=True)
         (self.out / 'lab.env').write_text(
             ''.join(
@@ -199,7 +225,10 @@ class Lab:
         )
 
     def _command(self) -> list[str]:
-        qemu = lab_devices.qemu_options(self.namespace, self.state)
+        qemu = lab_devices.qemu_options(
+            self._disks / NAMESPACE, self._disks / STATE
+        )
+        qemu += findings.qemu_options(self.folder)
         for tag, path, access in (
             ('lab-root', '/', ',readonly=on,multidevs=remap'),
             ('lab-out', self.out, ''),
@@ -231,10 +260,15 @@ class Lab:
     def boot(self, boot: int) -> tuple[int, str]:
         """Boot the machine, run the tests, and wait until it is down.
 
-        :returns: the exit code, and a text about the boot
+        The disks of the machine are kept for the next boot unless this boot
+        is to be repeated.
+
+        :returns: the exit code, and a text about the boot. BROKEN, FAILED and
+            TIMED_OUT mean that no test is known to have failed
         """
-        self._write_orders(boot)
         started = time.monotonic()
+        self._write_orders(boot)
+        self._copy_disks()
         path = f'{pathlib.Path(sys.executable).parent}:{os.environ["PATH"]}'
         process = subprocess.Popen(
             self._command(),
@@ -246,104 +280,88 @@ class Lab:
             start_new_session=True,
         )
         share_like_us(process.pid)
+        guest = watch.Watch(self.out / 'alive', time.monotonic)
         try:
-            last, ended = self._stream(process)
+            code, text = self._stream(process, guest)
+            if code == BROKEN:
+                say(text)
+                for line in findings.findings(process.pid, self.folder):
+                    say(line)
         finally:
             end(process)
-        took = f'{time.monotonic() - started:.0f} s'
-        if ended == TIMED_OUT:
-            return ended, f'still running at the deadline, after {took}'
-        if ended == BROKEN:
-            return ended, (
-                f'QEMU hangs after {took}: the machine has used no CPU time '
-                f'for {HANG_SECONDS:.0f} s, or has not started the tests in '
-                f'{BOOT_SECONDS:.0f} s'
-            )
-        try:
-            code = int((self.out / 'code').read_text())
-        except FileNotFoundError:
-            if (number := self._signal()) is not None:
-                return BROKEN, f'QEMU died of signal {number} after {took}'
-            return FAILED, (
-                f'down after {took}, before the tests ended: try --verbose'
-            )
-        return code, f'{last} ({took} with the boot)'
+        if (ended := self._number('code')) is not None:
+            code = ended
+        elif not code:
+            code, text = self._down()
+        if guest.failed and code in (BROKEN, FAILED, TIMED_OUT):
+            code = TEST_FAILED
+            text += f'; failed before: {", ".join(guest.failed)}'
+        if code not in (BROKEN, FAILED, TIMED_OUT):
+            self._keep_disks()
+        return code, f'{text} ({time.monotonic() - started:.0f} s)'
 
-    def _signal(self) -> int | None:
-        """The number of the signal that ended QEMU; None if none did."""
+    def repeated(self, boot: int) -> int:
+        """Boot until a boot need not be repeated, and return its exit code."""
+        tries = 1
+        while True:
+            started = time.monotonic()
+            code, text = self.boot(boot)
+            self.said.append(f'boot {boot} of {self.options.boots}: {text}')
+            if code == BROKEN and self._breaks < BREAKS:
+                self._breaks += 1
+            elif code in (FAILED, TIMED_OUT) and tries < self.options.tries:
+                tries += 1
+            else:
+                return code
+            say(f'{self.said[-1]}: boot {boot} is repeated')
+            self.deadline += time.monotonic() - started
+
+    def _number(self, name: str) -> int | None:
+        """The number in a file that the machine or QEMU has left."""
         try:
-            code = int((self.out / 'qemu-exit').read_text())
+            return int((self.out / name).read_text())
         except FileNotFoundError:
             return None
-        return code - FIRST_SIGNAL if code > FIRST_SIGNAL else None
 
-    def _stream(self, process: subprocess.Popen[bytes]) -> tuple[str, int]:
+    def _down(self) -> tuple[int, str]:
+        """What a machine has that is down and has left no exit code."""
+        number = self._number('qemu-exit')
+        if number is not None and number > FIRST_SIGNAL:
+            return BROKEN, f'QEMU died of signal {number - FIRST_SIGNAL}'
+        return FAILED, 'down before the tests ended: try --verbose'
+
+    def _stream(
+        self, process: subprocess.Popen[bytes], guest: watch.Watch
+    ) -> tuple[int, str]:
         """Print the output of the machine.
 
-        :returns: the last summary line of pytest, and 0 if the machine is
-            down, TIMED_OUT if the deadline has passed, or BROKEN
+        :returns: 0 and the last summary line of pytest if the machine is
+            down; else TIMED_OUT or BROKEN, and why
         """
         assert process.stdout is not None
-        last, rest, started = '', b'', False
-        alive = Alive(process.pid)
-        boot_end = time.monotonic() + BOOT_SECONDS
+        last, rest = '', b''
         with selectors.DefaultSelector() as selector:
             selector.register(process.stdout, selectors.EVENT_READ)
             while True:
-                left = self.deadline - time.monotonic()
-                if left <= 0:
-                    return last, TIMED_OUT
-                if not started and time.monotonic() > boot_end:
-                    return last, BROKEN
-                if not selector.select(min(left, 10)):
-                    if not alive.check():
-                        return last, BROKEN
-                    continue
-                data = os.read(process.stdout.fileno(), 65536)
-                if not data:
-                    return last, 0
+                # Before select(), see Watch.stopped().
+                now = time.monotonic()
+                if now > self.deadline:
+                    return TIMED_OUT, 'still running at the deadline'
+                data = b''
+                if selector.select(LOOK_SECONDS):
+                    data = os.read(process.stdout.fileno(), READ)
+                    if not data:
+                        return 0, last
                 sys.stdout.buffer.write(data)
                 sys.stdout.buffer.flush()
                 *lines, rest = (rest + data).split(b'\n')
                 for line in lines:
-                    # The first line of guest.sh.
-                    started = started or b'lab: boot ' in line
-                    if line.lstrip(b'\x1b[0123456789;m').startswith(b'==='):
-                        last = line.decode(errors='replace').strip()
-
-
-class Alive:
-    """Tells from the CPU time of a session whether its QEMU hangs.
-
-    :param session: the id of the session that QEMU runs in
-    """
-
-    def __init__(self, session: int) -> None:
-        self._session = session
-        self._since = time.monotonic()
-        self._used = 0.0
-
-    def check(self) -> bool:
-        """Say whether the session has used CPU time lately."""
-        used = cpu_seconds(self._session)
-        if used > self._used + HANG_CPU_SECONDS:
-            self._since, self._used = time.monotonic(), used
-        return time.monotonic() - self._since < HANG_SECONDS
-
-
-def cpu_seconds(session: int) -> float:
-    """Return the CPU time of the processes of a session, in seconds."""
-    ticks = 0
-    for name in filter(str.isdigit, os.listdir('/proc')):
-        # A process may end at any moment.
-        with contextlib.suppress(OSError):
-            text = pathlib.Path(f'/proc/{name}/stat').read_text()
-            # The name of the command, in parentheses, may have spaces.
-            fields = text.rpartition(')')[2].split()
-            # Fields 6, 14 and 15 of proc_pid_stat(5).
-            if int(fields[3]) == session:
-                ticks += int(fields[11]) + int(fields[12])
-    return ticks / os.sysconf('SC_CLK_TCK')
+                    text = line.decode(errors='replace').strip()
+                    guest.line(text)
+                    if SUMMARY.search(text):
+                        last = text
+                if len(data) < READ and (why := guest.stopped(now)):
+                    return BROKEN, why
 
 
 def share_like_us(pid: int) -> None:
@@ -357,13 +375,13 @@ def share_like_us(pid: int) -> None:
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """End virtme-ng and its QEMU if they are still running."""
-    for number, seconds in ((signal.SIGTERM, 10), (signal.SIGKILL, 30)):
-        if process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, number)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(seconds)
+    """End virtme-ng and its QEMU if they are still running.
+
+    SIGKILL also ends a process that is stopped or hangs.
+    """
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
     if process.stdout is not None:
         process.stdout.close()
 
@@ -401,31 +419,23 @@ def main() -> int:
     signal.signal(signal.SIGTERM, terminated)
     subprocess.run([HERE / 'install.sh'], check=True)
     compile_sources(options.pytest)
-    code = FAILED
-    breaks = 0
-    for _ in range(options.tries):
-        while (code := run(options)) == BROKEN and breaks < BREAKS:
-            breaks += 1
-        if code not in (FAILED, TIMED_OUT):
-            break
-    return code
+    return run(options)
 
 
 def run(options: argparse.Namespace) -> int:
     """Boot a new machine --boots times, and return the exit code."""
-    code, said = 0, []
+    code = 0
     with tempfile.TemporaryDirectory(prefix='os-acc-lab-') as folder:
         lab = Lab(pathlib.Path(folder), options)
         for boot in range(1, options.boots + 1):
-            code, text = lab.boot(boot)
-            said.append(f'boot {boot} of {options.boots}: {text}')
+            code = lab.repeated(boot)
             if code:
                 break
         if options.coverage:
             options.coverage.mkdir(parents=True, exist_ok=True)
             for path in lab.out.glob('.coverage*'):
                 shutil.copy(path, options.coverage)
-    for text in said:
+    for text in lab.said:
         say(text)
     say(f'exit code {code}')
     return code

@@ -24,6 +24,9 @@ from typing import Any
 import lab_devices
 import live
 import pytest
+from says import pytest_report_teststatus  # noqa: F401
+from says import pytest_runtest_makereport  # noqa: F401
+from says import pytest_runtest_protocol  # noqa: F401
 from summary import pytest_terminal_summary  # noqa: F401
 from summary import report  # noqa: F401
 import use
