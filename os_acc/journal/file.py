@@ -94,7 +94,7 @@ def prepare(state_path: str, timeout: float, create: bool) -> None:
                 raise exception.JournalMissing(
                     path=path, reason='it does not exist'
                 )
-            _create(path, timeout)
+            _create(path)
             found = database.identity(path)
         problem = _check_and_migrate(path, timeout, create)
         if problem is not None:
@@ -113,20 +113,44 @@ def prepare(state_path: str, timeout: float, create: bool) -> None:
 
 def _check_and_migrate(path: str, timeout: float, change: bool) -> str | None:
     """Return what is wrong with the file; None if it can be used."""
+
+    # Each statement can find the file locked, also the first: a process that
+    # closes the last connection locks it for a moment.
+    def act() -> str | None:
+        with contextlib.ExitStack() as stack:
+            try:
+                db = database.connect(path)
+                stack.enter_context(contextlib.closing(db))
+                problem = _check(db)
+            except sqlite3.DatabaseError as err:
+                if database.code(err) in (
+                    sqlite3.SQLITE_CORRUPT,
+                    sqlite3.SQLITE_NOTADB,
+                ):
+                    return str(err)
+                if database.code(err) != sqlite3.SQLITE_BUSY:
+                    raise _cannot('open', path, err) from err
+                raise
+            if problem is None:
+                _migrate(db, path, change)
+            return problem
+
     try:
-        problem = _check(path, timeout)
-        if problem is None:
-            if change:
-                # sqlite gives the files beside it the mode of the journal
-                # only when it makes them.
-                for end in ('', *_BESIDE):
-                    state_files.repair(path + end)
-            schema.migrate(path, timeout, change)
-            if change and (found := database.identity(path)) is not None:
-                schema.tell_from_copies(path, timeout, found[1])
+        return database.until_free(path, timeout, act)
     except (OSError, sqlite3.Error) as err:
         raise _cannot('open', path, err) from err
-    return problem
+
+
+def _migrate(db: sqlite3.Connection, path: str, change: bool) -> None:
+    """Check the schema of an undamaged file; change: make it the newest."""
+    if change:
+        # sqlite gives the files beside it the mode of the journal only when
+        # it makes them.
+        for end in ('', *_BESIDE):
+            state_files.repair(path + end)
+    schema.migrate(db, path, change)
+    if change and (found := database.identity(path)) is not None:
+        schema.tell_from_copies(db, found[1])
 
 
 def _set_damaged_aside(path: str) -> str:
@@ -147,7 +171,7 @@ def _cannot(
 
 
 def _create(
-    path: str, timeout: float, fill: Callable[[str], None] | None = None
+    path: str, fill: Callable[[sqlite3.Connection], None] | None = None
 ) -> None:
     """Create the journal's file.
 
@@ -173,9 +197,9 @@ def _create(
     try:
         with contextlib.closing(database.connect(new)) as db:
             db.execute('PRAGMA journal_mode = WAL')
-        schema.migrate(new, timeout)
-        if fill is not None:
-            fill(new)
+            schema.migrate(db, new)
+            if fill is not None:
+                fill(db)
         with contextlib.suppress(FileExistsError):
             # If another process was faster, use its file.
             os.link(new, path)
@@ -209,28 +233,16 @@ def _refuse_leftovers(path: str) -> None:
             )
 
 
-def _check(path: str, timeout: float) -> str | None:
-    """Return what is wrong with the file; None if it is undamaged."""
+def _check(db: sqlite3.Connection) -> str | None:
+    """Return what is wrong with the file; None if it is undamaged.
 
-    def check() -> str | None:
-        try:
-            with contextlib.closing(database.connect(path)) as db:
-                found = db.execute('PRAGMA quick_check(1)').fetchone()[0]
-                if found != 'ok':
-                    return str(found)
-                version = db.execute('PRAGMA user_version').fetchone()[0]
-        except sqlite3.DatabaseError as err:
-            if database.code(err) in (
-                sqlite3.SQLITE_CORRUPT,
-                sqlite3.SQLITE_NOTADB,
-            ):
-                return str(err)
-            if database.code(err) != sqlite3.SQLITE_BUSY:
-                raise _cannot('open', path, err) from err
-            raise
-        return 'it is empty' if version == 0 else None
-
-    return database.until_free(path, timeout, check)
+    :raises sqlite3.DatabaseError: if it cannot be read
+    """
+    found = db.execute('PRAGMA quick_check(1)').fetchone()[0]
+    if found != 'ok':
+        return str(found)
+    version = db.execute('PRAGMA user_version').fetchone()[0]
+    return 'it is empty' if version == 0 else None
 
 
 def set_aside(path: str, suffix: str) -> str:
@@ -277,37 +289,36 @@ def rebuild(state_path: str, timeout: float) -> Rebuilt:
     kept = dict.fromkeys(schema.TABLES, 0)
     lost = 0
 
-    def fill(new: str) -> None:
+    def fill(db: sqlite3.Connection) -> None:
         nonlocal lost
-        with contextlib.closing(database.connect(new)) as db:
-            db.execute('BEGIN IMMEDIATE')
-            for table, row in _salvage(damaged[-1], timeout):
-                marks = ', '.join('?' * len(row))
-                # The new file has an identity already.
-                how = 'REPLACE' if table == 'identity' else 'ABORT'
-                try:
-                    db.execute(
-                        f'INSERT OR {how} INTO {table}'
-                        f' ({", ".join(row.keys())})'
-                        f' VALUES ({marks})',
-                        tuple(row),
-                    )
-                    kept[table] += 1
-                except sqlite3.Error as err:
-                    lost += 1
-                    LOG.error('A row of %s is lost: %s', damaged[-1], err)
-            # It is another file, but no copy.
-            db.execute('UPDATE identity SET inode = NULL')
-            # The damaged file may have had an older schema.
-            for statement in schema.STRIP.split(';'):
-                db.execute(statement)
-            db.execute('COMMIT')
+        db.execute('BEGIN IMMEDIATE')
+        for table, row in _salvage(damaged[-1], timeout):
+            marks = ', '.join('?' * len(row))
+            # The new file has an identity already.
+            how = 'REPLACE' if table == 'identity' else 'ABORT'
+            try:
+                db.execute(
+                    f'INSERT OR {how} INTO {table}'
+                    f' ({", ".join(row.keys())})'
+                    f' VALUES ({marks})',
+                    tuple(row),
+                )
+                kept[table] += 1
+            except sqlite3.Error as err:
+                lost += 1
+                LOG.error('A row of %s is lost: %s', damaged[-1], err)
+        # It is another file, but no copy.
+        db.execute('UPDATE identity SET inode = NULL')
+        # The damaged file may have had an older schema.
+        for statement in schema.STRIP.split(';'):
+            db.execute(statement)
+        db.execute('COMMIT')
 
     with forking.in_use(path):
         for old in damaged:
             # The process that set it aside may have been killed.
             _remove_links(path, old)
-        _create(path, timeout, fill)
+        _create(path, fill)
         for old in damaged:
             for end in (*_BESIDE, ''):
                 with contextlib.suppress(FileNotFoundError):

@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import sqlite3
 
@@ -189,64 +188,55 @@ TABLES = (
 )
 
 
-def migrate(path: str, timeout: float, change: bool = True) -> None:
+def migrate(db: sqlite3.Connection, path: str, change: bool = True) -> None:
     """Bring the schema to the newest version, in one transaction.
 
-    :param timeout: seconds to wait for another writer
     :param change: False: only check that the schema is the newest
+    :raises sqlite3.Error: if sqlite reports an error, such as a lock
     :raises JournalError: if a newer os-acc wrote the file, or if it needs a
         migration and change is False
     """
-    # Each statement can find the file locked, also the first: a process that
-    # closes the last connection locks it for a moment.
-    database.until_free(path, timeout, lambda: _migrate(path, change))
+    newest = len(MIGRATIONS)
+    (version,) = db.execute('PRAGMA user_version').fetchone()
+    if version == newest:
+        return
+    if version > newest:
+        raise database.error(
+            path,
+            f'its schema has version {version}, this os-acc knows '
+            f'{newest}: a newer os-acc wrote it',
+        )
+    if not change:
+        raise database.error(
+            path,
+            f'its schema has version {version}, this os-acc needs '
+            f'{newest}: the service that uses the journal migrates it '
+            'when the service starts',
+        )
+    db.execute('BEGIN IMMEDIATE')
+    _run(db)
+    LOG.info('Journal %s: schema is version %d', path, newest)
 
 
-def tell_from_copies(path: str, timeout: float, inode: int) -> None:
+def tell_from_copies(db: sqlite3.Connection, inode: int) -> None:
     """Give a journal another UUID if its file is a copy of another file.
 
     Containers that are made of one image can have copies of a journal in it.
+
+    :param inode: the inode of the file that the connection has open
+    :raises sqlite3.Error: if sqlite reports an error, such as a lock
     """
-    another = 'inode IS NOT NULL AND inode IS NOT ?'
-
-    def act() -> None:
-        with contextlib.closing(database.connect(path)) as db:
-            query = 'SELECT 1 FROM identity WHERE inode IS NOT ?'
-            if db.execute(query, (inode,)).fetchone() is None:
-                return
-            db.execute('BEGIN IMMEDIATE')
-            db.execute(
-                f'UPDATE identity SET uuid = {_NEW_UUID} WHERE {another}',
-                (inode,),
-            )
-            db.execute('UPDATE identity SET inode = ?', (inode,))
-            db.execute('COMMIT')
-
-    database.until_free(path, timeout, act)
-
-
-def _migrate(path: str, change: bool) -> None:
-    with contextlib.closing(database.connect(path)) as db:
-        newest = len(MIGRATIONS)
-        (version,) = db.execute('PRAGMA user_version').fetchone()
-        if version == newest:
-            return
-        if version > newest:
-            raise database.error(
-                path,
-                f'its schema has version {version}, this os-acc knows '
-                f'{newest}: a newer os-acc wrote it',
-            )
-        if not change:
-            raise database.error(
-                path,
-                f'its schema has version {version}, this os-acc needs '
-                f'{newest}: the service that uses the journal migrates it '
-                'when the service starts',
-            )
-        db.execute('BEGIN IMMEDIATE')
-        _run(db)
-        LOG.info('Journal %s: schema is version %d', path, newest)
+    query = 'SELECT 1 FROM identity WHERE inode IS NOT ?'
+    if db.execute(query, (inode,)).fetchone() is None:
+        return
+    db.execute('BEGIN IMMEDIATE')
+    db.execute(
+        f'UPDATE identity SET uuid = {_NEW_UUID}'
+        ' WHERE inode IS NOT NULL AND inode IS NOT ?',
+        (inode,),
+    )
+    db.execute('UPDATE identity SET inode = ?', (inode,))
+    db.execute('COMMIT')
 
 
 def _run(db: sqlite3.Connection) -> None:
