@@ -14,6 +14,7 @@ The driver and the plugin record their calls: see recording.py.
 from __future__ import annotations
 
 from collections.abc import Iterator
+import gc
 import os
 import pathlib
 import signal
@@ -126,6 +127,14 @@ def pytest_collection_modifyitems(
     slow = [each for each in slow if here in each.path.parents]
     config.hook.pytest_deselected(items=slow)
     items[:] = [each for each in items if each not in slow]
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector skip the modules and the collected tests.
+
+    They stay until the end, and each full collection would look at them.
+    """
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
