@@ -35,9 +35,6 @@ PROCESSES = 4
 THREADS = 4
 ROUNDS = int(os.environ.get('OS_ACC_CONTENTION_ROUNDS', '500'))
 HANDLES = 6
-# The longest wait in seconds after a handle was busy. It is about as long as
-# one has a handle: who asks much more often only keeps the journal busy.
-WAIT = 0.1
 
 
 def requests(rng: random.Random) -> list[objects.AcceleratorRequest]:
@@ -69,7 +66,7 @@ def rounds(seed: int, counts: dict[str, int]) -> None:
                 assert isinstance(err.__cause__, exception.DeviceBusy), err
                 assert not err.undo_errors
                 counts['busy'] += 1
-                time.sleep(rng.random() * WAIT)
+                time.sleep(rng.random() * 0.01)
         assert os_acc.unplug(info) == len(vans)
         counts['plugged'] += len(vans)
 

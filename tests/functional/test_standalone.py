@@ -32,7 +32,6 @@ from os_acc.cli import app
 # Imported before the fork, so that a child starts in milliseconds.
 from os_acc.cli import cni as _cni  # noqa: F401
 from os_acc.drivers.fake.hardware import Hardware
-from os_acc.privileged import privsep
 
 # Measuring coverage would slow down the many processes of this test.
 pytestmark = [pytest.mark.no_cover, pytest.mark.timeout(1800)]
@@ -92,8 +91,6 @@ class Host:
         """Start the command in a fork of this process, which is faster."""
 
         def work() -> None:
-            # A privsep daemon for each fork would take most of the time.
-            privsep.run_here(True)
             before()
             sys.stdin = io.TextIOWrapper(io.BytesIO(stdin.encode()))
             out = open(self.path / 'out', 'w')  # noqa: SIM115
