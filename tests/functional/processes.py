@@ -21,6 +21,9 @@ import os_acc
 from os_acc import host as _host  # noqa: F401
 from os_acc import loader
 from os_acc import objects
+from os_acc.privileged import dfl as _dfl  # noqa: F401
+from os_acc.privileged import programming as _programming  # noqa: F401
+from os_acc.privileged import reenumeration as _reenumeration  # noqa: F401
 from os_acc.testing.children import run as run
 from os_acc.testing.children import start as start
 from os_acc.testing.children import wait as wait

@@ -112,11 +112,20 @@ def here(podman, nodes, tmp_path, monkeypatch):
     """A function that configures os-acc for the accelerators."""
     monkeypatch.setattr(root_folder, 'PATH', str(tmp_path / 'run'))
     monkeypatch.setattr(held, 'FOLDER', str(tmp_path / 'held'))
-    # On some machines not even root can examine process 1.
+    # Only the processes that this test starts count. The others cannot have
+    # the accelerators of a new folder, and not even root can examine process
+    # 1 on some machines.
     names = sysfs.names
-    monkeypatch.setattr(
-        sysfs, 'names', lambda path: [n for n in names(path) if n != '1']
-    )
+    before = {name for name in names(sysfs.PROC) if name.isdigit()}
+    before.discard(str(os.getpid()))
+
+    def since(path: str) -> list[str]:
+        found = names(path)
+        if path == sysfs.PROC:
+            return [name for name in found if name not in before]
+        return found
+
+    monkeypatch.setattr(sysfs, 'names', since)
     monkeypatch.setattr(
         container_specs, 'FOLDERS', (str(podman.static_specs),)
     )

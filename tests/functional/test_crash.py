@@ -39,6 +39,7 @@ from os_acc import recovery
 from os_acc.devices import boot
 from os_acc.drivers.fake.driver import FakeDriver
 from os_acc.drivers.fake.hardware import Hardware
+from os_acc.privileged import privsep
 
 # Measuring coverage would slow down the many processes of this test.
 pytestmark = pytest.mark.no_cover
@@ -94,12 +95,18 @@ WATCHED = (
 
 
 class Host:
-    """A state path that several processes use in sequence."""
+    """A state path that several processes use in sequence.
 
-    def __init__(self, path: pathlib.Path) -> None:
+    :param like: the host whose files it begins with; None: it is new
+    """
+
+    def __init__(self, path: pathlib.Path, like: Host | None = None) -> None:
         self.path = path
         self.state = path / 'state'
         self.hardware = Hardware(str(path / 'hardware'))
+        if like is not None:
+            shutil.copytree(like.path, path)
+            return
         (path / 'hardware').mkdir(parents=True)
         self.boot('first')
 
@@ -122,6 +129,8 @@ class Host:
 
         def child() -> None:
             boot.boot_id = lambda: (self.path / 'boot_id').read_text()
+            # A privsep daemon for each process would take most of the time.
+            privsep.run_here(True)
             processes.configure(
                 str(self.state),
                 devices=['f0:pci:1:single', 'f1:pci:1:single'],
@@ -272,8 +281,9 @@ def run(host: Host, name: str, kill_at: int | None) -> tuple[int, list[str]]:
 @pytest.mark.parametrize('name', SCENARIOS)
 def test_kill_at_every_boundary(tmp_path, name, report):
     prepare, _, ends = SCENARIOS[name]
-    whole = Host(tmp_path / 'whole')
-    prepare(whole)
+    prepared = Host(tmp_path / 'prepared')
+    prepare(prepared)
+    whole = Host(tmp_path / 'whole', prepared)
     code, names = run(whole, name, None)
     assert code == 0
     assert whole.check_whole() in ends
@@ -283,8 +293,7 @@ def test_kill_at_every_boundary(tmp_path, name, report):
         f'recovered from, then pin in {PINNED.name}: {json.dumps(names)}'
     )
     for number, boundary in enumerate(names):
-        host = Host(tmp_path / str(number))
-        prepare(host)
+        host = Host(tmp_path / str(number), prepared)
         code, _ = run(host, name, number)
         assert code == -signal.SIGKILL, boundary
         # Kill it again during recovery, after the same number of boundaries.

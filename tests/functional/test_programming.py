@@ -36,6 +36,7 @@ from os_acc import exception
 from os_acc import journal
 from os_acc import objects
 from os_acc.drivers.fake.hardware import Hardware
+from os_acc.privileged import privsep
 from os_acc.testing import kernel as kernel_module
 
 DEVICE = 'f0'
@@ -53,6 +54,8 @@ class FakeHost:
         self.hardware = Hardware(str(path / 'hardware'))
 
     def configure(self) -> None:
+        # As Kernel.install() does for the other host: without the daemon.
+        privsep.run_here(True)
         processes.configure(
             str(self.path / 'state'),
             devices=[f'{DEVICE}:pci:2:single'],
