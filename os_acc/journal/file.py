@@ -64,7 +64,6 @@ def _way_out(state_path: str) -> str:
     )
 
 
-
 class Rebuilt(NamedTuple):
     """What rebuild() did.
 
@@ -288,16 +287,7 @@ def rebuild(state_path: str, timeout: float) -> Rebuilt:
     :raises JournalError: if there is an undamaged journal, or no journal
     """
     path = path_in(state_path)
-    if os.path.exists(path):
-        with forking.in_use(path):
-            found = database.identity(path)
-            if _check(path, timeout) is None:
-                raise database.error(
-                    path, 'it is not damaged, so there is nothing to rebuild'
-                )
-            # Another process may have rebuilt it meanwhile.
-            if database.identity(path) == found:
-                _set_damaged_aside(path)
+    _leave_no_journal(path, timeout)
     damaged = _damaged(path)
     if not damaged:
         raise database.error(path, 'no damaged journal was set aside')
@@ -340,6 +330,24 @@ def rebuild(state_path: str, timeout: float) -> Rebuilt:
                 with contextlib.suppress(FileNotFoundError):
                     os.rename(old + end, old.replace(DAMAGED, REBUILT) + end)
     return Rebuilt(kept['van'], kept['program'], lost)
+
+
+def _leave_no_journal(path: str, timeout: float) -> None:
+    """Set a damaged journal aside that only readers have seen.
+
+    :raises JournalError: if there is an undamaged journal
+    """
+    with forking.in_use(path):
+        found = database.identity(path)
+        if found is None:
+            return
+        if _check(path, timeout) is None:
+            raise database.error(
+                path, 'it is not damaged, so there is nothing to rebuild'
+            )
+        # Another process may have rebuilt it meanwhile.
+        if database.identity(path) == found:
+            _set_damaged_aside(path)
 
 
 def _damaged(path: str) -> list[str]:
