@@ -132,18 +132,6 @@ def read_only(folder: str) -> str | None:
     return None
 
 
-def may_only_read(folder: str, path: str) -> str | None:
-    """Say that this user may read a file, but not write it or its folder.
-
-    :returns: None if this user may do both, or may not read the file
-    """
-    if not os.access(path, os.R_OK) or (
-        os.access(folder, os.W_OK) and os.access(path, os.W_OK)
-    ):
-        return None
-    return f'{state_files.user(os.geteuid())} may read it, but not write it'
-
-
 def _not_permitted(place: str, is_folder: bool) -> str:
     """Say who may use a folder or a file, and how this process may."""
     me, found = os.geteuid(), os.stat(place)

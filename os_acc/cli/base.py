@@ -238,14 +238,12 @@ def reading() -> Iterator[journal_module.Journal]:
 
 
 def tell_if_empty(journal: journal_module.Journal) -> None:
-    """Say on standard error if there is no journal yet, or only a copy.
+    """Say on standard error if there is no journal yet.
 
     Call it after the journal was read.
     """
     if not journal.exists():
         note(f'There is no journal {journal.path} yet: nothing was plugged')
-    if journal.copied is not None:
-        note(f'Journal {journal.path} is read from a copy: {journal.copied}')
 
 
 def note(text: str) -> None:

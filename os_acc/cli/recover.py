@@ -40,7 +40,7 @@ class Recover(base.Command, listing.Listing):
             '--rebuild',
             action='store_true',
             help='first start a new journal, with all rows that can still be '
-            'read from the damaged journal that was set aside',
+            'read from the damaged journal',
         )
         return parser
 

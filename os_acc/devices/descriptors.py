@@ -110,7 +110,7 @@ def _unreadable(path: str) -> exception.PrivilegeError:
     """The error for open files that this process may not see: ptrace(2)."""
     return exception.PrivilegeError(
         reason=f'{path} cannot be read, so it is unknown who has a device '
-        'open; reading it takes CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH'
+        'open; "os-acc doctor" says what the privileged daemon lacks'
     )
 
 
@@ -134,7 +134,8 @@ def maps_of(pid: str) -> str:
         except PermissionError as err:
             raise exception.PrivilegeError(
                 reason=f'{task}/maps cannot be read, so it is unknown who has '
-                'a device mapped; reading it takes CAP_SYS_PTRACE'
+                'a device mapped; "os-acc doctor" says what the privileged '
+                'daemon lacks'
             ) from err
         if text:
             return text

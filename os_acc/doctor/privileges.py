@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Iterator
 import os
 
@@ -54,11 +55,7 @@ def findings() -> Iterator[finding.Finding]:
             "host's PID namespace",
         )
     else:
-        yield finding.Finding(
-            _SUBJECT,
-            finding.OK,
-            'it starts, and has the capabilities that it needs',
-        )
+        yield _users(context.check_users)
     try:
         context.check_folder()
     except exception.ExceptionBase as err:
@@ -70,6 +67,26 @@ def findings() -> Iterator[finding.Finding]:
             'privileged half" in the documentation',
         )
     yield from _offers()
+
+
+def _users(check: Callable[[], None]) -> finding.Finding:
+    """Check that the daemon can see who has a device open."""
+    try:
+        check()
+    except exception.ExceptionBase as err:
+        return finding.Finding(
+            _SUBJECT,
+            finding.ERROR,
+            'it has its capabilities, but every plug will fail: '
+            f'{exception.describe(err)}',
+            'let root read /proc/PID/fd of all processes: look for a user '
+            'namespace, a security module or a seccomp rule that forbids it',
+        )
+    return finding.Finding(
+        _SUBJECT,
+        finding.OK,
+        'it starts, and has the capabilities that it needs',
+    )
 
 
 def _offers() -> Iterator[finding.Finding]:

@@ -51,9 +51,8 @@ def findings(host: host_module.Host) -> Iterator[finding.Finding]:
             subject(host),
             finding.ERROR,
             str(err),
-            'check the folder, and the free space on its disk. If the journal '
-            'is damaged, run os-acc recover to set it aside, and then os-acc '
-            'recover --rebuild to start a new one',
+            'do what the error says; if it says nothing, check the folder '
+            'and the free space on its disk',
         )
         return
     if exists:

@@ -136,7 +136,7 @@ def until_free(path: str, timeout: float, act: Callable[[], _R]) -> _R:
         except sqlite3.Error as err:
             busy = code(err) == sqlite3.SQLITE_BUSY
             if not busy and not _may_pass(path, err):
-                raise error(path, str(err)) from err
+                raise error(path, f'{err}{hint(path)}') from err
             most = timeout if busy else min(timeout, _MODE_TIMEOUT)
             left = start + most - time.monotonic()
             if left <= 0 and busy:

@@ -9,9 +9,9 @@
 
 """Creates, checks, migrates, sets aside and rebuilds the journal's file.
 
-A damaged journal is never replaced silently. It is renamed ("set aside").
-While there is such a file and no journal beside it, opening the journal fails
-with an error that says what to do.
+A damaged journal is never replaced silently. A process that may change it
+renames it ("sets it aside"). Whether it is renamed or not, opening it fails
+with one error that says what to do, until rebuild() has made a new journal.
 """
 
 from __future__ import annotations
@@ -22,9 +22,12 @@ import functools
 import glob
 import logging
 import os
+import shlex
 import sqlite3
 import time
 from typing import NamedTuple
+
+from oslo_config import cfg
 
 from os_acc import exception
 from os_acc import sharing
@@ -42,11 +45,23 @@ REBUILT = '.rebuilt-'
 # The files that sqlite keeps beside the file of a journal.
 _BESIDE = ('-wal', '-shm')
 
-_WAY_OUT = (
-    'Run "os-acc --state-path {} recover --rebuild" to start a new journal '
-    'from what can still be read. Then plug each instance again with the '
-    'same requests as before (for Nova: restart nova-compute).'
-)
+
+def _way_out(state_path: str) -> str:
+    """Say what to do about a damaged journal.
+
+    The command names the configuration of this process.
+    """
+    command = ['os-acc']
+    for option in ('config_file', 'config_dir'):
+        # cfg.CONF has neither before it has read the configuration.
+        for path in getattr(cfg.CONF, option, None) or ():
+            command += ['--' + option.replace('_', '-'), path]
+    command += ['--state-path', state_path, 'recover', '--rebuild']
+    return (
+        f'Run "{shlex.join(command)}" to start a new journal '
+        'from what can still be read. Then plug each instance again with the '
+        'same requests as before (for Nova: restart nova-compute).'
+    )
 
 
 class Rebuilt(NamedTuple):
@@ -88,7 +103,7 @@ def prepare(state_path: str, timeout: float, create: bool) -> None:
                 raise database.error(
                     path,
                     f'it was damaged and was set aside as {damaged[-1]}. '
-                    + _WAY_OUT.format(state_path),
+                    + _way_out(state_path),
                 )
             if not create:
                 raise exception.JournalMissing(
@@ -105,10 +120,11 @@ def prepare(state_path: str, timeout: float, create: bool) -> None:
                 return
             if create:
                 aside = _set_damaged_aside(path)
-                problem += f'; set aside as {aside}. '
-                problem += _WAY_OUT.format(state_path)
+                problem += f'; set aside as {aside}'
             LOG.critical('Journal %s is damaged: %s', path, problem)
-            raise database.error(path, f'it is damaged: {problem}')
+            raise database.error(
+                path, f'it is damaged: {problem}. {_way_out(state_path)}'
+            )
 
 
 def _check_and_migrate(path: str, timeout: float, change: bool) -> str | None:
@@ -272,18 +288,19 @@ def _remove_links(path: str, aside: str) -> None:
 
 
 def rebuild(state_path: str, timeout: float) -> Rebuilt:
-    """Start a new journal in place of one that was set aside as damaged.
+    """Start a new journal in place of a damaged one.
+
+    A damaged journal that nobody has set aside yet is set aside first.
 
     :param timeout: seconds to wait for another writer
     :returns: how many rows were copied and how many were lost; rows that
         cannot be read are not counted
     :raises JournalBusy: if another process holds a lock on the damaged file
-    :raises JournalError: if there is a journal, or none was set aside
+    :raises JournalError: if there is an undamaged journal, or no journal
     """
     path = path_in(state_path)
+    _leave_no_journal(path, timeout)
     damaged = _damaged(path)
-    if os.path.exists(path):
-        raise database.error(path, 'it exists, so there is nothing to rebuild')
     if not damaged:
         raise database.error(path, 'no damaged journal was set aside')
     kept = dict.fromkeys(schema.TABLES, 0)
@@ -324,6 +341,24 @@ def rebuild(state_path: str, timeout: float) -> Rebuilt:
                 with contextlib.suppress(FileNotFoundError):
                     os.rename(old + end, old.replace(DAMAGED, REBUILT) + end)
     return Rebuilt(kept['van'], kept['program'], lost)
+
+
+def _leave_no_journal(path: str, timeout: float) -> None:
+    """Set a damaged journal aside that only readers have seen.
+
+    :raises JournalError: if there is an undamaged journal
+    """
+    with forking.in_use(path):
+        found = database.identity(path)
+        if found is None:
+            return
+        if _check(path, timeout) is None:
+            raise database.error(
+                path, 'it is not damaged, so there is nothing to rebuild'
+            )
+        # Another process may have rebuilt it meanwhile.
+        if database.identity(path) == found:
+            _set_damaged_aside(path)
 
 
 def _damaged(path: str) -> list[str]:

@@ -20,7 +20,6 @@ from os_acc import exception
 from os_acc import objects
 from os_acc.journal import commits
 from os_acc.journal import connections
-from os_acc.journal import copies
 from os_acc.journal import database
 from os_acc.journal import events as event_rows
 from os_acc.journal import history
@@ -43,8 +42,6 @@ class Store:
         reads as empty. False: create or migrate the file, and set a damaged
         one aside
     :param program: the program or service that this process is, for events
-    :ivar copied: why the journal is read from a copy; None if it is not. See
-        os_acc.journal.copies
     :raises JournalError: if the journal cannot be opened; the error says why
         and what to do
     """
@@ -62,16 +59,12 @@ class Store:
         self._connections = connections.Connections(state_path, timeout)
         self._commits = commits.Commits(self._connections)
         self.path = self._connections.path
-        self.copied: str | None = None
-        self._copy: copies.Copy | None = None
         if not read_only:
             self._connections.create()
 
     def close(self) -> None:
         """Close the connections. Every later call raises JournalError."""
         self._connections.close()
-        if self._copy is not None:
-            self._copy.remove()
 
     def exists(self) -> bool:
         """Return whether there is a journal.
@@ -89,25 +82,6 @@ class Store:
             if not self.read_only:
                 raise
             return []
-        except exception.JournalError as err:
-            if not self.read_only or self.copied is not None:
-                raise
-            self.copied = copies.reason(self.path, err)
-            if self.copied is None:
-                raise
-            try:
-                self._copy = copies.Copy(self.path)
-            except OSError:
-                raise err from None
-        self._read_copy(self._copy)
-        return self._select(act)
-
-    def _read_copy(self, copy: copies.Copy) -> None:
-        """Read from a copy from now on."""
-        self._connections.close()
-        self._connections = connections.Connections(
-            copy.state_path, self._connections.timeout
-        )
 
     def _commit(
         self,

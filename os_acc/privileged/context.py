@@ -19,6 +19,7 @@ import threading
 from oslo_privsep import capabilities
 
 from os_acc import exception
+from os_acc.devices import device_file
 from os_acc.devices import open_files
 from os_acc.devices import root_folder
 from os_acc.privileged import privsep
@@ -69,6 +70,17 @@ def whoami() -> tuple[int, list[str]]:
     except exception.PrivilegeError:
         names.append("the host's PID namespace")
     return os.geteuid(), names
+
+
+@entry
+def check_users() -> None:
+    """Look for the users of a device as each plug does, for the doctor.
+
+    :raises PrivilegeError: if the open files of a process cannot be read
+    """
+    # No driver has the major number 0: Documentation/admin-guide/devices.txt.
+    nothing = device_file.DeviceFile('no device', device_file.parse('0:0'))
+    open_files.users_of([nothing])
 
 
 @entry

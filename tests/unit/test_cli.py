@@ -15,6 +15,7 @@ import json
 import os
 import pathlib
 import re
+import shlex
 import sqlite3
 import subprocess
 import sys
@@ -686,7 +687,7 @@ def test_a_damaged_journal_and_the_way_out(run):
     damage(run)
     line = run.fails(1, 'plug', INSTANCE, '--arqs', FAKE)
     assert line.startswith('JournalError: ')
-    assert f'os-acc --state-path {run.state_path} recover' in line
+    assert f'--state-path {run.state_path} recover' in line
     (aside,) = run.state_path.glob('journal.db.damaged-*')
     assert str(aside) in line
     for arguments in (['van', 'list'], ['recover'], ['unplug', INSTANCE]):
@@ -710,6 +711,31 @@ def test_looking_at_a_damaged_journal_moves_nothing(run):
     before = sorted(os.listdir(run.state_path))
     assert 'it is damaged' in run.fails(1, 'van', 'list')
     assert sorted(os.listdir(run.state_path)) == before
+
+
+@pytest.mark.parametrize(
+    'arguments',
+    [
+        ('van', 'list'),
+        ('events',),
+        ('device', 'free', 'x'),
+        ('plug', INSTANCE, '--arqs', FAKE),
+        ('recover',),
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_the_remedy_of_a_damaged_journal_works(run, arguments):
+    """It works as it is shown, whichever command has found the damage."""
+    run.plug()
+    damage(run)
+    line = run.fails(1, *arguments)
+    (shown,) = re.findall('Run "os-acc (.*? recover --rebuild)"', line)
+    words = shlex.split(shown)
+    at = words.index('--state-path')
+    assert words[at + 1] == str(run.state_path)
+    result = run(*words[at + 2 :])
+    assert (result.code, 'read and kept' in result.err) == (0, True)
+    assert run.vans() == dict.fromkeys(VANS, 'plugged')
 
 
 def test_rebuild_where_a_journal_is(run):

@@ -118,7 +118,7 @@ WRONG = [
     (['orphans', '--known', '-'], USAGE, "'-'", 'at least one UUID'),
     (['orphans', '--minimum-age', 'x'], USAGE, "'x'", 'help orphans'),
     (['orphans', '--minimum-age', '-1'], USAGE, '-1', 'expected'),
-    (['recover', '--rebuild'], FAILED, 'it exists', 'nothing to rebuild'),
+    (['recover', '--rebuild'], FAILED, 'not damaged', 'nothing to rebuild'),
     (INSTALL, USAGE, '/etc/passwd', 'expected'),
     # Events, metrics and the file for a bug report.
     (['events', '--van', 'web'], USAGE, "'web'", 'first 8 or more'),

@@ -11,6 +11,8 @@
 from __future__ import annotations
 
 import os
+import re
+import subprocess
 
 import command
 import devices
@@ -19,10 +21,14 @@ import pytest
 import os_acc
 from os_acc.devices import boot
 from os_acc.devices import file_system
+from os_acc.devices import open_files
 from os_acc.devices import refusals
 from os_acc.devices import root_folder
+from os_acc.devices import sysfs
 from os_acc.privileged import context
 from os_acc.privileged import offers
+
+CHECK_USERS = context.check_users
 
 
 @pytest.fixture
@@ -35,6 +41,7 @@ def here(kernel, monkeypatch):
         'kernel/drivers/vfio/mdev/mdev.ko',
     )
     monkeypatch.setattr(context, 'whoami', lambda: (0, []))
+    monkeypatch.setattr(context, 'check_users', lambda: None)
     os_acc.CONF.set_override('plugin', 'noop', 'os_acc')
     os_acc.initialize()
     return kernel
@@ -220,6 +227,42 @@ def test_the_daemon_may_too_little(findings, monkeypatch, who, says):
     verdict, text, _ = one(findings(code=1), 'privsep daemon')
     assert verdict == 'error'
     assert says in text
+
+
+@pytest.mark.parametrize('refused', ['readlink', 'listdir'])
+def test_the_daemon_cannot_see_who_has_a_device_open(
+    findings, monkeypatch, refused
+):
+    """It has its capabilities, as in some containers."""
+    real = getattr(os, refused)
+
+    def refuse(path, *args, **kwargs):
+        if re.search(r'/proc/.*/fd(/\d+)?$', str(path)):
+            raise PermissionError(13, 'Permission denied', path)
+        return real(path, *args, **kwargs)
+
+    monkeypatch.setattr(context, 'check_users', CHECK_USERS)
+    here = subprocess.Popen(['sleep', '60'])
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(sysfs, 'PROC', '/proc')
+            patch.setattr(os, refused, refuse)
+            patch.setattr(open_files, 'check_all_seen', lambda: None)
+            with pytest.raises(os_acc.exception.PrivilegeError) as caught:
+                context.check_users()
+    finally:
+        here.kill()
+        here.wait()
+
+    def fail():
+        raise caught.value
+
+    monkeypatch.setattr(context, 'check_users', fail)
+    verdict, text, advice = one(findings(code=1), 'privsep daemon')
+    assert verdict == 'error'
+    assert 'every plug will fail' in text
+    assert 'cannot be read' in text
+    assert 'CAP_' not in text + advice
 
 
 def test_the_record_is_not_roots_alone(findings, here):
@@ -514,7 +557,8 @@ def test_a_damaged_journal_hides_nothing_else(findings, kernel):
     verdict, text, advice = one(found, f'state path {state}')
     assert verdict == 'error'
     assert 'it is damaged: file is not a database' in text
-    assert 'os-acc recover --rebuild' in advice
+    assert f'--state-path {state} recover --rebuild' in text
+    assert advice.startswith('do what the error says')
     assert one(found, 'IOMMU')[0] == 'ok'
 
 

@@ -34,6 +34,7 @@ import journal_entries
 from journal_entries import make_entry
 from journal_entries import new_uuid
 from journal_entries import test_handle
+from oslo_config import cfg
 import pytest
 
 from os_acc import exception
@@ -1350,7 +1351,7 @@ def text_file(path):
         file.write('This is a note to self.\n' * 400)
 
 
-WAY_OUT = 'os-acc --state-path {} recover --rebuild'
+WAY_OUT = '--state-path {} recover --rebuild'
 DAMAGES = [
     random_middle,
     cut_to_nothing,
@@ -1416,6 +1417,40 @@ def test_looking_only_sets_nothing_aside(state_path, damage):
             journal.Journal(state_path, 1, read_only=True).entries()
     assert not glob.glob(path + '.*')
     assert read_bytes(path) == content
+
+
+@pytest.mark.parametrize('damage', DAMAGES)
+def test_rebuild_sets_aside_what_only_readers_have_seen(state_path, damage):
+    fill(state_path, 20)
+    path = os.path.join(state_path, 'journal.db')
+    damage(path)
+    content = read_bytes(path)
+    with pytest.raises(exception.JournalError) as caught:
+        journal.Journal(state_path, 1, read_only=True).entries()
+    assert WAY_OUT.format(state_path) in str(caught.value)
+    rebuilt = journal_file.rebuild(state_path, 1)
+    assert len(read_again(state_path)) == rebuilt.vans
+    (kept,) = (
+        name
+        for name in glob.glob(path + '.rebuilt-*')
+        if not name.endswith(('-wal', '-shm'))
+    )
+    assert read_bytes(kept) == content
+
+
+def test_the_remedy_names_the_configuration(state_path, tmp_path, request):
+    path = tmp_path / 'a service.conf'
+    path.touch()
+    request.addfinalizer(lambda: cfg.CONF([], default_config_files=[]))
+    cfg.CONF(['--config-file', str(path)])
+    fill(state_path)
+    text_file(os.path.join(state_path, 'journal.db'))
+    with pytest.raises(exception.JournalError) as caught:
+        journal.Journal(state_path, 1, read_only=True).entries()
+    assert (
+        f"os-acc --config-file '{path}' --state-path {state_path} "
+        'recover --rebuild'
+    ) in str(caught.value)
 
 
 def test_what_a_crash_left_beside_it_goes_along(tmp_path, state_path):

@@ -398,7 +398,7 @@ def test_processes_that_are_not_ours_to_see(here, monkeypatch):
         return listdir(path)
 
     monkeypatch.setattr(os, 'listdir', fail)
-    with pytest.raises(exception.PrivilegeError, match='CAP_SYS_PTRACE'):
+    with pytest.raises(exception.PrivilegeError, match='os-acc doctor'):
         open_files.users_of([GROUP])
 
 
