@@ -71,10 +71,6 @@ def follow(
                 last = found[-1].seq
             yield new + found
             time.sleep(_PAUSE)
-            if opened.copied is not None:
-                # The copy does not change.
-                opened.close()
-                opened = journal()
     finally:
         opened.close()
 

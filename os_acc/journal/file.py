@@ -129,6 +129,16 @@ def prepare(state_path: str, timeout: float, create: bool) -> None:
 
 def _check_and_migrate(path: str, timeout: float, change: bool) -> str | None:
     """Return what is wrong with the file; None if it can be used."""
+    return _examine(path, timeout, lambda db: _migrate(db, path, change))
+
+
+def _examine(
+    path: str, timeout: float, go_on: Callable[[sqlite3.Connection], None]
+) -> str | None:
+    """Return what is wrong with the file; None if it is undamaged.
+
+    :param go_on: called with the connection if it is undamaged
+    """
 
     # Each statement can find the file locked, also the first: a process that
     # closes the last connection locks it for a moment.
@@ -148,7 +158,7 @@ def _check_and_migrate(path: str, timeout: float, change: bool) -> str | None:
                     raise _cannot('open', path, err) from err
                 raise
             if problem is None:
-                _migrate(db, path, change)
+                go_on(db)
             return problem
 
     try:
@@ -352,7 +362,7 @@ def _leave_no_journal(path: str, timeout: float) -> None:
         found = database.identity(path)
         if found is None:
             return
-        if _check(path, timeout) is None:
+        if _examine(path, timeout, lambda db: None) is None:
             raise database.error(
                 path, 'it is not damaged, so there is nothing to rebuild'
             )

@@ -39,47 +39,47 @@ class Cleaning(driver_hooks.DriverHooks):
         run = f"sh -c 'echo $0 >> {said}' {{address}}"
         try:
             for request in self.requests():
+                before = self.look()
                 os_acc.CONF.set_override(_OPTION, 'false', 'os_acc')
-                if service.driver.cleans:
-                    self._check_cleaned(request, run)
+                instance = self._plugged_or_refused(service, request)
+                if instance is not None:
+                    self._check_cleaned(instance, run)
                     if not said.exists():
                         rules.CLEAN.broken('unplug() succeeds without it')
                     said.unlink()
-                else:
-                    self._check_refused_by_option(request)
+                self.same(before, rules.CLEAN, 'after the release')
         finally:
             os_acc.CONF.clear_override(_OPTION, 'os_acc')
 
-    def _check_cleaned(
-        self, request: objects.AcceleratorRequest, run: str
-    ) -> None:
+    def _plugged_or_refused(
+        self,
+        service: contract_base.Service,
+        request: objects.AcceleratorRequest,
+    ) -> objects.InstanceInfo | None:
+        """Plug a request; None: it is refused because of the option."""
+        instance = service_module.instance()
+        try:
+            os_acc.plug(instance, [request])
+        except exception.ExceptionBase as err:
+            if _OPTION not in contract_base.said(err):
+                rules.CLEAN.broken(f'the error does not name it: {err}')
+            return None
+        if not service.driver.cleans:
+            rules.CLEAN.broken('cleans is False, and plug() succeeds')
+        return instance
+
+    def _check_cleaned(self, instance: objects.InstanceInfo, run: str) -> None:
         """Let the command fail first, and then let it succeed."""
-        before = self.look()
-        instance, van = self.plugged(request, rules.CLEAN)
         try:
             os_acc.unplug(instance)
         except exception.UnplugException:
             pass
         else:
             rules.CLEAN.broken('unplug() succeeds although it fails')
-        states = {each.uuid: each.state for each in os_acc.get_vans()}
-        if states.get(van.uuid) != 'error':
+        (van,) = os_acc.get_vans(instance.uuid)
+        if van.state != 'error':
             rules.CLEAN.broken(
-                f'the VAN is in state {states.get(van.uuid)} after it failed'
+                f'the VAN is in state {van.state} after it failed'
             )
         os_acc.CONF.set_override(_OPTION, run, 'os_acc')
         self.unplug(instance, rules.CLEAN)
-        self.same(before, rules.UNDO, 'after it has succeeded')
-
-    def _check_refused_by_option(
-        self, request: objects.AcceleratorRequest
-    ) -> None:
-        before = self.look()
-        try:
-            os_acc.plug(service_module.instance(), [request])
-        except exception.ExceptionBase as err:
-            if _OPTION not in contract_base.said(err):
-                rules.CLEAN.broken(f'the error does not name it: {err}')
-        else:
-            rules.CLEAN.broken('cleans is False, and plug() succeeds')
-        self.same(before, rules.CLEAN, 'after the refusal')

@@ -65,12 +65,32 @@ class MigrationPreCheckError(NovaException):
     msg_fmt = 'Migration pre-check error: %(reason)s'
 
 
+class ConsumerAllocationRetrievalFailed(NovaException):
+    msg_fmt = 'Failed to retrieve allocations: %(error)s'
+
+
 class DeviceProfileError(NovaException):
     msg_fmt = 'Device profile name %(name)s: %(msg)s'
 
 
 class AcceleratorRequestOpFailed(NovaException):
     msg_fmt = 'Failed to %(op)s accelerator requests: %(msg)s'
+
+
+class Placement:
+    """Nova's client of Placement.
+
+    :ivar allocations: of every instance, by the UUID of the provider; an
+        exception is raised
+    """
+
+    def __init__(self) -> None:
+        self.allocations: dict[str, Any] | Exception = {}
+
+    def get_allocs_for_consumer(self, context, consumer):
+        if isinstance(self.allocations, Exception):
+            raise self.allocations
+        return {'allocations': self.allocations}
 
 
 def service_context() -> types.SimpleNamespace:
@@ -244,6 +264,30 @@ class LibvirtDriver:
             network_info,
             {},
             image_meta,
+            block_device_info=block_device_info,
+            mdevs=[],
+            share_info=share_info,
+        )
+        self._create_guest_with_network(
+            context, xml, instance, network_info, block_device_info
+        )
+
+    def finish_revert_migration(
+        self,
+        context,
+        instance,
+        network_info,
+        migration,
+        block_device_info=None,
+        power_on=True,
+        share_info=None,
+    ):
+        xml = self._get_guest_xml(
+            context,
+            instance,
+            network_info,
+            {},
+            instance.image_meta,
             block_device_info=block_device_info,
             mdevs=[],
             share_info=share_info,
@@ -549,6 +593,7 @@ def install(
             provider_config_location=str(state_path / 'provider_config')
         ),
     )
+    placement = Placement()
     modules: dict[str, dict[str, Any]] = {
         'nova': {'__path__': []},
         'nova.accelerator': {'__path__': [], 'cyborg': cyborg},
@@ -568,6 +613,7 @@ def install(
                 NovaException,
                 AcceleratorRequestOpFailed,
                 BuildAbortException,
+                ConsumerAllocationRetrievalFailed,
                 InstanceFaultRollback,
                 InstanceNotFound,
                 InstanceSuspendFailure,
@@ -575,6 +621,11 @@ def install(
                 MigrationPreCheckError,
                 DeviceProfileError,
             )
+        },
+        'nova.scheduler': {'__path__': []},
+        'nova.scheduler.client': {'__path__': []},
+        'nova.scheduler.client.report': {
+            'report_client_singleton': lambda: placement
         },
         'nova.virt': {'__path__': [str(CONTRIB / 'nova' / 'virt')]},
         'nova.virt.libvirt': {'__path__': []},
@@ -605,6 +656,7 @@ def install(
         shim=importlib.import_module('nova.virt.os_acc'),
         driver=importlib.import_module('os_acc_nova.driver'),
         cyborg=cyborg,
+        placement=placement,
     )
 
 

@@ -11,7 +11,6 @@
 import os
 import pathlib
 import sqlite3
-import stat
 
 import command
 import pytest
@@ -312,13 +311,3 @@ def test_a_process_waits_for_the_daemon_that_it_starts(monkeypatch):
     ((join, seconds),) = registered
     assert seconds == privsep.LONGEST_WAIT
     join(seconds)
-
-
-def test_the_copy_of_a_journal_is_for_its_user_alone(run, closed):
-    closed(flag=os.ST_RDONLY)
-    opened = journal.Journal(str(run.state_path), 5, read_only=True)
-    assert opened.vans()
-    folder = pathlib.Path(opened._copy.state_path)
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    opened.close()
-    assert not folder.exists()

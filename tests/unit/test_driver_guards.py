@@ -189,6 +189,7 @@ def test_wrong_handle_types(host, odd, types, text):
 def run(host, odd, capsys, monkeypatch):
     # In place of the daemon.
     monkeypatch.setattr(context, 'whoami', lambda: (0, []))
+    monkeypatch.setattr(context, 'check_users', lambda: None)
     monkeypatch.setattr(offers, 'count', lambda: 0)
     monkeypatch.setattr(context, 'check_folder', lambda: None)
     path = os_acc.CONF.os_acc.state_path

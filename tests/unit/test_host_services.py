@@ -535,6 +535,7 @@ def test_a_kernel_without_netlink_for_rdma(here, monkeypatch):
 def doctor(here, capsys, monkeypatch):
     """What the doctor says of CARD."""
     monkeypatch.setattr(context, 'whoami', lambda: (0, []))
+    monkeypatch.setattr(context, 'check_users', lambda: None)
     devices.spec({'address': CARD})
 
     def ask() -> str:

@@ -17,6 +17,7 @@ import sys
 import types
 import uuid
 
+from keystoneauth1 import exceptions as keystone
 import nova_double
 import pytest
 import test_nova_driver
@@ -192,6 +193,70 @@ def test_a_hard_reboot_keeps_them(site, offer):
     site.hard_reboot(instance)
     assert plugged(instance) == PLUGGED
     assert site.log == ['destroy', 'cleanup', 'guest config', 'launch']
+
+
+def unplug_by_hand(instance, *vans):
+    os_acc.unplug(objects.InstanceInfo(uuid=instance.uuid), list(vans) or None)
+
+
+def test_a_hard_reboot_plugs_what_is_missing(site, offer):
+    instance = two()
+    spawn(site, instance, on(**TWO))
+    before = os_acc.get_vans(instance.uuid).objects
+    site.placement.allocations = on(**TWO)
+    for missing in (before, before[:1], before[1:]):
+        unplug_by_hand(instance, *missing)
+        site.hard_reboot(instance)
+        assert sorted(plugged(instance)) == sorted(PLUGGED)
+        assert {van.uuid for van in os_acc.get_vans(instance.uuid)} == {
+            van.uuid for van in before
+        }
+
+
+def test_placement_is_not_asked_if_nothing_is_missing(site, offer):
+    instance = two()
+    # Nova's own resource of the flavor is not custom.
+    spawn(site, instance, on(**TWO))
+    site.placement.allocations = RuntimeError('asked')
+    site.hard_reboot(instance)
+    assert plugged(instance) == PLUGGED
+
+
+@pytest.mark.parametrize(
+    ('allocations', 'text'),
+    [
+        ({}, 'resources:CUSTOM_DSA=1, and Placement has no allocation'),
+        (on(CUSTOM_DSA=1), 'resources:CUSTOM_FPGA=1'),
+        (keystone.ConnectFailure('no route'), 'from Placement: no route'),
+    ],
+)
+def test_no_guest_starts_without_its_accelerators(
+    site, offer, allocations, text
+):
+    instance = two()
+    spawn(site, instance, on(**TWO))
+    unplug_by_hand(instance)
+    site.placement.allocations = allocations
+    with pytest.raises(nova_double.NovaException, match=text):
+        site.hard_reboot(instance)
+    assert plugged(instance) == []
+
+
+def test_a_class_that_os_acc_does_not_offer_may_be_missing(site, offer):
+    instance = instance_of(**{'resources:CUSTOM_LICENCE': '1'})
+    spawn(site, instance, {})
+    site.hard_reboot(instance)
+    assert plugged(instance) == []
+
+
+def test_a_reverted_resize_plugs_again(site, offer):
+    instance = two()
+    spawn(site, instance, on(**TWO))
+    # A resize to another cell destroys the guest, and does not ask.
+    site.driver.destroy(None, instance, [])
+    site.placement.allocations = on(**TWO)
+    site.driver.finish_revert_migration(None, instance, [], None)
+    assert plugged(instance) == PLUGGED
 
 
 def test_a_failed_spawn_leaves_nothing(site, offer):

@@ -53,6 +53,7 @@ class Site:
     def __init__(self, host, modules) -> None:
         self.host = host
         self.cyborg = modules.cyborg
+        self.placement = modules.placement
         self.module = modules.driver
         self.log: list[str] = []
         self.driver = self.new_driver()
@@ -125,7 +126,7 @@ def new_instance():
         display_name='web-1',
         project_id='project',
         image_ref=None,
-        image_meta=None,
+        image_meta=types.SimpleNamespace(properties={}),
         task_state=None,
         flavor=types.SimpleNamespace(
             extra_specs={'accel:device_profile': 'crypto'}

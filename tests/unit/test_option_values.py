@@ -36,6 +36,7 @@ PART = 'Tr0ub4dorPart'
 def run(clean, tmp_path, capsys, monkeypatch):
     """Run the command with a nova.conf of the given text."""
     monkeypatch.setattr(context, 'whoami', lambda: (0, []))
+    monkeypatch.setattr(context, 'check_users', lambda: None)
     monkeypatch.setattr(context, 'check_folder', lambda: None)
     monkeypatch.setattr(offers, 'count', lambda: 0)
     started = command.Command(tmp_path / 'none', capsys, monkeypatch)

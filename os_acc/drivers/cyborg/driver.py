@@ -239,6 +239,14 @@ class CyborgDriver(driver.DriverBase):
             elif isinstance(handle, objects.MdevHandle):
                 allocation.check_no_file(self, van, handle.uuid)
                 cyborg_mdev.check(van, handle)
+            elif cfg.CONF.os_acc.cleaning_command:
+                raise exception.InvalidRequest(
+                    subject=f'handle {handle.identity}',
+                    field='[os_acc] cleaning_command',
+                    value=cfg.CONF.os_acc.cleaning_command,
+                    expected='none, because a TestHandle stands for no device '
+                    'that could be cleaned',
+                )
             van.handle, van.device = handle, found.parent
             van.save()
         if not found.programmable:
