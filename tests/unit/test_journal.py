@@ -1438,6 +1438,20 @@ def test_rebuild_sets_aside_what_only_readers_have_seen(state_path, damage):
     assert read_bytes(kept) == content
 
 
+def test_rebuild_leaves_a_journal_that_another_has_just_made(
+    state_path, monkeypatch
+):
+    fill(state_path)
+    path = os.path.join(state_path, 'journal.db')
+    text_file(path)
+    content = read_bytes(path)
+    seen = iter([(1, 1), (1, 2)])
+    monkeypatch.setattr(database, 'identity', lambda path: next(seen))
+    with pytest.raises(exception.JournalError, match='no damaged journal'):
+        journal_file.rebuild(state_path, 1)
+    assert read_bytes(path) == content
+
+
 def test_the_remedy_names_the_configuration(state_path, tmp_path, request):
     path = tmp_path / 'a service.conf'
     path.touch()
