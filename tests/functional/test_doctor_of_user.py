@@ -15,6 +15,7 @@ mount namespace of the test.
 from __future__ import annotations
 
 from collections.abc import Iterator
+import glob
 import json
 import os
 import pathlib
@@ -171,6 +172,18 @@ def host() -> Iterator[Host]:
     shutil.rmtree(folder)
 
 
+def root_sees_all() -> bool:
+    """Whether this host lets root read which files are open."""
+    for link in glob.glob('/proc/[0-9]*/fd/*'):
+        try:
+            os.readlink(link)
+        except PermissionError:
+            return False
+        except OSError:
+            pass  # it has been closed
+    return True
+
+
 def test_a_user_with_the_documented_rule(host):
     host.allow()
     assert host.doctor()[f'privsep daemon of user {USER}'] == (
@@ -180,10 +193,17 @@ def test_a_user_with_the_documented_rule(host):
     found = host.doctor(
         *('setpriv', '--reuid', USER, '--regid', USER, '--init-groups')
     )
-    assert found['privsep daemon'] == (
-        'ok',
-        'it starts, and has the capabilities that it needs',
-    )
+    verdict, text = found['privsep daemon']
+    if root_sees_all():
+        assert (verdict, text) == (
+            'ok',
+            'it starts, and has the capabilities that it needs',
+        )
+    else:
+        # Such as on a machine that hides the open files of process 1.
+        assert verdict == 'error'
+        assert 'every plug will fail' in text
+        assert '/fd/' in text
     assert f'privsep daemon of user {USER}' not in found
     # The daemon reads the same entry of device_spec.
     assert 'privsep daemon: device_spec' not in found
