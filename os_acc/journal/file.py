@@ -189,8 +189,6 @@ def _set_damaged_aside(path: str) -> str:
 def _cannot(
     verb: str, path: str, err: BaseException
 ) -> exception.JournalError:
-    if isinstance(err, exception.JournalError):
-        err = err.__cause__ or err
     return database.error(
         path, f'cannot {verb} it: {err}{database.hint(path)}'
     )
@@ -232,9 +230,7 @@ def _create(
         folder_fd = os.open(folder, os.O_RDONLY)
         os.fsync(folder_fd)
         os.close(folder_fd)
-    except exception.JournalBusy:
-        raise
-    except (OSError, sqlite3.Error, exception.JournalError) as err:
+    except (OSError, sqlite3.Error) as err:
         raise _cannot('create', path, err) from err
     finally:
         os.unlink(new)
