@@ -267,7 +267,8 @@ class _Offers:
     ) -> tuple[bool, _Place | None]:
         """Find the first handle of a device that a request would get.
 
-        :param reasons: gets why not, for each handle that is left
+        :param reasons: a list, to which the reason against each handle that
+            is left is added
         :returns: whether it would get one if no earlier request of this plug
             took one; and the handle, or None if none is left
         """

@@ -18,6 +18,7 @@ import pytest
 
 sys.path.append(str(pathlib.Path(__file__).parents[2] / 'tests/lab'))
 
+# pytest finds these hooks by their names in a conftest.
 from says import pytest_report_teststatus  # noqa: F401
 from says import pytest_runtest_makereport  # noqa: F401
 from says import pytest_runtest_protocol  # noqa: F401

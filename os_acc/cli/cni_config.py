@@ -77,8 +77,9 @@ _LARGEST = 1 << 20
 _NAME = re.compile(r'[a-zA-Z0-9][a-zA-Z0-9_.-]*')
 _VERSION = re.compile(r'\d+\.\d+\.\d+')
 
-# The list of gc. libcni 1.2 writes both names, and its releases before the
-# correction of issue 1101 only the second one.
+# The key of the list that gc gets. The specification had the second name
+# while libcni wrote the first one. Since pull request 1103 of
+# containernetworking/cni it has the first one, and libcni writes both.
 _VALID = ('cni.dev/valid-attachments', 'cni.dev/attachments')
 
 # What the runtime and the protocol put there, besides our own fields.

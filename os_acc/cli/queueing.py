@@ -39,7 +39,7 @@ PAUSE = 0.1
 #: attempt has probably got a device by then, and programs it.
 LONG = 10.0
 
-#: What is waited for, if it is not one's turn.
+#: What a command waits for while others are before it in the queue.
 EARLIER = 'earlier commands wait for the same devices'
 
 # The tickets of this process. Their files are not opened a second time:
@@ -148,7 +148,7 @@ class Ticket:
                 fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except (BlockingIOError, PermissionError):  # EAGAIN or EACCES
                 return self._precedes(os.read(fd, 1 << 20))
-            # Its process has ended and left it behind.
+            # The process of this ticket has ended.
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
             return False

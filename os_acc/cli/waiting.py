@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from collections.abc import Sequence
-import contextlib
 import logging
 import math
 import random
@@ -46,8 +45,6 @@ _MAY_PASS = (
 )
 
 _T = TypeVar('_T')
-
-_AT_ONCE = contextlib.nullcontext()
 
 
 def seconds(text: str) -> float:
@@ -89,13 +86,12 @@ def retry(
     :raises NoSuchDevice: if this host has no device for a request
     :raises Exception: the last error of act
     """
-    if not seconds:
-        return _retry(act, seconds, tell, prepare, requests, None)
+    deadline = time.monotonic() + (seconds or 0.0)
     queue = queueing.Queue(
-        opts.lock_path(os_acc.CONF), requests, time.monotonic() + seconds
+        opts.lock_path(os_acc.CONF), requests if seconds else (), deadline
     )
     try:
-        return _retry(act, seconds, tell, prepare, requests, queue)
+        return _retry(act, seconds, tell, prepare, requests, deadline, queue)
     finally:
         queue.leave()
 
@@ -106,20 +102,20 @@ def _retry(
     tell: Callable[[str], object],
     prepare: Callable[[], object],
     requests: Sequence[objects.AcceleratorRequest],
-    queue: queueing.Queue | None,
+    deadline: float,
+    queue: queueing.Queue,
 ) -> _T:
     """See retry().
 
-    :param queue: gives the turns; None: act at once
+    :param queue: gives the turns
     """
-    deadline = time.monotonic() + (seconds or 0.0)
     pause = _FIRST_PAUSE
     told = ''
     tried = False
     while True:
         try:
-            with queue.turn(tried, tell) if queue else _AT_ONCE as is_mine:
-                if is_mine is False:
+            with queue.turn(tried, tell) as is_mine:
+                if not is_mine:
                     raise exception.LockTimeout(
                         what=f'its turn: {queueing.EARLIER}', seconds=seconds
                     )

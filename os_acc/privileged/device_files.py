@@ -137,7 +137,7 @@ def give_back(
     :param release_seconds: how long to wait until they are closed
     :returns: a clause for each file that is not restored
     :raises DeviceBusy: if a process still has a file open
-    :raises CleaningFailed: if it could not be cleaned
+    :raises CleaningFailed: if cleaning_command failed
     :raises DeviceInUseByHost: if the host uses it by now, so that it is not
         cleaned
     """

@@ -56,7 +56,10 @@ class Cleaning(driver_hooks.DriverHooks):
         service: contract_base.Service,
         request: objects.AcceleratorRequest,
     ) -> objects.InstanceInfo | None:
-        """Plug a request; None: it is refused because of the option."""
+        """Plug a request.
+
+        :returns: its instance; None: it was refused because of the option
+        """
         instance = service_module.instance()
         try:
             os_acc.plug(instance, [request])

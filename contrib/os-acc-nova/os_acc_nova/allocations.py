@@ -76,7 +76,7 @@ def missing(
     nodes: Callable[[], Collection[str]],
     known: Collection[str],
 ) -> list[objects.AcceleratorRequest]:
-    """Make requests for what a flavor requests and an instance has not.
+    """Make requests for what a flavor requests and its instance lacks.
 
     For a guest that is started again. Its VANs can be gone: a rebuild has
     failed, somebody has unplugged them, or the instance was on another host.
