@@ -24,6 +24,7 @@ from typing import Any
 import lab_devices
 import live
 import pytest
+
 # pytest finds these hooks by their names in a conftest.
 from says import pytest_report_teststatus  # noqa: F401
 from says import pytest_runtest_makereport  # noqa: F401
