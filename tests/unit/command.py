@@ -73,6 +73,10 @@ class Command:
 
     @property
     def general(self):
+        if self.state_path is None:
+            # The configuration file sets it.
+            os_acc.CONF.clear_override('state_path', 'os_acc')
+            return []
         if not os.path.exists(self.state_path):
             # The command makes only the folder of the option.
             os_acc.CONF.set_override(
