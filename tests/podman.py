@@ -110,12 +110,14 @@ class Podman:
         devices: list[str],
         *command: str,
         name: str | None = None,
+        more: tuple[str, ...] = (),
         **options: Any,
     ) -> subprocess.CompletedProcess[str]:
         """Run a command in a new container.
 
         :param devices: qualified names
         :param name: of a container that stays; it runs in the background
+        :param more: options of podman run
         """
         kind = ['--rm'] if name is None else ['--detach', '--name', name]
         given = [word for each in devices for word in ('--device', each)]
@@ -127,6 +129,7 @@ class Podman:
             *('--ulimit', 'nproc=1000:1000'),
             *('--log-driver', 'k8s-file'),
             *given,
+            *more,
             *('--rootfs', str(self.rootfs)),
             *command,
             **options,

@@ -84,8 +84,10 @@ def write(van: str, instance: str, handle: dict[str, Any]) -> str:
     # Two VANs that want one device must not both find that no VAN has it.
     with operation_lock.named('container-specs', _LOCK_SECONDS):
         known = record.container_specs.read(van)
-        if known is not None and known != wanted:
-            _replace(van, known, wanted)
+        if known is not None:
+            wanted = dataclasses.replace(wanted, containers=known.containers)
+            if known != wanted:
+                _replace(van, known, wanted)
         _refuse_second(van, wanted)
         _refuse_others(conf, van)
         files = _files(conf.spec_dir)
@@ -435,10 +437,30 @@ def _users(van: str, known: record.ContainerSpec) -> list[str]:
         other = record.container_specs.read(each) if each != van else None
         if other is not None and _may_share(known, other):
             shared |= _numbers(other)
-    return container_use.users_of(
-        [
-            container_spec.Node(path, device_file.Number(*number))
-            for path, *number in known.nodes
-            if tuple(number) not in shared
-        ]
-    )
+    nodes = [
+        container_spec.Node(path, device_file.Number(*number))
+        for path, *number in known.nodes
+        if tuple(number) not in shared
+    ]
+    noted = record.container_specs.read(van)
+    users = container_use.users_of(nodes, noted.containers if noted else ())
+    if nodes and noted is not None and noted.nodes == known.nodes:
+        _note_containers(van, noted, {each.container for each in users})
+    return [each.reason for each in users]
+
+
+def _note_containers(
+    van: str, noted: record.ContainerSpec, found: set[str]
+) -> None:
+    """Note the containers that have a VAN's device, in place of the last ones.
+
+    Of those, each that has not ended is found again. A VAN may be released
+    meanwhile.
+    """
+    containers = sorted(found - {''})
+    if noted.containers != containers and (
+        noted == record.container_specs.read(van)
+    ):
+        record.container_specs.write(
+            van, dataclasses.replace(noted, containers=containers)
+        )

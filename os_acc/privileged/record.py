@@ -168,6 +168,8 @@ class ContainerSpec(Record):
     :ivar nodes: path, type, major and minor of each device file in it, without
         those that every such container has
     :ivar handle: the identity of the VAN's handle
+    :ivar containers: those that were seen with its device, see
+        container_use.User
     """
 
     folder: str
@@ -175,6 +177,7 @@ class ContainerSpec(Record):
     instance: str
     nodes: list[list[Any]]
     handle: str = ''
+    containers: list[str] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,6 +22,7 @@ import re
 import shutil
 import signal
 import stat
+import subprocess
 import time
 from typing import Any
 import uuid
@@ -36,9 +37,11 @@ import os_acc
 from os_acc import exception
 from os_acc import journal
 from os_acc import objects
+from os_acc.devices import device_cgroup
 from os_acc.devices import device_files
 from os_acc.devices import root_folder
 from os_acc.devices import sysfs
+from os_acc.devices import waiting
 from os_acc.privileged import container_specs
 from os_acc.privileged import held
 from os_acc.privileged import privsep
@@ -245,6 +248,133 @@ def test_a_running_container_keeps_its_device(podman, here):
     assert done.returncode != 0
     assert names[0] in done.stderr
     podman('rm', 'job')
+
+
+# How root in a container without CAP_MKNOD hides a device file: $1 is its
+# directory, $2 its name.
+HIDING = {
+    # No process has a root directory with a /dev.
+    'chroot': """
+        mkdir -p /tmp/empty && cp /bin/busybox /tmp/empty/ &&
+        exec chroot /tmp/empty /busybox sleep 1000
+    """,
+    # The path is longer than a system call takes (PATH_MAX, 4096 bytes).
+    'long path': """
+        cd $1 && name=$(printf '%0200d' 0) && i=0
+        while [ $i -lt 25 ]; do
+            mkdir $name && cd -P ./$name || exit
+            i=$((i + 1))
+        done
+        mv $1/$2 ./$2 && exec sleep 1000
+    """,
+    'mount': """
+        exec unshare -U -m -r /bin/busybox sh -c '
+            mount -t tmpfs none $1 && exec sleep 1000' sh $1
+    """,
+    # The main thread ends, another one goes on.
+    'zombie': 'rm $1/$2 && exec /bin/zombie',
+}
+
+ZOMBIE = r"""
+#include <pthread.h>
+#include <unistd.h>
+static void *run(void *unused) { sleep(1000); return unused; }
+int main(void) {
+    pthread_t thread;
+    pthread_create(&thread, 0, run, 0);
+    pthread_exit(0);
+}
+"""
+
+
+@pytest.fixture(scope='module')
+def applets(podman):
+    """The commands in HIDING."""
+    folder = podman.rootfs / 'bin'
+    for name in ('chroot', 'cp', 'mkdir', 'mount', 'mv', 'printf'):
+        (folder / name).symlink_to('busybox')
+    for name in ('rm', 'sh', 'sleep', 'unshare'):
+        (folder / name).symlink_to('busybox')
+    source = podman.folder / 'zombie.c'
+    source.write_text(ZOMBIE)
+    subprocess.run(
+        ['gcc', '-static', '-pthread', '-o', folder / 'zombie', source],
+        check=True,
+    )
+
+
+def hide(podman, way: str, name: str, path: str) -> None:
+    """Start a container that hides its device file, and wait until it has."""
+    folder, file = path.rsplit('/', 1)
+    arguments = ['/bin/busybox', 'sh', '-c', HIDING[way], 'sh', folder, file]
+    podman.run(
+        [name],
+        *arguments,
+        name='hider',
+        more=('--cap-drop', 'MKNOD', '--security-opt', 'seccomp=unconfined'),
+    )
+    pid = podman('inspect', '--format', '{{.State.Pid}}', 'hider').stdout
+    root = f'/proc/{pid.strip()}/root'
+    # A main thread that has ended shows no root directory.
+    waiting.until(lambda: not os.path.exists(f'{root}{path}'), 60, 'hider')
+
+
+@pytest.mark.parametrize('way', HIDING)
+def test_a_container_that_hides_its_device_keeps_it(
+    podman, here, applets, way
+):
+    whose = instance()
+    (van,) = os_acc.plug(whose, [request()])
+    try:
+        hide(podman, way, van.guest_config, van.handle.files[0].path)
+        with pytest.raises(exception.UnplugException, match='may open'):
+            os_acc.unplug(whose)
+        # What was seen stays seen after a restart of os-acc.
+        os_acc.initialize(reset=True)
+        noted = record.container_specs.read(van.uuid)
+        assert len(noted.containers) == 1
+        assert noted.containers[0].startswith('pid:[')
+        with pytest.raises(exception.UnplugException, match='in a container'):
+            os_acc.unplug(whose)
+    finally:
+        podman('rm', '--force', '--time', '0', 'hider')
+    # Another container takes the ids of the one that has ended.
+    podman.run([], '/bin/busybox', 'sleep', '1000', name='other')
+    try:
+        assert os_acc.unplug(whose) == 1
+    finally:
+        podman('rm', '--force', '--time', '0', 'other')
+
+
+def test_a_container_of_version_2_hides_after_it_was_seen(
+    podman, here, applets, monkeypatch
+):
+    """No list says what its control group allows."""
+    monkeypatch.setattr(device_cgroup, 'allowed', lambda task, numbers: [])
+    whose = instance()
+    (van,) = os_acc.plug(whose, [request()])
+    path = van.handle.files[0].path
+    command = f'read x < /tmp/go; rm {path}; exec sleep 1000'
+    fifo = podman.rootfs / 'tmp/go'
+    os.mkfifo(fifo)
+    try:
+        podman.run(
+            [van.guest_config],
+            *('/bin/busybox', 'sh', '-c', command),
+            name='hider',
+            more=('--cap-drop', 'MKNOD'),
+        )
+        assert os_acc._host.extensions.plugin('cdi').has_guest(whose)
+        pid = podman('inspect', '--format', '{{.State.Pid}}', 'hider').stdout
+        fifo.write_text('go\n')
+        shown = f'/proc/{pid.strip()}/root{path}'
+        waiting.until(lambda: not os.path.exists(shown), 60, 'hider')
+        with pytest.raises(exception.UnplugException, match='has had'):
+            os_acc.unplug(whose)
+    finally:
+        podman('rm', '--force', '--time', '0', 'hider')
+        fifo.unlink()
+    assert os_acc.unplug(whose) == 1
 
 
 def test_what_the_entry_adds(podman, here, tmp_path):
