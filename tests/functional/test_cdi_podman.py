@@ -303,8 +303,11 @@ def applets(podman):
     )
 
 
-def hide(podman, way: str, name: str, path: str) -> None:
-    """Start a container that hides its device file, and wait until it has."""
+def hide(podman, way: str, name: str, path: str) -> int:
+    """Start a container that hides its device file, and wait until it has.
+
+    :returns: the id of its first process
+    """
     folder, file = path.rsplit('/', 1)
     arguments = ['/bin/busybox', 'sh', '-c', HIDING[way], 'sh', folder, file]
     podman.run(
@@ -313,10 +316,16 @@ def hide(podman, way: str, name: str, path: str) -> None:
         name='hider',
         more=('--cap-drop', 'MKNOD', '--security-opt', 'seccomp=unconfined'),
     )
-    pid = podman('inspect', '--format', '{{.State.Pid}}', 'hider').stdout
-    root = f'/proc/{pid.strip()}/root'
+    pid = first_process(podman, 'hider')
     # A main thread that has ended shows no root directory.
-    waiting.until(lambda: not os.path.exists(f'{root}{path}'), 60, 'hider')
+    shown = f'/proc/{pid}/root{path}'
+    waiting.until(lambda: not os.path.exists(shown), 60, 'hider')
+    return pid
+
+
+def first_process(podman, name: str) -> int:
+    said = podman('inspect', '--format', '{{.State.Pid}}', name).stdout
+    return int(said)
 
 
 @pytest.mark.parametrize('way', HIDING)
@@ -325,8 +334,9 @@ def test_a_container_that_hides_its_device_keeps_it(
 ):
     whose = instance()
     (van,) = os_acc.plug(whose, [request()])
+    path = van.handle.files[0].path
     try:
-        hide(podman, way, van.guest_config, van.handle.files[0].path)
+        pid = hide(podman, way, van.guest_config, path)
         with pytest.raises(exception.UnplugException, match='may open'):
             os_acc.unplug(whose)
         # What was seen stays seen after a restart of os-acc.
@@ -336,6 +346,8 @@ def test_a_container_that_hides_its_device_keeps_it(
         assert noted.containers[0].startswith('pid:[')
         with pytest.raises(exception.UnplugException, match='in a container'):
             os_acc.unplug(whose)
+        # runc takes a container whose main thread has ended for a stopped one.
+        os.kill(pid, signal.SIGKILL)
     finally:
         podman('rm', '--force', '--time', '0', 'hider')
     # Another container takes the ids of the one that has ended.
@@ -365,9 +377,8 @@ def test_a_container_of_version_2_hides_after_it_was_seen(
             more=('--cap-drop', 'MKNOD'),
         )
         assert os_acc._host.extensions.plugin('cdi').has_guest(whose)
-        pid = podman('inspect', '--format', '{{.State.Pid}}', 'hider').stdout
         fifo.write_text('go\n')
-        shown = f'/proc/{pid.strip()}/root{path}'
+        shown = f'/proc/{first_process(podman, "hider")}/root{path}'
         waiting.until(lambda: not os.path.exists(shown), 60, 'hider')
         with pytest.raises(exception.UnplugException, match='has had'):
             os_acc.unplug(whose)
