@@ -334,7 +334,7 @@ def test_a_container_that_hides_its_device_keeps_it(
 ):
     whose = instance()
     (van,) = os_acc.plug(whose, [request()])
-    path = van.handle.files[0].path
+    path, pid = van.handle.files[0].path, None
     try:
         pid = hide(podman, way, van.guest_config, path)
         with pytest.raises(exception.UnplugException, match='may open'):
@@ -346,9 +346,10 @@ def test_a_container_that_hides_its_device_keeps_it(
         assert noted.containers[0].startswith('pid:[')
         with pytest.raises(exception.UnplugException, match='in a container'):
             os_acc.unplug(whose)
-        # runc takes a container whose main thread has ended for a stopped one.
-        os.kill(pid, signal.SIGKILL)
     finally:
+        # runc takes a container whose main thread has ended for a stopped one.
+        if pid is not None:
+            os.kill(pid, signal.SIGKILL)
         podman('rm', '--force', '--time', '0', 'hider')
     # Another container takes the ids of the one that has ended.
     podman.run([], '/bin/busybox', 'sleep', '1000', name='other')
