@@ -136,8 +136,12 @@ def opened(
 
     if not os.path.isabs(path) or '..' in path.split('/') or '\0' in path:
         raise refused('expected an absolute path without ..')
-    real = os.path.realpath(path)
-    tops = [os.path.realpath(each) for each in folders]
+    try:
+        real = os.path.realpath(path)
+        tops = [os.path.realpath(each) for each in folders]
+    except OSError as err:
+        # Another user has exchanged a link on the way for a directory.
+        raise refused(err.strerror or str(err)) from err
     top = next((each for each in tops if _is_below(real, each)), None)
     if top is None:
         link = '' if real == os.path.normpath(path) else f' (it is {real})'

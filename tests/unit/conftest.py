@@ -111,6 +111,7 @@ def _start_threads_one_by_one() -> None:
     threading.Thread.start = start  # type: ignore[method-assign]
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Two workers for each CPU: many tests wait for a deadline."""
     return 2 * len(os.sched_getaffinity(0))

@@ -119,6 +119,21 @@ def test_a_directory_that_is_exchanged_for_a_link(folder, tmp_path):
     assert 'Not a directory' in text
 
 
+def test_a_link_that_is_exchanged_for_a_directory(folder, monkeypatch):
+    """Another user does it while os-acc follows the link."""
+    (folder / 'v1').mkdir()
+    (folder / 'current').symlink_to('v1')
+    follow = os.readlink
+
+    def readlink(path, *args, **kwargs):
+        (folder / 'current').unlink()
+        (folder / 'current').mkdir()
+        return follow(path, *args, **kwargs)
+
+    monkeypatch.setattr(os, 'readlink', readlink)
+    assert 'Invalid argument' in refused(f'{folder}/current/a')
+
+
 def test_a_device_file_is_not_opened(folder, monkeypatch):
     """Opening a watchdog's file starts the watchdog."""
     opened = []

@@ -41,6 +41,8 @@ def left(turns):
         turns.run(THING, act, 0.1, 'the act')
     yield go_on, abandoned
     go_on.set()
+    # It logs how it has ended, which is not for the next test to see.
+    turns.wait(THING, 30)
 
 
 def test_it_returns_what_the_act_returns(turns):
