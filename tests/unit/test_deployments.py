@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+
 """The four deployments: device types T1 and T2 on x86+KVM and on Power.
 
 The two drivers and two plugins are the same in all of them. Only [os_acc]

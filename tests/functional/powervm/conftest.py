@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+
 """A PowerVM host: os-acc with a simulated NovaLink on the loopback."""
 
 from __future__ import annotations

@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+
 """The driver drc and the plugin powervm with the real pypowervm."""
 
 from __future__ import annotations
