@@ -11,6 +11,7 @@ privileged daemon does not have, so nothing is known there.
 from __future__ import annotations
 
 from collections.abc import Collection
+import pathlib
 
 from os_acc import exception
 from os_acc.devices import device_file
@@ -49,16 +50,18 @@ def allowed(
         return []
     file = f'{sysfs.SYS}/fs/cgroup/{_CONTROLLER}{path}/devices.list'
     try:
-        text = sysfs.read_long(file)
-        reason = 'it is empty or not there'
-    except OSError as err:
-        text, reason = '', exception.describe(err)
-    if not text and path == _groups(task).get(_CONTROLLER):
+        # Not sysfs.read_long(): an empty list allows nothing, and one that is
+        # not there says nothing.
+        text = pathlib.Path(file).read_text(encoding='ascii')
+    except (OSError, ValueError) as err:
+        if _groups(task).get(_CONTROLLER) != path:
+            # It has ended, or is in another group now.
+            return allowed(task, numbers)
         raise exception.PrivilegeError(
-            reason=f'{file} cannot be read ({reason}), so it is unknown '
-            'which devices a container may open; if os-acc runs in a '
-            "container, mount the host's /sys/fs/cgroup there"
-        )
+            reason=f'{file} cannot be read ({exception.describe(err)}), so '
+            'it is unknown which devices a container may open; if os-acc '
+            "runs in a container, mount the host's /sys/fs/cgroup there"
+        ) from err
     rules = [line.split() for line in text.splitlines()]
     return [each for each in numbers if any(_names(x, each) for x in rules)]
 

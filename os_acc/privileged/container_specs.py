@@ -149,6 +149,18 @@ def users_of(instance: str) -> list[str]:
     return found
 
 
+@context.entry
+def check_users() -> None:
+    """Look for containers with a device as each release does, for the doctor.
+
+    :raises PrivilegeError: if not all processes of the host can be seen, or
+        the control group of a container cannot be read
+    """
+    # No driver has the major number 0: Documentation/admin-guide/devices.txt.
+    nothing = container_spec.Node('no device', device_file.parse('0:0'))
+    container_use.users_of([nothing])
+
+
 def _options() -> cfg.ConfigOpts.GroupAttr:
     """The options of the group [os_acc_cdi], which no caller can set.
 

@@ -15,7 +15,9 @@ import hypothesis
 from hypothesis import strategies as st
 import pytest
 
+from acc_plug_cdi import report
 from os_acc import exception
+from os_acc import finding
 from os_acc.devices import container_spec
 from os_acc.devices import container_use
 from os_acc.devices import device_cgroup
@@ -274,32 +276,50 @@ def test_exactly_the_numbers_of_the_rules_are_allowed(tmp_path, given):
     assert found == numbers
 
 
-@pytest.mark.parametrize('how', ['not there', 'empty', 'a directory'])
+@pytest.mark.parametrize('how', ['not there', 'a directory'])
 def test_a_list_that_cannot_be_read(kernel, how):
     pid = kernel.contain()
     confine(kernel, pid, 7, group='/x')
     path = kernel.root / 'sys/fs/cgroup/devices/x/devices.list'
     path.parent.mkdir(parents=True)
-    if how == 'empty':
-        path.touch()
-    elif how == 'a directory':
+    if how == 'a directory':
         path.mkdir()
     with pytest.raises(exception.PrivilegeError, match='cannot be read'):
         reasons()
+    (found,) = report.users()
+    assert found.verdict == finding.ERROR
+    assert f'{path} cannot be read' in found.text
 
 
-def test_a_process_that_ends_while_its_list_is_read(kernel, monkeypatch):
+def test_an_empty_list_allows_nothing(kernel):
     pid = kernel.contain()
     confine(kernel, pid, 7, group='/x')
-    read = sysfs.read_long
-
-    def ends(path: str) -> str:
-        if path.endswith('devices.list'):
-            (kernel.root / f'proc/{pid}/cgroup').unlink()
-        return read(path)
-
-    monkeypatch.setattr(sysfs, 'read_long', ends)
+    path = kernel.root / 'sys/fs/cgroup/devices/x/devices.list'
+    path.parent.mkdir(parents=True)
+    path.touch()
     assert reasons() == []
+    assert list(report.users()) == []
+
+
+@pytest.mark.parametrize('moves', [False, True])
+def test_a_process_that_ends_or_moves_while_it_is_looked_at(
+    kernel, monkeypatch, moves
+):
+    pid = kernel.contain()
+    confine(kernel, pid, 7, group='/y', rules=LIST)
+    confine(kernel, pid, group='/x')
+    read = pathlib.Path.read_text
+
+    def act(path: pathlib.Path, *args, **kwargs) -> str:
+        if path.match('x/devices.list'):
+            if moves:
+                confine(kernel, pid, group='/y')
+            else:
+                (kernel.root / f'proc/{pid}/cgroup').unlink()
+        return read(path, *args, **kwargs)
+
+    monkeypatch.setattr(pathlib.Path, 'read_text', act)
+    assert len(reasons()) == moves
 
 
 def test_a_namespace_that_this_process_may_not_see(kernel, monkeypatch):

@@ -111,6 +111,7 @@ class CDIPlugin(plugin.PluginBase):
 
         yield from report.folder(self.config.spec_dir)
         yield from report.entries(cfg.CONF)
+        yield from report.users()
 
     def leftovers(
         self, van_uuids: Collection[str]

@@ -53,6 +53,25 @@ def entries(conf: cfg.ConfigOpts) -> Iterator[finding.Finding]:
             )
 
 
+def users() -> Iterator[finding.Finding]:
+    """Report if root cannot see which container has a device."""
+    # The import is here because it loads the privileged half.
+    from os_acc.privileged import container_specs
+
+    try:
+        container_specs.check_users()
+    except exception.ExceptionBase as err:
+        yield finding.Finding(
+            'containers with devices',
+            finding.ERROR,
+            'every unplug from a container will fail: '
+            f'{exception.describe(err)}',
+            'let root read /proc/PID of all processes and the control groups '
+            'of the containers: see "What a container can hide" in the '
+            'documentation',
+        )
+
+
 def _access(path: str) -> Iterator[finding.Finding]:
     subject = f'folder of CDI specs {path}'
     try:
