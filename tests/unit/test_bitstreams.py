@@ -125,7 +125,10 @@ def test_a_link_that_is_exchanged_for_a_directory(folder, monkeypatch):
         return follow(path, *args, **kwargs)
 
     monkeypatch.setattr(os, 'readlink', readlink)
-    assert 'Invalid argument' in refused(f'{folder}/current/a')
+    # Python 3.13 goes on with the directory, in which there is no file.
+    assert refused(f'{folder}/current/a').endswith(
+        ('Invalid argument', 'No such file or directory')
+    )
 
 
 def test_a_device_file_is_not_opened(folder, monkeypatch):
