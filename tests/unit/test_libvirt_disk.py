@@ -53,7 +53,7 @@ def plugin(clean, daemon):
     made = acc_plug_libvirt.LibvirtPlugin.load('libvirt')
     conf = os_acc.CONF
     for name, value in {
-        'connect_timeout': 0.5,
+        'connect_timeout': 30.0,
         'attach_timeout': 5.0,
         'detach_timeout': 3.0,
         'detach_attempts': 3,
