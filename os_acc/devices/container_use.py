@@ -22,6 +22,7 @@ from os_acc.devices import device_cgroup
 from os_acc.devices import device_file
 from os_acc.devices import device_files
 from os_acc.devices import open_files
+from os_acc.devices import process
 from os_acc.devices import sysfs
 
 
@@ -126,10 +127,7 @@ class _Scan:
         for line in status.splitlines():
             # Its ids, in the namespace of the host first: proc(5).
             if line.startswith('NSpid:') and line.split()[-1] == '1':
-                fields = sysfs.read(f'{sysfs.PROC}/{pid}/stat') or ''
-                # The command may contain blanks and brackets.
-                start = fields.rpartition(')')[2].split()[19:20]
-                self._starts[_pid_namespace(task)] = ''.join(start)
+                self._starts[_pid_namespace(task)] = _start(pid)
 
     def user(self, pid: str, tasks: list[str]) -> User | None:
         """Describe a process in a container that has one of the devices."""
@@ -156,9 +154,8 @@ class _Scan:
         )
 
     def _allowed(self, tasks: list[str]) -> device_file.Number | None:
-        numbers = self._by_number
         for task in tasks:
-            for number in device_cgroup.allowed(task, numbers):
+            for number in device_cgroup.allowed(task, self._by_number):
                 return number
         return None
 
@@ -204,6 +201,12 @@ def _pid_namespace(task: str) -> str:
         return sysfs.link(f'{task}/ns/pid') or ''
     except PermissionError:
         return ''
+
+
+def _start(pid: str) -> str:
+    """When a process was started; empty if it has ended."""
+    text = sysfs.read(f'{sysfs.PROC}/{pid}/stat')
+    return process.state_and_start(text)[1] if text else ''
 
 
 def _has(root: str, nodes: Collection[container_spec.Node]) -> str | None:

@@ -43,6 +43,11 @@ class Number(NamedTuple):
     minor: int
 
 
+#: The number of no device, since no driver has the major number 0:
+#: Documentation/admin-guide/devices.txt in the kernel.
+NO_DEVICE = Number('c', 0, 0)
+
+
 @dataclasses.dataclass(frozen=True)
 class DeviceFile:
     """A device file of this host.

@@ -31,9 +31,9 @@ from os_acc.devices import device_file
 from os_acc.devices import operation_lock
 from os_acc.devices import root_folder
 from os_acc.devices import spec_edits
-from os_acc.devices import waiting
 from os_acc.privileged import arguments
 from os_acc.privileged import container_offers
+from os_acc.privileged import container_users
 from os_acc.privileged import context
 from os_acc.privileged import offers
 from os_acc.privileged import record
@@ -129,7 +129,7 @@ def withdraw(van: str, seconds: float) -> None:
         _delete(conf.spec_dir, conf.kind, van)
         return
     _delete(known.folder, known.kind, van)
-    _wait(van, known, seconds)
+    container_users.wait(van, known, seconds)
     record.container_specs.delete(van)
 
 
@@ -145,7 +145,7 @@ def users_of(instance: str) -> list[str]:
     for van in record.container_specs.names():
         known = record.container_specs.read(van)
         if known is not None and known.instance == instance:
-            found += _users(van, known)
+            found += container_users.find(van, known)
     return found
 
 
@@ -156,8 +156,7 @@ def check_users() -> None:
     :raises PrivilegeError: if not all processes of the host can be seen, or
         the control group of a container cannot be read
     """
-    # No driver has the major number 0: Documentation/admin-guide/devices.txt.
-    nothing = container_spec.Node('no device', device_file.parse('0:0'))
+    nothing = container_spec.Node('no device', device_file.NO_DEVICE)
     container_use.users_of([nothing])
 
 
@@ -228,8 +227,9 @@ def _refuse_second(van: str, wanted: record.ContainerSpec) -> None:
             continue
         if other.handle == wanted.handle:
             device, what = wanted.handle, 'it'
-        elif not _may_share(wanted, other) and (
-            both := _numbers(wanted) & _numbers(other)
+        elif not container_users.may_share(wanted, other) and (
+            both := container_users.numbers(wanted)
+            & container_users.numbers(other)
         ):
             kind, major, minor = min(both)
             device = f'device number {kind} {major}:{minor}'
@@ -238,7 +238,7 @@ def _refuse_second(van: str, wanted: record.ContainerSpec) -> None:
             continue
         file = container_spec.file_name(other.kind, name)
         there = _files(other.folder).read(file) is not None
-        if not there and not _users(name, other):
+        if not there and not container_users.find(name, other):
             record.container_specs.delete(name)
             continue
         raise exception.DeviceBusy(
@@ -295,29 +295,6 @@ def _refuse_conflict(
             )
 
 
-def _numbers(known: record.ContainerSpec) -> set[tuple[Any, ...]]:
-    """Type, major and minor number of each device file of a spec."""
-    return {tuple(node[1:]) for node in known.nodes}
-
-
-def _may_share(one: record.ContainerSpec, other: record.ContainerSpec) -> bool:
-    """Whether two VANs may have a device file with one number.
-
-    They may if they are of one instance, as with two functions of one IOMMU
-    group, or if both have a share of one accelerator.
-    """
-    return one.instance == other.instance or (
-        _shared(one) != '' and _shared(one) == _shared(other)
-    )
-
-
-def _shared(known: record.ContainerSpec) -> str:
-    """The accelerator that a VAN has a share of; empty if there is none."""
-    kind, _, rest = known.handle.partition('/')
-    name, _, share = rest.partition('/')
-    return name if kind == 'file' and share else ''
-
-
 def _own(nodes: Collection[container_spec.Node]) -> list[list[Any]]:
     return [[node.path, *node.number] for node in nodes if not node.common]
 
@@ -343,7 +320,7 @@ def _replace(
     if gone or (known.folder, known.kind) != (wanted.folder, wanted.kind):
         # First, so that no container starts with it after the look.
         _delete(known.folder, known.kind, van)
-    _wait(van, dataclasses.replace(known, nodes=gone), 0)
+    container_users.wait(van, dataclasses.replace(known, nodes=gone), 0)
 
 
 def _delete(folder: str, kind: str, van: str) -> None:
@@ -413,60 +390,3 @@ def _parsed(text: str) -> Any:
         return yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError):
         return None
-
-
-def _wait(van: str, known: record.ContainerSpec, seconds: float) -> None:
-    users: list[str] = []
-
-    def ended() -> bool:
-        users[:] = _users(van, known)
-        return not users
-
-    try:
-        waiting.until(ended, seconds, van)
-    except exception.Timeout as err:
-        raise exception.DeviceBusy(
-            device=f'VAN {van} (after {seconds:g} s)',
-            reason=f'{users[0]}; stop the container first',
-        ) from err
-
-
-def _users(van: str, known: record.ContainerSpec) -> list[str]:
-    """The processes in containers that have the device of a spec.
-
-    A device file that another VAN may have too does not tell which of the two
-    has it, so it does not count: see _may_share(). If another VAN has the
-    number although it must not, both wait for the container.
-    """
-    shared = set()
-    for each in record.container_specs.names():
-        other = record.container_specs.read(each) if each != van else None
-        if other is not None and _may_share(known, other):
-            shared |= _numbers(other)
-    nodes = [
-        container_spec.Node(path, device_file.Number(*number))
-        for path, *number in known.nodes
-        if tuple(number) not in shared
-    ]
-    noted = record.container_specs.read(van)
-    users = container_use.users_of(nodes, noted.containers if noted else ())
-    if nodes and noted is not None and noted.nodes == known.nodes:
-        _note_containers(van, noted, {each.container for each in users})
-    return [each.reason for each in users]
-
-
-def _note_containers(
-    van: str, noted: record.ContainerSpec, found: set[str]
-) -> None:
-    """Note the containers that have a VAN's device, in place of the last ones.
-
-    Of those, each that has not ended is found again. A VAN may be released
-    meanwhile.
-    """
-    containers = sorted(found - {''})
-    if noted.containers != containers and (
-        noted == record.container_specs.read(van)
-    ):
-        record.container_specs.write(
-            van, dataclasses.replace(noted, containers=containers)
-        )

@@ -72,8 +72,7 @@ def check_users() -> None:
 
     :raises PrivilegeError: if the open files of a process cannot be read
     """
-    # No driver has the major number 0: Documentation/admin-guide/devices.txt.
-    nothing = device_file.DeviceFile('no device', device_file.parse('0:0'))
+    nothing = device_file.DeviceFile('no device', device_file.NO_DEVICE)
     open_files.users_of([nothing])
 
 
