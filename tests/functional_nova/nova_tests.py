@@ -9,8 +9,7 @@ operations. They run with stestr, in both of Nova's concurrency modes: native
 threads and eventlet. With regular expressions, only the tests that match one
 of them run. Without, all of ours run, and those of Nova that TESTS selects. If
 the environment variable OS_ACC_NOVA_TESTS is few, those of Nova that FEW
-selects run, with eventlet only: with native threads, Nova's fixture
-CellDatabases sometimes waits for ever in Nova's tests of live migration.
+selects run, with eventlet only.
 
 With the environment variable OS_ACC_NOVA_UNCHANGED=1, Nova's own tests run
 with Nova's own driver, for a comparison, and ours do not run.
@@ -71,9 +70,8 @@ def furnish(folder: pathlib.Path) -> None:
 
 def environment(folder: pathlib.Path, path: str, mode: str) -> dict[str, str]:
     made = {**os.environ, 'OS_NOVA_DISABLE_EVENTLET_PATCHING': mode}
-    # The lock of Nova's fixture CellDatabases sometimes waits for ever.
     made.setdefault('OS_TEST_TIMEOUT', str(TEST_SECONDS))
-    # The folder above has the module kernel.
+    # The folder above has the modules kernel and nova_cell_lock.
     search = [str(folder), str(HERE.parent)]
     if path == NOVA_S and not unchanged():
         search.insert(0, str(HERE / 'switch'))

@@ -17,6 +17,7 @@ from nova import objects as nova_objects
 from nova.tests.fixtures import libvirt as fakelibvirt
 from nova.tests.functional.libvirt import base
 import nova.virt.os_acc
+import nova_cell_lock
 
 import acc_plug_libvirt
 from operations import cyborg
@@ -30,6 +31,8 @@ IMAGE = '155d900f-4e14-4e4c-a73d-069cbf4541e6'
 OTHER_IMAGE = '70a599e0-31e7-49b7-b260-868f441e862b'
 OURS = 'os_acc.LibvirtDriver'
 IN_TREE = 'libvirt.LibvirtDriver'
+
+nova_cell_lock.repair()
 
 
 class Patch:

@@ -3,7 +3,8 @@
 """Python imports this module at its start; see nova_tests.py.
 
 It replaces the option compute_driver in Nova's own tests: where they ask for
-Nova's libvirt driver, they get that of os-acc.
+Nova's libvirt driver, they get that of os-acc. It also repairs a fixture of
+Nova, see nova_cell_lock.py.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ def _switched(
         # Now, because the tests replace methods of Nova's driver later, and
         # the check of os-acc-nova would refuse those.
         importlib.import_module('nova.virt.os_acc')
+        importlib.import_module('nova_cell_lock').repair()
     _set_override(self, name, override, *args, **kwargs)
 
 
