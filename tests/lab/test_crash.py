@@ -36,13 +36,13 @@ WATCHED = (
 # What is watched for a plugin besides, and every how manieth step is tried:
 # the steps of the drivers are the same for both.
 PLUGINS = {
-    'libvirt': (((LibvirtPlugin, 'plugin', ['plug', 'unplug']),), 8),
+    'libvirt': (((LibvirtPlugin, 'plugin', ['plug', 'unplug']),), 12),
     'cdi': (
         (
             (CDIPlugin, 'plugin', ['plug', 'unplug']),
             (root_files.RootFiles, 'files', ['write', 'delete']),
         ),
-        14,
+        24,
     ),
 }
 
