@@ -81,7 +81,7 @@ def initialize(
         try:
             if not read_only:
                 made.start_daemon()
-                report = recovery.recover(made)
+                report = recovery.recover(made, at_start=True)
         except BaseException:
             _use(before, selected)
             made.close()

@@ -39,11 +39,16 @@ LOG = logging.getLogger(__name__)
 _NOTED = ('pci', 'mdev', 'file', 'block')
 
 
-def recover(host: host_module.Host) -> objects.RecoveryReport:
+def recover(
+    host: host_module.Host, at_start: bool = False
+) -> objects.RecoveryReport:
     """See os_acc.recover.
 
     Instances are recovered in parallel, at most max_workers at once. Nothing
     that one instance raises stops the others.
+
+    :param at_start: True: a process starts, as each command does. It does not
+        clean up again after a failed programming
     """
     reports: dict[str, objects.RecoveryReport] = {}
     unsettled = host.journal.unsettled(boot.boot_id())
@@ -65,7 +70,7 @@ def recover(host: host_module.Host) -> objects.RecoveryReport:
         if wave:
             parallel.run(one, wave, host.conf.os_acc.max_workers, stop)
     _recover_programming(host)
-    _clean_up_programming(host)
+    _clean_up_programming(host, at_start)
     report = _joined([reports[uuid] for uuid in unsettled])
     LOG.info(
         'Recovery: %d VANs released, %d prepared again, %d failed; '
@@ -269,19 +274,25 @@ def _held(locks: locking.Locks, name: str) -> Iterator[bool]:
             yield True
 
 
-def _clean_up_programming(host: host_module.Host) -> None:
+def _clean_up_programming(host: host_module.Host, at_start: bool) -> None:
     """Clean up what an interrupted programming has left, as root.
 
     These are cards that were removed from the bus, DFL cards without a driver,
-    and the copies of images, except that of a command that still runs.
+    and the copies of images, except that of a command that still runs. Where
+    nothing is left, the records say so, and a process that starts does not
+    start the privileged daemon for it.
     """
-    if not _may_have_programmed(host):
+    failed = _failed(host)
+    if at_start:
+        failed = [record for record in failed if not record.cleaned]
+    if not failed and not _has_dfl_cards(host):
         return
     from os_acc.privileged import dfl
     from os_acc.privileged import programming
     from os_acc.privileged import reenumeration
 
     seconds = host.conf.os_acc.device_timeout
+    done = True
     for step in (
         reenumeration.recover,
         functools.partial(dfl.recover, seconds),
@@ -289,27 +300,37 @@ def _clean_up_programming(host: host_module.Host) -> None:
     ):
         try:
             with host.acting_for():
-                step()
+                done = bool(step()) and done
         except Exception as err:
+            done = False
             # A service must be able to start in spite of it.
             LOG.error(
                 'What an interrupted programming has left was not cleaned '
                 'up: %s',
                 exception.describe(err),
             )
+    if failed and done:
+        with contextlib.suppress(exception.ExceptionBase):
+            host.journal.note_cleaned(failed)
 
 
-def _may_have_programmed(host: host_module.Host) -> bool:
-    """Whether an earlier process may have left what root cleans up.
+def _failed(host: host_module.Host) -> list[programs.Program]:
+    """The records of programmings that failed or were interrupted."""
+    with contextlib.suppress(exception.ExceptionBase):
+        return [
+            found
+            for found in host.journal.programs()
+            if found.state == programs.ERROR
+        ]
+    return []
 
-    A DFL card is also bound again when its VFs are made or removed, which no
+
+def _has_dfl_cards(host: host_module.Host) -> bool:
+    """Whether device_spec offers cards of DFL.
+
+    Such a card is also bound again when its VFs are made or removed, which no
     record of programming shows.
     """
-    with contextlib.suppress(exception.ExceptionBase):
-        if any(
-            found.state == programs.ERROR for found in host.journal.programs()
-        ):
-            return True
     with contextlib.suppress(exception.InvalidRequest):
         return any(
             spec.programmer == device_spec.PROGRAMMER_DFL

@@ -8,6 +8,9 @@ programmed into them. The records stay when the VANs of a device are gone.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+import sqlite3
+
 from os_acc.journal import events as event_rows
 from os_acc.journal import health as health_rows
 from os_acc.journal import programs as records
@@ -108,6 +111,24 @@ class DeviceRecords(store.Store):
         self._commit(
             lambda db: records.write(db, program),
             lambda db: program in records.read(db, program.device),
+        )
+
+    def note_cleaned(self, programs: Sequence[records.Program]) -> None:
+        """Note that nothing is left of failed programmings.
+
+        :param programs: their records, as they were read before the clean-up
+        """
+
+        def write(db: sqlite3.Connection) -> None:
+            for program in programs:
+                records.note_cleaned(db, program)
+
+        self._commit(
+            write,
+            lambda db: all(
+                found.cleaned or found not in programs
+                for found in records.read(db, None)
+            ),
         )
 
     def forget_program(self, device: str, region: str) -> None:

@@ -38,6 +38,7 @@ _COLUMNS = (
     'serial',
     'handles',
     'announced',
+    'cleaned',
 )
 
 
@@ -65,6 +66,8 @@ class Program:
     :ivar serial: the serial number of the chip; None: unknown
     :ivar handles: the identities of the handles that have the function
     :ivar announced: whether the hooks were called for this record
+    :ivar cleaned: whether recover() has cleaned up after state ERROR, so that
+        nothing is left to do for root
     """
 
     device: str
@@ -81,6 +84,7 @@ class Program:
     serial: str | None = None
     handles: tuple[str, ...] = ()
     announced: bool = True
+    cleaned: bool = False
 
     @property
     def label(self) -> str:
@@ -126,8 +130,9 @@ def _read(row: sqlite3.Row | tuple[Any, ...]) -> Program:
     found = Program(*row)
     return dataclasses.replace(
         found,
-        handles=tuple(json.loads(row[-2])),
+        handles=tuple(json.loads(row[_COLUMNS.index('handles')])),
         announced=bool(found.announced),
+        cleaned=bool(found.cleaned),
     )
 
 
@@ -139,10 +144,24 @@ def write(db: sqlite3.Connection, program: Program) -> None:
         f'INSERT OR REPLACE INTO program ({", ".join(_COLUMNS)})'
         f' VALUES ({marks})',
         (
-            *dataclasses.astuple(program)[:-2],
+            *dataclasses.astuple(program)[:-3],
             json.dumps(program.handles),
             program.announced,
+            program.cleaned,
         ),
+    )
+
+
+def note_cleaned(db: sqlite3.Connection, program: Program) -> None:
+    """Note that nothing is left of a failed programming.
+
+    A record that has changed in the meantime stays as it is.
+    """
+    database.execute(
+        db,
+        'UPDATE program SET cleaned = 1 WHERE device = ? AND region = ?'
+        ' AND state = ? AND updated_at = ?',
+        (program.device, program.region, ERROR, program.updated_at),
     )
 
 

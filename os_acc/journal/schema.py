@@ -168,6 +168,7 @@ MIGRATIONS = [
     );
     INSERT INTO identity VALUES (1, {_NEW_UUID}, NULL);
     """,
+    'ALTER TABLE program ADD COLUMN cleaned INTEGER NOT NULL DEFAULT 0',
 ]
 
 TABLES = (

@@ -151,10 +151,11 @@ def heal(address: str, region: str, seconds: float) -> bool:
 
 
 @context.entry
-def recover(seconds: float) -> None:
+def recover(seconds: float) -> bool:
     """Bind the PFs whose process was killed while it bound them again.
 
     :param seconds: how long to wait for each
+    :returns: True: none is left
     :raises DeviceError, Timeout: if it failed. The others are bound
     """
     seconds = arguments.seconds(seconds)
@@ -174,6 +175,7 @@ def recover(seconds: float) -> None:
             failure = err
     if failure is not None:
         raise failure
+    return True
 
 
 def _bind_if_stuck(

@@ -134,10 +134,14 @@ def percent(address: str, region: str) -> float | None:
 
 
 @context.entry
-def sweep() -> None:
-    """Remove the copies of images that a killed daemon has left."""
-    for folder in (root_copy.FOLDER, fpga_manager.copies_folder()):
-        root_copy.sweep(folder)
+def sweep() -> bool:
+    """Remove the copies of images that a killed daemon has left.
+
+    :returns: whether none is left; a command that still runs has its copy
+    """
+    folders = (root_copy.FOLDER, fpga_manager.copies_folder())
+    left = [each for each in folders if not root_copy.sweep(each)]
+    return not left
 
 
 @contextlib.contextmanager

@@ -65,12 +65,13 @@ def reenumerate(address: str, seconds: float) -> None:
 
 
 @context.entry
-def recover() -> None:
+def recover() -> bool:
     """Find the chips whose process was killed after it had removed them.
 
+    :returns: whether none is left; a process that has not ended has its chip
     :raises DeviceError: if the kernel refuses. The others are found
     """
-    failure = None
+    failure, done = None, True
     for address in record.removals.names():
         try:
             with _no_command(address):
@@ -79,11 +80,12 @@ def recover() -> None:
                     _scan(known.buses, address)
                 record.removals.delete(address)
         except exception.DeviceBusy:
-            pass  # its process has not ended
+            done = False  # its process has not ended
         except exception.ExceptionBase as err:
             failure = err
     if failure is not None:
         raise failure
+    return done
 
 
 def _remove_and_find(chip: chips.Chip) -> None:

@@ -110,34 +110,36 @@ def put(copy: Copy, name: str, content: bytes) -> str:
     return os.path.join(os.path.dirname(copy.path), name)
 
 
-def sweep(folder: str | None = None) -> None:
+def sweep(folder: str | None = None) -> bool:
     """Remove the copies in a folder that nobody uses.
 
     :param folder: as made()
+    :returns: whether none is left
     :raises PrivilegeError: as made()
     """
     folder = FOLDER if folder is None else folder
     if not os.path.lexists(folder):
-        return
+        return True
     top = root_folder.open_at(folder)
     try:
         with _locked(top):
-            for name in os.listdir(top):
-                _sweep_one(top, name)
+            names = os.listdir(top)
+            return not [name for name in names if not _sweep_one(top, name)]
     finally:
         os.close(top)
 
 
-def _sweep_one(top: int, name: str) -> None:
+def _sweep_one(top: int, name: str) -> bool:
     try:
         fd = os.open(name, _OPEN, dir_fd=top)
     except OSError:  # no folder, so no copy; or its user has removed it
-        return
+        return True
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         _remove(top, name, fd)
+        return True
     except BlockingIOError:
-        pass  # it is in use
+        return False  # it is in use
     finally:
         os.close(fd)
 

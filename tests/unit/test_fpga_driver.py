@@ -862,6 +862,50 @@ def test_another_bitstream_for_a_plugged_van(tool):
     assert 'secret' not in str(caught.value)
 
 
+def test_a_start_cleans_up_once_after_a_failure(tool, monkeypatch):
+    """Each call of root would start the daemon, for each command."""
+    called = []
+    sweep = privileged.sweep
+
+    def counted():
+        called.append(sweep())
+        return called[-1]
+
+    monkeypatch.setattr(privileged, 'sweep', counted)
+    tool.mode('fail')
+    failure(tool)
+    busy = root_copy.FOLDER + '/' + '0' * 32
+    os.mkdir(busy)
+    # A command that still runs has its copy.
+    with open_locked(busy):
+        os_acc.initialize(reset=True)
+        os_acc.initialize(reset=True)
+        assert called == [False, False]
+    os_acc.initialize(reset=True)
+    assert called[2:] == [True]
+    assert not os.path.exists(busy)
+    for _ in range(2):
+        os_acc.initialize(reset=True)
+    assert len(called) == 3
+    os_acc.recover()
+    assert len(called) == 4
+    # Another failure is cleaned up after anew.
+    failure(tool)
+    os_acc.initialize(reset=True)
+    os_acc.initialize(reset=True)
+    assert len(called) == 5
+
+
+@contextlib.contextmanager
+def open_locked(path):
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
 def test_recovery_removes_copies_of_images(tool, caplog):
     """They are left if the daemon is killed while it programs."""
     tool.mode('fail')
