@@ -14,6 +14,14 @@ UNREADABLE = Refusal(
     'A file that tells a use cannot be read.',
     'let os-acc read the file, or find out why the kernel cannot show it',
 )
+SUPERBLOCK = Refusal(
+    Kind.HOST_USE,
+    'a file system ({kind}) on block device {name} is mounted, and this '
+    'process does not see where',
+    'It is mounted in a mount namespace of a process that is hidden, or it '
+    'was unmounted with umount --lazy while a program uses it.',
+    'end the programs that use it: fuser -vm /dev/NAME shows them, as root',
+)
 IN_BTRFS = Refusal(
     Kind.HOST_USE,
     'block device {name} is a member of the btrfs {uuid}, which is mounted',

@@ -165,6 +165,12 @@ def _btrfs(kernel):
     (place / NAME).symlink_to(kernel.sys / f'class/block/{NAME}')
 
 
+def _superblock(kernel, kind='sys/fs/xfs'):
+    """Mounted where this process does not see it."""
+    kernel.write_file(f'{kind}/{NAME}/x', '')
+    kernel.write_file(f'{kind}/sdx/x', '')
+
+
 def _zfs(kernel):
     (kernel.root / 'proc/spl/kstat/zfs/tank').mkdir(parents=True)
     member(kernel, NUMBER, 'E:ID_FS_TYPE=zfs_member\nE:ID_FS_LABEL=tank\n')
@@ -291,6 +297,11 @@ CASES = {
         ),
         devices.DISK,
         'mounted on /srv',
+    ),
+    '/sys/fs/KIND/NAME': (
+        _superblock,
+        devices.DISK,
+        f'a file system (xfs) on block device {NAME} is mounted',
     ),
     '/sys/fs/btrfs': (_btrfs, devices.DISK, f'member of the btrfs {UUID}'),
     '/proc/spl/kstat/zfs': (_zfs, devices.DISK, 'member of the ZFS pool tank'),
@@ -624,6 +635,28 @@ def test_a_process_that_may_not_be_seen_is_left_out(here, monkeypatch, name):
     assert use(devices.DISK) == ''
 
 
+@pytest.mark.parametrize(
+    'kind',
+    [
+        'sys/fs/ext4',
+        'sys/fs/xfs',
+        'sys/fs/f2fs',
+        'sys/fs/nilfs2',
+        'sys/fs/erofs',
+        'proc/fs/ntfs3',
+    ],
+)
+def test_a_mount_that_no_process_shows(here, kind):
+    """procfs hides it (hidepid=), or umount --lazy has detached it."""
+    assert free(devices.DISK) == 1
+    _superblock(here, kind)
+    assert free(devices.DISK) == 0
+    kind = kind.rpartition('/')[2]
+    assert f'a file system ({kind}) on block device {NAME}' in refused(
+        devices.DISK
+    )
+
+
 # --- members of a pool
 
 
@@ -751,6 +784,105 @@ def test_a_path_that_nobody_can_open(here, two_paths, hidden):
     found = host_use.Snapshot.read()
     assert found.blocks_of('0000:c1:00.0') == ['nvme5n1']
     assert {*found.paths} == {'nvme0n1', 'nvme5n1'}
+
+
+@pytest.fixture
+def two_ports(here):
+    """A drive with two ports, and nvme_core.multipath=N.
+
+    :returns: the disk as each port shows it
+    """
+    shown = []
+    for number, address in enumerate(('0000:c1:00.0', '0000:c2:00.0'), 5):
+        path = here.add_function(
+            address,
+            '144d:a824',
+            0x010802,
+            'nvme',
+            files={'reset': '', 'reset_method': 'flr\n'},
+        )
+        controller = disks.add_controller(
+            here, path / 'nvme', f'nvme{number}', 'pcie'
+        )
+        (controller / 'subsysnqn').write_text('nqn.drive\n')
+        disk = disks.add_block(
+            here, controller / f'nvme{number}n1', f'259:{number}0'
+        )
+        (disk / 'wwid').write_text('eui.00253845\n')
+        shown.append(disk)
+    return shown
+
+
+def test_the_other_port_of_a_mounted_disk(here, two_ports):
+    """Its guest could write to the host's disk."""
+    assert free('0000:c2:00.0') == 1
+    disks.mount(here, two_ports[0])
+    for address in ('0000:c1:00.0', '0000:c2:00.0'):
+        assert free(address) == 0
+        assert 'nvme5n1 is mounted on /' in refused(address)
+
+
+def test_a_partition_of_the_disk_of_the_other_port(here, two_ports):
+    part = two_ports[0] / 'nvme5n1p2'
+    disks.mount(here, disks.add_block(here, part, '259:9'))
+    assert 'nvme5n1p2 is mounted' in refused('0000:c2:00.0')
+    # A partition that only one port has read is used by no other disk.
+    assert use(devices.DISK) == ''
+
+
+@pytest.mark.parametrize(
+    'place, text',
+    [
+        # A namespace that only the other port has.
+        ('nvme6n1/wwid', 'eui.00253846'),
+        # Another drive, whose maker gives all of them one name.
+        ('subsysnqn', 'nqn.another'),
+    ],
+)
+def test_a_port_that_does_not_lead_to_the_mounted_disk(
+    here, two_ports, place, text
+):
+    (two_ports[1].parent / place).write_text(f'{text}\n')
+    disks.mount(here, two_ports[0])
+    assert use('0000:c2:00.0') == ''
+
+
+@pytest.mark.parametrize(
+    'name, used',
+    [
+        ('naa.600508b1001c4d41', True),
+        ('t10.ATA     QEMU HARDDISK   QM00001', False),
+    ],
+)
+def test_a_mounted_lun_that_another_adapter_has_too(wide, name, used):
+    """Two ports of Fibre Channel, and no multipathd."""
+    other = '0000:3b:00.1'
+    for number, address in ((5, HBA), (6, other)):
+        device = (wide.pci / 'devices' / address).resolve() / (
+            f'host{number}/rport-{number}:0-0/target{number}:0:0/'
+            f'{number}:0:0:1'
+        )
+        disk = disks.add_block(
+            wide, device / f'block/sd{number}', f'8:{number}'
+        )
+        (disk / 'device').symlink_to(device)
+        (device / 'wwid').write_text(f'{name}\n')
+    disks.mount(wide, disk)
+    assert 'sd6 is mounted' in use(other)
+    assert use(HBA) == ('block device sd6 is mounted on /' if used else '')
+
+
+def test_a_disk_without_a_worldwide_name(here, monkeypatch):
+    """The kernel refuses to show that of a disk of USB, and it is free."""
+    read = sysfs.read
+
+    def refuse(path):
+        if path.endswith('/device/wwid'):
+            raise OSError(errno.EINVAL, 'Invalid argument', path)
+        return read(path)
+
+    monkeypatch.setattr(sysfs, 'read', refuse)
+    assert use(devices.DISK) == ''
 
 
 def test_a_disk_at_any_depth_behind_vmd(here):

@@ -15,6 +15,10 @@ from os_acc.devices import sysfs
 # fs/xfs/xfs_super.c.
 _FURTHER = ('logdev=', 'rtdev=')
 
+# Where a file system has a folder with the name of the block device.
+_IN_SYSFS = ('ext4', 'xfs', 'f2fs', 'nilfs2', 'erofs')
+_IN_PROCFS = ('ntfs3',)
+
 _UNSEEN = (errno.EINVAL, errno.EACCES, errno.EPERM)
 
 
@@ -44,6 +48,25 @@ def read(host: object = None) -> Mounts:
         for line in text.splitlines():
             _add(line, found)
     return found
+
+
+def superblocks(host: object = None) -> dict[str, str]:
+    """The kind of the mounted file system of each block device.
+
+    The kernel has a folder for each one until nobody has it mounted any more,
+    also if the mount is in a namespace that this process cannot see, or was
+    detached (umount --lazy) while a program uses it: sysfs-fs-ext4,
+    sysfs-fs-xfs and the like in Documentation/ABI/testing.
+    """
+    return {
+        name: kind
+        for root, kinds in (
+            (f'{sysfs.SYS}/fs', _IN_SYSFS),
+            (f'{sysfs.PROC}/fs', _IN_PROCFS),
+        )
+        for kind in kinds
+        for name in sysfs.names(f'{root}/{kind}')
+    }
 
 
 def btrfs_members(host: object = None) -> dict[str, str]:

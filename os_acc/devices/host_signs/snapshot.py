@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 import functools
+import os
 from typing import Any
 from typing import TypeVar
 
@@ -119,7 +120,42 @@ class Snapshot:
             ):
                 ways_of = [path, *self.finder.every()]
             found[name] = ways_of
-        return found
+        return self._by_each_adapter(found)
+
+    def _by_each_adapter(
+        self, found: dict[str, list[str]]
+    ) -> dict[str, list[str]]:
+        """Add the ways of what is the same disk by another adapter.
+
+        :param found: the ways by the name of the block device
+        """
+        disks: dict[str, list[str]] = defaultdict(list)
+        keys: dict[str, str | None] = {}
+        for name, path in self.paths.items():
+            try:
+                keys[path] = ways.identity(path)
+            except OSError as err:
+                self.errors.setdefault(name, err)
+                continue
+            if (key := keys[path]) is not None:
+                disks[key].append(name)
+        return {
+            name: [
+                *found[name],
+                *(
+                    way
+                    for other in disks.get(self._key(name, keys) or '', ())
+                    if other != name
+                    for way in found[other]
+                ),
+            ]
+            for name in found
+        }
+
+    def _key(self, name: str, keys: dict[str, str | None]) -> str | None:
+        """What identity() says of a disk, or of the disk of a partition."""
+        path = self.paths[name]
+        return keys.get(path) or keys.get(os.path.dirname(path))
 
     @functools.cached_property
     def _blocks(self) -> dict[str, list[str]]:
