@@ -55,6 +55,13 @@ EXPORTED_LUN = Refusal(
     "The kernel's SCSI target (LIO) has it, even if no LUN exports it.",
     'delete the backstore with targetcli',
 )
+EXPORTED_SCSI = Refusal(
+    Kind.HOST_USE,
+    'SCSI device {name} is the backstore {store} of the SCSI target',
+    "The kernel's SCSI target (LIO) passes it through: a tape drive, a "
+    'library or a disk.',
+    'delete the backstore with targetcli',
+)
 HAS_VDPA = Refusal(
     Kind.HOST_USE,
     'it has the vDPA device {name}',

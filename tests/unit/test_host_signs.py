@@ -233,6 +233,22 @@ def _lio_port(kernel):
     ).mkdir(parents=True)
 
 
+def _tape(kernel):
+    """targetcli: /backstores/pscsi create tape /dev/sg3"""
+    path = kernel.add_function(HBA, '1000:0097', 0x010700, 'mpt3sas')
+    device = path / 'host5/target5:0:0/5:0:0:1'
+    (device / 'scsi_tape/nst0').mkdir(parents=True)
+    disks.link(kernel, 'scsi_device/5:0:0:1', device)
+    folder = f'{CONFIGFS}/target/core/pscsi_0/tape'
+    kernel.write_file(f'{folder}/udev_path', '/dev/sg3\n')
+    kernel.write_file(
+        f'{folder}/info',
+        'Status: ACTIVATED  Max Queue Depth: 0\n'
+        '        SCSI Device Bus Location: Channel ID: 0 Target ID: 0 '
+        'LUN: 1 Host ID: 5\n        Vendor: IBM      Model: ULT3580\n',
+    )
+
+
 # By the start of the file of the sign: what shows it, of which function, and
 # what the refusal says.
 CASES = {
@@ -331,7 +347,12 @@ CASES = {
         devices.DISK,
         'a namespace of nqn.test',
     ),
-    '/sys/kernel/config/target/core': (
+    '/sys/kernel/config/target/core/pscsi': (
+        _tape,
+        HBA,
+        'SCSI device 5:0:0:1 is the backstore pscsi_0/tape',
+    ),
+    '/sys/kernel/config/target/core/HBA': (
         _file(
             f'{CONFIGFS}/target/core/iblock_0/disk1/udev_path',
             f'/dev/{NAME}\n',
@@ -1062,6 +1083,16 @@ def test_a_target_over_infiniband(wide):
         parents=True
     )
     assert '(srpt) of the SCSI target' in use('0000:60:00.0')
+
+
+def test_a_target_on_a_virtual_port(wide):
+    """NPIV with tcm_qla2xxx: the port, and the name of the virtual one."""
+    virtual = '50:01:43:80:12:34:56:78:50:01:43:80:12:34:56:79'
+    port = '10:00:00:90:fa:94:27:79'
+    folder = wide.root / f'{CONFIGFS}/target/qla2xxx_npiv/{port}@{virtual}'
+    (folder / 'tpgt_1').mkdir(parents=True)
+    assert '(qla2xxx_npiv) of the SCSI target' in refused(HBA)
+    assert use('0000:3b:00.1') == ''
 
 
 def test_a_port_of_nvmet_without_a_subsystem_does_not_listen(wide):
