@@ -796,6 +796,22 @@ def test_a_partition_of_a_disk_of_two_paths(here, two_paths):
     assert 'nvme5n1p2 is mounted' in refused('0000:c2:00.0')
 
 
+def test_a_program_that_has_a_disk_of_two_paths_open(here, two_paths):
+    """By the character device of the namespace, for commands of NVMe."""
+    place = two_paths.parent / 'ng5n1'
+    place.mkdir()
+    (place / 'uevent').write_text('DEVNAME=ng5n1\n')
+    folder = here.sys / 'dev/char'
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / '235:5').symlink_to(place)
+    here.add_node('/dev/ng5n1', 'c 235:5')
+    pid = here.hold('/dev/ng5n1', 'fio', 'c 235:5')
+    for address in ('0000:c1:00.0', '0000:c2:00.0'):
+        text = str(devices.refused(devices.pci(address)))
+        assert f'process {pid} (fio) has' in text
+        assert 'ng5n1' in text
+
+
 @pytest.mark.parametrize('hidden', [True, False])
 def test_a_path_that_nobody_can_open(here, two_paths, hidden):
     """Linux 4.15 has no file hidden yet; the path has no number there."""

@@ -88,6 +88,20 @@ class Snapshot:
             if any(way.startswith(start) for way in found)
         ]
 
+    def folders(self, path: str) -> list[str]:
+        """The directories of a device and of the NVMe subsystems on it.
+
+        A namespace of several paths has its character device, such as ng0n1,
+        in its subsystem: nvme_cdev_add() in drivers/nvme/host/multipath.c.
+
+        :param path: as for below()
+        """
+        found = (
+            self.finder.subsystem_of(self.paths[name])
+            for name in self.below(path)
+        )
+        return [path, *sorted({each for each in found if each})]
+
     def blocks_of(self, address: str) -> list[str]:
         """The names of the block devices that need a PCI function."""
         return self._blocks.get(address, [])

@@ -111,6 +111,15 @@ class Ways:
             found += self._of_session(match[1], match[2])
         return found
 
+    def subsystem_of(self, path: str) -> str | None:
+        """The directory of the NVMe subsystem that a block device is in.
+
+        :param path: the directory in sysfs of the block device
+        :returns: None if it is in none, as without multipath
+        """
+        above = os.path.dirname(path)
+        return above if above in self._subsystems else None
+
     def of_interface(self, name: str) -> list[str]:
         """The ways to a network interface, by those that it is set up on."""
         found, todo = set(), [name]
