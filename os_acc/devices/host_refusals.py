@@ -89,6 +89,12 @@ BOOT_PARTITION = Refusal(
     'It has the boot loader of the host, mounted or not.',
     'choose another device: the host needs this one',
 )
+BOOT_ADAPTER = Refusal(
+    Kind.HOST_USE,
+    'the firmware has booted the host from a disk of it',
+    'A disk of it has the boot loader of the host, mounted or not.',
+    'choose another device: the host needs this one',
+)
 HIBERNATION = Refusal(
     Kind.HOST_USE,
     'the host hibernates to block device {name}',

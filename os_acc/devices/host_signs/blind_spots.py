@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+import os
 
 from os_acc.devices import pci
 from os_acc.devices import sysfs
@@ -31,7 +32,7 @@ def of(function: pci.Function, host: Snapshot) -> Iterator[tuple[str, str]]:
     if function.base_class == pci.CLASS_DISPLAY:
         yield from _console(function, host)
     if function.base_class == pci.CLASS_STORAGE:
-        yield from _boot(host)
+        yield from _boot(function, host)
         yield from _dump()
     if function.base_class in _CLASSES_CRYPTO:
         yield from _crypto(function)
@@ -73,16 +74,34 @@ def _has_boot_display(host: Snapshot) -> bool:
     )
 
 
-def _boot(host: Snapshot) -> Iterator[tuple[str, str]]:
+def _boot(function: pci.Function, host: Snapshot) -> Iterator[tuple[str, str]]:
+    # A disk without partitions has no boot loader.
+    paths = {host.paths[name] for name in host.blocks_of(function.address)}
+    if boot_signs.shows_boot_disk(host) or not any(
+        os.path.dirname(path) in paths for path in paths
+    ):
+        return
     efi = f'{sysfs.SYS}/firmware/efi'
-    if sysfs.names(efi) and not sysfs.names(f'{efi}/efivars'):
-        yield (
-            'no file tells from which disk the firmware has booted the host: '
-            'the variables of the firmware are not mounted. A boot partition '
-            'that is not mounted is not seen',
-            f'mount efivarfs at {efi}/efivars, also in the container that '
-            'os-acc runs in',
+    if not sysfs.names(efi):
+        why = 'the host has not booted with UEFI'
+        advice = (
+            'on x86, load the module edd; else deny the disk that has the '
+            'boot loader'
         )
+    elif not sysfs.names(f'{efi}/efivars'):
+        why = 'the variables of the firmware are not mounted'
+        advice = (
+            f'mount efivarfs at {efi}/efivars, also in the container that '
+            'os-acc runs in'
+        )
+    else:
+        why = 'its boot option names no disk of this host'
+        advice = 'deny the disk that has the boot loader: efibootmgr -v'
+    yield (
+        'no file tells from which disk the firmware has booted the host: '
+        f'{why}. A boot partition that is not mounted is not seen',
+        advice,
+    )
 
 
 def _dump() -> Iterator[tuple[str, str]]:
