@@ -14,6 +14,14 @@ UNREADABLE = Refusal(
     'A file that tells a use cannot be read.',
     'let os-acc read the file, or find out why the kernel cannot show it',
 )
+AUTOMOUNT = Refusal(
+    Kind.HOST_USE,
+    'block device {name} is mounted on {place} as soon as somebody looks '
+    'there',
+    'Its entry in /etc/fstab has the option x-systemd.automount.',
+    'take the entry out of /etc/fstab, and stop the automount unit: '
+    'systemctl daemon-reload; umount {place}',
+)
 SUPERBLOCK = Refusal(
     Kind.HOST_USE,
     'a file system ({kind}) on block device {name} is mounted, and this '

@@ -165,6 +165,19 @@ def _btrfs(kernel):
     (place / NAME).symlink_to(kernel.sys / f'class/block/{NAME}')
 
 
+def _automount(kernel, source=f'/dev/{NAME}'):
+    kernel.write_file(
+        'proc/self/mountinfo',
+        '36 25 0:31 / /backup rw shared:20 - autofs systemd-1 rw,fd=29\n',
+    )
+    kernel.write_file(
+        'etc/fstab',
+        '# the table of file systems\n\n'
+        f'{source} /backup xfs noauto,x-systemd.automount 0 0\n'
+        '/dev/sdx1 /srv xfs noauto 0 0\n',
+    )
+
+
 def _superblock(kernel, kind='sys/fs/xfs'):
     """Mounted where this process does not see it."""
     kernel.write_file(f'{kind}/{NAME}/x', '')
@@ -313,6 +326,11 @@ CASES = {
         ),
         devices.DISK,
         'mounted on /srv',
+    ),
+    '/etc/fstab': (
+        _automount,
+        devices.DISK,
+        f'block device {NAME} is mounted on /backup as soon as',
     ),
     '/sys/fs/KIND/NAME': (
         _superblock,
@@ -676,6 +694,24 @@ def test_a_mount_that_no_process_shows(here, kind):
     assert f'a file system ({kind}) on block device {NAME}' in refused(
         devices.DISK
     )
+
+
+@pytest.mark.parametrize('source', [f'/dev/{NAME}', 'UUID=1234-ABCD'])
+def test_a_mount_on_demand(here, source):
+    """x-systemd.automount with x-systemd.idle-timeout: it is not mounted."""
+    folder = here.root / 'dev/disk/by-uuid'
+    folder.mkdir(parents=True)
+    (folder / '1234-ABCD').symlink_to(here.root / f'dev/{NAME}')
+    _automount(here, source)
+    assert free(devices.DISK) == 0
+    assert 'is mounted on /backup as soon as' in refused(devices.DISK)
+
+
+def test_an_entry_of_fstab_that_nobody_mounts(here):
+    """Without an automounter it is the operator's decision."""
+    _automount(here)
+    here.write_file('proc/self/mountinfo', '')
+    assert use(devices.DISK) == ''
 
 
 # --- members of a pool

@@ -30,6 +30,13 @@ def _mounted(host: Snapshot, name: str) -> Reason | None:
     return refusals.MOUNTED.say(name=name, place=place)
 
 
+def _mounted_on_demand(host: Snapshot, name: str) -> Reason | None:
+    place = host.once(mounts.automatic).get(name)
+    if place is None:
+        return None
+    return host_refusals.AUTOMOUNT.say(name=name, place=place)
+
+
 def _has_superblock(host: Snapshot, name: str) -> Reason | None:
     kind = host.once(mounts.superblocks).get(name)
     if kind is None:
@@ -158,6 +165,12 @@ SIGNS = (
         'so, or the source, or a log or realtime device of XFS.',
         'Linux 2.6.26',
         _mounted,
+    ),
+    sign.BlockSign(
+        '/etc/fstab, with an autofs in /proc/PID/mountinfo',
+        'It is mounted as soon as somebody looks there (x-systemd.automount).',
+        'systemd 205',
+        _mounted_on_demand,
     ),
     sign.BlockSign(
         '/sys/fs/KIND/NAME (ext4, xfs, f2fs, nilfs2, erofs), '

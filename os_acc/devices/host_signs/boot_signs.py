@@ -120,15 +120,9 @@ def _dump_targets(host: Snapshot) -> frozenset[str]:
         target = values[0] if kind in _KDUMP_TARGETS and values else ''
         if kind == 'dracut_args' and (match := _DRACUT_MOUNT.search(line)):
             target = match[1]
-        if target and (name := block_files.name_of(_tagged(target))):
+        if target and (name := block_files.name_of_tagged(target)):
             found.add(name)
     return frozenset(found)
-
-
-def _tagged(text: str) -> str:
-    """The path of a block device that is named like UUID=..., or by path."""
-    tag, equals, value = text.replace('"', '').partition('=')
-    return f'/dev/disk/by-{tag.lower()}/{value}' if equals else text
 
 
 SIGNS = (

@@ -10,6 +10,7 @@ import errno
 
 from os_acc.devices import block_files
 from os_acc.devices import sysfs
+from os_acc.devices.host_signs import snapshot
 
 # Further devices of a file system: xfs_fs_show_options() in
 # fs/xfs/xfs_super.c.
@@ -28,10 +29,12 @@ class Mounts:
 
     :ivar numbers: by the number of the device, ``major:minor``
     :ivar sources: by the name of a block device that is a source
+    :ivar automatic: where the automounter mounts when somebody looks there
     """
 
     numbers: dict[str, str]
     sources: dict[str, str]
+    automatic: set[str]
 
     def of(self, number: str, name: str) -> str | None:
         """Where a block device is mounted; None if it is not."""
@@ -43,10 +46,28 @@ def read(host: object = None) -> Mounts:
 
     :raises OSError: if those of this process cannot be read
     """
-    found = Mounts({}, {})
+    found = Mounts({}, {}, set())
     for text in _texts():
         for line in text.splitlines():
             _add(line, found)
+    return found
+
+
+def automatic(host: snapshot.Snapshot) -> dict[str, str]:
+    """Where each block device of fstab is mounted when somebody looks there.
+
+    With x-systemd.automount, which unmounts it after a while too:
+    systemd.mount(5). The mount point itself is there all the time.
+    """
+    if not (places := host.once(read).automatic):
+        return {}
+    found = {}
+    for line in sysfs.read_long(f'{sysfs.ETC}/fstab').splitlines():
+        fields = [sysfs.unescaped(field) for field in line.split()]
+        if len(fields) < 2 or fields[1] not in places:
+            continue
+        if (name := block_files.name_of_tagged(fields[0])) is not None:
+            found[name] = fields[1]
     return found
 
 
@@ -111,6 +132,8 @@ def _add(line: str, found: Mounts) -> None:
     found.numbers.setdefault(fields[2], fields[4])
     # btrfs and ZFS have a device number of their own: use the source too.
     kind, given, options, *_ = [*fields[fields.index('-', 6) + 1 :], '', '']
+    if kind == 'autofs':
+        found.automatic.add(fields[4])
     # bcachefs lists its members: fs/bcachefs/fs.c.
     sources = given.split(':') if kind == 'bcachefs' else [given]
     for option in options.split(','):
