@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import shutil
 import uuid
 
 import command
@@ -196,6 +197,20 @@ def test_a_boot_partition_by_the_boot_loader(here):
         '4a67b082-0a4c-41cf-b6c7-440b29bb8c4f',
     )
     assert 'nvme9n1p1' in use()
+
+
+def test_a_boot_partition_without_the_links_of_udev(here):
+    """A container has a /dev of its own; new kernels tell the UUID."""
+    part = services.partition(here)
+    option = services.boot_option(uuid.UUID(services.PARTITION).bytes_le, 2)
+    services.variable(here, 'BootCurrent', bytes(2))
+    services.variable(here, 'Boot0000', option)
+    shutil.rmtree(here.root / 'dev/disk')
+    assert use() == ''
+    (part / 'uevent').write_text(
+        f'PARTN=1\nPARTUUID={services.PARTITION}\nDEVNAME=nvme9n1p1\n'
+    )
+    assert 'booted the host from block device nvme9n1p1' in use()
 
 
 def test_another_boot_partition(here):
@@ -647,6 +662,24 @@ def _booted(kernel):
     )
 
 
+def _no_links(kernel):
+    services.partition(kernel)
+    option = services.boot_option(uuid.UUID(services.PARTITION).bytes_le, 2)
+    services.variable(kernel, 'BootCurrent', bytes(2))
+    services.variable(kernel, 'Boot0000', option)
+    shutil.rmtree(kernel.root / 'dev/disk')
+
+
+def _dump_to_no_disk(kernel):
+    services.crash_kernel(kernel, 'xfs UUID=ABCD-1234\n')
+    shutil.rmtree(kernel.root / 'dev/disk')
+
+
+def _pool(kernel):
+    services.partition(kernel)
+    (kernel.root / 'proc/spl/kstat/zfs/tank').mkdir(parents=True)
+
+
 def _crash_kernel_of_another_root(kernel):
     services.crash_kernel(kernel)
     (kernel.root / 'etc/kdump.conf').unlink()
@@ -663,6 +696,12 @@ BLIND = {
     'boot disk': (_firmware_not_mounted, BOOT),
     'boot disk of a BIOS': (services.partition, BOOT),
     'boot disk of a maker': (_option_of_the_maker, BOOT),
+    'boot disk without links of udev': (_no_links, 'links of udev below /dev'),
+    'crash dump to no disk': (
+        _dump_to_no_disk,
+        'kdump names /dev/disk/by-uuid/ABCD-1234, and no block device',
+    ),
+    'pool': (_pool, 'whether it is a member of a ZFS pool: tank'),
     'crash dump': (_crash_kernel_of_another_root, 'whether the crash kernel'),
     'algorithms': (_driver_in_the_kernel, 'uses its algorithms'),
     'CXL memory': (
@@ -696,6 +735,11 @@ def test_the_doctor_says_what_cannot_be_told(here, doctor, what):
         lambda kernel: services.card(kernel, 'qat_4xxx', 0x0B4000),
         lambda kernel: services.cxl_memory(kernel, 0),
         services.infiniband,
+        lambda kernel: [
+            _pool(kernel),
+            _booted(kernel),
+            kernel.write_file('run/udev/data/b259:91', 'E:ID_FS_TYPE=xfs\n'),
+        ],
     ],
 )
 def test_the_doctor_is_silent_where_the_signs_tell(here, doctor, make):

@@ -46,15 +46,28 @@ def _boot_partitions(host: Snapshot) -> frozenset[str]:
         folder = f'{sysfs.DEV}/disk/by-partuuid'
         start = f'{signature}-'
         texts += [x for x in sysfs.names(folder) if x.startswith(start)]
-    return frozenset(
-        name
-        for text in texts
-        if (
-            name := block_files.name_of(
-                f'/dev/disk/by-partuuid/{text.lower()}'
-            )
-        )
-    )
+    found = (_partition(host, text.lower()) for text in texts)
+    return frozenset(filter(None, found))
+
+
+def _partition(host: Snapshot, text: str) -> str | None:
+    """The name of the partition with a UUID; None if there is none.
+
+    A container need not have the links of udev; new kernels tell it, too.
+    """
+    name = block_files.name_of(f'/dev/disk/by-partuuid/{text}')
+    return name if name in host.paths else host.once(_by_uuid).get(text)
+
+
+def _by_uuid(host: Snapshot) -> dict[str, str]:
+    """The names of partitions: part_uevent() in block/partitions/core.c."""
+    key = 'PARTUUID='
+    return {
+        line.removeprefix(key): name
+        for name, path in host.paths.items()
+        for line in (sysfs.read(f'{path}/uevent') or '').splitlines()
+        if line.startswith(key)
+    }
 
 
 def _boots_by(host: Snapshot, function: pci.Function) -> Reason | None:
@@ -86,6 +99,11 @@ def _dumps(host: Snapshot, name: str) -> Reason | None:
     if name in host.once(_dump_targets):
         return host_refusals.CRASH_DUMP.say(name=name)
     return None
+
+
+def unknown_dump_targets(host: Snapshot) -> list[str]:
+    """What kdump names and is no block device that this process knows."""
+    return sorted(host.once(_dump_targets) - {*host.paths})
 
 
 def has_crash_kernel() -> bool:
