@@ -88,6 +88,21 @@ class Snapshot:
             if any(way.startswith(start) for way in found)
         ]
 
+    def same_as(self, path: str) -> list[str]:
+        """The directories that show the same disk or partition as another.
+
+        :param path: the directory in sysfs of a block device
+        """
+        found = []
+        for name in self._twins(path):
+            there = self.paths[name]
+            if path not in self._keys:
+                disk = os.path.basename(os.path.dirname(path))
+                number = os.path.basename(path).removeprefix(disk)
+                there = f'{there}/{name}{number}'
+            found.append(there)
+        return found
+
     def folders(self, path: str) -> list[str]:
         """The directories of a device and of the NVMe subsystems on it.
 
@@ -134,42 +149,44 @@ class Snapshot:
             ):
                 ways_of = [path, *self.finder.every()]
             found[name] = ways_of
-        return self._by_each_adapter(found)
+        # The same disk by another adapter counts for both.
+        return {
+            name: found[name]
+            + [way for other in self._twins(path) for way in found[other]]
+            for name, path in self.paths.items()
+        }
 
-    def _by_each_adapter(
-        self, found: dict[str, list[str]]
-    ) -> dict[str, list[str]]:
-        """Add the ways of what is the same disk by another adapter.
+    def _twins(self, path: str) -> list[str]:
+        """The names of what is the same disk as a disk or as a partition's."""
+        key = self._keys.get(path) or self._keys.get(os.path.dirname(path))
+        found = self._disks.get(key, []) if key else []
+        return [
+            name
+            for name in found
+            if self.paths[name] not in (path, os.path.dirname(path))
+        ]
 
-        :param found: the ways by the name of the block device
-        """
-        disks: dict[str, list[str]] = defaultdict(list)
-        keys: dict[str, str | None] = {}
+    @functools.cached_property
+    def _keys(self) -> dict[str, str]:
+        """What ways.identity() says of each disk, by its directory."""
+        found = {}
         for name, path in self.paths.items():
             try:
-                keys[path] = ways.identity(path)
+                key = ways.identity(path)
             except OSError as err:
                 self.errors.setdefault(name, err)
                 continue
-            if (key := keys[path]) is not None:
-                disks[key].append(name)
-        return {
-            name: [
-                *found[name],
-                *(
-                    way
-                    for other in disks.get(self._key(name, keys) or '', ())
-                    if other != name
-                    for way in found[other]
-                ),
-            ]
-            for name in found
-        }
+            if key is not None:
+                found[path] = key
+        return found
 
-    def _key(self, name: str, keys: dict[str, str | None]) -> str | None:
-        """What identity() says of a disk, or of the disk of a partition."""
-        path = self.paths[name]
-        return keys.get(path) or keys.get(os.path.dirname(path))
+    @functools.cached_property
+    def _disks(self) -> dict[str, list[str]]:
+        found = defaultdict(list)
+        for name, path in self.paths.items():
+            if path in self._keys:
+                found[self._keys[path]].append(name)
+        return found
 
     @functools.cached_property
     def _blocks(self) -> dict[str, list[str]]:
