@@ -41,7 +41,7 @@ def _boots(host: Snapshot, name: str) -> Reason | None:
 
 def _boot_partitions(host: Snapshot) -> frozenset[str]:
     """The names of the partitions from which the firmware has booted."""
-    texts = firmware.partitions()
+    texts = firmware.partitions(host.once(firmware.boot_option))
     if signature := firmware.bios_signature():
         folder = f'{sysfs.DEV}/disk/by-partuuid'
         start = f'{signature}-'
@@ -80,7 +80,7 @@ def _boots_by(host: Snapshot, function: pci.Function) -> Reason | None:
 
 
 def _boot_adapters(host: Snapshot) -> frozenset[str]:
-    return frozenset(firmware.adapters())
+    return frozenset(firmware.adapters(host.once(firmware.boot_option)))
 
 
 def shows_boot_disk(host: Snapshot) -> bool:

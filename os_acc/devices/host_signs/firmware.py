@@ -42,9 +42,12 @@ _OVER_NETWORK = re.compile(
 _Node = tuple[tuple[int, int], bytes]
 
 
-def partitions() -> list[str]:
-    """The UUIDs of partitions that the boot option or the loader names."""
-    found = [*_partitions(_boot_option())]
+def partitions(option: list[_Node]) -> list[str]:
+    """The UUIDs of partitions that the boot option or the loader names.
+
+    :param option: what boot_option() returns
+    """
+    found = [*_partitions(option)]
     if loader := _variable('LoaderDevicePartUUID', _LOADER):
         found.append(loader.decode('utf-16-le', 'replace').strip('\0'))
     return found
@@ -60,15 +63,17 @@ def bios_signature() -> str | None:
     return f'{number:08x}' if number else None
 
 
-def adapters() -> list[str]:
-    """The PCI functions whose disk the firmware has booted from."""
+def adapters(option: list[_Node]) -> list[str]:
+    """The PCI functions whose disk the firmware has booted from.
+
+    :param option: what boot_option() returns
+    """
     if (found := _of_bios(sysfs.link, 'pci_dev')) is not None:
         return [found]
-    nodes = _boot_option()
     # The partition tells more, and firmware may name a drive that was moved.
-    if any(kind == _HARD_DRIVE for kind, _ in nodes):
+    if any(kind == _HARD_DRIVE for kind, _ in option):
         return []
-    return _functions(nodes)
+    return _functions(option)
 
 
 def _of_bios(read: Callable[[str], str | None], name: str) -> str | None:
@@ -80,8 +85,12 @@ def _of_bios(read: Callable[[str], str | None], name: str) -> str | None:
     return None if _OVER_NETWORK.search(options) else found
 
 
-def _boot_option() -> list[_Node]:
-    """The device path of the boot option that was used."""
+def boot_option(host: object = None) -> list[_Node]:
+    """The device path of the boot option that was used: kinds and data.
+
+    The kernel lets an ordinary user read 100 variables in a second:
+    efivarfs_file_read() in fs/efivarfs/file.c. So read it once.
+    """
     current = _variable('BootCurrent', _GLOBAL)
     if len(current) != 2:
         return []
