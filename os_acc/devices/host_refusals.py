@@ -22,6 +22,12 @@ AUTOMOUNT = Refusal(
     'take the entry out of /etc/fstab, and stop the automount unit: '
     'systemctl daemon-reload; umount {place}',
 )
+SHARED = Refusal(
+    Kind.HOST_USE,
+    'the directory {tag} that it shares is mounted on {place}',
+    'This host is a virtual machine, and the device is virtiofs or 9p.',
+    'unmount it',
+)
 SUPERBLOCK = Refusal(
     Kind.HOST_USE,
     'a file system ({kind}) on block device {name} is mounted, and this '

@@ -165,6 +165,31 @@ def _btrfs(kernel):
     (place / NAME).symlink_to(kernel.sys / f'class/block/{NAME}')
 
 
+def _shared(kernel, kind, source='srv'):
+    """A device that shares a directory with this virtual machine."""
+    kernel.write_file(
+        'proc/self/mountinfo', f'36 25 0:31 / /data rw - {kind} {source} rw\n'
+    )
+    path = kernel.add_function(HBA, '1af4:105a', 0x018000, 'virtio-pci')
+    device = path / 'virtio7'
+    device.mkdir()
+    return device
+
+
+def _virtiofs(kernel, source='srv'):
+    device = _shared(kernel, 'virtiofs', source)
+    kernel.write_file('sys/fs/virtiofs/7/tag', 'srv\n')
+    (kernel.sys / 'fs/virtiofs/7/device').symlink_to(device)
+
+
+def _9p(kernel, source='srv'):
+    device = _shared(kernel, '9p', source)
+    (device / 'mount_tag').write_text('srv\0')
+    folder = kernel.sys / 'bus/virtio/drivers/9pnet_virtio'
+    folder.mkdir(parents=True)
+    (folder / 'virtio7').symlink_to(device)
+
+
 def _automount(kernel, source=f'/dev/{NAME}'):
     kernel.write_file(
         'proc/self/mountinfo',
@@ -302,6 +327,11 @@ CASES = {
         devices.DISK,
         'controller nvme0 is exported',
     ),
+    '/sys/fs/virtiofs': (
+        _virtiofs,
+        HBA,
+        'the directory srv that it shares is mounted on /data',
+    ),
     '/sys/class/net/NAME/master': (_net('master'), HBA, 'part of bond0'),
     '/sys/class/net/NAME/upper_OTHER': (
         _net('upper_macvlan0'),
@@ -420,6 +450,7 @@ def test_what_cannot_be_read_counts_as_used(here, monkeypatch, name):
     deny(monkeypatch, name)
     text = use(devices.DISK)
     assert f'{name} cannot be read (Permission denied)' in text
+    assert use(devices.GPU) == ''
     assert 'cannot be read' in refused(devices.DISK)
 
 
@@ -694,6 +725,14 @@ def test_a_mount_that_no_process_shows(here, kind):
     assert f'a file system ({kind}) on block device {NAME}' in refused(
         devices.DISK
     )
+
+
+@pytest.mark.parametrize('make', [_virtiofs, _9p])
+@pytest.mark.parametrize('source, used', [('srv', True), ('home', False)])
+def test_a_directory_of_another_machine(here, make, source, used):
+    """A host that is a virtual machine: it has no block device of it."""
+    make(here, source)
+    assert ('directory srv that it shares' in use(HBA)) is used
 
 
 @pytest.mark.parametrize('source', [f'/dev/{NAME}', 'UUID=1234-ABCD'])

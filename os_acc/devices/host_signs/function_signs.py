@@ -16,6 +16,7 @@ from os_acc.devices import refusals
 from os_acc.devices import sysfs
 from os_acc.devices import vfio
 from os_acc.devices.host_signs import classes
+from os_acc.devices.host_signs import mounts
 from os_acc.devices.host_signs import sign
 from os_acc.devices.host_signs import snapshot
 from os_acc.devices.host_signs import ways
@@ -100,6 +101,19 @@ def _controllers(host: Snapshot) -> dict[str, tuple[str, str]]:
     }
 
 
+def _shares(host: Snapshot, function: pci.Function) -> Reason | None:
+    if any(entry.startswith('virtio') for entry in function.entries):
+        return host.once(_shared).get(function.address)
+    return None
+
+
+def _shared(host: Snapshot) -> dict[str, Reason]:
+    return classes.by_function(
+        (path, host_refusals.SHARED.say(tag=tag, place=place))
+        for path, tag, place in mounts.shared(host)
+    )
+
+
 def _passed_through(host: Snapshot, function: pci.Function) -> Reason | None:
     try:
         return host.once(_scsi_devices).get(function.address)
@@ -166,5 +180,13 @@ SIGNS = (
         'tape drive, which is no block device.',
         'Linux 2.6.38',
         _passed_through,
+    ),
+    sign.FunctionSign(
+        '/sys/fs/virtiofs/N/tag and device, '
+        '/sys/bus/virtio/drivers/9pnet_virtio/NAME/mount_tag, with '
+        '/proc/PID/mountinfo',
+        'A directory that it shares with this virtual machine is mounted.',
+        'Linux 6.9, 2.6.24',
+        _shares,
     ),
 )

@@ -30,11 +30,13 @@ class Mounts:
     :ivar numbers: by the number of the device, ``major:minor``
     :ivar sources: by the name of a block device that is a source
     :ivar automatic: where the automounter mounts when somebody looks there
+    :ivar shared: by the tag of a directory of another machine: virtiofs, 9p
     """
 
     numbers: dict[str, str]
     sources: dict[str, str]
     automatic: set[str]
+    shared: dict[str, str]
 
     def of(self, number: str, name: str) -> str | None:
         """Where a block device is mounted; None if it is not."""
@@ -46,7 +48,7 @@ def read(host: object = None) -> Mounts:
 
     :raises OSError: if those of this process cannot be read
     """
-    found = Mounts({}, {}, set())
+    found = Mounts({}, {}, set(), {})
     for text in _texts():
         for line in text.splitlines():
             _add(line, found)
@@ -69,6 +71,30 @@ def automatic(host: snapshot.Snapshot) -> dict[str, str]:
         if (name := block_files.name_of_tagged(fields[0])) is not None:
             found[name] = fields[1]
     return found
+
+
+def shared(host: snapshot.Snapshot) -> Iterator[tuple[str, str, str]]:
+    """The directories of another machine that are mounted, by virtio.
+
+    Documentation/ABI/testing/sysfs-fs-virtiofs, since Linux 6.9, and
+    p9_mount_tag_show() in net/9p/trans_virtio.c.
+
+    :returns: the directory in sysfs of a device, its tag, and where it is
+        mounted
+    """
+    places = host.once(read).shared
+    if not places:
+        return
+    devices = f'{sysfs.SYS}/bus/virtio/drivers/9pnet_virtio'
+    systems = f'{sysfs.SYS}/fs/virtiofs'
+    for folder, tag_file, device in (
+        (devices, 'mount_tag', ''),
+        (systems, 'tag', '/device'),
+    ):
+        for name in sysfs.names(folder):
+            text = sysfs.read(f'{folder}/{name}/{tag_file}') or ''
+            if (tag := text.strip('\0')) in places:
+                yield sysfs.place(f'{folder}/{name}{device}'), tag, places[tag]
 
 
 def superblocks(host: object = None) -> dict[str, str]:
@@ -132,6 +158,8 @@ def _add(line: str, found: Mounts) -> None:
     found.numbers.setdefault(fields[2], fields[4])
     # btrfs and ZFS have a device number of their own: use the source too.
     kind, given, options, *_ = [*fields[fields.index('-', 6) + 1 :], '', '']
+    if kind in ('virtiofs', '9p'):
+        found.shared.setdefault(given, fields[4])
     if kind == 'autofs':
         found.automatic.add(fields[4])
     # bcachefs lists its members: fs/bcachefs/fs.c.
