@@ -262,6 +262,18 @@ def test_a_boot_option_of_a_partition_tells_more_than_its_adapter(here):
     assert use(adapter(here, option)) == ''
 
 
+def test_a_boot_over_a_network_card_of_usb(here):
+    """A management controller has one: Pci(0x14,0x0)/USB(..)/MAC(..)."""
+    option = services.boot_path(
+        (2, 1, bytes.fromhex('d041030a00000000')),
+        (1, 1, bytes((2, 3))),
+        (1, 1, bytes(2)),
+        (3, 5, bytes(2)),
+        (3, 11, bytes(33)),
+    )
+    assert use(adapter(here, option)) == ''
+
+
 @pytest.mark.parametrize('pci_class, used', [(0x010700, True), (0x020000, 0)])
 def test_a_boot_over_the_network_is_none_from_a_disk(here, pci_class, used):
     services.card(here, pci_class=pci_class)

@@ -21,8 +21,9 @@ _LOADER = '4a67b082-0a4c-41cf-b6c7-440b29bb8c4f'
 _ATTRIBUTES = 4  # bytes before the value: efivarfs.rst of the kernel
 _NODE = struct.Struct('<BBH')
 
-# Nodes of a device path: UEFI specification, 10.3.2, 10.3.3 and 10.3.5.1
+# Nodes of a device path: UEFI specification, 10.3.2 to 10.3.5
 _PCI, _ACPI, _HARD_DRIVE = (1, 1), (2, 1), (4, 1)
+_MAC = (3, 11)
 _PCI_PLACE = struct.Struct('<BB')
 _ACPI_NAME = struct.Struct('<II')
 _PCI_ROOTS = (0x0A0341D0, 0x0A0841D0)  # PNP0A03, PNP0A08
@@ -71,7 +72,8 @@ def adapters(option: list[_Node]) -> list[str]:
     if (found := _of_bios(sysfs.link, 'pci_dev')) is not None:
         return [found]
     # The partition tells more, and firmware may name a drive that was moved.
-    if any(kind == _HARD_DRIVE for kind, _ in option):
+    # A network card, such as that of a BMC on USB, has no disk.
+    if any(kind in (_HARD_DRIVE, _MAC) for kind, _ in option):
         return []
     return _functions(option)
 
