@@ -727,6 +727,15 @@ def test_a_mount_that_no_process_shows(here, kind):
     )
 
 
+def test_a_mount_that_is_seen_is_told_once(here):
+    _superblock(here)
+    disks.mount(here, here.sys / f'class/block/{NAME}', '/srv')
+    found = table.uses(pci.get(devices.DISK), host_use.Snapshot.read())
+    assert [x.text for x in found] == [
+        f'block device {NAME} is mounted on /srv'
+    ]
+
+
 @pytest.mark.parametrize('make', [_virtiofs, _9p])
 @pytest.mark.parametrize('source, used', [('srv', True), ('home', False)])
 def test_a_directory_of_another_machine(here, make, source, used):

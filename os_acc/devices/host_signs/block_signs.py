@@ -39,7 +39,7 @@ def _mounted_on_demand(host: Snapshot, name: str) -> Reason | None:
 
 def _has_superblock(host: Snapshot, name: str) -> Reason | None:
     kind = host.once(mounts.superblocks).get(name)
-    if kind is None:
+    if kind is None or _mounted(host, name) is not None:
         return None
     return host_refusals.SUPERBLOCK.say(name=name, kind=kind)
 
