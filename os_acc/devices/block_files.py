@@ -43,6 +43,12 @@ def name_of(path: str) -> str | None:
     return os.path.relpath(real, os.path.realpath(sysfs.DEV)).replace('/', '!')
 
 
+def name_of_tagged(text: str) -> str | None:
+    """Do what name_of() does, also for a name like UUID=...: fstab(5)."""
+    tag, equals, value = text.replace('"', '').partition('=')
+    return name_of(f'/dev/disk/by-{tag.lower()}/{value}' if equals else text)
+
+
 def behind_loop(name: str, path: str) -> str | None:
     """The block device that a loop device keeps its data on.
 

@@ -92,13 +92,16 @@ def _block(
         return refusals.MOUNTED.say(name=node.path, place=mounted)
     if place.folder is None:
         return None
+    # The same one may be here twice, by another adapter.
+    folders = [place.folder, *snapshot.same_as(place.folder)]
     names = [
         name
+        for each in folders
         for name, folder in snapshot.paths.items()
         # The whole disk, its partitions, and the disk of a partition.
-        if folder == place.folder
-        or folder.startswith(f'{place.folder}/')
-        or folder == os.path.dirname(place.folder)
+        if folder == each
+        or folder.startswith(f'{each}/')
+        or folder == os.path.dirname(each)
     ]
     for name in names:
         if (use := host_use.of_block(name, snapshot)) is not None:
@@ -107,6 +110,8 @@ def _block(
         if file:
             return file_refusals.FILE_LOOP.say(name=name, file=file)
     if as_root:
-        for name in open_files.exclusively_used([place.leaf]):
+        for name in open_files.exclusively_used(
+            map(os.path.basename, folders)
+        ):
             return refusals.OPEN_EXCLUSIVELY.say(name=name)
     return None

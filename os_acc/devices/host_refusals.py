@@ -14,6 +14,28 @@ UNREADABLE = Refusal(
     'A file that tells a use cannot be read.',
     'let os-acc read the file, or find out why the kernel cannot show it',
 )
+AUTOMOUNT = Refusal(
+    Kind.HOST_USE,
+    'block device {name} is mounted on {place} as soon as somebody looks '
+    'there',
+    'Its entry in /etc/fstab has the option x-systemd.automount.',
+    'take the entry out of /etc/fstab, and stop the automount unit: '
+    'systemctl daemon-reload; umount {place}',
+)
+SHARED = Refusal(
+    Kind.HOST_USE,
+    'the directory {tag} that it shares is mounted on {place}',
+    'This host is a virtual machine, and the device is virtiofs or 9p.',
+    'unmount it',
+)
+SUPERBLOCK = Refusal(
+    Kind.HOST_USE,
+    'a file system ({kind}) on block device {name} is mounted, and this '
+    'process does not see where',
+    'It is mounted in a mount namespace of a process that is hidden, or it '
+    'was unmounted with umount --lazy while a program uses it.',
+    'end the programs that use it: fuser -vm /dev/NAME shows them, as root',
+)
 IN_BTRFS = Refusal(
     Kind.HOST_USE,
     'block device {name} is a member of the btrfs {uuid}, which is mounted',
@@ -47,6 +69,13 @@ EXPORTED_LUN = Refusal(
     "The kernel's SCSI target (LIO) has it, even if no LUN exports it.",
     'delete the backstore with targetcli',
 )
+EXPORTED_SCSI = Refusal(
+    Kind.HOST_USE,
+    'SCSI device {name} is the backstore {store} of the SCSI target',
+    "The kernel's SCSI target (LIO) passes it through: a tape drive, a "
+    'library or a disk.',
+    'delete the backstore with targetcli',
+)
 HAS_VDPA = Refusal(
     Kind.HOST_USE,
     'it has the vDPA device {name}',
@@ -72,6 +101,12 @@ BOOT_PARTITION = Refusal(
     Kind.HOST_USE,
     'the firmware has booted the host from block device {name}',
     'It has the boot loader of the host, mounted or not.',
+    'choose another device: the host needs this one',
+)
+BOOT_ADAPTER = Refusal(
+    Kind.HOST_USE,
+    'the firmware has booted the host from a disk of it',
+    'A disk of it has the boot loader of the host, mounted or not.',
     'choose another device: the host needs this one',
 )
 HIBERNATION = Refusal(

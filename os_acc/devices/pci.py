@@ -42,6 +42,11 @@ def is_address(text: str) -> bool:
     return pci_address.is_canonical(text)
 
 
+def is_root_bus(name: str) -> bool:
+    """Whether a name in /sys/devices is that of a root bus."""
+    return _ROOT_BUS.fullmatch(name) is not None
+
+
 def folder(address: str) -> str:
     """The folder of a function in sysfs.
 
@@ -164,7 +169,7 @@ class Function:
         if (
             self.driver is None
             or self.is_vf
-            or not any(map(_ROOT_BUS.fullmatch, self.entries))
+            or not any(map(is_root_bus, self.entries))
         ):
             return []
         folders = ((each, sysfs.place(folder(each))) for each in addresses())

@@ -112,7 +112,8 @@ def _files(
             path = f'{sysfs.DEV}/{name}'
             if file := device_file.read(path, blocks.paths[name], 'b'):
                 files.append(file)
-        files += open_files.device_files(function.path)
+        for folder in blocks.folders(function.path):
+            files += open_files.device_files(folder)
     exclusive = [
         refusals.OPEN_EXCLUSIVELY.say(name=name).text
         for name in open_files.exclusively_used(names)

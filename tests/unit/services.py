@@ -129,12 +129,31 @@ def variable(kernel, name: str, value: bytes, vendor: str = '') -> None:
 def boot_option(signature: bytes, form: int, number: int = 1) -> bytes:
     """A boot option of the firmware: a partition, and a file on it."""
     drive = struct.pack('<IQQ16sBB', number, 2048, 4096, signature, 2, form)
-    nodes = (
+    return boot_path(
         (2, 1, bytes(8)),  # the root of PCI
         (4, 1, drive),
         (4, 4, '\\EFI\\BOOT.EFI\0'.encode('utf-16-le')),
-        (0x7F, 0xFF, b''),
     )
+
+
+def adapter_option(*places: tuple[int, int], root: int = 0) -> bytes:
+    """A boot option that names an adapter and a disk, and no partition.
+
+    Such as PciRoot(0x0)/Pci(0x3,0x2)/Pci(0x0,0x0)/Scsi(0x0,0x4000).
+
+    :param places: the device and the function at each bridge
+    :param root: the number of the root bus in ACPI
+    """
+    return boot_path(
+        (2, 1, struct.pack('<II', 0x0A0341D0, root)),
+        *((1, 1, bytes((function, device))) for device, function in places),
+        (3, 2, struct.pack('<HH', 0, 0x4000)),
+    )
+
+
+def boot_path(*nodes: tuple[int, int, bytes]) -> bytes:
+    """A boot option with a device path: the nodes and their kinds."""
+    nodes += ((0x7F, 0xFF, b''),)
     paths = b''.join(
         struct.pack('<BBH', kind, sub, 4 + len(node)) + node
         for kind, sub, node in nodes
@@ -160,6 +179,14 @@ def _booted(kernel) -> None:
     option = boot_option(uuid.UUID(PARTITION).bytes_le, 2)
     variable(kernel, 'BootCurrent', bytes((0x1A, 0)))
     variable(kernel, 'Boot001A', option)
+
+
+def bios(kernel) -> None:
+    """The disk from which a BIOS has booted: module edd."""
+    path = card(kernel, 'ahci', 0x010601)
+    folder = kernel.sys / 'firmware/edd/int13_dev80'
+    folder.mkdir(parents=True)
+    (folder / 'pci_dev').symlink_to(path)
 
 
 def _hibernates(kernel) -> None:
@@ -262,6 +289,7 @@ SIGNS = {
         'RDMA device mlx5_1: it has 2 user contexts',
     ),
     '/sys/firmware/efi/efivars': (_booted, 'has booted the host from block'),
+    '/sys/firmware/edd': (bios, 'has booted the host from a disk of it'),
     '/sys/power/resume': (_hibernates, 'hibernates to block device nvme9n1p1'),
     '/sys/kernel/kexec_crash_loaded': (crash_kernel, 'crash kernel (kdump)'),
     '/sys/class/dma': (_of_class('dma/dma0chan0', in_use='1'), 'dma0chan0'),

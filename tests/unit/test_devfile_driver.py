@@ -609,6 +609,36 @@ def test_a_disk_that_the_host_has_opened_exclusively(disk, monkeypatch):
     assert 'opened block device sdx exclusively' in str(error)
 
 
+@pytest.mark.parametrize(
+    ('mounted', 'used'),
+    [
+        ('sdy', ['/dev/sdx', '/dev/sdx1']),
+        ('sdy1', ['/dev/sdx', '/dev/sdx1']),
+        ('sdy2', ['/dev/sdx']),
+    ],
+)
+def test_a_disk_that_the_host_uses_by_another_adapter(disk, mounted, used):
+    """A LUN of two adapters, without multipathd."""
+    folder = disk.kernel.sys / 'devices/pci0000:00/0000:0a:00.0/block/sdy'
+    for number, path in enumerate(
+        (folder, folder / 'sdy1', folder / 'sdy2'), 16
+    ):
+        path.mkdir(parents=True)
+        (path / 'dev').write_text(f'8:{number}\n')
+        (disk.kernel.sys / f'class/block/{path.name}').symlink_to(path)
+    for path in (folder, disk.kernel.sys / 'class/block/sdx'):
+        (path / 'device').mkdir()
+        (path / 'device/wwid').write_text('naa.600508b1001c4d41\n')
+    names = {path: name_at(path) for path in ('/dev/sdx', '/dev/sdx1')}
+    disk.kernel.write_file(
+        'proc/self/mountinfo', f'36 35 0:4 / /srv rw - xfs /dev/{mounted} rw\n'
+    )
+    for path, name in names.items():
+        assert (handles()[f'file/{name}'][0] == 'host') is (path in used)
+    text = str(devices.refused(named(names['/dev/sdx'])))
+    assert f'{mounted} is mounted on /srv' in text
+
+
 def test_the_character_device_of_a_disk(nodes):
     kernel = nodes.kernel
     kernel.add_function('0000:04:00.0', '1b36:0010', 0x010802, 'nvme')

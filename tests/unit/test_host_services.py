@@ -4,10 +4,12 @@
 
 from __future__ import annotations
 
+import shutil
 import uuid
 
 import command
 import devices
+import disks
 from hypothesis import given
 from hypothesis import strategies
 import pytest
@@ -197,12 +199,114 @@ def test_a_boot_partition_by_the_boot_loader(here):
     assert 'nvme9n1p1' in use()
 
 
+def test_a_boot_partition_without_the_links_of_udev(here):
+    """A container has a /dev of its own; new kernels tell the UUID."""
+    part = services.partition(here)
+    option = services.boot_option(uuid.UUID(services.PARTITION).bytes_le, 2)
+    services.variable(here, 'BootCurrent', bytes(2))
+    services.variable(here, 'Boot0000', option)
+    shutil.rmtree(here.root / 'dev/disk')
+    assert use() == ''
+    (part / 'uevent').write_text(
+        f'PARTN=1\nPARTUUID={services.PARTITION}\nDEVNAME=nvme9n1p1\n'
+    )
+    assert 'booted the host from block device nvme9n1p1' in use()
+
+
 def test_another_boot_partition(here):
     services.partition(here)
     services.variable(here, 'BootCurrent', bytes(2))
     option = services.boot_option(uuid.uuid4().bytes_le, 2)
     services.variable(here, 'Boot0000', option)
     assert use() == ''
+
+
+def adapter(kernel, option: bytes) -> str:
+    """A RAID adapter behind a bridge, and the boot option that was used."""
+    kernel.add_function('0000:00:03.2', '8086:6f0a', 0x060400, 'pcieport')
+    bridge = kernel.file('0000:00:03.2', '').resolve()
+    disks.add_child(kernel, bridge, '0000:0a:00.0')
+    services.variable(kernel, 'BootCurrent', bytes((8, 0)))
+    services.variable(kernel, 'Boot0008', option)
+    return '0000:0a:00.0'
+
+
+def test_a_boot_option_that_names_an_adapter(here):
+    """HPE: PciRoot(0x0)/Pci(0x3,0x2)/Pci(0x0,0x0)/Scsi(0x0,0x4000)."""
+    address = adapter(here, services.adapter_option((3, 2), (0, 0)))
+    text = 'has booted the host from a disk of it'
+    assert text in use(address)
+    assert text in str(devices.refused(devices.pci(address)))
+    assert use(devices.DISK) == ''
+
+
+def test_a_boot_option_on_another_root_bus(here):
+    option = services.adapter_option((3, 2), (0, 0), root=5)
+    address = adapter(here, option)
+    assert 'has booted' in use(address)
+    folder = 'sys/devices/pci0000:00/firmware_node'
+    here.write_file(f'{folder}/uid', '0\n')
+    assert use(address) == ''
+    here.write_file(f'{folder}/uid', '5\n')
+    assert 'has booted' in use(address)
+
+
+def test_a_boot_option_of_a_partition_tells_more_than_its_adapter(here):
+    """The partition may be on another disk since then."""
+    option = services.boot_path(
+        (2, 1, bytes.fromhex('d041030a00000000')),
+        (1, 1, bytes((2, 3))),
+        (1, 1, bytes(2)),
+        (4, 1, bytes(38)),
+    )
+    assert use(adapter(here, option)) == ''
+
+
+def test_a_boot_over_a_network_card_of_usb(here):
+    """A management controller has one: Pci(0x14,0x0)/USB(..)/MAC(..)."""
+    option = services.boot_path(
+        (2, 1, bytes.fromhex('d041030a00000000')),
+        (1, 1, bytes((2, 3))),
+        (1, 1, bytes(2)),
+        (3, 5, bytes(2)),
+        (3, 11, bytes(33)),
+    )
+    assert use(adapter(here, option)) == ''
+
+
+@pytest.mark.parametrize('pci_class, used', [(0x010700, True), (0x020000, 0)])
+def test_a_boot_over_the_network_is_none_from_a_disk(here, pci_class, used):
+    services.card(here, pci_class=pci_class)
+    places = [(int(services.CARD[8:10], 16), 0)]
+    services.variable(here, 'BootCurrent', bytes(2))
+    services.variable(here, 'Boot0000', services.adapter_option(*places))
+    assert bool(use()) is bool(used)
+
+
+@pytest.mark.parametrize(
+    'options, used',
+    [
+        ('root=/dev/sda1 quiet', True),
+        ('root=UUID=x BOOTIF=01-52-54-00-12-34-56', False),
+        ('root=/dev/nfs nfsroot=192.0.2.1:/srv', False),
+    ],
+)
+def test_the_first_disk_of_a_bios(here, options, used):
+    """It is there after a boot over the network, too."""
+    services.bios(here)
+    here.write_file('proc/cmdline', f'{options}\n')
+    assert ('has booted the host' in use()) is used
+
+
+@pytest.mark.parametrize('signature', ['0x0badcafe', '0x00000000'])
+def test_the_signature_of_the_first_disk_of_a_bios(here, signature):
+    services.partition(here)
+    folder = here.root / 'dev/disk/by-partuuid'
+    (folder / '0badcafe-01').symlink_to('../../nvme9n1p1')
+    place = 'sys/firmware/edd/int13_dev80'
+    here.write_file(f'{place}/mbr_signature', f'{signature}\n')
+    used = 'booted the host from block device nvme9n1p1' in use()
+    assert used is (signature == '0x0badcafe')
 
 
 @given(option=strategies.binary(max_size=80))
@@ -219,6 +323,7 @@ def test_a_boot_option_of_any_bytes(tmp_path_factory, option):
         host = host_use.Snapshot({'sda': '/x'}, {})
         (sign, *_) = boot_signs.SIGNS
         assert sign.find(host, 'sda') is None
+        assert not boot_signs.shows_boot_disk(host)
 
 
 @pytest.mark.parametrize(
@@ -554,6 +659,39 @@ def _firmware_not_mounted(kernel):
     kernel.write_file('sys/firmware/efi/runtime', '')
 
 
+def _option_of_the_maker(kernel):
+    """Lenovo: VenMsg(bc7838d2-0f82-4d60-8316-c068ee79d25b,...)."""
+    services.partition(kernel)
+    services.variable(kernel, 'BootCurrent', bytes(2))
+    services.variable(kernel, 'Boot0000', services.boot_path((3, 10, b'x')))
+
+
+def _booted(kernel):
+    """A BIOS, or UEFI, that tells the disk: it is another one."""
+    (kernel.sys / 'firmware/edd/int13_dev80').mkdir(parents=True)
+    (kernel.sys / 'firmware/edd/int13_dev80/pci_dev').symlink_to(
+        kernel.pci / 'devices' / devices.DISK
+    )
+
+
+def _no_links(kernel):
+    services.partition(kernel)
+    option = services.boot_option(uuid.UUID(services.PARTITION).bytes_le, 2)
+    services.variable(kernel, 'BootCurrent', bytes(2))
+    services.variable(kernel, 'Boot0000', option)
+    shutil.rmtree(kernel.root / 'dev/disk')
+
+
+def _dump_to_no_disk(kernel):
+    services.crash_kernel(kernel, 'xfs UUID=ABCD-1234\n')
+    shutil.rmtree(kernel.root / 'dev/disk')
+
+
+def _pool(kernel):
+    services.partition(kernel)
+    (kernel.root / 'proc/spl/kstat/zfs/tank').mkdir(parents=True)
+
+
 def _crash_kernel_of_another_root(kernel):
     services.crash_kernel(kernel)
     (kernel.root / 'etc/kdump.conf').unlink()
@@ -564,9 +702,18 @@ def _driver_in_the_kernel(kernel):
     (kernel.pci / 'drivers/qat_4xxx/module').unlink()
 
 
+BOOT = 'from which disk the firmware'
 BLIND = {
     'console': (_no_console_file, "whether the host's console is on it"),
-    'boot disk': (_firmware_not_mounted, 'from which disk the firmware'),
+    'boot disk': (_firmware_not_mounted, BOOT),
+    'boot disk of a BIOS': (services.partition, BOOT),
+    'boot disk of a maker': (_option_of_the_maker, BOOT),
+    'boot disk without links of udev': (_no_links, 'links of udev below /dev'),
+    'crash dump to no disk': (
+        _dump_to_no_disk,
+        'kdump names /dev/disk/by-uuid/ABCD-1234, and no block device',
+    ),
+    'pool': (_pool, 'whether it is a member of a ZFS pool: tank'),
     'crash dump': (_crash_kernel_of_another_root, 'whether the crash kernel'),
     'algorithms': (_driver_in_the_kernel, 'uses its algorithms'),
     'CXL memory': (
@@ -591,11 +738,20 @@ def test_the_doctor_says_what_cannot_be_told(here, doctor, what):
     'make',
     [
         lambda kernel: services.card(kernel, pci_class=0x038000),
-        services.partition,
-        services.crash_kernel,
+        lambda kernel: [services.partition(kernel), _booted(kernel)],
+        # A disk without partitions has no boot loader.
+        lambda kernel: services.card(
+            kernel, 'nvme', 0x010802, block='nvme9n1'
+        ),
+        lambda kernel: [services.crash_kernel(kernel), _booted(kernel)],
         lambda kernel: services.card(kernel, 'qat_4xxx', 0x0B4000),
         lambda kernel: services.cxl_memory(kernel, 0),
         services.infiniband,
+        lambda kernel: [
+            _pool(kernel),
+            _booted(kernel),
+            kernel.write_file('run/udev/data/b259:91', 'E:ID_FS_TYPE=xfs\n'),
+        ],
     ],
 )
 def test_the_doctor_is_silent_where_the_signs_tell(here, doctor, make):

@@ -165,6 +165,50 @@ def _btrfs(kernel):
     (place / NAME).symlink_to(kernel.sys / f'class/block/{NAME}')
 
 
+def _shared(kernel, kind, source='srv'):
+    """A device that shares a directory with this virtual machine."""
+    kernel.write_file(
+        'proc/self/mountinfo', f'36 25 0:31 / /data rw - {kind} {source} rw\n'
+    )
+    path = kernel.add_function(HBA, '1af4:105a', 0x018000, 'virtio-pci')
+    device = path / 'virtio7'
+    device.mkdir()
+    return device
+
+
+def _virtiofs(kernel, source='srv'):
+    device = _shared(kernel, 'virtiofs', source)
+    kernel.write_file('sys/fs/virtiofs/7/tag', 'srv\n')
+    (kernel.sys / 'fs/virtiofs/7/device').symlink_to(device)
+
+
+def _9p(kernel, source='srv'):
+    device = _shared(kernel, '9p', source)
+    (device / 'mount_tag').write_text('srv\0')
+    folder = kernel.sys / 'bus/virtio/drivers/9pnet_virtio'
+    folder.mkdir(parents=True)
+    (folder / 'virtio7').symlink_to(device)
+
+
+def _automount(kernel, source=f'/dev/{NAME}'):
+    kernel.write_file(
+        'proc/self/mountinfo',
+        '36 25 0:31 / /backup rw shared:20 - autofs systemd-1 rw,fd=29\n',
+    )
+    kernel.write_file(
+        'etc/fstab',
+        '# the table of file systems\n\n'
+        f'{source} /backup xfs noauto,x-systemd.automount 0 0\n'
+        '/dev/sdx1 /srv xfs noauto 0 0\n',
+    )
+
+
+def _superblock(kernel, kind='sys/fs/xfs'):
+    """Mounted where this process does not see it."""
+    kernel.write_file(f'{kind}/{NAME}/x', '')
+    kernel.write_file(f'{kind}/sdx/x', '')
+
+
 def _zfs(kernel):
     (kernel.root / 'proc/spl/kstat/zfs/tank').mkdir(parents=True)
     member(kernel, NUMBER, 'E:ID_FS_TYPE=zfs_member\nE:ID_FS_LABEL=tank\n')
@@ -227,6 +271,22 @@ def _lio_port(kernel):
     ).mkdir(parents=True)
 
 
+def _tape(kernel):
+    """targetcli: /backstores/pscsi create tape /dev/sg3"""
+    path = kernel.add_function(HBA, '1000:0097', 0x010700, 'mpt3sas')
+    device = path / 'host5/target5:0:0/5:0:0:1'
+    (device / 'scsi_tape/nst0').mkdir(parents=True)
+    disks.link(kernel, 'scsi_device/5:0:0:1', device)
+    folder = f'{CONFIGFS}/target/core/pscsi_0/tape'
+    kernel.write_file(f'{folder}/udev_path', '/dev/sg3\n')
+    kernel.write_file(
+        f'{folder}/info',
+        'Status: ACTIVATED  Max Queue Depth: 0\n'
+        '        SCSI Device Bus Location: Channel ID: 0 Target ID: 0 '
+        'LUN: 1 Host ID: 5\n        Vendor: IBM      Model: ULT3580\n',
+    )
+
+
 # By the start of the file of the sign: what shows it, of which function, and
 # what the refusal says.
 CASES = {
@@ -267,6 +327,11 @@ CASES = {
         devices.DISK,
         'controller nvme0 is exported',
     ),
+    '/sys/fs/virtiofs': (
+        _virtiofs,
+        HBA,
+        'the directory srv that it shares is mounted on /data',
+    ),
     '/sys/class/net/NAME/master': (_net('master'), HBA, 'part of bond0'),
     '/sys/class/net/NAME/upper_OTHER': (
         _net('upper_macvlan0'),
@@ -291,6 +356,16 @@ CASES = {
         ),
         devices.DISK,
         'mounted on /srv',
+    ),
+    '/etc/fstab': (
+        _automount,
+        devices.DISK,
+        f'block device {NAME} is mounted on /backup as soon as',
+    ),
+    '/sys/fs/KIND/NAME': (
+        _superblock,
+        devices.DISK,
+        f'a file system (xfs) on block device {NAME} is mounted',
     ),
     '/sys/fs/btrfs': (_btrfs, devices.DISK, f'member of the btrfs {UUID}'),
     '/proc/spl/kstat/zfs': (_zfs, devices.DISK, 'member of the ZFS pool tank'),
@@ -320,7 +395,12 @@ CASES = {
         devices.DISK,
         'a namespace of nqn.test',
     ),
-    '/sys/kernel/config/target/core': (
+    '/sys/kernel/config/target/core/pscsi': (
+        _tape,
+        HBA,
+        'SCSI device 5:0:0:1 is the backstore pscsi_0/tape',
+    ),
+    '/sys/kernel/config/target/core/HBA': (
         _file(
             f'{CONFIGFS}/target/core/iblock_0/disk1/udev_path',
             f'/dev/{NAME}\n',
@@ -370,6 +450,7 @@ def test_what_cannot_be_read_counts_as_used(here, monkeypatch, name):
     deny(monkeypatch, name)
     text = use(devices.DISK)
     assert f'{name} cannot be read (Permission denied)' in text
+    assert use(devices.GPU) == ''
     assert 'cannot be read' in refused(devices.DISK)
 
 
@@ -624,6 +705,63 @@ def test_a_process_that_may_not_be_seen_is_left_out(here, monkeypatch, name):
     assert use(devices.DISK) == ''
 
 
+@pytest.mark.parametrize(
+    'kind',
+    [
+        'sys/fs/ext4',
+        'sys/fs/xfs',
+        'sys/fs/f2fs',
+        'sys/fs/nilfs2',
+        'sys/fs/erofs',
+        'proc/fs/ntfs3',
+    ],
+)
+def test_a_mount_that_no_process_shows(here, kind):
+    """procfs hides it (hidepid=), or umount --lazy has detached it."""
+    assert free(devices.DISK) == 1
+    _superblock(here, kind)
+    assert free(devices.DISK) == 0
+    kind = kind.rpartition('/')[2]
+    assert f'a file system ({kind}) on block device {NAME}' in refused(
+        devices.DISK
+    )
+
+
+def test_a_mount_that_is_seen_is_told_once(here):
+    _superblock(here)
+    disks.mount(here, here.sys / f'class/block/{NAME}', '/srv')
+    found = table.uses(pci.get(devices.DISK), host_use.Snapshot.read())
+    assert [x.text for x in found] == [
+        f'block device {NAME} is mounted on /srv'
+    ]
+
+
+@pytest.mark.parametrize('make', [_virtiofs, _9p])
+@pytest.mark.parametrize('source, used', [('srv', True), ('home', False)])
+def test_a_directory_of_another_machine(here, make, source, used):
+    """A host that is a virtual machine: it has no block device of it."""
+    make(here, source)
+    assert ('directory srv that it shares' in use(HBA)) is used
+
+
+@pytest.mark.parametrize('source', [f'/dev/{NAME}', 'UUID=1234-ABCD'])
+def test_a_mount_on_demand(here, source):
+    """x-systemd.automount with x-systemd.idle-timeout: it is not mounted."""
+    folder = here.root / 'dev/disk/by-uuid'
+    folder.mkdir(parents=True)
+    (folder / '1234-ABCD').symlink_to(here.root / f'dev/{NAME}')
+    _automount(here, source)
+    assert free(devices.DISK) == 0
+    assert 'is mounted on /backup as soon as' in refused(devices.DISK)
+
+
+def test_an_entry_of_fstab_that_nobody_mounts(here):
+    """Without an automounter it is the operator's decision."""
+    _automount(here)
+    here.write_file('proc/self/mountinfo', '')
+    assert use(devices.DISK) == ''
+
+
 # --- members of a pool
 
 
@@ -742,6 +880,22 @@ def test_a_partition_of_a_disk_of_two_paths(here, two_paths):
     assert 'nvme5n1p2 is mounted' in refused('0000:c2:00.0')
 
 
+def test_a_program_that_has_a_disk_of_two_paths_open(here, two_paths):
+    """By the character device of the namespace, for commands of NVMe."""
+    place = two_paths.parent / 'ng5n1'
+    place.mkdir()
+    (place / 'uevent').write_text('DEVNAME=ng5n1\n')
+    folder = here.sys / 'dev/char'
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / '235:5').symlink_to(place)
+    here.add_node('/dev/ng5n1', 'c 235:5')
+    pid = here.hold('/dev/ng5n1', 'fio', 'c 235:5')
+    for address in ('0000:c1:00.0', '0000:c2:00.0'):
+        text = str(devices.refused(devices.pci(address)))
+        assert f'process {pid} (fio) has' in text
+        assert 'ng5n1' in text
+
+
 @pytest.mark.parametrize('hidden', [True, False])
 def test_a_path_that_nobody_can_open(here, two_paths, hidden):
     """Linux 4.15 has no file hidden yet; the path has no number there."""
@@ -751,6 +905,105 @@ def test_a_path_that_nobody_can_open(here, two_paths, hidden):
     found = host_use.Snapshot.read()
     assert found.blocks_of('0000:c1:00.0') == ['nvme5n1']
     assert {*found.paths} == {'nvme0n1', 'nvme5n1'}
+
+
+@pytest.fixture
+def two_ports(here):
+    """A drive with two ports, and nvme_core.multipath=N.
+
+    :returns: the disk as each port shows it
+    """
+    shown = []
+    for number, address in enumerate(('0000:c1:00.0', '0000:c2:00.0'), 5):
+        path = here.add_function(
+            address,
+            '144d:a824',
+            0x010802,
+            'nvme',
+            files={'reset': '', 'reset_method': 'flr\n'},
+        )
+        controller = disks.add_controller(
+            here, path / 'nvme', f'nvme{number}', 'pcie'
+        )
+        (controller / 'subsysnqn').write_text('nqn.drive\n')
+        disk = disks.add_block(
+            here, controller / f'nvme{number}n1', f'259:{number}0'
+        )
+        (disk / 'wwid').write_text('eui.00253845\n')
+        shown.append(disk)
+    return shown
+
+
+def test_the_other_port_of_a_mounted_disk(here, two_ports):
+    """Its guest could write to the host's disk."""
+    assert free('0000:c2:00.0') == 1
+    disks.mount(here, two_ports[0])
+    for address in ('0000:c1:00.0', '0000:c2:00.0'):
+        assert free(address) == 0
+        assert 'nvme5n1 is mounted on /' in refused(address)
+
+
+def test_a_partition_of_the_disk_of_the_other_port(here, two_ports):
+    part = two_ports[0] / 'nvme5n1p2'
+    disks.mount(here, disks.add_block(here, part, '259:9'))
+    assert 'nvme5n1p2 is mounted' in refused('0000:c2:00.0')
+    # A partition that only one port has read is used by no other disk.
+    assert use(devices.DISK) == ''
+
+
+@pytest.mark.parametrize(
+    'place, text',
+    [
+        # A namespace that only the other port has.
+        ('nvme6n1/wwid', 'eui.00253846'),
+        # Another drive, whose maker gives all of them one name.
+        ('subsysnqn', 'nqn.another'),
+    ],
+)
+def test_a_port_that_does_not_lead_to_the_mounted_disk(
+    here, two_ports, place, text
+):
+    (two_ports[1].parent / place).write_text(f'{text}\n')
+    disks.mount(here, two_ports[0])
+    assert use('0000:c2:00.0') == ''
+
+
+@pytest.mark.parametrize(
+    'name, used',
+    [
+        ('naa.600508b1001c4d41', True),
+        ('t10.ATA     QEMU HARDDISK   QM00001', False),
+    ],
+)
+def test_a_mounted_lun_that_another_adapter_has_too(wide, name, used):
+    """Two ports of Fibre Channel, and no multipathd."""
+    other = '0000:3b:00.1'
+    for number, address in ((5, HBA), (6, other)):
+        device = (wide.pci / 'devices' / address).resolve() / (
+            f'host{number}/rport-{number}:0-0/target{number}:0:0/'
+            f'{number}:0:0:1'
+        )
+        disk = disks.add_block(
+            wide, device / f'block/sd{number}', f'8:{number}'
+        )
+        (disk / 'device').symlink_to(device)
+        (device / 'wwid').write_text(f'{name}\n')
+    disks.mount(wide, disk)
+    assert 'sd6 is mounted' in use(other)
+    assert use(HBA) == ('block device sd6 is mounted on /' if used else '')
+
+
+def test_a_disk_without_a_worldwide_name(here, monkeypatch):
+    """The kernel refuses to show that of a disk of USB, and it is free."""
+    read = sysfs.read
+
+    def refuse(path):
+        if path.endswith('/device/wwid'):
+            raise OSError(errno.EINVAL, 'Invalid argument', path)
+        return read(path)
+
+    monkeypatch.setattr(sysfs, 'read', refuse)
+    assert use(devices.DISK) == ''
 
 
 def test_a_disk_at_any_depth_behind_vmd(here):
@@ -930,6 +1183,16 @@ def test_a_target_over_infiniband(wide):
         parents=True
     )
     assert '(srpt) of the SCSI target' in use('0000:60:00.0')
+
+
+def test_a_target_on_a_virtual_port(wide):
+    """NPIV with tcm_qla2xxx: the port, and the name of the virtual one."""
+    virtual = '50:01:43:80:12:34:56:78:50:01:43:80:12:34:56:79'
+    port = '10:00:00:90:fa:94:27:79'
+    folder = wide.root / f'{CONFIGFS}/target/qla2xxx_npiv/{port}@{virtual}'
+    (folder / 'tpgt_1').mkdir(parents=True)
+    assert '(qla2xxx_npiv) of the SCSI target' in refused(HBA)
+    assert use('0000:3b:00.1') == ''
 
 
 def test_a_port_of_nvmet_without_a_subsystem_does_not_listen(wide):

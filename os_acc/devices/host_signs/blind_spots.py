@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+import os
 
 from os_acc.devices import pci
 from os_acc.devices import sysfs
@@ -14,6 +15,7 @@ from os_acc.devices.host_signs import classes
 from os_acc.devices.host_signs import kernel_signs
 from os_acc.devices.host_signs import rdma_signs
 from os_acc.devices.host_signs import snapshot
+from os_acc.devices.host_signs import zfs
 
 Snapshot = snapshot.Snapshot
 
@@ -31,8 +33,9 @@ def of(function: pci.Function, host: Snapshot) -> Iterator[tuple[str, str]]:
     if function.base_class == pci.CLASS_DISPLAY:
         yield from _console(function, host)
     if function.base_class == pci.CLASS_STORAGE:
-        yield from _boot(host)
-        yield from _dump()
+        yield from _boot(function, host)
+        yield from _dump(host)
+        yield from _pools(function, host)
     if function.base_class in _CLASSES_CRYPTO:
         yield from _crypto(function)
     if function.pci_class >> 8 == _CLASS_CXL:
@@ -73,29 +76,78 @@ def _has_boot_display(host: Snapshot) -> bool:
     )
 
 
-def _boot(host: Snapshot) -> Iterator[tuple[str, str]]:
+def _boot(function: pci.Function, host: Snapshot) -> Iterator[tuple[str, str]]:
+    # A disk without partitions has no boot loader.
+    paths = {host.paths[name] for name in host.blocks_of(function.address)}
+    if boot_signs.shows_boot_disk(host) or not any(
+        os.path.dirname(path) in paths for path in paths
+    ):
+        return
     efi = f'{sysfs.SYS}/firmware/efi'
-    if sysfs.names(efi) and not sysfs.names(f'{efi}/efivars'):
-        yield (
-            'no file tells from which disk the firmware has booted the host: '
-            'the variables of the firmware are not mounted. A boot partition '
-            'that is not mounted is not seen',
+    if not sysfs.names(f'{sysfs.SYS}/firmware'):
+        why = '/sys/firmware is empty, as in many containers'
+        advice = 'start the container so that it has the /sys of the host'
+    elif not sysfs.names(efi):
+        why = 'the host has not booted with UEFI'
+        advice = (
+            'on x86, load the module edd; else deny the disk that has the '
+            'boot loader'
+        )
+    elif not sysfs.names(f'{efi}/efivars'):
+        why = 'the variables of the firmware are not mounted'
+        advice = (
             f'mount efivarfs at {efi}/efivars, also in the container that '
-            'os-acc runs in',
+            'os-acc runs in'
+        )
+    elif not sysfs.names(f'{sysfs.DEV}/disk'):
+        why = 'the links of udev below /dev/disk are not here'
+        advice = 'in a container, let it have the /dev of the host'
+    else:
+        why = 'its boot option names no disk of this host'
+        advice = 'deny the disk that has the boot loader: efibootmgr -v'
+    yield (
+        'no file tells from which disk the firmware has booted the host: '
+        f'{why}. A boot partition that is not mounted is not seen',
+        advice,
+    )
+
+
+def _dump(host: Snapshot) -> Iterator[tuple[str, str]]:
+    if not boot_signs.has_crash_kernel():
+        return
+    start = 'no file tells whether the crash kernel writes its dump to it: '
+    advice = 'else deny the disk that is to have the dump'
+    names = boot_signs.KDUMP_FILES
+    if not any(sysfs.read_long(f'{sysfs.ETC}/{name}') for name in names):
+        files = ', '.join(f'/etc/{name}' for name in names)
+        yield (
+            f'{start}a crash kernel is loaded, and there is none of {files}',
+            f'in a container, mount the file of the host there; {advice}',
+        )
+    elif unknown := boot_signs.unknown_dump_targets(host):
+        paths = ', '.join(f'/dev/{x.replace("!", "/")}' for x in unknown)
+        yield (
+            f'{start}kdump names {paths}, and no block device '
+            'has that name here',
+            f'in a container, let it have the /dev of the host; {advice}',
         )
 
 
-def _dump() -> Iterator[tuple[str, str]]:
-    if boot_signs.has_crash_kernel() and not any(
-        sysfs.read_long(f'{sysfs.ETC}/{name}')
-        for name in boot_signs.KDUMP_FILES
+def _pools(
+    function: pci.Function, host: Snapshot
+) -> Iterator[tuple[str, str]]:
+    pools = zfs.imported()
+    if (
+        pools
+        and host.blocks_of(function.address)
+        and not sysfs.names(sysfs.UDEV_DATA)
     ):
-        files = ', '.join(f'/etc/{name}' for name in boot_signs.KDUMP_FILES)
         yield (
-            'no file tells whether the crash kernel writes its dump to it: '
-            f'a crash kernel is loaded, and there is none of {files}',
-            'in a container, mount the file of the host there; else deny the '
-            'disk that is to have the dump',
+            'no file tells whether it is a member of a ZFS pool: '
+            f'{", ".join(pools)} is imported, and udev has nothing in '
+            '/run/udev/data. It counts as free until root looks whether '
+            'somebody has opened it, just before it is taken',
+            'in a container, mount /run/udev of the host there',
         )
 
 

@@ -30,6 +30,20 @@ def _mounted(host: Snapshot, name: str) -> Reason | None:
     return refusals.MOUNTED.say(name=name, place=place)
 
 
+def _mounted_on_demand(host: Snapshot, name: str) -> Reason | None:
+    place = host.once(mounts.automatic).get(name)
+    if place is None:
+        return None
+    return host_refusals.AUTOMOUNT.say(name=name, place=place)
+
+
+def _has_superblock(host: Snapshot, name: str) -> Reason | None:
+    kind = host.once(mounts.superblocks).get(name)
+    if kind is None or _mounted(host, name) is not None:
+        return None
+    return host_refusals.SUPERBLOCK.say(name=name, kind=kind)
+
+
 def _in_btrfs(host: Snapshot, name: str) -> Reason | None:
     uuid = host.once(mounts.btrfs_members).get(name)
     if uuid is None:
@@ -151,6 +165,21 @@ SIGNS = (
         'so, or the source, or a log or realtime device of XFS.',
         'Linux 2.6.26',
         _mounted,
+    ),
+    sign.BlockSign(
+        '/etc/fstab, with an autofs in /proc/PID/mountinfo',
+        'It is mounted as soon as somebody looks there (x-systemd.automount).',
+        'systemd 205',
+        _mounted_on_demand,
+    ),
+    sign.BlockSign(
+        '/sys/fs/KIND/NAME (ext4, xfs, f2fs, nilfs2, erofs), '
+        '/proc/fs/ntfs3/NAME',
+        'A file system on it is mounted, also where this process does not '
+        'see the mount: in a mount namespace of a process that is hidden, or '
+        'after umount --lazy.',
+        'Linux 2.6.29 (ext4), 3.17 (XFS)',
+        _has_superblock,
     ),
     sign.BlockSign(
         '/sys/fs/btrfs/UUID/devices/NAME',

@@ -8,30 +8,22 @@ space of a hibernation, and the dump of a crash.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-import errno
 import re
-import struct
-import uuid
 
 from os_acc.devices import block_files
 from os_acc.devices import host_refusals
+from os_acc.devices import pci
 from os_acc.devices import reasons
 from os_acc.devices import sysfs
+from os_acc.devices.host_signs import firmware
 from os_acc.devices.host_signs import sign
 from os_acc.devices.host_signs import snapshot
 
 Reason = reasons.Reason
 Snapshot = snapshot.Snapshot
 
-# UEFI specification, 3.3 and 3.1.3; the loader's is in systemd-boot(7).
-_GLOBAL = '8be4df61-93ca-11d2-aa0d-00e098032b8c'
-_LOADER = '4a67b082-0a4c-41cf-b6c7-440b29bb8c4f'
-_ATTRIBUTES = 4  # bytes before the value: efivarfs.rst of the kernel
-_NODE = struct.Struct('<BBH')
-_HARD_DRIVE = (4, 1)  # UEFI specification, 10.3.5.1
-_PARTITION = struct.Struct('<IQQ16sBB')
-_MBR, _GUID = 1, 2
+# Where the firmware finds disks: storage, and Fibre Channel or USB.
+_WITH_DISKS = (pci.CLASS_STORAGE, pci.CLASS_SERIAL)
 
 #: The configuration of kdump by distribution: Fedora and RHEL, Debian, SUSE.
 KDUMP_FILES = ('kdump.conf', 'default/kdump-tools', 'sysconfig/kdump')
@@ -49,57 +41,51 @@ def _boots(host: Snapshot, name: str) -> Reason | None:
 
 def _boot_partitions(host: Snapshot) -> frozenset[str]:
     """The names of the partitions from which the firmware has booted."""
-    texts = [*_of_firmware()]
-    if loader := _variable('LoaderDevicePartUUID', _LOADER):
-        texts.append(loader.decode('utf-16-le', 'replace').strip('\0'))
-    return frozenset(
-        name
-        for text in texts
-        if (
-            name := block_files.name_of(
-                f'/dev/disk/by-partuuid/{text.lower()}'
-            )
-        )
-    )
+    texts = firmware.partitions(host.once(firmware.boot_option))
+    if signature := firmware.bios_signature():
+        folder = f'{sysfs.DEV}/disk/by-partuuid'
+        start = f'{signature}-'
+        texts += [x for x in sysfs.names(folder) if x.startswith(start)]
+    found = (_partition(host, text.lower()) for text in texts)
+    return frozenset(filter(None, found))
 
 
-def _of_firmware() -> Iterator[str]:
-    """The UUIDs of partitions in the boot option that was used."""
-    current = _variable('BootCurrent', _GLOBAL)
-    if len(current) != 2:
-        return
-    option = _variable(f'Boot{int.from_bytes(current, "little"):04X}', _GLOBAL)
-    # Attributes, the length of the paths, a text that ends with zero, paths.
-    end = 6
-    while option[end : end + 2] not in (b'\0\0', b''):
-        end += 2
-    paths = option[end + 2 :]
-    while len(paths) >= _NODE.size:
-        *kind, length = _NODE.unpack_from(paths)
-        node = paths[_NODE.size : length]
-        if tuple(kind) == _HARD_DRIVE and len(node) == _PARTITION.size:
-            number, _, _, signature, _, form = _PARTITION.unpack(node)
-            if form == _GUID:
-                yield str(uuid.UUID(bytes_le=signature))
-            elif form == _MBR:
-                # As udev names it.
-                disk = int.from_bytes(signature[:4], 'little')
-                yield f'{disk:08x}-{number:02x}'
-        paths = paths[max(length, _NODE.size) :]
+def _partition(host: Snapshot, text: str) -> str | None:
+    """The name of the partition with a UUID; None if there is none.
+
+    A container need not have the links of udev; new kernels tell it, too.
+    """
+    name = block_files.name_of(f'/dev/disk/by-partuuid/{text}')
+    return name if name in host.paths else host.once(_by_uuid).get(text)
 
 
-def _variable(name: str, vendor: str) -> bytes:
-    """The value of a variable of the firmware; empty if there is none."""
-    path = f'{sysfs.SYS}/firmware/efi/efivars/{name}-{vendor}'
-    try:
-        with open(path, 'rb') as file:
-            return file.read()[_ATTRIBUTES:]
-    except OSError as err:
-        # Where users may not read it, root does before a device is taken.
-        if err.errno in (errno.ENOENT, errno.EACCES, errno.EPERM):
-            return b''
-        err.filename = path
-        raise
+def _by_uuid(host: Snapshot) -> dict[str, str]:
+    """The names of partitions: part_uevent() in block/partitions/core.c."""
+    key = 'PARTUUID='
+    return {
+        line.removeprefix(key): name
+        for name, path in host.paths.items()
+        for line in (sysfs.read(f'{path}/uevent') or '').splitlines()
+        if line.startswith(key)
+    }
+
+
+def _boots_by(host: Snapshot, function: pci.Function) -> Reason | None:
+    # A boot over the network is no boot from a disk of the network card.
+    if function.base_class in _WITH_DISKS and (
+        function.address in host.once(_boot_adapters)
+    ):
+        return host_refusals.BOOT_ADAPTER.say()
+    return None
+
+
+def _boot_adapters(host: Snapshot) -> frozenset[str]:
+    return frozenset(firmware.adapters(host.once(firmware.boot_option)))
+
+
+def shows_boot_disk(host: Snapshot) -> bool:
+    """Whether the firmware tells from which disk it has booted the host."""
+    return bool(host.once(_boot_partitions) or host.once(_boot_adapters))
 
 
 def _hibernates(host: Snapshot, name: str) -> Reason | None:
@@ -113,6 +99,11 @@ def _dumps(host: Snapshot, name: str) -> Reason | None:
     if name in host.once(_dump_targets):
         return host_refusals.CRASH_DUMP.say(name=name)
     return None
+
+
+def unknown_dump_targets(host: Snapshot) -> list[str]:
+    """What kdump names and is no block device that this process knows."""
+    return sorted(host.once(_dump_targets) - {*host.paths})
 
 
 def has_crash_kernel() -> bool:
@@ -147,25 +138,28 @@ def _dump_targets(host: Snapshot) -> frozenset[str]:
         target = values[0] if kind in _KDUMP_TARGETS and values else ''
         if kind == 'dracut_args' and (match := _DRACUT_MOUNT.search(line)):
             target = match[1]
-        if target and (name := block_files.name_of(_tagged(target))):
+        if target and (name := block_files.name_of_tagged(target)):
             found.add(name)
     return frozenset(found)
-
-
-def _tagged(text: str) -> str:
-    """The path of a block device that is named like UUID=..., or by path."""
-    tag, equals, value = text.replace('"', '').partition('=')
-    return f'/dev/disk/by-{tag.lower()}/{value}' if equals else text
 
 
 SIGNS = (
     sign.BlockSign(
         '/sys/firmware/efi/efivars/BootCurrent, BootNNNN and '
-        'LoaderDevicePartUUID, with /dev/disk/by-partuuid',
+        'LoaderDevicePartUUID, /sys/firmware/edd/int13_dev80/mbr_signature, '
+        'with /dev/disk/by-partuuid',
         'The firmware has booted the host from this partition, mounted or '
-        'not.',
+        'not. A BIOS names the disk: all of its partitions count.',
         'Linux 3.8',
         _boots,
+    ),
+    sign.FunctionSign(
+        '/sys/firmware/edd/int13_dev80/pci_dev; BootCurrent and BootNNNN, '
+        'with /sys/devices/pciDOMAIN:BUS/firmware_node/uid',
+        'The firmware has booted the host from a disk of this adapter. Some '
+        'boot options of UEFI name the adapter and no partition.',
+        'Linux 2.6.10, 3.8',
+        _boots_by,
     ),
     sign.BlockSign(
         '/sys/power/resume',

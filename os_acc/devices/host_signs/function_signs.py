@@ -8,12 +8,15 @@ import re
 
 from os_acc.devices import host_refusals
 from os_acc.devices import idxd
+from os_acc.devices import lio
 from os_acc.devices import nvmet
 from os_acc.devices import pci
 from os_acc.devices import reasons
 from os_acc.devices import refusals
 from os_acc.devices import sysfs
 from os_acc.devices import vfio
+from os_acc.devices.host_signs import classes
+from os_acc.devices.host_signs import mounts
 from os_acc.devices.host_signs import sign
 from os_acc.devices.host_signs import snapshot
 from os_acc.devices.host_signs import ways
@@ -98,6 +101,40 @@ def _controllers(host: Snapshot) -> dict[str, tuple[str, str]]:
     }
 
 
+def _shares(host: Snapshot, function: pci.Function) -> Reason | None:
+    if any(entry.startswith('virtio') for entry in function.entries):
+        return host.once(_shared).get(function.address)
+    return None
+
+
+def _shared(host: Snapshot) -> dict[str, Reason]:
+    return classes.by_function(
+        (path, host_refusals.SHARED.say(tag=tag, place=place))
+        for path, tag, place in mounts.shared(host)
+    )
+
+
+def _passed_through(host: Snapshot, function: pci.Function) -> Reason | None:
+    try:
+        return host.once(_scsi_devices).get(function.address)
+    except OSError:
+        # It may be any adapter, and nothing else.
+        if function.base_class in _ON_THE_WAY:
+            raise
+        return None
+
+
+def _scsi_devices(host: Snapshot) -> dict[str, Reason]:
+    folder = f'{sysfs.SYS}/class/scsi_device'
+    return classes.by_function(
+        (
+            sysfs.place(f'{folder}/{name}'),
+            host_refusals.EXPORTED_SCSI.say(name=name, store=store),
+        )
+        for name, store in lio.scsi_devices().items()
+    )
+
+
 SIGNS = (
     sign.FunctionSign(
         '/sys/bus/pci/devices/ADDRESS/UUID',
@@ -135,5 +172,21 @@ SIGNS = (
         'The NVMe target passes its controller through.',
         'Linux 5.9',
         _exported,
+    ),
+    sign.FunctionSign(
+        '/sys/kernel/config/target/core/pscsi_N/NAME/info, with '
+        '/sys/class/scsi_device/H:C:T:L',
+        'The SCSI target (LIO) passes a SCSI device of it through, such as a '
+        'tape drive, which is no block device.',
+        'Linux 2.6.38',
+        _passed_through,
+    ),
+    sign.FunctionSign(
+        '/sys/fs/virtiofs/N/tag and device, '
+        '/sys/bus/virtio/drivers/9pnet_virtio/NAME/mount_tag, with '
+        '/proc/PID/mountinfo',
+        'A directory that it shares with this virtual machine is mounted.',
+        'Linux 6.9, 2.6.24',
+        _shares,
     ),
 )

@@ -97,7 +97,10 @@ def _places(
                 yield from host.finder.of_local_address(address)
         return
     # A port of Fibre Channel or InfiniBand: its name is that of the target.
-    wanted = name.removeprefix('0x').replace(':', '').lower()
+    # A virtual port has that of its port first: PORT@NAME:NODE, in
+    # drivers/scsi/qla2xxx/tcm_qla2xxx.c.
+    wanted = name.partition('@')[0].removeprefix('0x')
+    wanted = wanted.replace(':', '').lower()
     for kind, file in (('fc_host', 'port_name'), ('infiniband', '')):
         folder = f'{sysfs.SYS}/class/{kind}'
         for device in sysfs.names(folder):

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 import functools
+import os
 from typing import Any
 from typing import TypeVar
 
@@ -87,6 +88,35 @@ class Snapshot:
             if any(way.startswith(start) for way in found)
         ]
 
+    def same_as(self, path: str) -> list[str]:
+        """The directories that show the same disk or partition as another.
+
+        :param path: the directory in sysfs of a block device
+        """
+        found = []
+        for name in self._twins(path):
+            there = self.paths[name]
+            if path not in self._keys:
+                disk = os.path.basename(os.path.dirname(path))
+                number = os.path.basename(path).removeprefix(disk)
+                there = f'{there}/{name}{number}'
+            found.append(there)
+        return found
+
+    def folders(self, path: str) -> list[str]:
+        """The directories of a device and of the NVMe subsystems on it.
+
+        A namespace of several paths has its character device, such as ng0n1,
+        in its subsystem: nvme_cdev_add() in drivers/nvme/host/multipath.c.
+
+        :param path: as for below()
+        """
+        found = (
+            self.finder.subsystem_of(self.paths[name])
+            for name in self.below(path)
+        )
+        return [path, *sorted({each for each in found if each})]
+
     def blocks_of(self, address: str) -> list[str]:
         """The names of the block devices that need a PCI function."""
         return self._blocks.get(address, [])
@@ -119,6 +149,43 @@ class Snapshot:
             ):
                 ways_of = [path, *self.finder.every()]
             found[name] = ways_of
+        # The same disk by another adapter counts for both.
+        return {
+            name: found[name]
+            + [way for other in self._twins(path) for way in found[other]]
+            for name, path in self.paths.items()
+        }
+
+    def _twins(self, path: str) -> list[str]:
+        """The names of what is the same disk as a disk or as a partition's."""
+        key = self._keys.get(path) or self._keys.get(os.path.dirname(path))
+        found = self._disks.get(key, []) if key else []
+        return [
+            name
+            for name in found
+            if self.paths[name] not in (path, os.path.dirname(path))
+        ]
+
+    @functools.cached_property
+    def _keys(self) -> dict[str, str]:
+        """What ways.identity() says of each disk, by its directory."""
+        found = {}
+        for name, path in self.paths.items():
+            try:
+                key = ways.identity(path)
+            except OSError as err:
+                self.errors.setdefault(name, err)
+                continue
+            if key is not None:
+                found[path] = key
+        return found
+
+    @functools.cached_property
+    def _disks(self) -> dict[str, list[str]]:
+        found = defaultdict(list)
+        for name, path in self.paths.items():
+            if path in self._keys:
+                found[self._keys[path]].append(name)
         return found
 
     @functools.cached_property

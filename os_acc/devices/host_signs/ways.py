@@ -8,6 +8,7 @@ with several NVMe controllers, NVMe over Fabrics, and disks of iSCSI.
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
 import re
@@ -31,6 +32,32 @@ def functions_in(path: str) -> list[str]:
     own: drivers/pci/controller/vmd.c.
     """
     return [part for part in path.split('/') if pci.is_address(part)]
+
+
+def identity(path: str) -> str | None:
+    """What two block devices have in common that are the same disk.
+
+    Without multipath the kernel shows a disk once for each adapter, or for
+    each port of an NVMe drive.
+
+    :param path: the directory in sysfs of a block device
+    :returns: None if it is no disk with a worldwide name
+    """
+    if name := sysfs.read(f'{path}/wwid'):
+        # nvme_global_check_duplicate_ids() in drivers/nvme/host/core.c warns
+        # of drives whose names are not unique. Those of one drive have the
+        # same subsystem, too.
+        subsystem = sysfs.read(f'{os.path.dirname(path)}/subsysnqn')
+        return f'{name} {subsystem}' if subsystem else None
+    try:
+        name = sysfs.read(f'{path}/device/wwid') or ''
+    except OSError as err:
+        # A disk without one: sdev_show_wwid() in drivers/scsi/scsi_sysfs.c.
+        if err.errno != errno.EINVAL:
+            raise
+        return None
+    # The others (t10) contain a serial number, which adapters make up.
+    return name if name.startswith(('naa.', 'eui.')) else None
 
 
 class Ways:
@@ -83,6 +110,15 @@ class Ways:
         if match := _SCSI_HOST.search(path):
             found += self._of_session(match[1], match[2])
         return found
+
+    def subsystem_of(self, path: str) -> str | None:
+        """The directory of the NVMe subsystem that a block device is in.
+
+        :param path: the directory in sysfs of the block device
+        :returns: None if it is in none, as without multipath
+        """
+        above = os.path.dirname(path)
+        return above if above in self._subsystems else None
 
     def of_interface(self, name: str) -> list[str]:
         """The ways to a network interface, by those that it is set up on."""
@@ -224,6 +260,14 @@ WAYS = (
         '/sys/class/nvme-subsystem/NAME/nvmeN',
         'The disk of the subsystem depends on each of its controllers.',
         'Linux 4.15',
+    ),
+    (
+        '/sys/class/block/NAME/wwid, /sys/class/nvme/nvmeN/subsysnqn, '
+        '/sys/class/block/NAME/device/wwid',
+        'Disks with one worldwide name are one disk, without multipath: it '
+        'depends on each adapter, because a guest with any of them can write '
+        'to it.',
+        'Linux 4.8 (NVMe), 4.5 (SCSI)',
     ),
     (
         '/sys/class/nvme/nvmeN/transport and address, with '
