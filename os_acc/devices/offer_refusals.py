@@ -118,6 +118,21 @@ VFS_NOT_TOLD = Refusal(
     'numbers only while it has VFs.',
     'make the VFs: write num_vfs to sriov_numvfs of the PF',
 )
+VF_IN_THE_WAY = Refusal(
+    Kind.UNSUITABLE,
+    'one of its VFs would be at {other}, where another function is',
+    'The VFs of a PF are requested, it has none yet, and sriov_offset or '
+    'sriov_stride changes when it has some.',
+    'make the VFs: write num_vfs to sriov_numvfs of the PF',
+)
+NO_VFS = Refusal(
+    Kind.UNSUITABLE,
+    'its VFs are offered, it has none, and its entry has no num_vfs',
+    'The resource_class of an entry is one of VFs, and the VFs were not made '
+    'since the host was booted.',
+    'make the VFs, or set num_vfs; or, to offer the whole function instead, '
+    'set another resource_class',
+)
 NO_REGIONS = Refusal(
     Kind.UNSUITABLE,
     'programming is dynamic, so that its VFs are offered, and it has none',
