@@ -133,6 +133,15 @@ NO_VFS = Refusal(
     'make the VFs, or set num_vfs; or, to offer the whole function instead, '
     'set another resource_class',
 )
+PF_IN_GROUP = Refusal(
+    Kind.GROUP_HOST_USE,
+    'its IOMMU group {group} also contains its PF {pf}, which is bound to '
+    '{driver}',
+    'VFIO gives a group to one guest as a whole: who has the VF could open '
+    'the PF.',
+    "bind the PF to the host's driver or to none, or move the card to a slot "
+    'whose VFs have IOMMU groups of their own',
+)
 NO_REGIONS = Refusal(
     Kind.UNSUITABLE,
     'programming is dynamic, so that its VFs are offered, and it has none',

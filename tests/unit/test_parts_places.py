@@ -111,6 +111,29 @@ def test_a_new_vf_is_not_in_the_way(kernel):
     assert f'{OTHER} is busy: it is no VF of PF {CARD} now' in text
 
 
+# --- the PF beside its VFs
+
+
+@pytest.mark.parametrize('driver', ['vfio-pci', None])
+def test_the_group_of_a_vf_has_the_pf(kernel, driver):
+    """A slot without ACS. The VFs were made while the PF was on vfio-pci."""
+    qat = {'ids': '8086:4940', 'pci_class': 0x0B4000, 'driver': driver}
+    kernel.add_function(CARD, totalvfs=2, group=7, **qat)
+    kernel.vfs[CARD] |= {'group': 7, 'driver': 'vfio-pci'}
+    kernel.set_numvfs(CARD, 2)
+    devices.spec({**VFS, 'bind': 'none'})
+    initialize()
+    (device,) = os_acc.get_devices()
+    if driver is None:
+        assert device.handles_free == 2
+        os_acc.plug(devices.instance(), [devices.wanted('CUSTOM_VF')])
+        return
+    assert device.handles_free == 0
+    for request in (devices.wanted('CUSTOM_VF'), devices.pci(OTHER)):
+        text = str(devices.refused(request))
+        assert f'its IOMMU group 7 also contains its PF {CARD}' in text
+
+
 # --- Placement's own classes of parts
 
 
