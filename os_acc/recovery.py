@@ -310,12 +310,13 @@ def _may_have_programmed(host: host_module.Host) -> bool:
             found.state == programs.ERROR for found in host.journal.programs()
         ):
             return True
-    with contextlib.suppress(exception.InvalidRequest):
-        return any(
-            spec.programmer == device_spec.PROGRAMMER_DFL
-            for spec in device_spec.load(host.conf).entries
-        )
-    return False
+    try:
+        specs = device_spec.load(host.conf)
+    except exception.InvalidRequest:
+        return True  # which cards there are is unknown
+    return any(
+        spec.programmer == device_spec.PROGRAMMER_DFL for spec in specs.entries
+    )
 
 
 def _mark_interrupted(host: host_module.Host, found: programs.Program) -> None:
