@@ -112,7 +112,10 @@ class Specs:
         )
 
     def held(
-        self, function: pci.Function, vfio_driver: str | None = None
+        self,
+        function: pci.Function,
+        vfio_driver: str | None = None,
+        command_empties: bool = False,
     ) -> Spec:
         """The entry for a function that a VAN has already.
 
@@ -120,12 +123,15 @@ class Specs:
         denies it. If no entry names it any more, an entry without further
         values is returned.
 
-        :param vfio_driver: the VFIO driver that the VAN's function has; only
-            for a function that no entry names any more
+        The other parameters are for a function that no entry names any more.
+
+        :param vfio_driver: the VFIO driver that the VAN's function has
+        :param command_empties: as the entry said that offered it
         """
         return self.known(function) or Spec(
             address=spec_address.Address(function.address),
             vfio_driver=vfio_driver,
+            command_empties=command_empties,
         )
 
     def known(self, function: pci.Function) -> Spec | None:

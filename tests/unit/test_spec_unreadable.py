@@ -92,6 +92,31 @@ def test_a_container_gets_its_device_back(kernel, monkeypatch, kind, left):
         os_acc.plug(devices.instance(), [request])
 
 
+@pytest.mark.parametrize('left', [['{'], []])
+def test_a_disk_that_a_command_empties(kernel, tmp_path, left):
+    """It gets back to its VAN, and is emptied when that is released."""
+    kernel.add_function(devices.DISK, '1000:0097', 0x010700, 'mpt3sas')
+    devices.spec({'address': devices.DISK, 'command_empties': True})
+    ran = tmp_path / 'ran'
+    os_acc.CONF.set_override(
+        'cleaning_command', f'sh -c "echo {{address}} >> {ran}"', 'os_acc'
+    )
+    os_acc.CONF.set_override('plugin', 'noop', 'os_acc')
+    os_acc.initialize()
+    instance = devices.instance()
+    os_acc.plug(instance, [devices.pci(devices.DISK)])
+    os_acc.CONF.set_override('device_spec', left, 'os_acc')
+    kernel.reboot()
+    os_acc.initialize(reset=True)
+    (van,) = os_acc.get_vans()
+    assert van.error is None
+    assert kernel.driver_of(devices.DISK) == 'vfio-pci'
+    assert not ran.exists()
+    assert os_acc.unplug(instance) == 1
+    assert ran.read_text() == f'{devices.DISK}\n'
+    assert kernel.driver_of(devices.DISK) == 'mpt3sas'
+
+
 def test_a_regular_expression_that_python_cannot_read():
     """Any other error would end the recovery."""
     entry = {'address': {'bus': '(' * 5000 + ')' * 5000}}

@@ -378,7 +378,9 @@ class Claims:
                 )
             bind = van.driver_data[release.BIND]
             spec = self._specs().held(
-                function, van.driver_data.get(release.VFIO_DRIVER)
+                function,
+                van.driver_data.get(release.VFIO_DRIVER),
+                release.COMMAND_EMPTIES in van.driver_data,
             )
             with allocation.shared_locks(self._by, function, spec):
                 allocation.check_function(
