@@ -326,17 +326,18 @@ def _failed(host: host_module.Host) -> list[programs.Program]:
 
 
 def _has_dfl_cards(host: host_module.Host) -> bool:
-    """Whether device_spec offers cards of DFL.
+    """Whether device_spec may offer cards of DFL.
 
     Such a card is also bound again when its VFs are made or removed, which no
     record of programming shows.
     """
-    with contextlib.suppress(exception.InvalidRequest):
-        return any(
-            spec.programmer == device_spec.PROGRAMMER_DFL
-            for spec in device_spec.load(host.conf).entries
-        )
-    return False
+    try:
+        specs = device_spec.load(host.conf)
+    except exception.InvalidRequest:
+        return True  # which cards there are is unknown
+    return any(
+        spec.programmer == device_spec.PROGRAMMER_DFL for spec in specs.entries
+    )
 
 
 def _mark_interrupted(host: host_module.Host, found: programs.Program) -> None:

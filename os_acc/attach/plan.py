@@ -21,6 +21,7 @@ from os_acc import opts
 from os_acc import plugin as plugin_base
 from os_acc.objects import base
 from os_acc.objects import function_id as function_ids
+from os_acc.objects import van as states
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,13 +178,39 @@ def plan(
     plans = []
     for request in requests:
         check_binding(request, instance_info.uuid, opts.host(host.conf))
-        driver = host.extensions.driver_for(request, host.conf.os_acc.drivers)
+        driver = _driver_of(host, instance_info, request)
         _check_programs(request, driver)
         _check_cleaning(host, request, driver)
         _check_port(request, driver)
         _check_handle(request, driver, taken)
         plans.append(Plan(request, driver, plugin))
     return plans
+
+
+def _driver_of(
+    host: host_module.Host,
+    instance_info: objects.InstanceInfo,
+    request: objects.AcceleratorRequest,
+) -> driver_base.DriverBase:
+    """Choose the driver of a request.
+
+    A VAN that is plugged keeps its driver, also if that claims no such request
+    any more, because device_spec has changed or cannot be read.
+
+    :raises NoMatchingDriver, AmbiguousDriver: as Extensions.driver_for()
+    """
+    try:
+        return host.extensions.driver_for(request, host.conf.os_acc.drivers)
+    except (exception.NoMatchingDriver, exception.AmbiguousDriver):
+        for entry in host.journal.entries(instance_info.uuid):
+            van = entry.van
+            if (
+                van.uuid == request.uuid
+                and van.state == states.PLUGGED
+                and request.driver in (None, van.driver)
+            ):
+                return host.extensions.driver(van.driver)
+        raise
 
 
 def _check_programs(

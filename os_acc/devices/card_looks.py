@@ -90,7 +90,13 @@ def _whole(card: Card) -> Iterator[Obstacle]:
 def _vfs(card: Card) -> Iterator[Obstacle]:
     if card.is_held:
         return
-    if not card.vfs and not card.function.vf_addresses:
+    if card.vfs or card.function.vf_addresses:
+        return
+    if card.spec.num_vfs is None:
+        yield Obstacle.of(
+            f'PCI function {card.address}', offer_refusals.NO_VFS.say()
+        )
+    else:
         yield from vf_availability.vfs_obstacles(card.function, spec=card.spec)
 
 

@@ -112,7 +112,10 @@ class Specs:
         )
 
     def held(
-        self, function: pci.Function, vfio_driver: str | None = None
+        self,
+        function: pci.Function,
+        vfio_driver: str | None = None,
+        command_empties: bool = False,
     ) -> Spec:
         """The entry for a function that a VAN has already.
 
@@ -120,12 +123,15 @@ class Specs:
         denies it. If no entry names it any more, an entry without further
         values is returned.
 
-        :param vfio_driver: the VFIO driver that the VAN's function has; only
-            for a function that no entry names any more
+        The other parameters are for a function that no entry names any more.
+
+        :param vfio_driver: the VFIO driver that the VAN's function has
+        :param command_empties: as the entry said that offered it
         """
         return self.known(function) or Spec(
             address=spec_address.Address(function.address),
             vfio_driver=vfio_driver,
+            command_empties=command_empties,
         )
 
     def known(self, function: pci.Function) -> Spec | None:
@@ -148,6 +154,10 @@ class Specs:
             function = pci.find(name)
             return self.first(function) if function is not None else None
         return next((s for s in self._order() if s.matches_parent(name)), None)
+
+    def known_parent(self, name: str) -> Spec | None:
+        """The entry for a parent of an mdev that a VAN has. See known()."""
+        return self.find_parent(name)
 
     def find_namespace(self, wwn: str) -> Spec | None:
         """The entry for a namespace of an NVMe-oF target. See find()."""
@@ -224,9 +234,9 @@ class Specs:
 class Unreadable(Specs):
     """What is left of device_spec while it cannot be read.
 
-    VANs keep what they have: known() and held() answer as if no entry named
-    the function. Everything else raises the error, so that nothing new is
-    offered.
+    VANs keep what they have: held() and what begins with known answer as if no
+    entry named the device. Everything else raises the error, so that nothing
+    new is offered.
 
     :ivar error: that of load()
     """
@@ -241,6 +251,9 @@ class Unreadable(Specs):
         raise self.error
 
     def known(self, function: pci.Function) -> Spec | None:
+        return None
+
+    def known_parent(self, name: str) -> Spec | None:
         return None
 
     def known_namespace(self, wwn: str) -> Spec | None:
@@ -293,16 +306,20 @@ def check_names(entry: dict[str, Any], name: str) -> None:
     :param name: the device: a PCI address in its canonical form, the path of a
         device file, or another name
     :raises InvalidRequest: if it cannot be read, or names something else: an
-        address of fewer parts, such as 1f, names many functions
+        address of fewer parts, such as 1f, names many functions, and a path
+        is a glob, so that x[1] names x1
     """
     (spec,) = parse(json.dumps(entry))
     said = spec.address.complete or spec.address.name
-    if 'address' in entry and (said != name or set(name) & set('*?[')):
+    if 'devices' in entry:
+        (said,) = spec.devices
+    if said != name or set(name) & set('*?['):
         spec_values.refuse(
-            'address',
+            next(iter(entry)),
             name,
-            'the whole PCI address of one function, dddd:bb:ss.f, or the name '
-            'of another device; as an entry of device_spec, this names others',
+            'the whole PCI address of one function, dddd:bb:ss.f, the path of '
+            'one device file without *, ? and [, or the name of another '
+            'device; as an entry of device_spec, this names others',
         )
 
 

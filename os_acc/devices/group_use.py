@@ -11,9 +11,11 @@ from collections.abc import Iterator
 
 from os_acc.devices import allocated
 from os_acc.devices import host_use
+from os_acc.devices import offer_refusals
 from os_acc.devices import pci
 from os_acc.devices import reasons
 from os_acc.devices import refusals
+from os_acc.devices import vfio
 
 Reason = reasons.Reason
 
@@ -32,6 +34,11 @@ def obstacles(
     for member, use in host_use.in_group(function, snapshot):
         if isinstance(member, str) or member.address not in taker.functions:
             yield use
+    pf = _pf_in(function, group)
+    if pf is not None and vfio.is_bound(pf):
+        yield offer_refusals.PF_IN_GROUP.say(
+            group=group, pf=pf.address, driver=pf.driver
+        )
     for other in _holders(function, holders):
         if other.instance_uuid != taker.instance_uuid:
             yield refusals.GROUP_TAKEN.say(
@@ -40,6 +47,14 @@ def obstacles(
                 group=group,
                 van=other.van_uuid,
             )
+
+
+def _pf_in(function: pci.Function, group: str) -> pci.Function | None:
+    """The PF of a VF, if it is in the IOMMU group of the VF."""
+    pf = function.physfn
+    if pf is None or pf not in pci.group_members(group):
+        return None
+    return pci.find(pf)
 
 
 def _holders(

@@ -12,6 +12,7 @@ from lxml import etree
 from os_acc.devices import qemu_arguments
 from os_acc.devices import refusals
 from os_acc.devices import sysfs
+from os_acc.objects import pci_address
 
 # Where libvirt keeps the state of its domains: stateDir, src/qemu/qemu_conf.c.
 STATE_FOLDER = '/run/libvirt/qemu'
@@ -95,4 +96,4 @@ def _device(address: etree._Element) -> str | None:
         ]
     except ValueError:
         return None
-    return '%04x:%02x:%02x.%x' % tuple(parts)
+    return pci_address.join(*parts)

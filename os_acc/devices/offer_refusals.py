@@ -118,6 +118,30 @@ VFS_NOT_TOLD = Refusal(
     'numbers only while it has VFs.',
     'make the VFs: write num_vfs to sriov_numvfs of the PF',
 )
+VF_IN_THE_WAY = Refusal(
+    Kind.UNSUITABLE,
+    'one of its VFs would be at {other}, where another function is',
+    'The VFs of a PF are requested, it has none yet, and sriov_offset or '
+    'sriov_stride changes when it has some.',
+    'make the VFs: write num_vfs to sriov_numvfs of the PF',
+)
+NO_VFS = Refusal(
+    Kind.UNSUITABLE,
+    'its VFs are offered, it has none, and its entry has no num_vfs',
+    'The resource_class of an entry is one of VFs, and the VFs were not made '
+    'since the host was booted.',
+    'make the VFs, or set num_vfs; or, to offer the whole function instead, '
+    'set another resource_class',
+)
+PF_IN_GROUP = Refusal(
+    Kind.GROUP_HOST_USE,
+    'its IOMMU group {group} also contains its PF {pf}, which is bound to '
+    '{driver}',
+    'VFIO gives a group to one guest as a whole: who has the VF could open '
+    'the PF.',
+    "bind the PF to the host's driver or to none, or move the card to a slot "
+    'whose VFs have IOMMU groups of their own',
+)
 NO_REGIONS = Refusal(
     Kind.UNSUITABLE,
     'programming is dynamic, so that its VFs are offered, and it has none',

@@ -304,6 +304,18 @@ def answers(address: str) -> bool:
     return not header or header.strip(b'\xff') != b''
 
 
+def has_ids_of_vf(address: str) -> bool:
+    """Whether the ids in the config space are ones, as those of each VF.
+
+    See answers(). Those of a function that does not answer are ones, too.
+    """
+    try:
+        with open(f'{folder(address)}/config', 'rb') as file:
+            return file.read(4) == b'\xff' * 4
+    except OSError:
+        return False
+
+
 def driver_of(address: str) -> str | None:
     """The driver that a function is bound to now; None if to none."""
     return sysfs.link(f'{folder(address)}/driver')

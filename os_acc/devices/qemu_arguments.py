@@ -17,6 +17,8 @@ import uuid
 
 from lxml import etree
 
+from os_acc.objects import pci_address
+
 _ARGUMENT = '{http://libvirt.org/schemas/domain/qemu/1.0}arg'
 
 # The domain may be left out, and zeros too: set_pci_host_devaddr() in QEMU's
@@ -72,10 +74,7 @@ def _address(text: str) -> str | None:
     match = _ADDRESS.fullmatch(text)
     if match is None:
         return None
-    domain, bus, slot, function = (
-        int(part or '0', 16) for part in match.groups()
-    )
-    return f'{domain:04x}:{bus:02x}:{slot:02x}.{function:x}'
+    return pci_address.join(*(int(part or '0', 16) for part in match.groups()))
 
 
 def _uuid(text: str) -> str | None:

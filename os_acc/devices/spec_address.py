@@ -159,7 +159,12 @@ def _regexes(key: str, value: dict[str, Any]) -> Address:
             text += '$'  # 1000 is not the start of 10000
         try:
             patterns.append((place, re.compile(text)))
-        except (re.error, TypeError, OverflowError) as err:
+        except (
+            re.error,
+            TypeError,
+            OverflowError,
+            RecursionError,
+        ) as err:
             spec_values.refuse(
                 key, value, f'a regular expression as {name} ({err})'
             )

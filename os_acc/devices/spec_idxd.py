@@ -140,7 +140,7 @@ def _address(value: Any) -> spec_address.Address:
         spec_values.refuse(
             'idxd', value, 'the PCI address of one device, dddd:bb:ss.f'
         )
-    return spec_address.Address('%04x:%02x:%02x.%x' % parts)
+    return spec_address.Address(pci_address.join(*parts))
 
 
 def of_note(values: object) -> Queues | None:

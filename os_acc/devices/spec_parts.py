@@ -58,13 +58,21 @@ def _limits_any_type(spec: spec_entry.Spec) -> bool:
     )
 
 
+# Placement's own classes of parts. An entry that gives its devices one of them
+# asks for these parts, unless a key of it names others.
+_OF_CLASS = {
+    'SRIOV_NET_VF': frozenset({Part.VF}),
+    'VGPU': frozenset({Part.VF, Part.VGPU, Part.MDEV}),
+}
+
 # The parts that are PCI functions themselves.
 _FUNCTIONS = frozenset({Part.VF, Part.REGION})
 
 
 def asked_for(spec: spec_entry.Spec) -> frozenset[Part]:
     """The kinds of parts that an entry asks for; empty: whole devices."""
-    return frozenset(part for part, asks in _ASKS.items() if asks(spec))
+    found = frozenset(part for part, asks in _ASKS.items() if asks(spec))
+    return found or _OF_CLASS.get(spec.resource_class or '', found)
 
 
 def offers(spec: spec_entry.Spec, part: Part) -> bool:
@@ -78,7 +86,8 @@ def offers(spec: spec_entry.Spec, part: Part) -> bool:
 
 def offers_functions(spec: spec_entry.Spec) -> bool:
     """Whether an entry offers PCI functions: whole devices, or VFs."""
-    return asked_for(spec) <= _FUNCTIONS
+    asked = asked_for(spec)
+    return not asked or bool(asked & _FUNCTIONS)
 
 
 def offers_whole(spec: spec_entry.Spec, function: pci.Function) -> bool:
@@ -88,7 +97,7 @@ def offers_whole(spec: spec_entry.Spec, function: pci.Function) -> bool:
         it, and never the PF
     """
     asked = asked_for(spec)
-    return not asked or (function.is_vf and asked <= _FUNCTIONS)
+    return not asked or (function.is_vf and bool(asked & _FUNCTIONS))
 
 
 def text(spec: spec_entry.Spec) -> str:

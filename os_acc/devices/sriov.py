@@ -76,6 +76,32 @@ def future_addresses(pf: str, number: int) -> list[str]:
     ]
 
 
+def in_the_way(pf: pci.Function, number: int) -> str | None:
+    """The address of a function where a VF of a PF would be, and is not.
+
+    What a PF shows as the offset of its first VF may change once it has VFs:
+    PCIe Base Specification, 9.3.3.9. So another function of the card, or a VF
+    of another PF, can be at an address of future_addresses().
+
+    A new VF is on the bus before the kernel links it to its PF.
+
+    :param pf: if it has VFs already, they are where they are
+    :param number: how many VFs the PF will have
+    :returns: None if there is no such function
+    """
+    if 'virtfn0' in pf.entries:
+        return None
+    for address in future_addresses(pf.address, number):
+        found = pci.find(address)
+        if (
+            found is not None
+            and found.physfn != pf.address
+            and (found.is_vf or not pci.has_ids_of_vf(address))
+        ):
+            return address
+    return None
+
+
 def create(pf: str, number: int, seconds: float) -> None:
     """Create VFs on a PF. Does nothing if it has that many already.
 

@@ -85,6 +85,10 @@ def number_obstacles(pf: pci.Function, wanted: int) -> Iterator[Obstacle]:
         )
     elif not sriov.future_addresses(pf.address, wanted):
         yield Obstacle.of(device, offer_refusals.VFS_NOT_TOLD.say())
+    elif (other := sriov.in_the_way(pf, wanted)) is not None:
+        yield Obstacle.of(
+            device, offer_refusals.VF_IN_THE_WAY.say(other=other)
+        )
 
 
 def _bridge_in(group: str) -> str | None:

@@ -34,6 +34,7 @@ from os_acc.drivers.pci import report as pci_report
 from os_acc.objects import device as device_objects
 from os_acc.programming import bitstreams
 from os_acc.programming import regions
+from os_acc.programming import uses
 
 CONF = cfg.CONF
 
@@ -264,6 +265,9 @@ class FPGADriver(driver.DriverBase):
         assert isinstance(van.handle, objects.PCIHandle)
         assert van.device is not None
         parent = pci.get(van.device)
+        if self._stays_as_it_is(van, request, parent):
+            uses.decide(van, None)
+            return
         spec = self._specs().check_held(parent)
         slots = fpga_slots.Slots(self, parent, spec)
         slot = slots.of_function(van.handle.address)
@@ -288,6 +292,24 @@ class FPGADriver(driver.DriverBase):
             if search:
                 raise choosing.SearchEnds(err) from err
             raise
+
+    def _stays_as_it_is(
+        self,
+        van: objects.VAN,
+        request: objects.AcceleratorRequest,
+        parent: pci.Function,
+    ) -> bool:
+        """Whether a VAN gets back a device that nothing can program now.
+
+        No entry of device_spec says any more how it is programmed, or none
+        can be read, and the VAN asks for no function.
+        """
+        return (
+            programming.REGION in van.driver_data
+            and request.function_id is None
+            and request.bitstream is None
+            and not self._specs().held(parent).programmer
+        )
 
     def _program(
         self,

@@ -77,13 +77,26 @@ class MdevDriver(driver.DriverBase):
         return wanted is not None and (
             wanted.startswith(PREFIX)
             or any(
-                spec_parts.Part.MDEV in spec_parts.asked_for(spec)
+                wanted == (spec.resource_class or resource_classes.VGPU)
                 # Then its class VGPU is for VFs of the driver nvidia_vgpu.
                 and spec.bind != device_spec.BIND_NONE
-                and wanted == (spec.resource_class or resource_classes.VGPU)
+                and self._is_for_mdevs(spec)
                 for spec in self._specs().entries
             )
         )
+
+    def _is_for_mdevs(self, spec: device_spec.Spec) -> bool:
+        """Whether an entry asks for mediated devices.
+
+        If it asks for VFs too, by its class, what its devices have counts.
+        """
+        asked = spec_parts.asked_for(spec)
+        if spec_parts.Part.MDEV not in asked:
+            return False
+        if spec_parts.Part.VF not in asked:
+            return True
+        found = map(self._parent, mdev.parents())
+        return any(each is not None and each[0] == spec for each in found)
 
     def get_devices(self) -> list[objects.Device]:
         made, holders = mdev.devices(), allocation.holders(self)

@@ -13,6 +13,7 @@ from typing import NoReturn
 from os_acc import exception
 from os_acc.objects import base
 from os_acc.objects import handle
+from os_acc.objects import pci_address
 
 # Fields with the same name and meaning in an ARQ and an AcceleratorRequest.
 _PLAIN = (
@@ -88,7 +89,7 @@ class _ARQ:
             if int(text, 16) > highest:
                 self.refuse(field, text, f'at most {highest:x} (hex)')
             parts.append(int(text, 16))
-        return '%04x:%02x:%02x.%x' % tuple(parts)
+        return pci_address.join(*parts)
 
 
 def _pci(arq: _ARQ) -> handle.AttachHandle:

@@ -51,7 +51,7 @@ class PCIAddress(fields.FieldType[str]):
         parts = pci_address.parse(value) if isinstance(value, str) else None
         if parts is None:
             _refuse(obj, attr, value, 'a PCI address (dddd:bb:ss.f)')
-        return '%04x:%02x:%02x.%x' % parts
+        return pci_address.join(*parts)
 
 
 class Name(fields.FieldType[str]):
@@ -114,7 +114,7 @@ class DeviceAddress(Name):
     def coerce(self, obj: Any, attr: str, value: Any) -> str:
         name = super().coerce(obj, attr, value)
         parts = pci_address.parse(name)
-        return name if parts is None else '%04x:%02x:%02x.%x' % parts
+        return name if parts is None else pci_address.join(*parts)
 
 
 class DRCIndex(fields.FieldType[str]):

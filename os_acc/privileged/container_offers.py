@@ -45,7 +45,7 @@ def edits(handle: objects.AttachHandle, van: str) -> spec_edits.Edits:
                 wanted=f'mdev {handle.uuid}', reason='this host has none'
             )
         offers.check_mdev(there, new=True)
-        return _of(offers.specs().find_parent(there.parent))
+        return _of(offers.specs().known_parent(there.parent))
     if isinstance(handle, objects.DeviceFileHandle):
         if idxd_names.split(handle.name) is not None:
             return _of_queue(handle, van)
@@ -125,7 +125,7 @@ def _of_queue(handle: objects.DeviceFileHandle, van: str) -> spec_edits.Edits:
             reason='its device file, or the number of that, has changed',
         )
     _check_permissions(handle, 'rw')
-    entry = offers.specs().find(function)
+    entry = offers.specs().known(function)
     return _of(entry if entry is not None and entry.queues else None)
 
 
@@ -139,7 +139,7 @@ def _of_namespace(wwn: str) -> spec_edits.Edits:
         raise exception.DeviceNotFound(
             wanted=f'namespace {wwn}', reason='no VAN has it'
         )
-    return _of(offers.specs().find_namespace(wwn))
+    return _of(offers.specs().known_namespace(wwn))
 
 
 def _of(entry: device_spec.Spec | None) -> spec_edits.Edits:

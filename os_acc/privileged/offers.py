@@ -70,7 +70,11 @@ def entry(function: pci.Function) -> device_spec.Spec:
     """
     noted = held.of_function(held.PCI, function)
     if noted is not None:
-        spec = specs().held(function, noted.get('vfio_driver'))
+        spec = specs().held(
+            function,
+            noted.get('vfio_driver'),
+            noted.get('command_empties') is True,
+        )
         trusted = spec.trusted or noted.get('trusted')
         return dataclasses.replace(spec, trusted=trusted)
     return companions.entry_for(specs(), function)

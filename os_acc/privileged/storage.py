@@ -19,6 +19,7 @@ from os_acc import exception
 from os_acc.devices import device_spec
 from os_acc.devices import pci
 from os_acc.devices import storage
+from os_acc.privileged import held
 from os_acc.privileged import offers
 from os_acc.privileged import record
 from os_acc.privileged import storage_notes
@@ -92,7 +93,10 @@ def hand_out(function: pci.Function, instance_uuid: str) -> None:
     unused = _holder(function) is None
     try:
         check(function, instance_uuid)
-        if not _has_command(function):
+        if _has_command(function):
+            # Also if its entry of device_spec has gone when it is released.
+            held.note_function(function, command_empties=True)
+        else:
             nvme.check(function.address, function.is_vf)
         storage_notes.write(function, instance_uuid)
     except BaseException:

@@ -324,6 +324,15 @@ def test_a_name_that_an_entry_cannot_say_writes_nothing(run, verb, name):
     device_spec.load(os_acc.CONF)
 
 
+@pytest.mark.parametrize('verb', ['allow', 'deny'])
+@pytest.mark.parametrize('path', ['/dev/acc[1]', '/dev/acc?', '/dev/acc*'])
+def test_a_path_that_an_entry_takes_for_a_glob(run, verb, path):
+    """An entry with acc[1] would deny acc1, and not the file acc[1]."""
+    line = run.fails(2, 'device', verb, path)
+    assert 'names others' in line
+    assert not folder().exists()
+
+
 def test_the_name_that_libvirt_gives_to_a_function(run):
     run.fine('device', 'deny', 'pci_0000_02_00_0')
     assert 'deny' in file('0000:02:00.0').read_text()

@@ -264,10 +264,10 @@ def change(how: str, address: str) -> None:
         devices.spec({'address': '*', 'mdev_types': ['nvidia-558']})
 
 
-HOW = ['removed', 'denied', 'for mdevs']
+HOW = ['removed', 'denied', 'for mdevs', 'malformed']
 
 
-@pytest.mark.parametrize('how', [*HOW, 'malformed'])
+@pytest.mark.parametrize('how', HOW)
 @pytest.mark.parametrize(('entry', 'address'), FUNCTIONS)
 def test_a_plugged_function_is_released(here, how, entry, address):
     before = here.snapshot()

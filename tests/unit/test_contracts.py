@@ -54,6 +54,23 @@ class OwnDriver(testing.DriverContract):
         for request in self.requests():
             previews.check(tmp_path, request)
 
+    def test_device_spec_cannot_be_read_after_a_reboot(self, service):
+        """The VANs get their devices back, and can be released."""
+        before = self.look()
+        instance = devices.instance()
+        os_acc.plug(instance, self.requests())
+        os_acc.CONF.set_override('device_spec', ['{'], 'os_acc')
+        self.reboot()
+        service.stop()
+        service.reboot()
+        service.restart()
+        vans = os_acc.get_vans()
+        assert [van.error for van in vans] == [None] * len(vans)
+        assert {van.state for van in vans} == {'plugged'}
+        assert all(map(service.driver.is_intact, vans))
+        assert os_acc.unplug(instance) == len(vans)
+        assert self.look() == before
+
     def test_a_dry_run_fails_where_the_plug_does(self, service, tmp_path):
         """Alone and together, free and used, by class and by handle."""
         request, addresses = self.two_devices()

@@ -5,15 +5,20 @@
 from __future__ import annotations
 
 import json
+import pathlib
+import re
 
 from hypothesis import given
 from hypothesis import strategies as st
+from lxml import etree
 import pytest
 
+import os_acc
 from os_acc import objects
 from os_acc.cyborg import report
 from os_acc.devices import device_spec
 from os_acc.devices import pci
+from os_acc.devices import qemu_arguments
 from os_acc.objects import pci_address
 
 VMD = '10000:e1:00.0'
@@ -33,6 +38,29 @@ def test_every_address_survives_the_round_trip(parts):
     node = 'pci_' + text.replace(':', '_').replace('.', '_')
     assert pci_address.parse_node_name(node) == parts
     assert report.controlled(report.control_path(text)) == text
+
+
+@given(_PARTS)
+def test_every_address_is_read_in_a_domain_of_libvirt(parts):
+    """As an argument for QEMU, which need not have the zeros."""
+    text = pci_address.join(*parts)
+    domain = etree.fromstring(
+        '<domain xmlns:qemu="http://libvirt.org/schemas/domain/qemu/1.0">'
+        f'<qemu:arg value="vfio-pci,host={text}"/></domain>'
+    )
+    assert list(qemu_arguments.devices(domain)) == [text]
+
+
+def test_only_one_module_writes_addresses():
+    root = pathlib.Path(os_acc.__file__).parent
+    plugins = root.parent / 'vif_like_plugins'
+    found = [
+        path.name
+        for folder in (root, plugins)
+        for path in folder.rglob('*.py')
+        if re.search(r'04x(?:\}:\{\w+|:%)(?::?02x)', path.read_text('utf-8'))
+    ]
+    assert found == ['pci_address.py']
 
 
 @given(_PARTS)

@@ -18,6 +18,7 @@ from acc_plug_libvirt import hostdev
 from os_acc import exception
 from os_acc import objects
 from os_acc.devices import qemu_arguments
+from os_acc.objects import pci_address
 
 # libvirt keeps aliases with this prefix. It generates all other aliases.
 _USER_ALIAS = 'ua-'
@@ -156,7 +157,7 @@ def _pci_identity(address: etree._Element | None) -> str | None:
         )
     except ValueError:
         return None
-    return 'pci/%04x:%02x:%02x.%x' % parts
+    return f'pci/{pci_address.join(*parts)}'
 
 
 def alias_of(van: objects.VAN) -> str:

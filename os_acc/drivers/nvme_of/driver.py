@@ -152,10 +152,16 @@ class NVMeOFDriver(driver.DriverBase):
         from os_acc.privileged import nvme_of as privileged
 
         with self.lock(wwn):
+            specs = _specs()
+            entry = (
+                specs.find_namespace(wwn)
+                if van.handle is None
+                else specs.known_namespace(wwn)
+            )
             allocation.check(
                 availability.obstacles(
                     wwn,
-                    _specs().find_namespace(wwn),
+                    entry,
                     allocated.Taker(van.uuid, van.instance_uuid),
                     allocation.holders(self),
                 )
@@ -260,4 +266,4 @@ def resource_class(spec: device_spec.Spec) -> str:
 
 
 def _specs() -> device_spec.Specs:
-    return device_spec.load(CONF)
+    return device_spec.load_for_vans(CONF)

@@ -152,7 +152,10 @@ class Claims:
         :raises: as choosing.choose()
         """
         unreadable: dict[str, Exception] = {}
-        addresses: Iterable[str] = self._candidates(request, unreadable)
+        parents: dict[str, str] = {}
+        addresses: Iterable[str] = self._candidates(
+            request, unreadable, parents
+        )
         if order is not None:
             addresses = choosing.ranked(addresses, order)
         failed: set[str | None] = set()  # PFs whose VFs cannot be made
@@ -168,7 +171,7 @@ class Claims:
 
         def take(handle: objects.PCIHandle) -> None:
             try:
-                self._claim(van, request, handle)
+                self._claim(van, request, handle, parents[handle.address])
             except Exception:
                 if pci_vfs.MADE in van.driver_data:
                     failed.add(van.device)
@@ -288,10 +291,19 @@ class Claims:
         van: objects.VAN,
         request: objects.AcceleratorRequest,
         wanted: objects.PCIHandle,
+        parent: str | None = None,
     ) -> None:
+        """Take a function that no VAN has.
+
+        :param parent: if the function was chosen: the PF whose VF it is to
+            be, or its own address; None: the request names the function
+        """
         address = wanted.address
         function = pci.find(address)
-        pf = function.physfn if function else self.pf_of(address)
+        if parent is not None:
+            pf = None if parent == address else parent
+        else:
+            pf = function.physfn if function else self.pf_of(address)
         with self._by.lock(pf or address):
             function, new = pci.find(address), False
             if function is None and pf is not None:
@@ -303,8 +315,9 @@ class Claims:
                 # A new VF is on the bus before the kernel links it to its PF.
                 raise exception.DeviceBusy(
                     device=f'PCI function {address}',
-                    reason=f'the VFs of PF {function.physfn} are being made '
-                    'now',
+                    reason=f'it is no VF of PF {pf} now'
+                    if function.physfn is None
+                    else f'the VFs of PF {function.physfn} are being made now',
                 )
             spec = self._specs().check(function)
             port.check(address, spec, request)
@@ -365,7 +378,9 @@ class Claims:
                 )
             bind = van.driver_data[release.BIND]
             spec = self._specs().held(
-                function, van.driver_data.get(release.VFIO_DRIVER)
+                function,
+                van.driver_data.get(release.VFIO_DRIVER),
+                release.COMMAND_EMPTIES in van.driver_data,
             )
             with allocation.shared_locks(self._by, function, spec):
                 allocation.check_function(
@@ -400,12 +415,15 @@ class Claims:
         self,
         request: objects.AcceleratorRequest,
         unreadable: dict[str, Exception],
+        parents: dict[str, str],
     ) -> Iterator[str]:
         """The functions that match a request and that no VAN has.
 
         Whether they can be taken is checked for each as it is claimed.
 
         :param unreadable: gets the error of each that cannot be read
+        :param parents: gets the PF of each VF, and the address of each other
+            function. Another function can be at the address when it is taken
         """
         specs = self._specs()
         holders = allocation.holders(self._by)
@@ -416,6 +434,7 @@ class Claims:
                 and holders.of_function(function.address) is None
                 and spec_parts.offers_whole(spec, function)
             ):
+                parents.setdefault(function.address, function.parent)
                 yield function.address
         for address, pf, spec in pci_listing.future(specs):
             if (
@@ -423,6 +442,7 @@ class Claims:
                 and port.mismatch(spec, request) is None
                 and holders.of_function(address) is None
             ):
+                parents.setdefault(address, pf.address)
                 yield address
 
 

@@ -123,8 +123,13 @@ def scanned(
 
 
 def could_make(function: pci.Function, spec: device_spec.Spec) -> list[str]:
-    """The addresses of the VFs that a PF gets when one is requested."""
+    """The addresses of the VFs that a PF gets when one is requested.
+
+    :returns: empty if it gets none, also if another function is at one of them
+    """
     if not function.is_pf or spec.num_vfs is None:
+        return []
+    if sriov.in_the_way(function, spec.num_vfs) is not None:
         return []
     return sriov.future_addresses(function.address, spec.num_vfs)
 

@@ -34,6 +34,7 @@ CONF = cfg.CONF
 BIND = 'bind'
 IDS = 'ids'
 RESET = 'reset'
+COMMAND_EMPTIES = 'command_empties'  # if so: cleaning_command empties it
 VFIO_DRIVER = 'vfio_driver'  # the driver to bind the function to
 IOMMUFD = 'iommufd'  # a hint for the plugin: the kernel has no VFIO groups
 DRIVER_BEFORE = 'driver_before'

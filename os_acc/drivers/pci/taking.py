@@ -58,6 +58,8 @@ def before(
         release.IDS: function.ids,
         release.RESET: spec.reset or by.config.reset,
     }
+    if spec.command_empties:
+        data[release.COMMAND_EMPTIES] = 'yes'
     if not vfio.has_groups():
         data[release.IOMMUFD] = 'yes'
     if bind == device_spec.BIND_LIBVIRT and spec.vfio_driver is not None:
