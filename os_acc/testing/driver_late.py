@@ -39,7 +39,27 @@ _undoing: contextvars.ContextVar[bool] = contextvars.ContextVar(
 
 
 class Late(driver_hooks.DriverHooks):
-    """unprepareVAN() of a VAN that is in the journal no more."""
+    """Two VANs, of which one must not harm the other."""
+
+    def test_the_others_are_left_alone(self, service: Service) -> None:
+        """One VAN keeps its device while another one comes and goes."""
+        first, *more = self.requests()
+        instance, van = self.plugged(first, rules.SERVE)
+        if not more:
+            # Whether the driver has a second one is unknown.
+            named = first.handle is not None
+            more = [] if named else [service_module.again(first)]
+        for request in more:
+            with contextlib.suppress(exception.PlugException):
+                other = service_module.instance()
+                os_acc.plug(other, [request])
+            for when in ('has come', 'has gone'):
+                if not contract_base.is_intact(service.driver, van):
+                    rules.OTHERS.broken(
+                        f'{name(van)} is not intact after another VAN {when}'
+                    )
+                self.unplug(other, rules.UNDO)
+        self.unplug(instance, rules.UNDO)
 
     def test_undo_that_another_van_overtakes(self, service: Service) -> None:
         """Another VAN asks for the device while the undo works on it."""

@@ -154,6 +154,12 @@ UNDO_STALE = _of_drivers(
     'Undo a half-done preparation',
     'unprepareVAN() leaves alone a device that belongs to another VAN now',
 )
+OTHERS = _of_drivers(
+    'others',
+    'Lock a device',
+    'prepareVAN() and unprepareVAN() of a VAN leave the devices of other VANs '
+    'as they are',
+)
 UNDO_LOCKED = _of_drivers(
     'undo-locked',
     'Undo a half-done preparation',

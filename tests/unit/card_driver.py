@@ -214,3 +214,20 @@ class Hardware(testing.DriverContract):
             (queue / 'opened').write_text('no')
 
         return put_back
+
+
+def run_check(driver, check, folder, patch, count=1, seconds=60.0):
+    """Run a check of the kit on a driver of the card.
+
+    :param count: of the requests
+    :param seconds: how long a call of the driver may take
+    """
+    contract = Hardware()
+    contract.driver_class, contract.count = driver, count
+    contract.call_seconds = seconds
+    contract.plug_in(folder)
+    service = contract.start(folder, patch)
+    try:
+        getattr(contract, f'test_{check}')(service)
+    finally:
+        service.end()

@@ -35,7 +35,6 @@ from os_acc.drivers.idxd.driver import IdxdDriver
 from os_acc.drivers.nvme_of.driver import NVMeOFDriver
 from os_acc.drivers.pci.driver import PCIDriver
 
-
 OTHER_GPU = '0000:2b:00.0'
 
 
