@@ -13,6 +13,7 @@ from os_acc import objects
 from os_acc import plugin as plugin_base
 from os_acc.devices import device_file
 from os_acc.devices import device_files
+from os_acc.devices import holder
 from os_acc.testing import any_plugin
 from os_acc.testing import contract_base
 from os_acc.testing import rules
@@ -129,12 +130,20 @@ class DriverHooks(contract_base.ContractBase):
 
         :param rule: is broken if it raises an error
         """
+        driver = service.driver
         instance = service_module.instance(van.instance_uuid)
+        who = holder.Holder(
+            driver.journal.identity(),
+            driver.journal.path,
+            van.instance_uuid,
+            van.uuid,
+        )
         van.connect(lambda saved: None)
         try:
-            contract_base.answered(
-                lambda: service.driver.unprepareVAN(van, instance), rule
-            )
+            with holder.acting_for(who):
+                contract_base.answered(
+                    lambda: driver.unprepareVAN(van, instance), rule
+                )
         finally:
             van.connect(None)
 
