@@ -513,6 +513,13 @@ class TestNoop(testing.PluginContract):
     end_guest = run_guest
 
 
+class TestAny(TestNoop):
+    """The plugin of the kit itself."""
+
+    def make_plugin(self):
+        return testing.AnyPlugin.load('any')
+
+
 class TestLibvirt(testing.PluginContract):
     """On a stand-in for libvirtd."""
 
