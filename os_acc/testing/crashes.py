@@ -56,14 +56,14 @@ class Crashes(contract_base.ContractBase):
     ) -> None:
         before = self.look()
         for number in range(len(self.requests())):
-            self.plug_one(number)
+            self.plugged(self.requests()[number], self.serve)
             unplug = functools.partial(self.unplug_all, self.undo)
             for _, text in self.deaths(service, unplug, self.undo):
                 service.restart()
                 self.settled(self.undo_half, text)
                 self.unplug_all(self.undo_half)
                 self.same(before, self.undo_half, f'{text}, then recovered')
-                self.plug_one(number)
+                self.plugged(self.requests()[number], self.serve)
             self.same(before, self.undo, 'after unplug')
 
     def test_a_kill_in_the_recovery(self, service: Service) -> None:

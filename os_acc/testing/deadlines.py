@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Iterator
+import contextlib
 import contextvars
 import functools
+import threading
 from typing import Any
 
 from os_acc import driver as driver_base
-from os_acc import exception
 from os_acc import plugin as plugin_base
-from os_acc.devices import waiting
 from os_acc.testing import rules
 
 # The methods that os-acc calls.
@@ -103,24 +103,51 @@ class Deadlines:
     def _call(
         self, name: str, rule: rules.Rule, act: Callable[[], Any]
     ) -> Any:
-        ended = False
-
-        def call() -> Any:
-            nonlocal ended
-            _calling.set(True)
-            try:
-                found = act()
-                return list(found) if isinstance(found, Iterator) else found
-            finally:
-                ended = True
-
-        try:
-            return waiting.at_most(call, self._seconds, f'{name}()')
-        except exception.Timeout:
-            if ended:
-                raise  # its own
+        call = _Call(act)
+        thread = threading.Thread(
+            target=contextvars.copy_context().run,
+            args=(call.run,),
+            name=f'os-acc test: {name}()',
+            daemon=True,
+        )
+        thread.start()
+        thread.join(self._seconds)
+        if not thread.is_alive():
+            return call.outcome()
         broken = rules.Broken(
             rule, f'{name}() has not returned after {self._seconds:g} s'
         )
         self.missed.append(broken)
         raise broken
+
+
+class _Call:
+    """A call that is made in a thread of its own."""
+
+    def __init__(self, act: Callable[[], Any]) -> None:
+        self._act = act
+        self._results: list[Any] = []
+        self._errors: list[BaseException] = []
+
+    def run(self) -> None:
+        _calling.set(True)
+        try:
+            found = self._act()
+            # What a generator does is a part of the call.
+            found = list(found) if isinstance(found, Iterator) else found
+            self._results.append(found)
+        except BaseException as err:
+            self._errors.append(err)
+
+    def outcome(self) -> Any:
+        """Return or raise what the call has, once its thread has ended."""
+        if not self._results and not self._errors:
+            # If coverage is measured, Python 3.11 can end a thread that
+            # starts beside another one before it has done anything.
+            contextvars.copy_context().run(self.run)
+        with contextlib.ExitStack() as stack:
+            # Avoids a reference cycle of the traceback with this frame.
+            stack.callback(self._errors.clear)
+            for err in self._errors:
+                raise err
+        return self._results[0]

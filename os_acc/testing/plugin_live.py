@@ -71,7 +71,9 @@ class Live(crashes.Crashes, plugin_hooks.PluginHooks):
         instance = service_module.instance()
         self.run_guest(instance)
         before = self.look()
-        plug = functools.partial(self._plug_first, instance)
+        plug = functools.partial(
+            os_acc.plug, instance, self.requests()[:1], live=True
+        )
         for _, text in self.deaths(service, plug, rules.ATTACH):
             service.restart()
             self.settled(rules.DETACH_HALF, text)
@@ -116,7 +118,7 @@ class Live(crashes.Crashes, plugin_hooks.PluginHooks):
         return instance, van
 
     def _plug_first(self, instance: objects.InstanceInfo) -> None:
-        os_acc.plug(instance, self.requests()[:1], live=True)
+        self.plug(instance, self.requests()[:1], rules.ATTACH, live=True)
 
     @staticmethod
     def _attach_again(

@@ -15,6 +15,7 @@ import test_kit_finds
 
 from os_acc import exception
 from os_acc import testing
+from os_acc.testing import deadlines
 from os_acc.testing import rules
 
 EACH = 'each_request_is_plugged_and_unplugged'
@@ -326,6 +327,37 @@ def test_a_call_that_blocks_fails_by_its_rule(
     with pytest.raises(testing.Broken, match='has not returned') as caught:
         run_check(driver, check, tmp_path, monkeypatch, seconds=0.3)
     assert caught.value.rule is rules.DEADLINE, str(caught.value)
+
+
+class CallsItself(CardDriver):
+    def can_handle(self, request):
+        return threading.get_ident(), self.get_devices()
+
+    def get_devices(self):
+        return threading.get_ident()
+
+
+@pytest.fixture
+def limited():
+    """A driver whose calls have a deadline."""
+    made = CallsItself.load('card')
+    limits = deadlines.Deadlines(60.0)
+    limits.set_for(made, testing.AnyPlugin.load('any'))
+    return made
+
+
+def test_what_a_method_calls_itself_is_a_part_of_its_call(limited):
+    outside, inside = limited.can_handle(None)
+    assert outside == inside != threading.get_ident()
+
+
+def test_a_thread_that_ends_before_it_has_begun(limited, monkeypatch):
+    """Python 3.11 does that if coverage is measured."""
+    monkeypatch.setattr(threading.Thread, 'run', lambda thread: None)
+    assert limited.get_devices() == threading.get_ident()
+    monkeypatch.undo()
+    # And the next call has a thread of its own again.
+    assert limited.get_devices() != threading.get_ident()
 
 
 def test_each_rule_of_drivers_has_a_broken_driver():
