@@ -97,9 +97,10 @@ class FailsToSayWhetherIntact(FolderPlugin):
 
 
 class NamesOneFunction(FolderPlugin):
-    def file(self, van, end=''):
-        van.handle = objects.TestHandle(name='t')
-        return super().file(van, end)
+    def plug(self, van, instance_info, live):
+        super().plug(van, instance_info, live)
+        self.file(van).write_text('test/t')
+        van.guest_config = 'test/t'
 
 
 # --- live
@@ -188,7 +189,8 @@ class SavesTooLate(FolderPlugin):
     def plug(self, van, instance_info, live):
         super().plug(van, instance_info, False)
         if live:
-            van.driver_data = {DEVICE: str(uuid.uuid4())}
+            if DEVICE not in van.driver_data:
+                van.driver_data = {DEVICE: str(uuid.uuid4())}
             self.attach(van)
 
 
