@@ -277,15 +277,21 @@ class DriverBase(extension.ExtensionBase, abc.ABC):
         }
 
     def is_anothers(self, van: objects.VAN) -> bool:
-        """Whether another VAN has the attach handle of a VAN by now.
+        """Whether the attach handle of a VAN is not the VAN's any more.
 
-        unprepareVAN then leaves the device alone: the undo comes too late.
+        Another VAN has it by now, or the VAN is in the journal no more, so
+        that another VAN may get it at any time. unprepareVAN then leaves the
+        device alone: the undo comes too late.
+
+        If the answer is False, it stays so for as long as the undo runs:
+        until os-acc deletes the VAN's row, the journal gives the handle to no
+        other VAN.
 
         :raises JournalError: if the journal cannot be read
         """
-        return (
-            van.handle is not None
-            and van.handle.identity in self.handles_of_others(van)
+        return van.handle is not None and not any(
+            (each.van_uuid, each.handle) == (van.uuid, van.handle.identity)
+            for each in self.handles()
         )
 
     def requests_of(

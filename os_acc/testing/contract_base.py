@@ -4,9 +4,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Iterator
 import pathlib
 from typing import Any
+from typing import TypeVar
 
 import pytest
 
@@ -15,6 +17,7 @@ from os_acc import driver as driver_base
 from os_acc import exception
 from os_acc import objects
 from os_acc import plugin as plugin_base
+from os_acc.testing import deadlines as deadlines_module
 from os_acc.testing import kernel as kernel_module
 from os_acc.testing import mortal as mortal_module
 from os_acc.testing import rules
@@ -22,14 +25,19 @@ from os_acc.testing import service as service_module
 
 Service = service_module.Service
 
+_T = TypeVar('_T')
+
 
 class ContractBase:
     """The hardware, and a process that uses os-acc on it.
 
     :ivar kernel: the generated kernel, if a test uses the fixture ``kernel``
+    :ivar call_seconds: how long each call of the driver or plugin may take
     """
 
     kernel: kernel_module.Kernel | None = None
+    call_seconds = 60.0
+    _deadlines: deadlines_module.Deadlines | None = None
 
     def requests(self) -> list[objects.AcceleratorRequest]:
         """Return requests that the hardware can serve together.
@@ -102,6 +110,7 @@ class ContractBase:
     ) -> Service:
         """Start a process that uses os-acc. The caller ends it."""
         kernel = self.kernel
+        self._deadlines = deadlines_module.Deadlines(self.call_seconds)
         made = Service(
             folder,
             patch,
@@ -109,6 +118,7 @@ class ContractBase:
             self.make_any_driver,
             self.make_any_plugin,
             self.changes(),
+            self._deadlines.set_for,
         )
         made.start()
         if kernel is not None:
@@ -125,9 +135,15 @@ class ContractBase:
         :param before: what look() has returned
         :param when: what has happened since, for the error
         """
+        self.check_deadlines()
         after = self.look()
         if after != before:
             rule.broken(f'{when}:\n{rules.difference(before, after)}')
+
+    def check_deadlines(self) -> None:
+        """Check that each call of the driver and plugin has returned."""
+        if self._deadlines is not None:
+            self._deadlines.check()
 
     def plugged(
         self, request: objects.AcceleratorRequest, rule: rules.Rule
@@ -140,22 +156,29 @@ class ContractBase:
         (van,) = self.plug(instance, [request], rule)
         return instance, van
 
-    @staticmethod
     def plug(
+        self,
         instance: objects.InstanceInfo,
         requests: list[objects.AcceleratorRequest],
         rule: rules.Rule,
+        live: bool = False,
     ) -> list[objects.VAN]:
         try:
-            return list(os_acc.plug(instance, requests))
+            return list(os_acc.plug(instance, requests, live=live))
         except exception.ExceptionBase as err:
+            self.check_deadlines()
             rule.broken(f'os_acc.plug() failed: {said(err)}')
 
-    @staticmethod
-    def unplug(instance: objects.InstanceInfo, rule: rules.Rule) -> None:
+    def unplug(
+        self,
+        instance: objects.InstanceInfo,
+        rule: rules.Rule,
+        live: bool = False,
+    ) -> None:
         try:
-            os_acc.unplug(instance)
+            os_acc.unplug(instance, live=live)
         except exception.UnplugException as err:
+            self.check_deadlines()
             rule.broken(f'os_acc.unplug() failed: {said(err)}')
 
     def unplug_all(self, rule: rules.Rule) -> None:
@@ -163,9 +186,9 @@ class ContractBase:
         for uuid in {van.instance_uuid for van in os_acc.get_vans()}:
             self.unplug(service_module.instance(uuid), rule)
 
-    @staticmethod
-    def settled(rule: rules.Rule, when: str) -> None:
+    def settled(self, rule: rules.Rule, when: str) -> None:
         """Check that a recovery has left no VAN that is half done."""
+        self.check_deadlines()
         vans = [van for van in os_acc.get_vans() if van.state != 'plugged']
         if vans:
             texts = [f'VAN in state {v.state}: {v.error}' for v in vans]
@@ -178,8 +201,23 @@ def is_intact(
     """Ask is_intact() for what may be lost; an error is no yes."""
     try:
         return asked.is_intact(van) is True
+    except rules.Broken:
+        raise
     except Exception:
         return False
+
+
+def answered(act: Callable[[], _T], rule: rules.Rule) -> _T:
+    """Make a call that must not raise.
+
+    :param rule: is broken if it raises
+    """
+    try:
+        return act()
+    except rules.Broken:
+        raise
+    except Exception as err:
+        rule.broken(f'it raised {exception.describe(err)}')
 
 
 def said(err: BaseException) -> str:

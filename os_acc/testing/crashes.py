@@ -42,7 +42,7 @@ class Crashes(contract_base.ContractBase):
             whole = self.whole(service, number)
             self._check_order(service, whole)
             plug = functools.partial(self.plug_one, number)
-            for place, text in deaths(service, plug):
+            for place, text in self.deaths(service, plug, self.serve):
                 service.restart()
                 later = mortal.SAVE in whole[place:]
                 rule = self.save_first if later else self.undo_half
@@ -56,14 +56,14 @@ class Crashes(contract_base.ContractBase):
     ) -> None:
         before = self.look()
         for number in range(len(self.requests())):
-            self.plug_one(number)
+            self.plugged(self.requests()[number], self.serve)
             unplug = functools.partial(self.unplug_all, self.undo)
-            for _, text in deaths(service, unplug):
+            for _, text in self.deaths(service, unplug, self.undo):
                 service.restart()
                 self.settled(self.undo_half, text)
                 self.unplug_all(self.undo_half)
                 self.same(before, self.undo_half, f'{text}, then recovered')
-                self.plug_one(number)
+                self.plugged(self.requests()[number], self.serve)
             self.same(before, self.undo, 'after unplug')
 
     def test_a_kill_in_the_recovery(self, service: Service) -> None:
@@ -120,9 +120,41 @@ class Crashes(contract_base.ContractBase):
         try:
             changes = service.changes(functools.partial(self.plug_one, number))
         except exception.ExceptionBase as err:
+            self.check_deadlines()
             self.serve.broken(f'os_acc.plug(): {contract_base.said(err)}')
         self.unplug_all(self.undo)
         return changes
+
+    def deaths(
+        self, service: Service, act: Callable[[], object], rule: rules.Rule
+    ) -> Iterator[tuple[int, str]]:
+        """Make a call in processes that die: before the first change, ...
+
+        After each death, the caller starts the next process and looks. The
+        last call, which does not die, is not told.
+
+        :param rule: is broken if a call fails in a process that does not die
+        :returns: the number of the death, and a text that says where it was
+        """
+        number = 0
+        while self._dies_at(service, number, act, rule):
+            done = service.mortal.changes
+            last = f'after {done[-1]}' if done else 'before the first change'
+            yield number, f'killed {last} (change {number})'
+            number += 1
+
+    def _dies_at(
+        self,
+        service: Service,
+        number: int,
+        act: Callable[[], object],
+        rule: rules.Rule,
+    ) -> bool:
+        try:
+            return service.dies_at(number, act)
+        except exception.ExceptionBase as err:
+            self.check_deadlines()
+            rule.broken(contract_base.said(err))
 
     def _check_order(self, service: Service, changes: list[str]) -> None:
         """Check that a save comes before the first change of the hardware."""
@@ -140,21 +172,3 @@ def last_change(changes: list[str]) -> int:
     journal = (mortal.SAVE, mortal.COMMIT)
     places = [n for n, text in enumerate(changes) if text not in journal]
     return places[-1] + 1 if places else len(changes) - 1
-
-
-def deaths(
-    service: Service, act: Callable[[], object]
-) -> Iterator[tuple[int, str]]:
-    """Make a call in processes that die: before the first change, ...
-
-    After each death, the caller starts the next process and looks. The last
-    call, which does not die, is not told.
-
-    :returns: the number of the death, and a text that says where it was
-    """
-    number = 0
-    while service.dies_at(number, act):
-        done = service.mortal.changes
-        last = f'after {done[-1]}' if done else 'before the first change'
-        yield number, f'killed {last} (change {number})'
-        number += 1

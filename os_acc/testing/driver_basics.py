@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from typing import Any
 import warnings
@@ -23,6 +24,8 @@ Service = contract_base.Service
 
 #: A resource class that no device has.
 NO_CLASS = 'CUSTOM_OS_ACC_TESTING_NO_SUCH_DEVICE'
+#: A trait that no device has.
+NO_TRAIT = 'CUSTOM_OS_ACC_TESTING_NO_SUCH_TRAIT'
 
 #: What is said if look() does not show what plug() does.
 UNSEEN = (
@@ -69,7 +72,8 @@ class Basics(driver_hooks.DriverHooks):
         for request in self.requests():
             if request.driver is not None:
                 continue
-            if service.driver.can_handle(request) is not True:
+            ask = functools.partial(service.driver.can_handle, request)
+            if contract_base.answered(ask, rules.CLAIM) is not True:
                 rules.CLAIM.broken(f'it did not claim {asks(request)}')
             self.same(before, rules.CLAIM_LOOKS, 'after can_handle()')
 
@@ -79,7 +83,8 @@ class Basics(driver_hooks.DriverHooks):
         first = self.plug(instance, requests, rules.SERVE)
         before = self.look()
         for van in first:
-            if service.driver.is_intact(van) is not True:
+            ask = functools.partial(service.driver.is_intact, van)
+            if contract_base.answered(ask, rules.INTACT) is not True:
                 rules.INTACT.broken(
                     f'right after plug, it is not True for {name(van)}'
                 )
@@ -100,6 +105,18 @@ class Basics(driver_hooks.DriverHooks):
                     resource_class=NO_CLASS,
                 )
             )
+
+    def test_a_foreign_trait_is_refused(self, service: Service) -> None:
+        """Each trait of the request has to be served, or none is."""
+        (request, *_) = self.requests()
+        self._check_refused(
+            service_module.again(
+                request,
+                driver=service.driver.name,
+                handle=None,
+                traits=[*request.traits, NO_TRAIT],
+            )
+        )
 
     def test_a_wrong_handle_is_refused(self, service: Service) -> None:
         (request, *_) = self.requests()
@@ -145,6 +162,7 @@ class Basics(driver_hooks.DriverHooks):
         try:
             (van,) = os_acc.plug(instance, [request])
         except exception.PlugException as err:
+            self.check_deadlines()
             cause = step_error(err)
         except exception.ExceptionBase as err:
             cause = err
@@ -170,6 +188,8 @@ class Basics(driver_hooks.DriverHooks):
         """
         try:
             found: Any = service.driver.get_devices()
+        except rules.Broken:
+            raise
         except Exception as err:
             rules.DEVICES.broken(f'it raised {exception.describe(err)}')
         if not isinstance(found, list):
@@ -316,6 +336,8 @@ def asks(request: objects.AcceleratorRequest) -> str:
     wanted = [f'resource class {request.resource_class}']
     if request.handle is not None:
         wanted = [f'handle {request.handle.identity}']
+    if request.traits:
+        wanted.append(f'traits {", ".join(request.traits)}')
     if request.driver is not None:
         wanted.append(f'driver={request.driver!r}')
     return f'a request for {", ".join(wanted)}'

@@ -8,6 +8,7 @@ from os_acc.testing import driver_basics
 from os_acc.testing import driver_cleaning
 from os_acc.testing import driver_crashes
 from os_acc.testing import driver_failed
+from os_acc.testing import driver_late
 from os_acc.testing import driver_processes
 from os_acc.testing import driver_undo
 
@@ -17,6 +18,7 @@ class DriverContract(
     driver_cleaning.Cleaning,
     driver_failed.Failed,
     driver_undo.Undo,
+    driver_late.Late,
     driver_crashes.DriverCrashes,
     driver_processes.Processes,
 ):

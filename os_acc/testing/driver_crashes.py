@@ -52,7 +52,7 @@ class DriverCrashes(crashes.Crashes, driver_hooks.DriverHooks):
                 )
             driver_basics.check_same_handle(old, new)
             self.check_numbers(new)
-            if not service.driver.is_intact(new):
+            if not contract_base.is_intact(service.driver, new):
                 rules.INTACT.broken(
                     f'after it was prepared again, it is False for {name(new)}'
                 )

@@ -13,9 +13,11 @@ from os_acc import objects
 from os_acc import plugin as plugin_base
 from os_acc.devices import device_file
 from os_acc.devices import device_files
+from os_acc.devices import holder
 from os_acc.testing import any_plugin
 from os_acc.testing import contract_base
 from os_acc.testing import rules
+from os_acc.testing import service as service_module
 
 
 class DriverHooks(contract_base.ContractBase):
@@ -119,6 +121,31 @@ class DriverHooks(contract_base.ContractBase):
                     f'{file.path} is {said} in the handle, and '
                     f'device_number() of the test says {now}'
                 )
+
+    @staticmethod
+    def undo_late(
+        service: contract_base.Service, van: objects.VAN, rule: rules.Rule
+    ) -> None:
+        """Call unprepareVAN() itself, for a VAN that os-acc may not have.
+
+        :param rule: is broken if it raises an error
+        """
+        driver = service.driver
+        instance = service_module.instance(van.instance_uuid)
+        who = holder.Holder(
+            driver.journal.identity(),
+            driver.journal.path,
+            van.instance_uuid,
+            van.uuid,
+        )
+        van.connect(lambda saved: None)
+        try:
+            with holder.acting_for(who):
+                contract_base.answered(
+                    lambda: driver.unprepareVAN(van, instance), rule
+                )
+        finally:
+            van.connect(None)
 
     def make_any_driver(self) -> driver_base.DriverBase:
         return self.make_driver()

@@ -5,6 +5,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+import contextlib
+from typing import Any
+
+import pytest
 
 import os_acc
 from os_acc import exception
@@ -33,16 +37,23 @@ class Undo(driver_hooks.DriverHooks):
             state='error',
             boot_id='this',
         )
-        self._undo(service, van, rules.UNDO_NOTHING)
+        self.undo_late(service, van, rules.UNDO_NOTHING)
         self.same(before, rules.UNDO_NOTHING, 'after the undo')
 
     def test_undo_twice(self, service: Service) -> None:
+        """A process has died after the undo, before it deletes the row."""
         before = self.look()
         for request in self.requests():
             instance, van = self.plugged(request, rules.SERVE)
             (saved,) = os_acc.get_vans(instance)
-            self.unplug(instance, rules.UNDO)
-            self._undo(service, saved, rules.UNDO_TWICE)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(service.driver.journal, 'settle', _settle)
+                with contextlib.suppress(exception.UnplugException):
+                    os_acc.unplug(instance)
+            self.same(before, rules.UNDO, f'for {name(van)}')
+            self.unplug(instance, rules.UNDO_TWICE)
+            # And once more, by a VAN that is in the journal no more.
+            self.undo_late(service, saved, rules.UNDO_TWICE)
             self.same(before, rules.UNDO_TWICE, f'for {name(van)}')
 
     def test_undo_of_a_device_that_another_van_has(
@@ -60,14 +71,14 @@ class Undo(driver_hooks.DriverHooks):
                 named = service_module.again(new, handle=old.handle)
                 instance, van = self.plugged(named, rules.SERVE)
             before = self.look()
-            self._undo(service, old, rules.UNDO_STALE)
+            self.undo_late(service, old, rules.UNDO_STALE)
             self.same(
                 before,
                 rules.UNDO_STALE,
                 f'after the undo of the old {name(old)}',
             )
             (van,) = os_acc.get_vans(instance)
-            if not service.driver.is_intact(van):
+            if not contract_base.is_intact(service.driver, van):
                 rules.UNDO_STALE.broken(
                     f'{name(van)} is not intact after the undo of the old VAN'
                 )
@@ -106,24 +117,12 @@ class Undo(driver_hooks.DriverHooks):
             service.restart()
             self.same(with_van, rules.NO_STATE, 'after a start of the process')
             (saved,) = os_acc.get_vans(instance)
-            if not service.driver.is_intact(saved):
+            if not contract_base.is_intact(service.driver, saved):
                 rules.NO_STATE.broken(
                     f'another process says that {name(van)} is not intact'
                 )
             self.unplug(instance, rules.NO_STATE)
             self.same(before, rules.NO_STATE, f'after unplug of {name(van)}')
-
-    @staticmethod
-    def _undo(service: Service, van: objects.VAN, rule: rules.Rule) -> None:
-        """Call unprepareVAN() for a VAN that has no row in the journal."""
-        instance = service_module.instance(van.instance_uuid)
-        van.connect(lambda saved: None)
-        try:
-            service.driver.unprepareVAN(van, instance)
-        except Exception as err:
-            rule.broken(f'for {name(van)} it raised {exception.describe(err)}')
-        finally:
-            van.connect(None)
 
     def _check_held(
         self,
@@ -139,11 +138,13 @@ class Undo(driver_hooks.DriverHooks):
         os_acc.recover()
         self.settled(rules.BUSY, 'after the guest has closed the device')
 
-    @staticmethod
-    def _check_busy(instance: objects.InstanceInfo, van: objects.VAN) -> None:
+    def _check_busy(
+        self, instance: objects.InstanceInfo, van: objects.VAN
+    ) -> None:
         try:
             os_acc.unplug(instance)
         except exception.UnplugException as err:
+            self.check_deadlines()
             cause = err.__cause__
             if not isinstance(cause, exception.DeviceBusy):
                 rules.BUSY.broken(
@@ -151,3 +152,8 @@ class Undo(driver_hooks.DriverHooks):
                 )
         else:
             rules.BUSY.broken(f'it took {name(van)} from the guest')
+
+
+def _settle(*args: Any, **kwargs: Any) -> None:
+    """Do not delete the rows of the VANs whose undo has ended."""
+    raise exception.JournalError(path='the journal', reason='by the kit')

@@ -154,6 +154,18 @@ UNDO_STALE = _of_drivers(
     'Undo a half-done preparation',
     'unprepareVAN() leaves alone a device that belongs to another VAN now',
 )
+OTHERS = _of_drivers(
+    'others',
+    'Lock a device',
+    'prepareVAN() and unprepareVAN() of a VAN leave the devices of other VANs '
+    'as they are',
+)
+UNDO_LOCKED = _of_drivers(
+    'undo-locked',
+    'Undo a half-done preparation',
+    'no other VAN gets the device between the time at which unprepareVAN() '
+    'asks who has it and the time at which unprepareVAN() has given it back',
+)
 BUSY = _of_drivers(
     'busy',
     'Undo a half-done preparation',
@@ -165,6 +177,11 @@ CLEAN = _of_drivers(
     'Clean a device',
     'cleaning_command runs once the device is closed; if it fails, the VAN '
     'keeps the device in state error; a driver without cleans is refused',
+)
+DEADLINE = _of_drivers(
+    'deadline',
+    'Report progress and set deadlines',
+    'each call of a driver returns: it waits for nothing without a deadline',
 )
 ONE_VAN = _of_drivers(
     'one-van',
@@ -206,6 +223,11 @@ CONFIG = _of_plugins(
     'plug() makes guest_config from the VAN and the options alone, the same '
     'each time',
 )
+CONFIG_DIFFERS = _of_plugins(
+    'guest-config-differs',
+    'Plug',
+    'plug() makes something else of another handle',
+)
 DETACH = _of_plugins(
     'unplug',
     'Undo a half-done plug',
@@ -225,12 +247,51 @@ DETACH_HALF = _of_plugins(
     'unplug-half-done',
     'Undo a half-done plug',
     'after a kill at any point, unplug() in a new process leaves nothing '
-    'behind',
+    'behind, and succeeds only if the guest does not have the device',
+)
+GUEST_ENDED = _of_plugins(
+    'guest-ended',
+    'Undo a half-done plug',
+    'a live unplug() succeeds if the guest has ended since',
+)
+ATTACH = _of_plugins(
+    'attach',
+    'Live',
+    'a live plug() attaches the device to the guest that runs, and a live '
+    'unplug() detaches it',
 )
 ATTACH_TWICE = _of_plugins(
     'plug-twice',
     'Live',
     'a live plug() of a device that is already attached succeeds',
+)
+LIVE_ONLY = _of_plugins(
+    'live-only',
+    'Live',
+    'with live=False, plug() attaches nothing to a guest that runs',
+)
+RELEASE = _of_plugins(
+    'release',
+    'Live',
+    'a live unplug() raises an error if the guest still has the device when '
+    'the deadline has passed',
+)
+PLUGIN_DEADLINE = _of_plugins(
+    'plugin-deadline',
+    'Live',
+    'each call of a plugin returns: it waits for nothing without a deadline',
+)
+HAS_GUEST = _of_plugins(
+    'has-guest',
+    'Say whether a guest exists',
+    'has_guest() is not False if the instance has a guest, and not True if it '
+    'has none',
+)
+NO_ANSWER = _of_plugins(
+    'no-answer',
+    'Say whether a guest exists',
+    'if the hypervisor does not answer, has_guest() does not say that there '
+    'is no guest, and a live unplug() raises an error',
 )
 RESTORE = _of_plugins(
     'restore',

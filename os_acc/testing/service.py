@@ -47,6 +47,7 @@ class Service:
     :param make_plugin: makes the plugin of each process
     :param changes: (owner, name) of each function that changes something
         besides files below the folder
+    :param limit: gives the calls of a driver and a plugin their deadline
     :ivar driver: the driver of this process
     :ivar plugin: the plugin of this process
     """
@@ -62,10 +63,14 @@ class Service:
         make_driver: Callable[[], driver_base.DriverBase],
         make_plugin: Callable[[], plugin_base.PluginBase],
         changes: list[tuple[Any, str]],
+        limit: Callable[
+            [driver_base.DriverBase, plugin_base.PluginBase], None
+        ],
     ) -> None:
         self.folder, self.mortal = folder, mortal
         self._patch = patch
         self._make_driver, self._make_plugin = make_driver, make_plugin
+        self._limit = limit
         self._state = folder / 'os-acc'
         self._fixture = fixture.OSAccFixture(str(self._state))
         self._boots = itertools.count(1)
@@ -81,6 +86,7 @@ class Service:
 
     def _load(self) -> loader.Extensions:
         self.driver, self.plugin = self._make_driver(), self._make_plugin()
+        self._limit(self.driver, self.plugin)
         os_acc.CONF.set_override('plugin', self.plugin.name, opts.GROUP)
         return loader.Extensions(
             {self.driver.name: self.driver},

@@ -22,6 +22,7 @@ from os_acc import testing
 
 CARD = 'card0'
 RESOURCE_CLASS = 'CUSTOM_CARD_QUEUE'
+TRAITS = ['CUSTOM_CARD_FAST']
 
 
 class CardDriver(driver.DriverBase):
@@ -33,7 +34,13 @@ class CardDriver(driver.DriverBase):
     def can_handle(self, request):
         if request.handle is not None:
             return self.has(request.handle)
-        return request.resource_class == RESOURCE_CLASS
+        return request.resource_class is not None and self.serves_any(request)
+
+    def serves_any(self, request):
+        """Whether a queue of the card is what a request asks for."""
+        return request.resource_class in (None, RESOURCE_CLASS) and set(
+            request.traits
+        ) <= set(TRAITS)
 
     def has(self, handle):
         return handle.obj_name() in self.handle_types and (
@@ -48,6 +55,7 @@ class CardDriver(driver.DriverBase):
                 address=CARD,
                 driver=self.name,
                 resource_class=RESOURCE_CLASS,
+                traits=TRAITS,
                 handles_total=len(self.queues()),
                 handles_free=len(self.free()),
             )
@@ -71,8 +79,13 @@ class CardDriver(driver.DriverBase):
         return queue.is_dir() and (queue / 'enable').read_text() == van.uuid
 
     def unprepareVAN(self, van, instance_info):
-        if van.handle is None or self.is_anothers(van):
+        if van.handle is None:
             return
+        with self.lock(CARD):
+            if not self.is_anothers(van):
+                self.give_back(van)
+
+    def give_back(self, van):
         queue = self.queue(van)
         if 'was' not in van.driver_data or not queue.is_dir():
             return
@@ -82,7 +95,7 @@ class CardDriver(driver.DriverBase):
 
     def choose(self, van, request):
         if request.handle is None:
-            if request.resource_class != RESOURCE_CLASS:
+            if not self.serves_any(request):
                 raise self.none()
         elif not self.has(request.handle):
             raise self.none()
@@ -161,7 +174,9 @@ class Hardware(testing.DriverContract):
     def requests(self):
         return [
             objects.AcceleratorRequest(
-                uuid=str(uuid.uuid4()), resource_class=RESOURCE_CLASS
+                uuid=str(uuid.uuid4()),
+                resource_class=RESOURCE_CLASS,
+                traits=TRAITS,
             )
             for _ in range(self.count)
         ]
@@ -199,3 +214,20 @@ class Hardware(testing.DriverContract):
             (queue / 'opened').write_text('no')
 
         return put_back
+
+
+def run_check(driver, check, folder, patch, count=1, seconds=60.0):
+    """Run a check of the kit on a driver of the card.
+
+    :param count: of the requests
+    :param seconds: how long a call of the driver may take
+    """
+    contract = Hardware()
+    contract.driver_class, contract.count = driver, count
+    contract.call_seconds = seconds
+    contract.plug_in(folder)
+    service = contract.start(folder, patch)
+    try:
+        getattr(contract, f'test_{check}')(service)
+    finally:
+        service.end()

@@ -181,6 +181,7 @@ class Domain:
         self.daemon, self.uuid, self._name = daemon, uuid, name
         self.active, self.persistent = active, persistent
         self.paused = False
+        self.answers = True
         self.live: list[etree._Element] = []
         self.config: list[etree._Element] = []
         self.connection: Connection | None = None
@@ -274,7 +275,8 @@ class Domain:
         if act is not None:
             act(self, element)
             return
-        self.let_go(element)
+        if self.answers:
+            self.let_go(element)
 
     def _check_there(self, element: etree._Element, flags: int) -> None:
         live = flags & VIR_DOMAIN_AFFECT_LIVE
@@ -286,6 +288,10 @@ class Domain:
             if _source(each) == _source(element):
                 return
         raise libvirtError('device not found', VIR_ERR_DEVICE_MISSING)
+
+    def shut_off(self) -> None:
+        """The guest ends. A transient domain would be gone."""
+        self.active, self.live = False, []
 
     def drop(self, where: list[etree._Element], which: Any) -> None:
         name = which.find('alias').get('name')

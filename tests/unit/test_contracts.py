@@ -35,6 +35,8 @@ from os_acc.drivers.idxd.driver import IdxdDriver
 from os_acc.drivers.nvme_of.driver import NVMeOFDriver
 from os_acc.drivers.pci.driver import PCIDriver
 
+OTHER_GPU = '0000:2b:00.0'
+
 
 def files(folder: pathlib.Path) -> dict[str, str]:
     """Every file below a folder, with its text."""
@@ -525,6 +527,15 @@ class TestNoop(testing.PluginContract):
     def run_guest(self, instance):
         """Do nothing: the plugin asks no hypervisor."""
 
+    end_guest = run_guest
+
+
+class TestAny(TestNoop):
+    """The plugin of the kit itself."""
+
+    def make_plugin(self):
+        return testing.AnyPlugin.load('any')
+
 
 class TestLibvirt(testing.PluginContract):
     """On a stand-in for libvirtd."""
@@ -536,7 +547,15 @@ class TestLibvirt(testing.PluginContract):
         self.daemon = made.daemon
 
     def make_plugin(self):
-        return acc_plug_libvirt.LibvirtPlugin.load('libvirt')
+        made = acc_plug_libvirt.LibvirtPlugin.load('libvirt')
+        for name, value in {
+            'connect_timeout': 0.1,
+            'detach_timeout': 0.3,
+            'detach_attempts': 1,
+            'detach_attempt_timeout': 0.2,
+        }.items():
+            os_acc.CONF.set_override(name, value, 'os_acc_libvirt')
+        return made
 
     def requests(self):
         return [devices.pci(devices.GPU), devices.mdev()]
@@ -547,16 +566,46 @@ class TestLibvirt(testing.PluginContract):
             for name, domain in self.daemon.domains.items()
         }
 
+    def changes(self):
+        return [
+            (libvirt_double.Domain, 'attachDeviceFlags'),
+            (libvirt_double.Domain, 'detachDeviceFlags'),
+        ]
+
     def run_guest(self, instance):
         self.daemon.domain(instance.uuid)
+
+    def end_guest(self, instance):
+        self.daemon.domains[instance.uuid].shut_off()
+
+    def attached(self, van):
+        return bool(self.daemon.domains[van.instance_uuid].live)
+
+    def hold(self, van):
+        """The guest does not answer."""
+        domain = self.daemon.domains[van.instance_uuid]
+        domain.answers = False
+
+        def let_go():
+            domain.answers = True
+
+        return let_go
+
+    def break_api(self):
+        self.daemon.up = False
+
+        def repair():
+            self.daemon.up = True
+
+        return repair
 
 
 class TestCDI(testing.PluginContract):
     @pytest.fixture(autouse=True)
     def hardware(self, kernel):
-        kernel.add_function(devices.GPU, '10de:1eb8', 0x030200, 'nvidia')
-        kernel.add_mtty()
-        devices.spec({'address': devices.GPU}, {'address': 'mtty'})
+        for address in (devices.GPU, OTHER_GPU):
+            kernel.add_function(address, '10de:1eb8', 0x030200, 'nvidia')
+        devices.spec({'address': devices.GPU}, {'address': OTHER_GPU})
         self.folder = kernel.root / 'run/cdi'
 
     def make_driver(self):
@@ -569,6 +618,9 @@ class TestCDI(testing.PluginContract):
 
     def requests(self):
         return [devices.pci(devices.GPU)]
+
+    def two_handles(self):
+        return [devices.pci(devices.GPU), devices.pci(OTHER_GPU)]
 
     def look(self):
         return files(self.folder)

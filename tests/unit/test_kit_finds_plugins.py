@@ -4,80 +4,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import uuid
 
+from folder_plugin import DEVICE
+from folder_plugin import Folder
+from folder_plugin import FolderPlugin
+from folder_plugin import run_check
 import pytest
 
+from os_acc import exception
 from os_acc import objects
-from os_acc import plugin
 from os_acc import testing
 from os_acc.testing import rules
-
-
-class FolderPlugin(plugin.PluginBase):
-    """Writes a file for each VAN, and one more for a running guest."""
-
-    def file(self, van, end=''):
-        return self.path / f'{van.uuid}{end}'
-
-    def describe(self):
-        return objects.HostPluginInfo(
-            plugin_name=self.name,
-            handle_info=[objects.HostHandleInfo.of('TestHandle')],
-        )
-
-    def plug(self, van, instance_info, live):
-        self.file(van).write_text(van.handle.identity)
-        if live:
-            self.file(van, '.live').write_text('')
-        van.guest_config = van.handle.identity
-
-    def restore(self, van, instance_info):
-        self.plug(van, instance_info, False)
-
-    def is_intact(self, van):
-        return self.file(van).exists()
-
-    def unplug(self, van, instance_info, live):
-        self.file(van, '.live').unlink(missing_ok=True)
-        self.file(van).unlink(missing_ok=True)
-
-
-class Folder(testing.PluginContract):
-    """The folder. A subclass names the plugin."""
-
-    plugin_class = FolderPlugin
-
-    @pytest.fixture(autouse=True)
-    def folder(self, tmp_path):
-        self.make(tmp_path)
-
-    def make(self, folder):
-        self.path = folder / 'guests'
-        self.path.mkdir()
-
-    def make_plugin(self):
-        made = self.plugin_class.load('folder')
-        made.path = self.path
-        return made
-
-    def requests(self):
-        return [
-            objects.AcceleratorRequest(
-                uuid=str(uuid.uuid4()), handle=objects.TestHandle(name=name)
-            )
-            for name in ('t', 'u')
-        ]
-
-    def look(self):
-        return {each.name: each.read_text() for each in self.path.iterdir()}
-
-    def run_guest(self, instance):
-        """Do nothing: a guest is a file."""
-
-    def reboot(self):
-        for each in self.path.iterdir():
-            each.unlink()
 
 
 class TestFolder(Folder):
@@ -113,10 +53,16 @@ class LeavesHalfAFile(FolderPlugin):
 
 
 class AttachesOnce(FolderPlugin):
-    def plug(self, van, instance_info, live):
-        if self.file(van, '.live').exists():
+    def attach(self, van):
+        if self.has(van):
             raise RuntimeError('it is attached')
-        super().plug(van, instance_info, live)
+        super().attach(van)
+
+
+class AttachesTwice(FolderPlugin):
+    def attach(self, van):
+        device = van.driver_data[DEVICE]
+        self.hypervisor.attach(van.instance_uuid, device)
 
 
 class RestoresNothing(FolderPlugin):
@@ -140,6 +86,132 @@ class LooksByWriting(FolderPlugin):
         (self.path / 'asked').write_text('')
 
 
+class FailsToDescribe(FolderPlugin):
+    def describe(self):
+        raise OSError(5, 'Input/output error')
+
+
+class FailsToSayWhetherIntact(FolderPlugin):
+    def is_intact(self, van):
+        raise OSError(5, 'Input/output error')
+
+
+class NamesOneFunction(FolderPlugin):
+    def plug(self, van, instance_info, live):
+        super().plug(van, instance_info, live)
+        self.file(van).write_text('test/t')
+        van.guest_config = 'test/t'
+
+
+# --- live
+
+
+class AttachesNothing(FolderPlugin):
+    def attach(self, van):
+        pass
+
+
+class AttachesWithoutLive(FolderPlugin):
+    def plug(self, van, instance_info, live):
+        running = self.has_guest(instance_info)
+        super().plug(van, instance_info, running)
+
+
+class SwallowsAnErrorOfTheAttach(FolderPlugin):
+    def attach(self, van):
+        with contextlib.suppress(OSError):
+            super().attach(van)
+
+
+class DetachesNothing(FolderPlugin):
+    def detach(self, van):
+        pass
+
+
+class DoesNotWait(FolderPlugin):
+    def wait(self, van):
+        pass
+
+
+class SwallowsTheTimeout(FolderPlugin):
+    def detach(self, van):
+        with contextlib.suppress(exception.Timeout):
+            super().detach(van)
+
+
+class WaitsForEver(FolderPlugin):
+    def wait(self, van):
+        if self.has(van):
+            threading.Event().wait()
+
+
+class BlocksInHasGuest(FolderPlugin):
+    def has_guest(self, instance_info):
+        threading.Event().wait()
+
+
+class NeedsAGuest(FolderPlugin):
+    def has(self, van):
+        devices = self.hypervisor.devices(van.instance_uuid)
+        return van.driver_data.get(DEVICE) in devices
+
+
+class SeesNoGuest(FolderPlugin):
+    def has_guest(self, instance_info):
+        return False
+
+
+class SeesAGuest(FolderPlugin):
+    def has_guest(self, instance_info):
+        return True
+
+
+class TakesAnErrorForNoGuest(FolderPlugin):
+    def has_guest(self, instance_info):
+        try:
+            return super().has_guest(instance_info)
+        except OSError:
+            return False
+
+
+class TakesAnErrorForReleased(FolderPlugin):
+    def has(self, van):
+        try:
+            return super().has(van)
+        except OSError:
+            return False
+
+
+# --- live, and killed
+
+
+class SavesTooLate(FolderPlugin):
+    def plug(self, van, instance_info, live):
+        super().plug(van, instance_info, False)
+        if live:
+            if DEVICE not in van.driver_data:
+                van.driver_data = {DEVICE: str(uuid.uuid4())}
+            self.attach(van)
+
+
+class KeepsTheNameInMemory(FolderPlugin):
+    def attach(self, van):
+        self.known = van.uuid
+        super().attach(van)
+
+    def has(self, van):
+        return getattr(self, 'known', None) == van.uuid and super().has(van)
+
+
+class RemovesTheFileFirst(FolderPlugin):
+    """Without the file, it takes the VAN for released."""
+
+    def unplug(self, van, instance_info, live):
+        if self.file(van).exists():
+            self.file(van).unlink()
+            super().unplug(van, instance_info, live)
+
+
 FINDS = [
     (DescribesNothing, 'it_describes_what_it_takes', rules.DESCRIBE),
     (MakesUpTheConfig, 'each_request_is_plugged_and_unplugged', rules.CONFIG),
@@ -155,6 +227,38 @@ FINDS = [
     (RestoresNothing, 'a_reboot_of_the_host', rules.RESTORE),
     (RestoresOne, 'a_reboot_of_the_host', rules.RESTORE),
     (LooksByWriting, 'what_only_looks', rules.PLUGIN_LOOKS),
+    (FailsToDescribe, 'it_describes_what_it_takes', rules.DESCRIBE),
+    (
+        FailsToSayWhetherIntact,
+        'each_request_is_plugged_and_unplugged',
+        rules.RESTORE,
+    ),
+    (
+        NamesOneFunction,
+        'another_handle_makes_a_difference',
+        rules.CONFIG_DIFFERS,
+    ),
+    (AttachesTwice, 'live', rules.ATTACH_TWICE),
+    (AttachesNothing, 'live', rules.ATTACH),
+    (DetachesNothing, 'live', rules.ATTACH),
+    (SwallowsAnErrorOfTheAttach, 'an_api_that_fails_at_plug', rules.ATTACH),
+    (AttachesWithoutLive, 'not_live_while_a_guest_runs', rules.LIVE_ONLY),
+    (SwallowsTheTimeout, 'a_guest_that_keeps_the_device', rules.RELEASE),
+    (DoesNotWait, 'a_guest_that_keeps_the_device', rules.RELEASE),
+    (NeedsAGuest, 'a_guest_that_has_ended', rules.GUEST_ENDED),
+    (SeesNoGuest, 'has_guest_before_and_after', rules.HAS_GUEST),
+    (SeesAGuest, 'has_guest_before_and_after', rules.HAS_GUEST),
+    (TakesAnErrorForNoGuest, 'an_api_that_fails', rules.NO_ANSWER),
+    (TakesAnErrorForReleased, 'an_api_that_fails', rules.NO_ANSWER),
+    (SavesTooLate, 'a_kill_in_a_live_plug', rules.DETACH_HALF),
+    (KeepsTheNameInMemory, 'a_kill_in_a_live_plug', rules.DETACH_HALF),
+    (KeepsTheNameInMemory, 'a_kill_in_a_live_unplug', rules.DETACH_HALF),
+    (RemovesTheFileFirst, 'a_kill_in_a_live_unplug', rules.DETACH_HALF),
+]
+
+BLOCKS = [
+    (WaitsForEver, 'a_guest_that_keeps_the_device'),
+    (BlocksInHasGuest, 'has_guest_before_and_after'),
 ]
 
 
@@ -166,18 +270,25 @@ FINDS = [
 def test_a_broken_plugin_fails_by_its_rule(
     tmp_path, monkeypatch, broken, check, rule
 ):
-    contract = Folder()
-    contract.plugin_class = broken
-    contract.make(tmp_path)
-    service = contract.start(tmp_path, monkeypatch)
-    try:
-        with pytest.raises(testing.Broken) as caught:
-            getattr(contract, f'test_{check}')(service)
-    finally:
-        service.end()
+    with pytest.raises(testing.Broken) as caught:
+        run_check(broken, check, tmp_path, monkeypatch)
     assert caught.value.rule is rule, str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ('broken', 'check'),
+    BLOCKS,
+    ids=[f'{broken.__name__}-{check}' for broken, check in BLOCKS],
+)
+def test_a_call_that_blocks_fails_by_its_rule(
+    tmp_path, monkeypatch, broken, check
+):
+    with pytest.raises(testing.Broken, match='has not returned') as caught:
+        run_check(broken, check, tmp_path, monkeypatch, seconds=0.3)
+    assert caught.value.rule is rules.PLUGIN_DEADLINE, str(caught.value)
 
 
 def test_each_rule_of_plugins_has_a_broken_plugin():
     of_plugins = {rule.name for rule in rules.ALL if 'plugin' in rule.page}
-    assert {rule.name for _, _, rule in FINDS} == of_plugins
+    found = {rule.name for _, _, rule in FINDS}
+    assert found | {rules.PLUGIN_DEADLINE.name} == of_plugins

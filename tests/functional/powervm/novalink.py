@@ -188,6 +188,11 @@ class NovaLink:
                 _Failure(status, message, times, method, applied)
             )
 
+    def heal(self) -> None:
+        """Forget fail_next()."""
+        with self._lock:
+            self._failures.clear()
+
     def lose_next(self, applied_after: float | None) -> None:
         """Drop the connection instead of the response to the next POST.
 
@@ -234,6 +239,11 @@ class NovaLink:
             made = xml.wrap(self._lpar(name))
             made.set_parm_value('PartitionState', 'running')
             self.set_rmc(name, 'active')
+
+    def end(self, lpar_uuid: str) -> None:
+        """Delete an LPAR, with which its slots are free."""
+        with self._lock:
+            self._delete(lpar_uuid.upper(), None)
 
     def take_out(self, drc_index: int) -> Callable[[], None]:
         """Take a slot out of the managed system, as a drawer that is off.

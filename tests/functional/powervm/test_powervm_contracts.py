@@ -8,6 +8,7 @@ import functools
 import uuid
 
 import novalink
+from pypowervm import adapter
 import pytest
 
 from acc_plug_powervm import PowerVMPlugin
@@ -103,3 +104,23 @@ class TestPowerVM(testing.PluginContract):
 
     def run_guest(self, instance):
         self.link.run(lpar_of(instance.uuid))
+
+    def changes(self):
+        return [(adapter.Adapter, 'update_by_path')]
+
+    def end_guest(self, instance):
+        self.link.end(lpar_of(instance.uuid))
+
+    def attached(self, van):
+        owner = self.link.owner_of(int(van.handle.drc_index, 16))
+        return owner == lpar_of(van.instance_uuid).upper()
+
+    def hold(self, van):
+        """The operating system of the LPAR refuses."""
+        self.link.fail_next(500, 'HSCL294C The device is in use.', times=100)
+        return self.link.heal
+
+    def break_api(self):
+        for method in ('GET', 'POST'):
+            self.link.fail_next(500, times=1000, method=method)
+        return self.link.heal
