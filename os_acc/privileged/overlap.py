@@ -3,9 +3,9 @@
 """Which notes of the privileged half are about one device.
 
 A PF and its VFs, a parent and its mediated devices, a function and its device
-files share hardware: who has the one excludes who wants the other. Functions
-of one IOMMU group can only go to one guest (Documentation/driver-api/vfio.rst
-of Linux).
+files, a disk and its partitions share hardware: who has the one excludes who
+wants the other. Functions of one IOMMU group can only go to one guest
+(Documentation/driver-api/vfio.rst of Linux).
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ class Note:
     :ivar label: the device, for errors
     :ivar what: tells another device of the same name; '' if the note cannot
         be read
-    :ivar within: the devices in which it is: addresses of PCI functions, or
-        the name of another parent of mdevs
+    :ivar within: the devices in which it is: addresses of PCI functions, the
+        name of another parent of mdevs, the names of the places of devices
+        with files, or the name of a namespace
     :ivar accelerator: the name of an accelerator of device files, which VANs
         can share; else ''
     :ivar files: the names of the places of its files that no other accelerator
@@ -121,7 +122,11 @@ def share_hardware(one: Note, other: Note) -> bool:
         # One VAN has the device files alone, the other shares them.
         return one.accelerator in (one.name, other.name)
     # An entry that was changed since, or another one, may group them anew.
-    return bool(one.files & other.files)
+    return bool(
+        one.files & other.files
+        or one.files & other.within
+        or other.files & one.within
+    )
 
 
 def _same_group(one: str, other: str) -> bool:
