@@ -29,6 +29,7 @@ from os_acc.devices import waiting
 from os_acc.privileged import arguments
 from os_acc.privileged import cleaning
 from os_acc.privileged import context
+from os_acc.privileged import file_notes
 from os_acc.privileged import held
 from os_acc.privileged import offers
 from os_acc.privileged import record
@@ -99,7 +100,7 @@ def take(
                 name,
                 device=found.path,
                 entry=file_groups.to_text(found.spec),
-                **_places(found),
+                **file_notes.values(found),
             )
             for node in found.own:
                 _change(node, found)
@@ -190,24 +191,6 @@ def held_by(name: str, share: str) -> file_groups.Accelerator:
             wanted=f'device file {found.path}', reason='no VAN has it'
         )
     return found
-
-
-def _places(found: file_groups.Accelerator) -> dict[str, list[str]]:
-    """The devices of an accelerator, and those in which they are.
-
-    They are noted, because the kernel may have other names for them when the
-    next VAN wants one of them.
-    """
-    places = [file_place.of(each.number) for each in found.own]
-    around = [file_place.around(each) for each in places]
-    files = {each.name for each in places}
-    files.update(names[0] for names in around if names)
-    within = {name for names in around for name in names[1:]}
-    for each in places:
-        within.update(each.functions, each.mdevs)
-    for wwn in map(file_place.namespace_of, places):
-        within.update([wwn] if wwn is not None else [])
-    return {'files': sorted(files), 'within': sorted(within)}
 
 
 def _note(name: str, share: str) -> str:

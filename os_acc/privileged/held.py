@@ -33,6 +33,8 @@ from typing import ParamSpec
 from typing import TypeVar
 
 from os_acc import exception
+from os_acc.devices import chip
+from os_acc.devices import device_spec
 from os_acc.devices import file_place
 from os_acc.devices import holder
 from os_acc.devices import mdev
@@ -186,6 +188,7 @@ def _note(kind: str, name: str, values: dict[str, Any]) -> overlap.Note:
         str(values['what']) if kind == FILE else '',
         frozenset(values.get('files', ())),
         kind in (PCI, VGPU, MDEV, NAMESPACE),
+        kind in (PCI, FILE) and values.get('fpga') is True,
         _holder(kind, name, values),
     )
 
@@ -367,8 +370,15 @@ def has_vf(pf: pci.Function) -> bool:
     return False
 
 
-def note_function(function: pci.Function, **more: Any) -> None:
-    """Note that a function is given out as a whole. See note()."""
+def note_function(
+    function: pci.Function, spec: device_spec.Spec | None = None, **more: Any
+) -> None:
+    """Note that a function is given out as a whole. See note().
+
+    :param spec: the entry of device_spec for it
+    """
+    if chip.is_fpga(function, spec):
+        more['fpga'] = True
     note(PCI, function.address, function.ids, device=function.parent, **more)
 
 
