@@ -17,6 +17,10 @@ from typing import NoReturn
 _BOM = b'\xef\xbb\xbf'
 _STRING = r'"(?:[^"\\]|\\.)*"'
 _TOKEN = re.compile(_STRING + r'|[{}\[\],:]')
+_TOO_DEEP = 'it is nested too deeply'
+# No document of ours has ten levels. Python's limit is not enough: what is
+# done with the value later may need more of the stack.
+_DEEPEST = 100
 _SURROGATE = re.compile(r'\\u[dD][89a-fA-F]|[\ud800-\udfff]')
 
 
@@ -55,6 +59,7 @@ def json_of(data: bytes | str) -> Any:
             parse_float=_number,
             parse_int=_whole_number,
         )
+        _check_depth(found)
         if _SURROGATE.search(text):
             json.dumps(found, ensure_ascii=False).encode()
         return found
@@ -72,7 +77,24 @@ def json_of(data: bytes | str) -> Any:
             f'\\u{ord(err.object[err.start]):04x}'
         ) from err
     except RecursionError as err:
-        raise ValueError('it is nested too deeply') from err
+        raise ValueError(_TOO_DEEP) from err
+
+
+def _check_depth(found: Any) -> None:
+    """Check that whoever uses a value can recurse through it.
+
+    :raises ValueError: if it is nested too deeply
+    """
+    level = [found]
+    for _ in range(_DEEPEST + 1):
+        level = [
+            inner
+            for each in level
+            if isinstance(each, dict | list)
+            for inner in (each.values() if isinstance(each, dict) else each)
+        ]
+    if level:
+        raise ValueError(_TOO_DEEP)
 
 
 def yaml_of(data: bytes | str) -> Any:
@@ -85,33 +107,56 @@ def yaml_of(data: bytes | str) -> Any:
 
     text = text_of(data)
     try:
-        _check(yaml.compose(text, yaml.SafeLoader), yaml.SafeLoader(''), set())
+        _check(_composed(text), yaml.SafeLoader(''), set())
         return yaml.safe_load(text)
+    except yaml.reader.ReaderError as err:
+        raise ValueError(
+            f'{err.reason}: #x{err.character:04x}{_at(text, err.position)}'
+        ) from err
     except yaml.YAMLError as err:
         raise ValueError(' '.join(str(err).split())) from err
     except RecursionError as err:
-        raise ValueError('it is nested too deeply') from err
+        raise ValueError(_TOO_DEEP) from err
 
 
-def _check(node: Any, loader: Any, seen: set[int]) -> None:
-    """Check the keys and the numbers of a tree of YAML nodes.
+def _composed(text: str) -> Any:
+    """Make the tree of YAML nodes; None if the document is empty.
+
+    :raises YAMLError, ValueError: if it is no YAML, or has another document
+    """
+    import yaml
+
+    loader = yaml.SafeLoader(text)
+    try:
+        return loader.get_single_node()
+    except ValueError as err:  # such as "\U00110000": no such character
+        raise ValueError(f'{err}{_at(text, loader.index)}') from err
+
+
+def _check(node: Any, loader: Any, seen: set[int], depth: int = 0) -> None:
+    """Check the keys and the scalars of a tree of YAML nodes.
 
     :param loader: makes a value of a node: 1 and 0x1 are one key
     :param seen: the ids of nodes that were checked: an alias may name a node
         above itself
-    :raises ValueError: if a mapping has a key twice, or a number is not finite
+    :param depth: how many nodes are around it
+    :raises ValueError: if a mapping has a key twice, a scalar is not what its
+        tag says, a number is not finite, or it is nested too deeply
     """
     if node is None or id(node) in seen:
         return
     seen.add(id(node))
     if isinstance(node.value, str):
-        if node.tag == _FLOAT and not math.isfinite(_made(node, loader)):
+        made = _made(node, loader)
+        if node.tag == _FLOAT and not math.isfinite(made):
             raise ValueError(f'{node.value} is no finite number{_mark(node)}')
         return
+    if depth == _DEEPEST:
+        raise ValueError(_TOO_DEEP + _mark(node))
     keys = set()
     for each in node.value:
         if not isinstance(each, tuple):
-            _check(each, loader, seen)
+            _check(each, loader, seen, depth + 1)
             continue
         key, value = each
         if isinstance(key.value, str):
@@ -121,8 +166,8 @@ def _check(node: Any, loader: Any, seen: set[int]) -> None:
                     f'the key {key.value!r} is there twice{_mark(key)}'
                 )
             keys.add(made)
-        _check(key, loader, seen)
-        _check(value, loader, seen)
+        _check(key, loader, seen, depth + 1)
+        _check(value, loader, seen, depth + 1)
 
 
 _FLOAT = 'tag:yaml.org,2002:float'
@@ -130,8 +175,27 @@ _MERGE = 'tag:yaml.org,2002:merge'
 
 
 def _made(node: Any, loader: Any) -> Any:
-    """The value of a scalar."""
-    return node.value if node.tag == _MERGE else loader.construct_object(node)
+    """The value of a scalar.
+
+    :raises YAMLError: if there is no such tag
+    :raises ValueError: if it is no value of its tag
+    """
+    import yaml
+
+    if _SURROGATE.search(node.value):
+        half = ascii(node.value)
+        raise ValueError(f'{half:.60} has half a character{_mark(node)}')
+    try:
+        return (
+            node.value if node.tag == _MERGE else loader.construct_object(node)
+        )
+    except yaml.YAMLError:
+        raise
+    except Exception as err:  # PyYAML lets any error of a conversion pass.
+        raise ValueError(
+            f'{node.value!r:.60} is no {node.tag.rpartition(":")[2]}'
+            + _mark(node)
+        ) from err
 
 
 def _mark(node: Any) -> str:

@@ -252,7 +252,8 @@ def read(path: str) -> str:
     :raises OSError, ValueError: if it cannot be read, or is not UTF-8
     """
     if path == '-':
-        return sys.stdin.read()
+        # Not by the locale, which may be another encoding than UTF-8.
+        return documents.text_of(sys.stdin.buffer.read())
     with open(path, 'rb') as file:
         return documents.text_of(file.read())
 

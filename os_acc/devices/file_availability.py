@@ -91,6 +91,8 @@ def obstacles(
         _behind_taken(found, taker, known),
         _queues_taken(found, taker, known),
         _number_given(found, taker, numbers or {}),
+        _part_given(found, taker, numbers or {}),
+        _namespace_taken(found, taker, known),
         () if held else _unhealthy(found, known),
         _host_uses(found, snapshot, as_root),
         () if users is None or _is_shared(found) else _open(users),
@@ -329,6 +331,53 @@ def _number_given(
 ) -> Iterator[Reason]:
     for node in found.own:
         yield from _given(node.number, found.name, taker, numbers)
+
+
+def _part_given(
+    found: file_groups.Accelerator, taker: allocated.Taker, numbers: Numbers
+) -> Iterator[Reason]:
+    """The VANs that have a part of the device, or that of which it is one."""
+    if not numbers:
+        return
+    own = [
+        file_place.device_folder(file_place.of(each.number))
+        for each in found.own
+    ]
+    for number, given in numbers.items():
+        others = [
+            each
+            for each in given
+            if each.van_uuid != taker.van_uuid and each.name != found.name
+        ]
+        if not others or number in found.numbers:
+            continue
+        theirs = file_place.device_folder(file_place.of(number))
+        if any(file_place.contain(each, theirs) for each in own):
+            for each in others:
+                yield file_refusals.FILE_PART.say(
+                    instance=each.instance_uuid,
+                    what=each.path,
+                    van=each.van_uuid,
+                )
+
+
+def _namespace_taken(
+    found: file_groups.Accelerator,
+    taker: allocated.Taker,
+    holders: allocated.Holders,
+) -> Iterator[Reason]:
+    """The VANs that have the files as namespaces of the driver nvme_of."""
+    for node in found.own:
+        if node.number.kind != 'b' or not holders:
+            continue
+        wwn = file_place.namespace_of(file_place.of(node.number))
+        other = holders.of_handle(f'block/{wwn}')
+        if other is not None and other.van_uuid != taker.van_uuid:
+            yield file_refusals.FILE_PART.say(
+                instance=other.instance_uuid,
+                what=other.handle,
+                van=other.van_uuid,
+            )
 
 
 def _given(

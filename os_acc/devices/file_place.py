@@ -26,6 +26,9 @@ SEPARATOR = '+'
 _CLASSES = {'c': 'char', 'b': 'block'}
 _UUID = re.compile('[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}')
 _GROUP = '/virtual/vfio/'
+# How many folders a device is above that of its file, such as
+# .../0:0:0:0/scsi_generic/sg0.
+_LEVELS_ABOVE = {'scsi_generic': 2, 'bsg': 2}
 
 # Separates the name of an accelerator from the share of a VAN.
 _SHARE = f'{SEPARATOR}share='
@@ -79,27 +82,86 @@ def of(number: device_file.Number) -> Place:
     subsystem = sysfs.link(f'{folder}/subsystem') or ''
     if _GROUP in folder:
         return _of_group(folder, subsystem)
-    parts = folder.removeprefix(f'{sysfs.SYS}/devices/').split('/')
-    places = [n for n, each in enumerate(parts) if pci.is_address(each)]
-    uuids = [n for n, each in enumerate(parts) if _UUID.fullmatch(each)]
-    if not places:
+    parts = _parts(folder)
+    places = [each for each in parts if pci.is_address(each)]
+    uuids = [each for each in parts if _UUID.fullmatch(each)]
+    return Place(
+        _name_of_folder(folder),
+        folder,
+        subsystem,
+        tuple(places[-1:]),
+        tuple(uuids[-1:]),
+    )
+
+
+def _parts(folder: str) -> list[str]:
+    return folder.removeprefix(f'{sysfs.SYS}/devices/').split('/')
+
+
+def _name_of_folder(folder: str) -> str:
+    """Name a device by its folder in sysfs."""
+    parts = _parts(folder)
+    named = [
+        n
+        for n, each in enumerate(parts)
+        if pci.is_address(each) or _UUID.fullmatch(each)
+    ]
+    if not any(map(pci.is_address, parts)):
         # The numbers of virtual devices, such as loop0, are their names. Other
         # devices are below one that the firmware has named.
         kept = len(parts) if parts[0] == 'virtual' else len(parts) - 1
-        return Place(
-            name_of(_stable(folder, parts, kept)),
-            folder,
-            subsystem,
-            mdevs=tuple(parts[n] for n in uuids[-1:]),
-        )
-    first = max(places[-1:] + uuids[-1:])
-    return Place(
-        name_of(_stable(folder, parts, first + 1)[first:]),
-        folder,
-        subsystem,
-        (parts[places[-1]],),
-        tuple(parts[n] for n in uuids[-1:]),
-    )
+        return name_of(_stable(folder, parts, kept))
+    first = named[-1]
+    return name_of(_stable(folder, parts, first + 1)[first:])
+
+
+def device_folder(place: Place) -> str | None:
+    """The folder of the device to which a file gives access.
+
+    A file of sg is that of the whole SCSI device, which has its disk or tape
+    in the folders beside. All that is below the folder is a part of the
+    device, such as the partitions of a disk.
+
+    :returns: None if the kernel shows none, or the file is that of a group of
+        VFIO, which has functions and no parts
+    """
+    if place.folder is None or _GROUP in place.folder:
+        return None
+    folder = place.folder
+    for _ in range(_LEVELS_ABOVE.get(place.subsystem, 0)):
+        folder = folder.rpartition('/')[0]
+    return folder
+
+
+def contain(one: str | None, other: str | None) -> bool:
+    """Whether of two folders of devices, one is the other or is in it."""
+    if one is None or other is None:
+        return False
+    return f'{one}/'.startswith(f'{other}/') or other.startswith(f'{one}/')
+
+
+def around(place: Place) -> list[str]:
+    """The names of the device of a file, and of those in which it is.
+
+    The device comes first. A PCI function or a mediated device is not named:
+    see function_in().
+    """
+    found, folder = [], device_folder(place)
+    while folder is not None and len(_parts(folder)) > 1:
+        leaf = folder.rpartition('/')[2]
+        if pci.is_address(leaf) or _UUID.fullmatch(leaf):
+            break
+        found.append(_name_of_folder(folder))
+        folder = folder.rpartition('/')[0]
+    return found
+
+
+def namespace_of(place: Place) -> str | None:
+    """The name of the NVMe namespace behind a block file, or a partition."""
+    for folder in (place.folder, (place.folder or '').rpartition('/')[0]):
+        if folder and (wwn := sysfs.read(f'{folder}/wwid')):
+            return wwn
+    return None
 
 
 def function_in(name: str) -> str | None:

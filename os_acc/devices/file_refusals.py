@@ -107,6 +107,14 @@ FILE_NUMBER = Refusal(
     'device, as when its module was loaded again.',
     'release that VAN: os-acc unplug {instance}',
 )
+FILE_PART = Refusal(
+    Kind.ALLOCATED,
+    'instance {instance} has {what}, which is the same device, a part of it, '
+    'or the device of which it is a part (VAN {van})',
+    'A VAN has a partition of the disk, the disk of the partition, another '
+    'file of the same disk, or the namespace of NVMe-oF behind the file.',
+    'request another device, or release that one: os-acc unplug {instance}',
+)
 FILE_QUEUE = Refusal(
     Kind.ALLOCATED,
     'it is a work queue that os-acc has set up for VAN {van}',

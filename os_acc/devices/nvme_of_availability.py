@@ -15,6 +15,7 @@ from os_acc.devices import allocated
 from os_acc.devices import availability
 from os_acc.devices import device_file
 from os_acc.devices import device_spec
+from os_acc.devices import file_place
 from os_acc.devices import host_use
 from os_acc.devices import nvme_of
 from os_acc.devices import nvme_of_refusals
@@ -77,8 +78,31 @@ def _reasons(
         yield refusals.TAKEN.say(
             instance=holder.instance_uuid, what='it', van=holder.van_uuid
         )
+    for each in _of_files(wwn, holders):
+        if each.van_uuid != taker.van_uuid:
+            yield refusals.TAKEN.say(
+                instance=each.instance_uuid,
+                what=each.handle,
+                van=each.van_uuid,
+            )
     if not has and (why := holders.unhealthy.of_device(wwn)) is not None:
         yield why
+
+
+def _of_files(
+    wwn: str, holders: allocated.Holders
+) -> Iterator[allocated.Holder]:
+    """The VANs that have the files of a namespace and of its partitions."""
+    if not holders:
+        return
+    for block in nvme_of.blocks(wwn):
+        for folder in (
+            block.path,
+            *(f'{block.path}/{each}' for each in sysfs.folders(block.path)),
+        ):
+            if (text := sysfs.read(f'{folder}/dev')) is not None:
+                number = device_file.parse(text, 'b')
+                yield from holders.of_file(file_place.of(number).name)
 
 
 def on_host(

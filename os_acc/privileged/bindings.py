@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 
 from os_acc import exception
+from os_acc.devices import device_spec
 from os_acc.devices import modules
 from os_acc.devices import pci
 from os_acc.devices import vfio
@@ -19,12 +20,18 @@ from os_acc.privileged import record
 from os_acc.privileged import storage
 
 
-def remember(function: pci.Function, vfio_driver: str) -> None:
+def remember(
+    function: pci.Function,
+    vfio_driver: str,
+    spec: device_spec.Spec | None = None,
+) -> None:
     """Write the record of a function that is about to be bound to VFIO.
 
     If an earlier take() or give_back() was interrupted, there is a record
     already. It says what was there before os-acc changed anything, so it
     stays.
+
+    :param spec: the entry of device_spec for it
     """
     now = vfio.Binding.of(function)
     known = record.functions.read(function.address)
@@ -38,7 +45,7 @@ def remember(function: pci.Function, vfio_driver: str) -> None:
         # The function is not as take() or give_back() leave it: another
         # function, or somebody else has bound it since.
         known = None
-    held.note_function(function, vfio_driver=vfio_driver)
+    held.note_function(function, spec, vfio_driver=vfio_driver)
     record.functions.write(
         function.address,
         dataclasses.replace(known, vfio_driver=vfio_driver)

@@ -29,6 +29,7 @@ from os_acc.devices import waiting
 from os_acc.privileged import arguments
 from os_acc.privileged import cleaning
 from os_acc.privileged import context
+from os_acc.privileged import file_notes
 from os_acc.privileged import held
 from os_acc.privileged import offers
 from os_acc.privileged import record
@@ -99,7 +100,7 @@ def take(
                 name,
                 device=found.path,
                 entry=file_groups.to_text(found.spec),
-                files=[file_place.of(each.number).name for each in found.own],
+                **file_notes.values(found),
             )
             for node in found.own:
                 _change(node, found)

@@ -33,6 +33,8 @@ from typing import ParamSpec
 from typing import TypeVar
 
 from os_acc import exception
+from os_acc.devices import chip
+from os_acc.devices import device_spec
 from os_acc.devices import file_place
 from os_acc.devices import holder
 from os_acc.devices import mdev
@@ -64,6 +66,7 @@ _LABELS = {
     MDEV: 'mdev',
     FILE: 'device file',
     IDXD: 'work queue',
+    NAMESPACE: 'namespace',
 }
 
 
@@ -121,22 +124,32 @@ def note(kind: str, name: str, what: str, **values: Any) -> None:
             files.write(f'{kind}-{name}', json.dumps(wanted))
 
 
-def _check_free(wanted: overlap.Note) -> None:
+def _check_free(wanted: overlap.Note, *kinds: str) -> None:
+    """Check that no other VAN has a device or a part of it.
+
+    :param kinds: of the notes that count; none: all
+    """
     for found in of_others():
-        if overlap.about_one_device(wanted, found) and _is_current(found):
+        if (
+            found.kind in (kinds or _LABELS)
+            and overlap.about_one_device(wanted, found)
+            and _is_current(found)
+        ):
             found.refuse()
 
 
 def of_others() -> list[overlap.Note]:
     """The notes of other VANs than the one for which this call is made.
 
-    A note of VFs names no VAN, and nvme_of has its own rules. A note that
-    cannot be read is in the list.
+    A note of VFs names no VAN, and that of a namespace may be left of a VAN
+    that was released. A note that cannot be read is in the list.
     """
     found = []
     for each in files.names():
         kind, _, name = each.partition('-')
-        if kind in _LABELS and (known := _load(kind, name)) is not None:
+        if kind not in _LABELS or (known := _load(kind, name)) is None:
+            continue
+        if kind != NAMESPACE or known.get('given', True):
             found.append(_note(kind, name, known))
     return [each for each in found if each.is_of_another]
 
@@ -164,6 +177,7 @@ def _note(kind: str, name: str, values: dict[str, Any]) -> overlap.Note:
         within |= overlap.containers(file_place.function_in(name))
         if (found := file_place.mdev_in(name)) is not None:
             within |= {found}
+        within |= frozenset(values.get('within', ()))
     return overlap.Note(
         kind,
         name,
@@ -173,7 +187,8 @@ def _note(kind: str, name: str, values: dict[str, Any]) -> overlap.Note:
         within,
         str(values['what']) if kind == FILE else '',
         frozenset(values.get('files', ())),
-        kind in (PCI, VGPU, MDEV),
+        kind in (PCI, VGPU, MDEV, NAMESPACE),
+        kind in (PCI, FILE) and values.get('fpga') is True,
         _holder(kind, name, values),
     )
 
@@ -254,6 +269,14 @@ def _of_whole(function: pci.Function) -> Iterator[overlap.Note]:
                 found = _note(kind, address, known)
                 if _is_current(found):
                     yield found
+
+
+def check_namespace(wwn: str) -> None:
+    """Check that no other VAN has a device file of a namespace.
+
+    :raises DeviceBusy: if another VAN has one
+    """
+    _check_free(_note(NAMESPACE, wwn, {'what': wwn}), FILE)
 
 
 def check_noted(kind: str, name: str) -> None:
@@ -347,8 +370,15 @@ def has_vf(pf: pci.Function) -> bool:
     return False
 
 
-def note_function(function: pci.Function, **more: Any) -> None:
-    """Note that a function is given out as a whole. See note()."""
+def note_function(
+    function: pci.Function, spec: device_spec.Spec | None = None, **more: Any
+) -> None:
+    """Note that a function is given out as a whole. See note().
+
+    :param spec: the entry of device_spec for it
+    """
+    if chip.is_fpga(function, spec):
+        more['fpga'] = True
     note(PCI, function.address, function.ids, device=function.parent, **more)
 
 
@@ -469,7 +499,7 @@ def adopt(who: holder.Holder, device: str) -> None:
     :param device: as the attach handle names it: an address, a UUID, ...
     """
     with operation_lock.named('notes', _LOCK_SECONDS):
-        for kind in (*_LABELS, NAMESPACE):
+        for kind in _LABELS:
             known = _load(kind, device)
             if known is None:
                 continue

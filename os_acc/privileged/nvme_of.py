@@ -177,6 +177,7 @@ def _check_owner(
         raise exception.DeviceBusy(
             device=availability.label(wwn), reason=_owner(note)
         )
+    held.check_namespace(wwn)
 
 
 def _owner(note: notes.Note) -> str:

@@ -3,17 +3,21 @@
 """Which notes of the privileged half are about one device.
 
 A PF and its VFs, a parent and its mediated devices, a function and its device
-files share hardware: who has the one excludes who wants the other. Functions
-of one IOMMU group can only go to one guest (Documentation/driver-api/vfio.rst
-of Linux).
+files, a disk and its partitions share hardware: who has the one excludes who
+wants the other. Functions of one IOMMU group can only go to one guest
+(Documentation/driver-api/vfio.rst of Linux). Who has a PF of an FPGA may be
+able to program it: see os_acc.devices.chip_use.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import operator
 from typing import Any
 
 from os_acc import exception
+from os_acc.devices import chip
+from os_acc.devices import file_place
 from os_acc.devices import holder
 from os_acc.devices import pci
 
@@ -27,13 +31,15 @@ class Note:
     :ivar label: the device, for errors
     :ivar what: tells another device of the same name; '' if the note cannot
         be read
-    :ivar within: the devices in which it is: addresses of PCI functions, or
-        the name of another parent of mdevs
+    :ivar within: the devices in which it is: addresses of PCI functions, the
+        name of another parent of mdevs, the names of the places of devices
+        with files, or the name of a namespace
     :ivar accelerator: the name of an accelerator of device files, which VANs
         can share; else ''
     :ivar files: the names of the places of its files that no other accelerator
         of its entry has
     :ivar whole: whether it has all its parts: VFs, mediated devices, files
+    :ivar fpga: whether it is a function of a device that can be programmed
     :ivar holder: who has it; None: an earlier version did not note that, or
         the note cannot be read
     """
@@ -46,6 +52,7 @@ class Note:
     accelerator: str
     files: frozenset[str]
     whole: bool
+    fpga: bool
     holder: holder.Holder | None
 
     @property
@@ -98,12 +105,17 @@ class Note:
 def about_one_device(one: Note, other: Note) -> bool:
     """Whether two notes are about one device, or a device and its part.
 
-    Also whether they are about functions of one IOMMU group.
+    Also whether they are about functions of one IOMMU group, or a PF of an
+    FPGA and another function of it.
     """
-    return share_hardware(one, other) or (
-        pci.is_address(one.name)
-        and pci.is_address(other.name)
-        and _same_group(one.name, other.name)
+    return (
+        share_hardware(one, other)
+        or (
+            pci.is_address(one.name)
+            and pci.is_address(other.name)
+            and _same_group(one.name, other.name)
+        )
+        or ((one.fpga or other.fpga) and _pf_and_another(one, other))
     )
 
 
@@ -121,7 +133,11 @@ def share_hardware(one: Note, other: Note) -> bool:
         # One VAN has the device files alone, the other shares them.
         return one.accelerator in (one.name, other.name)
     # An entry that was changed since, or another one, may group them anew.
-    return bool(one.files & other.files)
+    return bool(
+        one.files & other.files
+        or one.files & other.within
+        or other.files & one.within
+    )
 
 
 def _same_group(one: str, other: str) -> bool:
@@ -131,6 +147,33 @@ def _same_group(one: str, other: str) -> bool:
         and second is not None
         and first.iommu_group is not None
         and first.iommu_group == second.iommu_group
+    )
+
+
+def _pf_and_another(one: Note, other: Note) -> bool:
+    """Whether one has a PF, and the other another PF of its chip, or its VF.
+
+    VFs of one chip may have different owners.
+    """
+    functions = [
+        each.name
+        if pci.is_address(each.name)
+        else file_place.function_in(each.name)
+        for each in (one, other)
+    ]
+    # A VF may be gone after a reboot; its PF is in "within".
+    pfs = [
+        next(
+            filter(pci.is_address, sorted(each.within - {function})), function
+        )
+        for each, function in zip((one, other), functions, strict=True)
+    ]
+    first = pci.find(pfs[0]) if pfs[0] is not None else None
+    return (
+        first is not None
+        and pfs[0] != pfs[1]
+        and any(map(operator.eq, functions, pfs))
+        and pfs[1] in chip.parents(first)
     )
 
 

@@ -76,7 +76,7 @@ def take(
             name = modules.load_driver(driver, deadline.left())
             before = pci.get(address)
             storage.check(before, instance_uuid)
-            bindings.remember(before, name)
+            bindings.remember(before, name, spec)
             vfio.bind(address, name, deadline.left())
             try:
                 storage.hand_out(before, instance_uuid)
@@ -274,7 +274,7 @@ def hold(address: str) -> None:
             held.note_vgpu(function, None)
             return
         offers.check(function)
-        held.note_function(function)
+        held.note_function(function, spec)
 
 
 @context.entry

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -101,12 +102,32 @@ def test_a_byte_order_mark_is_left_out():
         ('a: 1\n---\na: 2\n', 'another document'),
         ('a: [', 'line 1'),
         (b'a: \xff', 'not UTF-8'),
+        ('a:\n- !!bool x\n', "'x' is no bool at line 2, column 3"),
+        ('!!bool x: 1', "'x' is no bool at line 1, column 1"),
+        ('a: !!timestamp x', "'x' is no timestamp at line 1, column 4"),
+        ('b: 1\na: 2026-13-45', "'2026-13-45' is no timestamp at line 2"),
+        ('a: ' + '7' * 5000, 'is no int at line 1, column 4'),
+        ('a: !!int "x"', "'x' is no int at line 1, column 4"),
+        ('a: 1\nb: "\\U00110000"', 'at line 2, column '),
+        ('a: 1\nb: \x1b[0m', '#x001b at line 2, column 4'),
+        ('a: "\\ud83d"', "'\\ud83d' has half a character at line 1, column 4"),
+        ('[' * 200 + ']' * 200, 'nested too deeply at line 1'),
     ],
 )
 def test_yaml_that_is_refused(text, said):
     with pytest.raises(ValueError) as caught:
         documents.yaml_of(text)
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize('depth', [150, 500, 990])
+def test_what_is_nested_deeply_is_refused_before_it_is_used(depth):
+    """Python's own limit leaves no room for what is done with the value."""
+    text = '{"nvme_of": ' + '[' * depth + ']' * depth + '}'
+    with pytest.raises(exception.InvalidRequest, match='too deeply'):
+        device_spec.parse(text)
+    assert documents.json_of('[' * 90 + ']' * 90)
+    assert documents.yaml_of('[' * 90 + ']' * 90)
 
 
 def test_yaml_may_name_a_node_twice():
@@ -141,3 +162,18 @@ def test_arqs_that_are_not_utf8_or_begin_with_a_mark(tmp_path):
         base.read(str(file))
     file.write_bytes(b'\xef\xbb\xbf[]')
     assert base.read(str(file)) == '[]'
+
+
+@pytest.mark.parametrize('encoding', ['utf-8', 'latin-1', 'ascii'])
+def test_arqs_of_standard_input_are_utf8_in_any_locale(encoding, monkeypatch):
+    def given(data):
+        stream = io.TextIOWrapper(
+            io.BytesIO(data), encoding, errors='surrogateescape'
+        )
+        monkeypatch.setattr(sys, 'stdin', stream)
+
+    given('\ufeff"ä"'.encode())
+    assert base.read('-') == '"ä"'
+    given(b'[\n"\xff"]')
+    with pytest.raises(ValueError, match='0xff at line 2, column 2'):
+        base.read('-')
