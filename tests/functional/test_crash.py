@@ -184,7 +184,7 @@ def plug() -> None:
 
 def plug_in_a_living_process() -> None:
     """Plug in a process that was initialized before the other crashed."""
-    recovery.recover = lambda attacher: None
+    recovery.recover = lambda host, at_start: None
     os_acc.initialize()
     plug()
 

@@ -39,7 +39,7 @@ def test_initialize_that_fails_can_be_repeated(host, monkeypatch):
 
     before = os_acc._host
 
-    def fail(attacher):
+    def fail(host, at_start):
         raise exception.JournalError(path='x', reason='full')
 
     with monkeypatch.context() as patch:

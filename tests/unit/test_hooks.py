@@ -112,7 +112,7 @@ def test_a_start_that_fails(tool, monkeypatch):
     """The calls then go on as before it."""
     before = os_acc._get()
 
-    def fail(host):
+    def fail(host, at_start):
         raise RuntimeError('no')
 
     monkeypatch.setattr('os_acc.recovery.recover', fail)
