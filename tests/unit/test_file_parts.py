@@ -8,6 +8,10 @@ then only the notes of the privileged half know of the first VAN.
 
 from __future__ import annotations
 
+from concurrent import futures
+import contextlib
+import threading
+
 import device_nodes
 import devices
 import nvme_of_model
@@ -15,6 +19,7 @@ import pytest
 
 import os_acc
 from os_acc import exception
+from os_acc.devices import file_availability
 from os_acc.privileged import held
 
 SATA = 'pci0000:00/0000:00:17.0/ata1/host0/target0:0:0/0:0:0:0'
@@ -119,6 +124,34 @@ def test_one_device(host, show, one, other, turned, journal):
     instance, _ = plug(devices.wanted('CUSTOM_1'))
     assert os_acc.unplug(instance) == 1
     assert held.files.names() == []
+
+
+@pytest.mark.parametrize(('show', 'one', 'other'), PAIRS)
+def test_one_device_at_once(host, monkeypatch, show, one, other):
+    """Two requests are checked one after the other."""
+    show(host)
+    devices.spec(entry(one, 0), entry(other, 1))
+    meeting = threading.Barrier(2, timeout=1.0)
+    check = file_availability.obstacles
+
+    def obstacles(*args, **kwargs):
+        found = list(check(*args, **kwargs))
+        # Both are here at the same time, unless there is a lock.
+        with contextlib.suppress(threading.BrokenBarrierError):
+            meeting.wait()
+        return iter(found)
+
+    monkeypatch.setattr(file_availability, 'obstacles', obstacles)
+
+    def tried(number):
+        try:
+            plug(devices.wanted(f'CUSTOM_{number}'))
+        except exception.PlugException:
+            return False
+        return True
+
+    with futures.ThreadPoolExecutor(2) as pool:
+        assert sorted(pool.map(tried, range(2))) == [False, True]
 
 
 @pytest.mark.parametrize('journal', ['nova', 'other'])

@@ -186,14 +186,16 @@ def _locks(
     """
     with contextlib.ExitStack() as stack:
         device = files.device_of(found)
-        if device != found.name:
-            stack.enter_context(by.lock(device))
+        # Files behind no PCI function and no parent of mdevs have one lock:
+        # they may be those of a disk and of its partitions.
+        stack.enter_context(
+            by.lock('file' if device == found.name else device)
+        )
         function = files.function_of(found)
         if function is not None:
             stack.enter_context(
                 allocation.shared_locks(by, function, found.function_spec)
             )
-        stack.enter_context(by.lock(f'file/{found.name}'))
         yield
 
 
