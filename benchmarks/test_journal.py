@@ -3,15 +3,16 @@
 
 """The journal beside sqlite alone: the commits of a plug, and 10,000 rows.
 
-The peer makes the commits that plug and unplug of 8 VANs with drivers that
-save once make: the same rows, in WAL mode with full sync, on the same disk.
-'each' has a commit for each driver's save; 'shared' has two for all 8, the
-least that the journal makes, as the first save waits for no other.
+The peer makes the commits that plug, or plug and unplug, of 8 VANs with
+drivers that save once make: the same rows, in WAL mode with full sync, on the
+same disk. 'each' has a commit for each driver's save; 'shared' has two for all
+8, the least that the journal makes, as the first save waits for no other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Iterator
 from collections.abc import Sequence
 import functools
 import json
@@ -79,30 +80,36 @@ class Bare:
         self.db.execute('COMMIT')
 
     def plug(self, saves: Sequence[int]) -> None:
-        """Plug and unplug.
+        """Make the commits of a plug.
 
         :param saves: how many of the drivers' saves each commit has
         """
         names = list(self.rows[0])
+        changed = [n for n in names if n not in ('uuid', 'instance_uuid')]
         insert = (
             f'INSERT INTO van ({", ".join(names)})'
             f' VALUES ({", ".join(f":{name}" for name in names)})'
         )
         update = (
-            f'UPDATE van SET {", ".join(f"{n} = :{n}" for n in names)}'
+            f'UPDATE van SET {", ".join(f"{n} = :{n}" for n in changed)}'
             ' WHERE uuid = :uuid'
-        )
-        mark = (
-            'UPDATE van SET state = :state, live = :live, attached ='
-            ' :attached, updated_at = :updated_at WHERE uuid = :uuid'
         )
         self.commit(insert, self.rows)
         start = 0
         for number in saves:
             self.commit(update, self.rows[start : start + number])
             start += number
-        for statement in (update, update, mark, mark):
-            self.commit(statement, self.rows)
+        self.commit(update, self.rows)
+        self.commit(update, self.rows)
+
+    def unplug(self) -> None:
+        """Make the commits of an unplug."""
+        mark = (
+            'UPDATE van SET state = :state, live = :live, attached ='
+            ' :attached, updated_at = :updated_at WHERE uuid = :uuid'
+        )
+        self.commit(mark, self.rows)
+        self.commit(mark, self.rows)
         self.commit('DELETE FROM van WHERE uuid = :uuid', self.rows)
 
 
@@ -147,28 +154,68 @@ def _plug(entries: Sequence[journal.Entry]) -> None:
     assert os_acc.unplug(instance) == COUNT
 
 
-@pytest.mark.benchmark(group='plug 8, unplug 8, beside bare commits')
-@pytest.mark.parametrize('saves', [(1,) * COUNT, (1, COUNT - 1)], ids=len)
-def test_commits(
-    saves: Sequence[int],
-    disk: pathlib.Path,
-    initialize: Callable[..., Callable[[], None]],
-    take_turns: Callable[..., None],
-) -> None:
+@pytest.fixture
+def entries(
+    disk: pathlib.Path, initialize: Callable[..., Callable[[], None]]
+) -> list[journal.Entry]:
+    """What is plugged. os-acc is initialized."""
     extensions = loader.Extensions(
         {'saving': SavingDriver.load('saving')},
         {'noop': acc_plug_noop.NoopPlugin.load('noop')},
         {},
     )
     initialize(disk / 'state', extensions)
-    entries = [_entry(number) for number in range(COUNT)]
-    bare = Bare(disk / 'bare.db', entries)
+    return [_entry(number) for number in range(COUNT)]
+
+
+@pytest.fixture
+def bare(
+    disk: pathlib.Path, entries: Sequence[journal.Entry]
+) -> Iterator[Bare]:
+    made = Bare(disk / 'bare.db', entries)
+    yield made
+    made.db.close()
+
+
+each_or_shared = pytest.mark.parametrize(
+    'saves', [(1,) * COUNT, (1, COUNT - 1)], ids=len
+)
+
+
+@pytest.mark.benchmark(group='plug 8, unplug 8, beside bare commits')
+@each_or_shared
+def test_commits(
+    saves: Sequence[int],
+    entries: Sequence[journal.Entry],
+    bare: Bare,
+    take_turns: Callable[..., None],
+) -> None:
+    def peer() -> None:
+        bare.plug(saves)
+        bare.unplug()
+
+    take_turns(functools.partial(_plug, entries), peer, ROUNDS)
+
+
+@pytest.mark.benchmark(group='plug 8, beside bare commits')
+@each_or_shared
+def test_plug_commits(
+    saves: Sequence[int],
+    entries: Sequence[journal.Entry],
+    bare: Bare,
+    take_turns: Callable[..., None],
+) -> None:
+    instance = entries[0].instance_info
     take_turns(
-        functools.partial(_plug, entries),
+        functools.partial(
+            os_acc.plug, instance, [entry.request for entry in entries]
+        ),
         functools.partial(bare.plug, saves),
         ROUNDS,
+        before_peer=functools.partial(os_acc.unplug, instance),
+        after_peer=bare.unplug,
     )
-    bare.db.close()
+    assert len(os_acc.get_vans(instance)) == COUNT
 
 
 @pytest.mark.benchmark(group='10,000 rows')

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""plug and unplug of 8 VANs, and a plug that is undone.
+"""plug and unplug of 8 VANs, plug alone, and a plug that is undone.
 
 The peer is TaskFlow. Neither side has a device, so the sequence, the state and
 the undo are measured. os-acc writes them to its journal on the disk, TaskFlow
 keeps them in memory. With 5000 VANs of other instances in the journal, os-acc
-is compared with itself.
+is compared with itself. So is a plug that writes its events with one that
+makes none; the journal then has as many events as it keeps.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ from os_acc import exception
 from os_acc import journal
 from os_acc import loader
 from os_acc import objects
+from os_acc.attach import recorder
 from os_acc.devices import boot
+from os_acc.journal import events
 
 Requests = Sequence[objects.AcceleratorRequest]
 
@@ -186,6 +189,67 @@ def test_plug_taskflow(
         functools.partial(_plug_taskflow, requests),
         functools.partial(_plug, requests),
         ROUNDS,
+    )
+
+
+@pytest.fixture
+def with_events(
+    with_rows: Callable[[int], Callable[[], None]], bench_driver: BenchDriver
+) -> None:
+    """Initialize os-acc with drivers that save, and a journal long in use."""
+    bench_driver.saves = True
+    with_rows(0)
+    event = events.Event(
+        at=events.now(),
+        operation=events.PLUG,
+        step='plug',
+        result=events.DONE,
+        instance_uuid=INSTANCE.uuid,
+        instance_name=INSTANCE.name,
+    )
+    os_acc._host.journal.note([event] * events.MOST)
+
+
+@pytest.mark.benchmark(group='plug 8')
+def test_plug_alone(
+    with_events: None, take_turns: Callable[..., None], requests: Requests
+) -> None:
+    """The peer is one linear flow of 24 tasks."""
+
+    def taskflow() -> None:
+        engines.run(_plug_flow(_vans(requests)))
+
+    take_turns(
+        functools.partial(os_acc.plug, INSTANCE, requests),
+        taskflow,
+        ROUNDS,
+        before_peer=functools.partial(os_acc.unplug, INSTANCE),
+    )
+    assert len(os_acc.get_vans(INSTANCE)) == COUNT
+
+
+@pytest.mark.benchmark(group='plug 8')
+def test_events(
+    with_events: None,
+    take_turns: Callable[..., None],
+    requests: Requests,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The peer is os-acc that makes and writes no events."""
+
+    def without_events() -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(recorder.Recorder, 'step', lambda *a, **k: None)
+            patch.setattr(recorder.Recorder, 'ended', lambda self: [])
+            os_acc.plug(INSTANCE, requests)
+
+    undo = functools.partial(os_acc.unplug, INSTANCE)
+    take_turns(
+        functools.partial(os_acc.plug, INSTANCE, requests),
+        without_events,
+        ROUNDS,
+        before_peer=undo,
+        after_peer=undo,
     )
 
 

@@ -97,24 +97,24 @@ class Host:
         if self.read_only:
             raise exception.ReadOnly(call=call)
 
-    def acting_for(
-        self, van: objects.VAN | None = None
-    ) -> contextlib.AbstractContextManager[None]:
-        """Say for whom the privileged calls of a block are made.
+    def as_holder(self) -> holder.Holder:
+        """The holder of this journal, for no VAN.
 
-        :param van: None: they are made for no VAN
         :raises JournalError: if the journal cannot be read
         """
         path = self.journal.path
-        return holder.acting_for(
-            holder.Holder(
-                self.journal.identity(),
-                # It only tells people where the journal is.
-                path if path.isprintable() else ascii(path),
-                van.instance_uuid if van is not None else '',
-                van.uuid if van is not None else '',
-            )
+        return holder.Holder(
+            self.journal.identity(),
+            # It only tells people where the journal is.
+            path if path.isprintable() else ascii(path),
         )
+
+    def acting_for(self) -> contextlib.AbstractContextManager[None]:
+        """Say that the privileged calls of a block are made for no VAN.
+
+        :raises JournalError: if the journal cannot be read
+        """
+        return holder.acting_for(self.as_holder())
 
     def offers_devices(self) -> bool:
         """Whether device_spec offers real devices."""

@@ -74,9 +74,10 @@ def run(
     interrupt: BaseException | None = None
     helpers = 0
     try:
-        for number in range(min(len(queue), workers)):
+        # The first threads may have done all before the last would start.
+        while len(queue) and helpers < workers:
             threading.Thread(
-                target=queue.work, name=f'os-acc-{number}'
+                target=queue.work, name=f'os-acc-{helpers}'
             ).start()
             helpers += 1
     except Exception as err:

@@ -5,7 +5,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+import contextlib
 import copy
+import dataclasses
 import logging
 import time
 
@@ -17,6 +19,7 @@ from os_acc import objects
 from os_acc import progress
 from os_acc.attach import plan
 from os_acc.attach import recorder
+from os_acc.devices import holder
 from os_acc.journal import programs
 from os_acc.programming import records
 
@@ -43,6 +46,7 @@ class Steps:
     :param host: has the drivers, the plugins and the journal
     :param record: gets each step and its result
     :param callback: gets the progress of each step; may be None
+    :raises JournalError: if the journal cannot be read
     """
 
     def __init__(
@@ -52,7 +56,8 @@ class Steps:
         callback: progress.Callback | None = None,
     ) -> None:
         self.record = record
-        self._host = host
+        # One call works with one journal: read its UUID once.
+        self._holder = host.as_holder()
         self._extensions = host.extensions
         self._journal = host.journal
         self._reporter = progress.Reporter(callback)
@@ -151,6 +156,16 @@ class Steps:
                 + '. Program it again',
             )
 
+    def _acting_for(
+        self, van: objects.VAN
+    ) -> contextlib.AbstractContextManager[None]:
+        """Say that the privileged calls of a block are made for a VAN."""
+        return holder.acting_for(
+            dataclasses.replace(
+                self._holder, instance=van.instance_uuid, van=van.uuid
+            )
+        )
+
     def is_prepared(self, entry: journal.Entry) -> bool:
         """Ask the driver whether the device is as prepareVAN has left it.
 
@@ -158,7 +173,7 @@ class Steps:
         """
         van = entry.van
         try:
-            with self._host.acting_for(van):
+            with self._acting_for(van):
                 return self._extensions.driver(van.driver).is_intact(van)
         except Exception as err:
             raise failure(van, 'is_intact', err) from err
@@ -167,7 +182,7 @@ class Steps:
         """Ask the plugin whether the host has all that plug() has left."""
         van = entry.van
         try:
-            with self._host.acting_for(van):
+            with self._acting_for(van):
                 return self._extensions.plugin(van.plugin).is_intact(van)
         except Exception as err:
             raise failure(van, 'is_intact of the plugin', err) from err
@@ -259,7 +274,7 @@ class Steps:
         try:
             tell(progress.STARTED)
             logger.debug('%s by %s', step, actor)
-            with self._host.acting_for(van):
+            with self._acting_for(van):
                 act()
         except BaseException as err:
             if not isinstance(err, Exception) and not wrap_all:

@@ -17,6 +17,7 @@ from os_acc.objects import van as van_states
 
 #: What selects a VAN's row: the UUIDs of the VAN and of its instance.
 VanKey = tuple[str, str]
+_KEY = ('uuid', 'instance_uuid')
 
 # Where the JSON of the instance has its process.
 _PROCESS = 'json_extract(instance, \'$."versioned_object.data".process\')'
@@ -97,7 +98,9 @@ def update(db: sqlite3.Connection, path: str, row: Mapping[str, Any]) -> None:
     :raises DeviceBusy: if another row has the same handle
     :raises JournalError: if there is no such row
     """
-    sets = ', '.join(f'{name} = :{name}' for name in row)
+    # sqlite writes the entries of each index that a statement names a column
+    # of, whether the value changes or not.
+    sets = ', '.join(f'{name} = :{name}' for name in row if name not in _KEY)
     try:
         done = database.execute(
             db,

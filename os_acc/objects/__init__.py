@@ -8,6 +8,7 @@ The module of an object is imported when the object is first used, so that
 
 from __future__ import annotations
 
+import functools
 import importlib
 from typing import TYPE_CHECKING
 from typing import Any
@@ -99,7 +100,11 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
+@functools.cache
 def register_all() -> None:
-    """Import all objects, so that each can be read from a primitive."""
+    """Import all objects, so that each can be read from a primitive.
+
+    A process does it once: a plug asks for it for each version of a handle.
+    """
     for module in set(_MODULES.values()):
         importlib.import_module(f'{__name__}.{module}')

@@ -30,6 +30,7 @@ from os_acc import journal
 from os_acc import objects
 from os_acc import plugin
 from os_acc import recovery
+from os_acc.attach import recorder
 from os_acc.devices import boot
 from os_acc.drivers.fake.driver import FakeDriver
 from os_acc.drivers.fake.hardware import Hardware
@@ -119,6 +120,8 @@ class Host:
             boot.boot_id = lambda: (self.path / 'boot_id').read_text()
             # A privsep daemon for each process would take most of the time.
             privsep.run_here(True)
+            # On a busy machine, a call of a second is not a long one.
+            recorder.LONG_CALL = 3600.0
             processes.configure(
                 str(self.state),
                 devices=['f0:pci:1:single', 'f1:pci:1:single'],

@@ -363,6 +363,26 @@ def test_the_oldest_are_deleted_and_the_sums_stay(opened, monkeypatch):
     assert durations == ('durations', ('plug', 'done', '0.05'), 100)
 
 
+def test_events_cost_the_same_however_many_there_are(opened):
+    """A plug writes its events: it must not read all that are there."""
+
+    def steps():
+        """Count the instructions that sqlite executes for one event."""
+        counted = []
+        with contextlib.closing(database.connect(opened.path)) as db:
+            db.execute('BEGIN')
+            db.set_progress_handler(lambda: counted.append(1), 1)
+            events.insert(db, 'tests', [event()])
+            db.set_progress_handler(None, 1)
+            db.execute('ROLLBACK')
+        return len(counted)
+
+    opened.note([event()] * 10)
+    few = steps()
+    opened.note([event()] * 2000)
+    assert 0 < steps() < 2 * few
+
+
 def test_a_long_call_is_counted_above_all_limits(opened):
     opened.note([event(seconds=1e6, operation='unplug')])
     assert ('durations', ('unplug', 'done', '+Inf'), 1) in opened.measures()

@@ -13,6 +13,7 @@ import os_acc
 from os_acc import exception
 from os_acc import journal
 from os_acc import objects
+from os_acc.devices import holder
 
 
 def fail(*args, **kwargs):
@@ -73,6 +74,27 @@ def test_the_van_says_its_state_at_each_step(host):
         'postplug': 'plugging',
         'unplug': 'unplugging',
         'unprepareVAN': 'unpreparing',
+    }
+
+
+def test_a_plug_reads_the_uuid_of_its_journal_once(host, monkeypatch):
+    """Each step names the journal to the privileged half."""
+    read, found = journal.Journal.identity, []
+
+    def identity(self):
+        found.append(read(self))
+        return found[-1]
+
+    seen = []
+    for step in ('prepareVAN', 'plug', 'postplug'):
+        host.calls.on(step, lambda van: seen.append(holder.current()))
+    monkeypatch.setattr(journal.Journal, 'identity', identity)
+    instance, requests = host.instance(), host.requests(2)
+    os_acc.plug(instance, requests)
+    assert len(found) == 1
+    assert sorted(each.van for each in seen) == sorted(uuids(requests) * 3)
+    assert {(each.journal, each.instance) for each in seen} == {
+        (found[0], instance.uuid)
     }
 
 

@@ -353,6 +353,21 @@ def test_parallel_waits_if_the_start_of_a_thread_is_interrupted(monkeypatch):
     assert sorted(done) == [1, 2]
 
 
+def test_parallel_starts_no_thread_when_nothing_waits(monkeypatch):
+    start, started, done = threading.Thread.start, [], []
+
+    def finish(self):
+        """The first thread does all before the second one would start."""
+        started.append(self.name)
+        start(self)
+        self.join()
+
+    monkeypatch.setattr(threading.Thread, 'start', finish)
+    parallel.run(done.append, range(4), 4)
+    assert done == [0, 1, 2, 3]
+    assert started == ['os-acc-0']
+
+
 def test_parallel_survives_a_step_that_raises():
     done = []
 
