@@ -279,18 +279,49 @@ def test_full_while_unplugging(host, monkeypatch, kind, step, at, before):
 
 
 def test_alone_it_makes_space_by_its_own_log(host, monkeypatch):
-    """The rollback is written although the disk was full."""
+    """The last commit is tried again, without its events."""
     host.other.close()
     os_acc.initialize(reset=True)
     host.plug()
     host.unplug()
     fill_when(host, monkeypatch, 'plugin', 'plug', at=2)
-    with pytest.raises(exception.PlugException) as caught:
+    try:
         host.plug()
-    is_about_the_journal(caught.value)
-    assert host.in_use() == set()
+    except exception.PlugException as err:
+        is_about_the_journal(err)
+        assert host.in_use() == set()
+    else:
+        assert set(host.states().values()) == {'plugged'}
+        assert host.in_use() == host.uuids(host.requests)
     host.nothing_is_forgotten()
     host.works()
+
+
+def test_alone_it_writes_its_rollback(host, monkeypatch):
+    """The rollback is written although the disk is full."""
+    host.other.close()
+    os_acc.initialize(reset=True)
+    host.plug()
+    host.unplug()
+    plugin = os_acc._host.extensions.plugins['noop']
+    monkeypatch.setattr(plugin, 'plug', raises_at(2))
+    fill_when(host, monkeypatch, 'plugin', 'plug', at=1)
+    with pytest.raises(exception.PlugException, match='refused'):
+        host.plug()
+    assert host.in_use() == set()
+    assert host.states() == {}
+    host.works()
+
+
+def raises_at(number):
+    """Return a method of the plugin whose call of this number fails, once."""
+    numbers = itertools.count()
+
+    def plug(*_):
+        if next(numbers) == number:
+            raise RuntimeError('the hypervisor has refused it')
+
+    return plug
 
 
 def test_unplug_again_after_it_was_full(host, monkeypatch):
