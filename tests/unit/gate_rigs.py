@@ -183,6 +183,15 @@ class CommandRig(RootRig):
         devices.spec(spec, {'address': SIBLING})
         os_acc.initialize()
 
+    def add_second(self, address):
+        """Add a card with a tool of its own, since a tool knows one card."""
+        self.kernel.add_function(address, IDS, 0x120000, 'dfl-pci', totalvfs=3)
+        tool = vendor.Vendor(self.folder / 'second')
+        first = self.tool.spec(programming='single', address=PF)
+        second = tool.spec(programming='single', address=address)
+        devices.spec(first, second)
+        return tool
+
     def bitstream(self, function):
         return self.tool.bitstream(function)
 

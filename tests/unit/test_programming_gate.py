@@ -8,6 +8,7 @@ with the same methods and put it into DRIVEN there.
 
 from __future__ import annotations
 
+from concurrent import futures
 import json
 import threading
 import time
@@ -381,33 +382,25 @@ def test_claims_go_on_while_a_chip_is_programmed(
 def test_two_requests_get_two_cards(kernel, tmp_path, monkeypatch, functions):
     rig = gate_rigs.CommandRig(kernel, tmp_path, monkeypatch)
     other = '0000:0b:00.0'
-    kernel.add_function(other, IDS, 0x120000, 'dfl-pci', totalvfs=3)
-    spec = json.loads(os_acc.CONF.os_acc.device_spec[0])
-    devices.spec({**spec, 'address': PF}, {**spec, 'address': other})
-    rig.tool.mode('slow')
-    vans = []
+    for tool in (rig.tool, rig.add_second(other)):
+        tool.mode('slow')
 
     def one(function):
         wanted = devices.wanted('FPGA')
         wanted.driver, wanted.function_id = 'fpga', function
         wanted.bitstream = rig.bitstream(function or 'fft')
-        vans.extend(os_acc.plug(devices.instance(), [wanted]))
+        (van,) = os_acc.plug(devices.instance(), [wanted])
+        return van.device
 
-    threads = [threading.Thread(target=one, args=[f]) for f in functions]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert {van.device for van in vans} == {PF, other}
+    with futures.ThreadPoolExecutor(2) as pool:
+        assert set(pool.map(one, functions)) == {PF, other}
 
 
 def test_a_busy_card_is_left_for_the_next(kernel, tmp_path, monkeypatch):
     """A guest that os-acc does not know has a function of the first card."""
     rig = gate_rigs.CommandRig(kernel, tmp_path, monkeypatch)
     other = '0000:0b:00.0'
-    kernel.add_function(other, IDS, 0x120000, 'dfl-pci', totalvfs=3)
-    spec = json.loads(os_acc.CONF.os_acc.device_spec[0])
-    devices.spec({**spec, 'address': PF}, {**spec, 'address': other})
+    rig.add_second(other)
     holder = kernel.hold(kernel.node(VFS[2]))
     wanted = devices.wanted('FPGA')
     wanted.driver, wanted.function_id = 'fpga', AES
