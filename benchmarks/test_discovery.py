@@ -20,7 +20,7 @@ import subprocess
 import pytest
 
 import os_acc
-from os_acc.devices import pci_scan
+from os_acc.kernel import pci_scan
 from os_acc.privileged import context
 from os_acc.testing.kernel import Kernel
 

@@ -30,9 +30,9 @@ from os_acc import driver
 from os_acc import journal
 from os_acc import loader
 from os_acc import objects
-from os_acc.devices import boot
 from os_acc.journal import codec
 from os_acc.journal import schema
+from os_acc.kernel import boot
 
 COUNT = 8
 ROWS = 10_000

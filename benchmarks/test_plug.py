@@ -33,8 +33,8 @@ from os_acc import journal
 from os_acc import loader
 from os_acc import objects
 from os_acc.attach import recorder
-from os_acc.devices import boot
 from os_acc.journal import events
+from os_acc.kernel import boot
 
 Requests = Sequence[objects.AcceleratorRequest]
 

@@ -20,7 +20,7 @@ from oslo_config import cfg
 from os_acc import exception
 from os_acc import objects
 from os_acc import opts
-from os_acc import selection
+from os_acc.state import selection
 
 if TYPE_CHECKING:
     from os_acc import host
@@ -71,7 +71,7 @@ def initialize(
         ):
             return None
         from os_acc import host
-        from os_acc import recovery
+        from os_acc.operations import recovery
 
         conf = CONF if selected is None else selected.conf
         made = host.Host.open(conf, read_only, owner)
@@ -228,7 +228,7 @@ def get_vans(
     :raises InvalidRequest: if instance_info is not one of these
     :raises JournalError: if the journal cannot be read
     """
-    from os_acc import discovery
+    from os_acc.operations import discovery
 
     return discovery.vans(_get(), instance_info)
 
@@ -240,7 +240,7 @@ def get_devices() -> list[objects.Device]:
     :raises DiscoveryFailed: if a driver failed; the error's devices are those
         that the other drivers found
     """
-    from os_acc import discovery
+    from os_acc.operations import discovery
 
     return discovery.devices(_get())
 
@@ -255,7 +255,7 @@ def host_info(
         returned; None: all
     :raises LibraryNotInitialized: if initialize() was not called
     """
-    from os_acc import discovery
+    from os_acc.operations import discovery
 
     return discovery.info(_get(), permitted_handle_names)
 
@@ -274,7 +274,7 @@ def recover() -> objects.RecoveryReport:
     :raises ReadOnly: if initialize() was called with read_only=True
     :raises JournalError: if the journal cannot be read
     """
-    from os_acc import recovery
+    from os_acc.operations import recovery
 
     return recovery.recover(_writable('os_acc.recover'))
 
@@ -302,7 +302,7 @@ def release_orphans(
     :raises InvalidRequest: if a UUID or minimum_age is wrong
     :raises JournalError: if the journal cannot be read
     """
-    from os_acc import orphans
+    from os_acc.operations import orphans
 
     host = _writable('os_acc.release_orphans')
     return orphans.release(host, known_instance_uuids, minimum_age, host.owner)
@@ -338,7 +338,7 @@ def program_device(
     :raises DeviceError, Timeout: if programming failed; no instance gets the
         device until it is programmed again
     """
-    from os_acc import discovery
+    from os_acc.operations import discovery
 
     return discovery.program_device(
         _writable('os_acc.program_device'),

@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from os_acc import masking
 from os_acc.i18n import _
+from os_acc.texts import masking
 
 
 class ExceptionBase(Exception):

@@ -22,11 +22,11 @@ from oslo_config import cfg
 import os_acc
 from os_acc import loader
 from os_acc import opts
-from os_acc import selection
-from os_acc.devices import root_folder
 from os_acc.privileged import held
 from os_acc.privileged import privsep
 from os_acc.privileged import root_copy
+from os_acc.privileged import root_folder
+from os_acc.state import selection
 
 
 class OSAccFixture(fixtures.Fixture):

@@ -15,13 +15,13 @@ from oslo_utils import timeutils
 
 from os_acc import exception
 from os_acc import journal as journal_module
-from os_acc.devices import aer
-from os_acc.devices import boot
-from os_acc.devices import chip as chips
-from os_acc.devices import pci
-from os_acc.devices import reasons
-from os_acc.devices import refusals
 from os_acc.journal import health as rows
+from os_acc.kernel import aer
+from os_acc.kernel import boot
+from os_acc.kernel import chip as chips
+from os_acc.kernel import pci
+from os_acc.refusals import reasons
+from os_acc.refusals import refusals
 
 
 class View:

@@ -11,17 +11,17 @@ import sys
 
 from oslo_config import cfg
 
-from os_acc import bitstream_opts
 from os_acc import exception
 from os_acc import journal as journal_module
 from os_acc import loader
 from os_acc import locking
 from os_acc import objects
 from os_acc import opts
-from os_acc import sharing
-from os_acc import state_files
-from os_acc.devices import device_spec
-from os_acc.devices import holder
+from os_acc.bitstreams import options as bitstream_opts
+from os_acc.claims import holder
+from os_acc.spec import device_spec
+from os_acc.state import files as state_files
+from os_acc.state import sharing
 
 
 class Host:

@@ -17,14 +17,14 @@ from oslo_config import cfg
 from stevedore import extension as stevedore_extension
 from stevedore import named as stevedore_named
 
-from os_acc import bitstream_opts
 from os_acc import driver as driver_base
 from os_acc import exception
 from os_acc import extension
 from os_acc import objects
 from os_acc import opts
-from os_acc import placement_opts
 from os_acc import plugin as plugin_base
+from os_acc.bitstreams import options as bitstream_opts
+from os_acc.options import placement as placement_opts
 
 DRIVERS = 'os_acc.drivers'
 PLUGINS = 'os_acc.plugins'

@@ -20,8 +20,8 @@ import urllib.parse
 from oslo_concurrency import lockutils
 
 from os_acc import exception
-from os_acc import sharing
-from os_acc import state_files
+from os_acc.state import files as state_files
+from os_acc.state import sharing
 
 # The longest name used in a file name, in characters. NAME_MAX is 255.
 _LONGEST = 200

@@ -12,10 +12,10 @@ from typing import Any
 
 from oslo_config import cfg
 
-from os_acc import bitstream_opts
 from os_acc import exception
-from os_acc import option_values
-from os_acc import placement_opts
+from os_acc.bitstreams import options as bitstream_opts
+from os_acc.options import placement as placement_opts
+from os_acc.options import values as option_values
 
 GROUP = 'os_acc'
 

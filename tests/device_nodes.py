@@ -12,8 +12,8 @@ import os
 import pathlib
 from typing import Any
 
-from os_acc.devices import device_file
-from os_acc.devices import device_files
+from os_acc.kernel import device_file
+from os_acc.kernel import device_files
 
 ROOT, DISK = 0, 6
 

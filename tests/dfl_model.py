@@ -18,8 +18,8 @@ import struct
 from typing import Any
 
 from os_acc import exception
-from os_acc.devices import dfl
-from os_acc.devices import sysfs
+from os_acc.kernel import dfl
+from os_acc.kernel import sysfs
 from os_acc.privileged import dfl_ioctl
 from os_acc.testing import kernel as kernel_module
 

@@ -18,9 +18,9 @@ import pathlib
 import shutil
 from typing import Any
 
-from os_acc.devices import device_file
-from os_acc.devices import device_files
-from os_acc.devices import open_files
+from os_acc.kernel import device_file
+from os_acc.kernel import device_files
+from os_acc.kernel import open_files
 from os_acc.testing import kernel as kernel_module
 
 NO_GROUP = -1

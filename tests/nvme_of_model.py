@@ -20,7 +20,7 @@ from typing import Any
 
 import os_acc
 from os_acc import exception
-from os_acc.devices import sysfs
+from os_acc.kernel import sysfs
 from os_acc.privileged import command
 from os_acc.privileged import nvme_of_commands
 from os_acc.privileged import root_files

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import pathlib
 import threading
 
-from os_acc.devices import vgpu_config
+from os_acc.kernel import vgpu_config
 from os_acc.testing.kernel import Kernel
 
 

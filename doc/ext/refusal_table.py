@@ -8,8 +8,8 @@ from docutils import nodes
 from docutils.parsers.rst import Directive
 import error_messages
 
-from os_acc.devices import all_refusals
-from os_acc.devices import availability
+from os_acc.claims import availability
+from os_acc.refusals import all_refusals
 
 _HEADS = ('The error says', 'When', 'What to do')
 _WIDTHS = (40, 30, 30)

@@ -11,7 +11,6 @@ from typing import Any
 from typing import NoReturn
 import uuid as uuid_module
 
-from os_acc import bitstream_reference
 from os_acc import driver as driver_base
 from os_acc import exception
 from os_acc import host as host_module
@@ -19,6 +18,7 @@ from os_acc import journal
 from os_acc import objects
 from os_acc import opts
 from os_acc import plugin as plugin_base
+from os_acc.bitstreams import reference as bitstream_reference
 from os_acc.objects import base
 from os_acc.objects import function_id as function_ids
 from os_acc.objects import van as states

@@ -20,8 +20,8 @@ from os_acc.attach import prepare
 from os_acc.attach import recorder
 from os_acc.attach import release
 from os_acc.attach import steps
-from os_acc.devices import boot
 from os_acc.journal import events
+from os_acc.kernel import boot
 from os_acc.objects import van as states
 
 LOG = logging.getLogger(__name__)

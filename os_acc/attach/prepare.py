@@ -15,7 +15,7 @@ from os_acc import objects
 from os_acc.attach import failures
 from os_acc.attach import parallel
 from os_acc.attach import steps
-from os_acc.devices import boot
+from os_acc.kernel import boot
 from os_acc.objects import van as states
 
 LOG = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from os_acc import objects
 from os_acc import progress
 from os_acc.attach import plan
 from os_acc.attach import recorder
-from os_acc.devices import holder
+from os_acc.claims import holder
 from os_acc.journal import programs
 from os_acc.programming import records
 

@@ -24,10 +24,10 @@ from stevedore import named
 
 import os_acc
 from os_acc import exception
-from os_acc import nova_options
 from os_acc.cli import exit_codes
 from os_acc.cli import logs
 from os_acc.cli import usage
+from os_acc.options import nova as nova_options
 
 LOG = logging.getLogger(__name__)
 

@@ -9,9 +9,7 @@ import sys
 from typing import Any
 
 import os_acc
-from os_acc import documents
 from os_acc import exception
-from os_acc import instance_names
 from os_acc import objects
 from os_acc import opts
 from os_acc.cli import base
@@ -21,6 +19,8 @@ from os_acc.cli import waiting
 from os_acc.cyborg import api
 from os_acc.cyborg import connections
 from os_acc.cyborg import requests
+from os_acc.state import instance_names
+from os_acc.texts import documents
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

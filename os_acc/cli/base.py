@@ -17,10 +17,8 @@ from cliff import columns
 from cliff import command
 
 import os_acc
-from os_acc import documents
 from os_acc import exception
 from os_acc import host
-from os_acc import instance_names
 from os_acc import journal as journal_module
 from os_acc import loader
 from os_acc import objects
@@ -34,6 +32,8 @@ from os_acc.cli import progress as bars
 from os_acc.cli import report
 from os_acc.cli import tables
 from os_acc.cli import usage
+from os_acc.state import instance_names
+from os_acc.texts import documents
 
 #: The owner of the VANs that the command plugs.
 OWNER = 'os-acc'

@@ -15,14 +15,14 @@ from oslo_config import cfg
 from oslo_config import iniparser
 
 import os_acc
-from os_acc import discovery
 from os_acc import exception
 from os_acc import journal as journal_module
 from os_acc import loader
-from os_acc import masking
 from os_acc.cli import base
 from os_acc.cli import doctor
-from os_acc.devices import boot
+from os_acc.kernel import boot
+from os_acc.operations import discovery
+from os_acc.texts import masking
 
 # Further packages whose versions matter.
 _PACKAGES = (

@@ -8,12 +8,12 @@ import contextlib
 from importlib import metadata
 
 import os_acc
-from os_acc import discovery
 from os_acc import exception
 from os_acc import journal as journal_module
 from os_acc import loader
 from os_acc import objects
 from os_acc.cli import base
+from os_acc.operations import discovery
 
 #: Candidates, each with a text that describes it.
 Found = dict[str, str]

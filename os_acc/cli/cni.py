@@ -21,7 +21,6 @@ from oslo_config import cfg
 import os_acc
 from os_acc import exception
 from os_acc import objects
-from os_acc import preview
 from os_acc.attach import plan
 from os_acc.cli import answers
 from os_acc.cli import base
@@ -31,8 +30,9 @@ from os_acc.cli import exit_codes
 from os_acc.cli import run
 from os_acc.cli import selectors
 from os_acc.cli import waiting
-from os_acc.devices import boot
+from os_acc.kernel import boot
 from os_acc.objects import van as states
+from os_acc.operations import preview
 
 _ACTIONS = ('add', 'del', 'check', 'gc', 'status', 'version')
 

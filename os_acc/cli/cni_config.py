@@ -15,11 +15,11 @@ import sys
 from typing import Any
 from typing import BinaryIO
 
-from os_acc import documents
 from os_acc import exception
-from os_acc import instance_names
 from os_acc import objects
 from os_acc.cli import selectors
+from os_acc.state import instance_names
+from os_acc.texts import documents
 
 #: The versions of the specification, the newest last.
 VERSIONS = ('0.3.0', '0.3.1', '0.4.0', '1.0.0', '1.1.0')

@@ -11,20 +11,20 @@ from typing import Any
 
 from cliff import columns
 
-from os_acc import discovery
 from os_acc import driver as driver_base
 from os_acc import exception
 from os_acc import host as host_module
 from os_acc import journal as journal_module
 from os_acc import objects
+from os_acc.claims import nothing_offered
 from os_acc.cli import base
 from os_acc.cli import listing
 from os_acc.cli import names
 from os_acc.cli import watching
-from os_acc.devices import device_spec
-from os_acc.devices import nothing_offered
 from os_acc.doctor import entries
 from os_acc.objects import device as device_objects
+from os_acc.operations import discovery
+from os_acc.spec import device_spec
 
 _DEVICE_COLUMNS = (
     'address',

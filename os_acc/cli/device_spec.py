@@ -11,30 +11,30 @@ from typing import Any
 
 import os_acc
 from os_acc import exception
+from os_acc.claims import allocated
+from os_acc.claims import availability
+from os_acc.claims import companions
+from os_acc.claims import file_availability
+from os_acc.claims import file_groups
+from os_acc.claims import holder
+from os_acc.claims import nothing_offered
+from os_acc.claims import nvme_of_availability
+from os_acc.claims import proposals
 from os_acc.cli import base
-from os_acc.devices import allocated
-from os_acc.devices import availability
-from os_acc.devices import companions
-from os_acc.devices import device_files
-from os_acc.devices import device_spec
-from os_acc.devices import file_availability
-from os_acc.devices import file_groups
-from os_acc.devices import file_place
-from os_acc.devices import holder
-from os_acc.devices import mdev
-from os_acc.devices import nothing_offered
-from os_acc.devices import nvme_of_availability
-from os_acc.devices import nvme_of_refusals
-from os_acc.devices import pci
-from os_acc.devices import proposals
-from os_acc.devices import spec_files
-from os_acc.devices import spec_nvme_of
-from os_acc.devices import spec_of_device
-from os_acc.devices import spec_parts
 from os_acc.journal import Journal
 from os_acc.journal.file import path_in
+from os_acc.kernel import device_files
+from os_acc.kernel import file_place
+from os_acc.kernel import mdev
+from os_acc.kernel import pci
 from os_acc.objects import pci_address
 from os_acc.privileged import held
+from os_acc.refusals import nvme_of_refusals
+from os_acc.spec import device_spec
+from os_acc.spec import files as spec_files
+from os_acc.spec import nvme_of as spec_nvme_of
+from os_acc.spec import of_device as spec_of_device
+from os_acc.spec import parts as spec_parts
 
 
 class DeviceSpec(base.Command):

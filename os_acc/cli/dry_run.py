@@ -12,9 +12,9 @@ from typing import Any
 
 import os_acc
 from os_acc import host
-from os_acc import preview
 from os_acc.cli import base
 from os_acc.cli import listing
+from os_acc.operations import preview
 
 #: The columns of plug --dry-run.
 COLUMNS = (

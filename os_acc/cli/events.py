@@ -18,7 +18,6 @@ from typing import Any
 from oslo_config import cfg
 
 from os_acc import exception
-from os_acc import instance_names
 from os_acc import journal as journal_module
 from os_acc.cli import answers
 from os_acc.cli import base
@@ -28,6 +27,7 @@ from os_acc.cli import listing
 from os_acc.cli import names
 from os_acc.journal import events
 from os_acc.objects import pci_address
+from os_acc.state import instance_names
 
 _COLUMNS = (
     listing.Column('at', 'Time'),

@@ -11,9 +11,9 @@ from typing import Any
 
 from cliff import columns
 
-from os_acc import state_files
 from os_acc.cli import tables
 from os_acc.journal import events
+from os_acc.state import files as state_files
 
 #: The longest name of what an event is about, in a table.
 _LONGEST = 18

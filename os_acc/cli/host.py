@@ -12,9 +12,9 @@ from typing import Any
 from cliff import columns
 
 import os_acc
-from os_acc import discovery
 from os_acc.cli import base
 from os_acc.cli import listing
+from os_acc.operations import discovery
 
 
 class HostShow(base.Command, listing.Listing):

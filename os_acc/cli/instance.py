@@ -15,8 +15,6 @@ import os_acc
 from os_acc import host
 from os_acc import journal
 from os_acc import objects
-from os_acc import preview
-from os_acc import uuid_forms
 from os_acc.cli import answers
 from os_acc.cli import arqs
 from os_acc.cli import base
@@ -27,6 +25,8 @@ from os_acc.cli import names
 from os_acc.cli import selectors
 from os_acc.cli import waiting
 from os_acc.cyborg import requests
+from os_acc.operations import preview
+from os_acc.texts import uuid_forms
 
 _INSTANCE = (
     'UUID of the instance, or any name: os-acc makes a UUID of it, always '

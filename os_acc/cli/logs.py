@@ -8,7 +8,7 @@ import sys
 from typing import Any
 from typing import TextIO
 
-from os_acc import masking
+from os_acc.texts import masking
 
 # Loggers whose lines are not on standard error unless -v is given: a command
 # that fails prints its error in one line, and these would repeat it.

@@ -16,7 +16,6 @@ import stat
 from typing import TYPE_CHECKING
 from typing import Any
 
-from os_acc import discovery
 from os_acc import exception
 from os_acc import health
 from os_acc import host
@@ -27,6 +26,7 @@ from os_acc.cli import output_files
 from os_acc.journal import events
 from os_acc.journal import measures
 from os_acc.objects import van as states
+from os_acc.operations import discovery
 
 if TYPE_CHECKING:
     from prometheus_client import metrics_core

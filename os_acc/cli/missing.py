@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from os_acc import discovery
 from os_acc import exception
 from os_acc import host
 from os_acc import objects
 from os_acc.cli import base
 from os_acc.cli import errors
 from os_acc.objects import van as states
+from os_acc.operations import discovery
 
 
 def check(

@@ -10,11 +10,11 @@ import itertools
 import re
 
 from os_acc import exception
-from os_acc import instance_names
 from os_acc import journal as journal_module
-from os_acc import uuid_forms
 from os_acc.cli import errors
 from os_acc.objects import pci_address
+from os_acc.state import instance_names
+from os_acc.texts import uuid_forms
 
 #: The fewest hex digits of a prefix of a UUID, which is what tables show.
 #: Instances have names too, and a name such as "cafe" must never mean another

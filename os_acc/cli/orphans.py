@@ -10,9 +10,9 @@ from typing import Any
 
 from os_acc import exception
 from os_acc import loader
-from os_acc import orphans
 from os_acc.cli import base
 from os_acc.cli import listing
+from os_acc.operations import orphans
 
 MINIMUM_AGE = 3600.0
 

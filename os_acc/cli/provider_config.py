@@ -10,11 +10,11 @@ import uuid
 from oslo_config import cfg
 
 import os_acc
-from os_acc import discovery
 from os_acc import exception
 from os_acc import host as host_module
 from os_acc import objects
 from os_acc.cli import base
+from os_acc.operations import discovery
 from os_acc.placement import inventory
 from os_acc.placement import provider_config
 

@@ -21,8 +21,8 @@ from typing import Any
 
 from os_acc import exception
 from os_acc import objects
-from os_acc import sharing
-from os_acc import state_files
+from os_acc.state import files as state_files
+from os_acc.state import sharing
 
 _NAME = re.compile(r'os-acc-waiter-([0-9]+)')
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import os_acc
 from os_acc import host
-from os_acc import recovery
 from os_acc.cli import base
 from os_acc.cli import listing
 from os_acc.cli import report
 from os_acc.journal import file as journal_file
+from os_acc.operations import recovery
 
 
 class Recover(base.Command, listing.Listing):

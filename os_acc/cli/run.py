@@ -17,7 +17,7 @@ from os_acc.cli import base
 from os_acc.cli import launch
 from os_acc.cli import selectors
 from os_acc.cli import waiting
-from os_acc.devices import process
+from os_acc.kernel import process
 
 #: Exit code if os-acc itself fails; the command then was not run, or its
 #: devices could not be released after it had succeeded.

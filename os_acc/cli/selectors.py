@@ -8,8 +8,8 @@ import argparse
 import re
 
 from os_acc import exception
-from os_acc import instance_names
 from os_acc import objects
+from os_acc.state import instance_names
 
 #: The most accelerators of one instance that selectors may ask for.
 MOST = 256

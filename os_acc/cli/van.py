@@ -11,7 +11,6 @@ import contextlib
 from typing import Any
 
 from os_acc import exception
-from os_acc import instance_names
 from os_acc import journal
 from os_acc import loader
 from os_acc.cli import answers
@@ -22,6 +21,7 @@ from os_acc.cli import names
 from os_acc.cli import watching
 from os_acc.journal import events
 from os_acc.objects import van as states
+from os_acc.state import instance_names
 
 _NONE = loader.Extensions({}, {}, {})
 

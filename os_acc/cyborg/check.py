@@ -8,16 +8,16 @@ from collections.abc import Sequence
 import dataclasses
 from typing import Any
 
-from os_acc import discovery
 from os_acc import exception
 from os_acc import host as host_module
 from os_acc import objects
 from os_acc import opts
-from os_acc import orphans
 from os_acc.cyborg import api as api_module
 from os_acc.cyborg import differences
 from os_acc.cyborg import names
 from os_acc.cyborg import providers
+from os_acc.operations import discovery
+from os_acc.operations import orphans
 from os_acc.placement import client
 
 #: Cyborg cannot list ARQs: the attach handle of a bound ARQ is gone from its

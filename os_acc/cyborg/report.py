@@ -12,7 +12,7 @@ import dataclasses
 import json
 from typing import Any
 
-from os_acc.devices import pci
+from os_acc.kernel import pci
 from os_acc.objects import pci_address
 
 #: Types of attach handles in Cyborg (ATTACH_HANDLE_TYPES in

@@ -7,12 +7,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 import functools
 
-from os_acc import discovery
 from os_acc import driver as driver_base
 from os_acc import exception
 from os_acc import finding
 from os_acc import host as host_module
 from os_acc.doctor import guard
+from os_acc.operations import discovery
 
 
 def loaded(host: host_module.Host) -> Iterator[finding.Finding]:

@@ -12,7 +12,7 @@ from oslo_config import cfg
 
 from os_acc import exception
 from os_acc import finding
-from os_acc.devices import device_spec
+from os_acc.spec import device_spec
 
 _SUBJECT = 'privsep daemon'
 

@@ -13,9 +13,9 @@ from os_acc import health
 from os_acc import host as host_module
 from os_acc import journal
 from os_acc import objects
-from os_acc.devices import file_system
 from os_acc.doctor import vans as van_checks
 from os_acc.journal import health as rows
+from os_acc.kernel import file_system
 
 
 def subject(host: host_module.Host) -> str:

@@ -11,12 +11,12 @@ import stat
 
 from oslo_config import cfg
 
-from os_acc import bitstream_opts
 from os_acc import finding
 from os_acc import opts
-from os_acc import sharing
-from os_acc import state_files
+from os_acc.bitstreams import options as bitstream_opts
 from os_acc.journal import file as journal_file
+from os_acc.state import files as state_files
+from os_acc.state import sharing
 
 SUBJECT = 'users of the state path'
 

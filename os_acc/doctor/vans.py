@@ -10,7 +10,7 @@ from os_acc import finding
 from os_acc import host as host_module
 from os_acc import objects
 from os_acc.attach import plan
-from os_acc.devices import boot
+from os_acc.kernel import boot
 from os_acc.objects import van as states
 
 

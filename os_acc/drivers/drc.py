@@ -19,8 +19,8 @@ from os_acc import driver
 from os_acc import exception
 from os_acc import objects
 from os_acc import powervm
-from os_acc.devices import allocated
-from os_acc.devices import availability
+from os_acc.claims import allocated
+from os_acc.claims import availability
 from os_acc.drivers import allocation
 from os_acc.drivers import choosing
 from os_acc.drivers import inventory as device_inventory

@@ -22,8 +22,6 @@ from os_acc import finding
 from os_acc import objects
 from os_acc import programming
 from os_acc import progress
-from os_acc.devices import device_spec
-from os_acc.devices import pci
 from os_acc.drivers import allocation
 from os_acc.drivers import choosing
 from os_acc.drivers import fpga_slots
@@ -31,10 +29,12 @@ from os_acc.drivers import inventory
 from os_acc.drivers.pci import claim
 from os_acc.drivers.pci import listing as pci_listing
 from os_acc.drivers.pci import report as pci_report
+from os_acc.kernel import pci
 from os_acc.objects import device as device_objects
 from os_acc.programming import bitstreams
 from os_acc.programming import regions
 from os_acc.programming import uses
+from os_acc.spec import device_spec
 
 CONF = cfg.CONF
 

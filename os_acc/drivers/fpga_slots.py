@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from os_acc import driver
 from os_acc import exception
 from os_acc import programming
-from os_acc.devices import chip as chips
-from os_acc.devices import device_spec
-from os_acc.devices import pci
-from os_acc.devices import sriov
+from os_acc.kernel import chip as chips
+from os_acc.kernel import pci
+from os_acc.kernel import sriov
 from os_acc.objects import device as device_objects
 from os_acc.programming import programmers
+from os_acc.spec import device_spec
 
 
 class Programmable(device_spec.Specs):

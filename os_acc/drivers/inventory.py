@@ -13,9 +13,9 @@ from typing import Any
 
 from os_acc import driver as driver_base
 from os_acc import objects
-from os_acc.devices import allocated
-from os_acc.devices import availability
-from os_acc.devices import pci
+from os_acc.claims import allocated
+from os_acc.claims import availability
+from os_acc.kernel import pci
 from os_acc.objects import device as device_objects
 
 Kind = availability.Kind

@@ -17,14 +17,9 @@ from os_acc import exception
 from os_acc import finding
 from os_acc import log
 from os_acc import objects
-from os_acc.devices import allocated
-from os_acc.devices import availability
-from os_acc.devices import device_spec
-from os_acc.devices import mdev
-from os_acc.devices import pci
-from os_acc.devices import spec_parts
-from os_acc.devices import sysfs
-from os_acc.devices import waiting
+from os_acc.claims import allocated
+from os_acc.claims import availability
+from os_acc.deadlines import waiting
 from os_acc.drivers import allocation
 from os_acc.drivers import choosing
 from os_acc.drivers import inventory
@@ -32,6 +27,11 @@ from os_acc.drivers import mdev_handles
 from os_acc.drivers import mdev_room
 from os_acc.drivers.pci import entry_reasons
 from os_acc.drivers.pci import listing as pci_listing
+from os_acc.kernel import mdev
+from os_acc.kernel import pci
+from os_acc.kernel import sysfs
+from os_acc.spec import device_spec
+from os_acc.spec import parts as spec_parts
 
 LOG = logging.getLogger(__name__)
 CONF = cfg.CONF

@@ -11,9 +11,9 @@ from oslo_config import cfg
 from os_acc import exception
 from os_acc import log
 from os_acc import objects
-from os_acc.devices import mdev
-from os_acc.devices import root_folder
 from os_acc.drivers import allocation
+from os_acc.kernel import mdev
+from os_acc.privileged import root_folder
 
 LOG = logging.getLogger(__name__)
 CONF = cfg.CONF

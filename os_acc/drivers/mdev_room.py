@@ -7,8 +7,8 @@ from __future__ import annotations
 import collections
 from collections.abc import Iterable
 
-from os_acc.devices import mdev
-from os_acc.devices import pci
+from os_acc.kernel import mdev
+from os_acc.kernel import pci
 
 
 class Room:

@@ -24,20 +24,20 @@ from os_acc import driver
 from os_acc import finding
 from os_acc import log
 from os_acc import objects
-from os_acc.devices import allocated
-from os_acc.devices import device_spec
-from os_acc.devices import pci
-from os_acc.devices import sysfs
-from os_acc.devices import vgpu
-from os_acc.devices import vgpu_availability
-from os_acc.devices import vgpu_config
-from os_acc.devices import waiting
+from os_acc.claims import allocated
+from os_acc.claims import vgpu_availability
+from os_acc.deadlines import waiting
 from os_acc.drivers import allocation
 from os_acc.drivers import choosing
 from os_acc.drivers import inventory
 from os_acc.drivers import vgpu_report
 from os_acc.drivers.pci import entry_reasons
 from os_acc.drivers.pci import release as pci_release
+from os_acc.kernel import pci
+from os_acc.kernel import sysfs
+from os_acc.kernel import vgpu
+from os_acc.kernel import vgpu_config
+from os_acc.spec import device_spec
 
 LOG = logging.getLogger(__name__)
 CONF = cfg.CONF

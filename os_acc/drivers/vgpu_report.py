@@ -10,15 +10,15 @@ import os_resource_classes as resource_classes
 
 from os_acc import finding
 from os_acc import objects
-from os_acc.devices import allocated
-from os_acc.devices import availability
-from os_acc.devices import device_spec
-from os_acc.devices import pci
-from os_acc.devices import vgpu
-from os_acc.devices import vgpu_availability
-from os_acc.devices import vgpu_refusals
+from os_acc.claims import allocated
+from os_acc.claims import availability
+from os_acc.claims import vgpu_availability
 from os_acc.drivers import inventory
 from os_acc.drivers.pci import listing as pci_listing
+from os_acc.kernel import pci
+from os_acc.kernel import vgpu
+from os_acc.refusals import vgpu_refusals
+from os_acc.spec import device_spec
 
 
 def resource_class(spec: device_spec.Spec) -> str:

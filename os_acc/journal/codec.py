@@ -22,10 +22,10 @@ from typing import TypeVar
 
 from oslo_utils import timeutils
 
-from os_acc import bitstream_reference
 from os_acc import exception
 from os_acc import log
 from os_acc import objects
+from os_acc.bitstreams import reference as bitstream_reference
 from os_acc.journal import database
 from os_acc.journal import schema
 

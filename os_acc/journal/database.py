@@ -22,8 +22,8 @@ from typing import Any
 from typing import TypeVar
 
 from os_acc import exception
-from os_acc import sharing
-from os_acc import state_files
+from os_acc.state import files as state_files
+from os_acc.state import sharing
 
 # Seconds between two attempts: at first, and at most.
 _FIRST_PAUSE = 0.001

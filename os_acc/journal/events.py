@@ -15,8 +15,8 @@ from typing import Any
 from typing import NamedTuple
 
 from os_acc import exception
-from os_acc import masking
 from os_acc.journal import database
+from os_acc.texts import masking
 
 #: How many events the journal keeps. An eighth more (SLACK) is written
 #: before the oldest are deleted, so that not every commit has to delete.

@@ -24,11 +24,11 @@ from typing import NamedTuple
 from oslo_config import cfg
 
 from os_acc import exception
-from os_acc import sharing
-from os_acc import state_files
 from os_acc.journal import database
 from os_acc.journal import forking
 from os_acc.journal import schema
+from os_acc.state import files as state_files
+from os_acc.state import sharing
 
 LOG = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from os_acc import uuid_forms
+from os_acc.texts import uuid_forms
 
 
 def canonical(function_id: str | None) -> str:

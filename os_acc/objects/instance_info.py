@@ -35,7 +35,7 @@ class InstanceInfo(base.VersionedObject):
         # The hypervisor's own id of the instance. PowerVM: the UUID of the
         # LPAR. libvirt: not needed, as the domain has the instance's UUID.
         'hypervisor_id': ovo_fields.StringField(nullable=True),
-        # The process that uses the accelerators, as os_acc.devices.process
+        # The process that uses the accelerators, as os_acc.kernel.process
         # identifies it. When it has ended, recover() releases them. None:
         # the instance is no process.
         'process': ovo_fields.StringField(nullable=True),

@@ -11,8 +11,8 @@ from typing import ClassVar
 
 from oslo_versionedobjects import fields as ovo_fields
 
-from os_acc import bitstream_reference
 from os_acc import exception
+from os_acc.bitstreams import reference as bitstream_reference
 from os_acc.objects import arq as arq_format
 from os_acc.objects import base
 from os_acc.objects import device_profile

@@ -17,10 +17,10 @@ from typing import Any
 
 import yaml
 
-from os_acc import documents
 from os_acc import exception
-from os_acc.devices import atomic_file
 from os_acc.placement import inventory
+from os_acc.state import atomic_file
+from os_acc.texts import documents
 
 #: The name of the file that os-acc writes.
 FILE = 'os-acc.yaml'

@@ -14,16 +14,16 @@ from __future__ import annotations
 import os
 import re
 
-from os_acc.devices import device_spec
-from os_acc.devices import pci
-from os_acc.devices import xclbin
-from os_acc.devices import xrt
+from os_acc.kernel import pci
+from os_acc.kernel import xclbin
+from os_acc.kernel import xrt
 from os_acc.privileged import arguments
 from os_acc.privileged import command
 from os_acc.privileged import context
 from os_acc.privileged import offers
 from os_acc.privileged import root_copy
 from os_acc.privileged import turn
+from os_acc.spec import device_spec
 
 _EXTENSION = '.xclbin'
 

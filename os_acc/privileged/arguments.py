@@ -9,8 +9,8 @@ import contextlib
 import uuid as uuid_module
 
 from os_acc import exception
-from os_acc.devices import mdev
-from os_acc.devices import pci
+from os_acc.kernel import mdev
+from os_acc.kernel import pci
 from os_acc.privileged import offers
 
 _LONGEST = 24 * 3600.0

@@ -10,14 +10,14 @@ from __future__ import annotations
 import dataclasses
 
 from os_acc import exception
-from os_acc.devices import device_spec
-from os_acc.devices import modules
-from os_acc.devices import pci
-from os_acc.devices import vfio
+from os_acc.kernel import modules
+from os_acc.kernel import pci
+from os_acc.kernel import vfio
 from os_acc.privileged import device_users
 from os_acc.privileged import held
 from os_acc.privileged import record
 from os_acc.privileged import storage
+from os_acc.spec import device_spec
 
 
 def remember(

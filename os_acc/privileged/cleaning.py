@@ -7,15 +7,15 @@ from __future__ import annotations
 import shlex
 
 from os_acc import exception
-from os_acc.devices import operation_lock
-from os_acc.devices import pci
-from os_acc.devices import reset
-from os_acc.devices import vfio
-from os_acc.devices import waiting
+from os_acc.deadlines import waiting
+from os_acc.kernel import pci
+from os_acc.kernel import reset
+from os_acc.kernel import vfio
 from os_acc.privileged import arguments
 from os_acc.privileged import command
 from os_acc.privileged import held
 from os_acc.privileged import offers
+from os_acc.privileged import operation_lock
 from os_acc.privileged import storage
 
 

@@ -10,19 +10,19 @@ from __future__ import annotations
 
 from os_acc import exception
 from os_acc import objects
-from os_acc.devices import device_files as paths
-from os_acc.devices import device_spec
-from os_acc.devices import file_groups
-from os_acc.devices import idxd
-from os_acc.devices import idxd_names
-from os_acc.devices import mdev
-from os_acc.devices import spec_edits
+from os_acc.claims import file_groups
+from os_acc.claims import idxd_names
+from os_acc.kernel import device_files as paths
+from os_acc.kernel import idxd
+from os_acc.kernel import mdev
 from os_acc.privileged import arguments
 from os_acc.privileged import device_files
 from os_acc.privileged import held
 from os_acc.privileged import idxd_notes
 from os_acc.privileged import nvme_of_notes
 from os_acc.privileged import offers
+from os_acc.spec import device_spec
+from os_acc.spec import edits as spec_edits
 
 
 def edits(handle: objects.AttachHandle, van: str) -> spec_edits.Edits:

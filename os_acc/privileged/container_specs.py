@@ -19,25 +19,25 @@ from typing import Any
 from oslo_config import cfg
 import yaml
 
-from os_acc import container_opts
 from os_acc import exception
 from os_acc import objects
-from os_acc import option_values
-from os_acc.devices import container_edits
-from os_acc.devices import container_nodes
-from os_acc.devices import container_spec
-from os_acc.devices import container_use
-from os_acc.devices import device_file
-from os_acc.devices import operation_lock
-from os_acc.devices import root_folder
-from os_acc.devices import spec_edits
+from os_acc.containers import edits as container_edits
+from os_acc.containers import nodes as container_nodes
+from os_acc.containers import options as container_opts
+from os_acc.containers import spec as container_spec
+from os_acc.containers import use as container_use
+from os_acc.kernel import device_file
+from os_acc.options import values as option_values
 from os_acc.privileged import arguments
 from os_acc.privileged import container_offers
 from os_acc.privileged import container_users
 from os_acc.privileged import context
 from os_acc.privileged import offers
+from os_acc.privileged import operation_lock
 from os_acc.privileged import record
 from os_acc.privileged import root_files
+from os_acc.privileged import root_folder
+from os_acc.spec import edits as spec_edits
 
 #: Where runtimes look for specs besides the folder of the option.
 FOLDERS = ('/etc/cdi', '/var/run/cdi')

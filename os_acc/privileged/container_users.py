@@ -8,10 +8,10 @@ import dataclasses
 from typing import Any
 
 from os_acc import exception
-from os_acc.devices import container_spec
-from os_acc.devices import container_use
-from os_acc.devices import device_file
-from os_acc.devices import waiting
+from os_acc.containers import spec as container_spec
+from os_acc.containers import use as container_use
+from os_acc.deadlines import waiting
+from os_acc.kernel import device_file
 from os_acc.privileged import record
 
 

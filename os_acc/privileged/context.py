@@ -13,10 +13,10 @@ import threading
 from oslo_privsep import capabilities
 
 from os_acc import exception
-from os_acc.devices import device_file
-from os_acc.devices import open_files
-from os_acc.devices import root_folder
+from os_acc.kernel import device_file
+from os_acc.kernel import open_files
 from os_acc.privileged import privsep
+from os_acc.privileged import root_folder
 
 LOG = logging.getLogger(__name__)
 

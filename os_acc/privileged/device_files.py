@@ -15,24 +15,24 @@ import re
 from typing import Any
 
 from os_acc import exception
-from os_acc.devices import device_file
-from os_acc.devices import device_files
-from os_acc.devices import device_spec
-from os_acc.devices import file_availability
-from os_acc.devices import file_groups
-from os_acc.devices import file_place
-from os_acc.devices import open_files
-from os_acc.devices import operation_lock
-from os_acc.devices import refusals
-from os_acc.devices import root_folder
-from os_acc.devices import waiting
+from os_acc.claims import file_availability
+from os_acc.claims import file_groups
+from os_acc.deadlines import waiting
+from os_acc.kernel import device_file
+from os_acc.kernel import device_files
+from os_acc.kernel import file_place
+from os_acc.kernel import open_files
 from os_acc.privileged import arguments
 from os_acc.privileged import cleaning
 from os_acc.privileged import context
 from os_acc.privileged import file_notes
 from os_acc.privileged import held
 from os_acc.privileged import offers
+from os_acc.privileged import operation_lock
 from os_acc.privileged import record
+from os_acc.privileged import root_folder
+from os_acc.refusals import refusals
+from os_acc.spec import device_spec
 
 _SHARE = re.compile('|[0-9]{1,9}')
 _MOST_FILES = 256

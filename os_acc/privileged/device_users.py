@@ -7,21 +7,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from os_acc import exception
-from os_acc.devices import device_file
-from os_acc.devices import host_use
-from os_acc.devices import libvirt_domains
-from os_acc.devices import mdev
-from os_acc.devices import open_files
-from os_acc.devices import pci
-from os_acc.devices import refusals
-from os_acc.devices import sysfs
-from os_acc.devices import vfio
-from os_acc.devices import vfio_users
-from os_acc.devices import waiting
+from os_acc.claims import host_use
+from os_acc.deadlines import waiting
+from os_acc.kernel import device_file
+from os_acc.kernel import libvirt_domains
+from os_acc.kernel import mdev
+from os_acc.kernel import open_files
+from os_acc.kernel import pci
+from os_acc.kernel import sysfs
+from os_acc.kernel import vfio
+from os_acc.kernel import vfio_users
 from os_acc.privileged import arguments
 from os_acc.privileged import context
 from os_acc.privileged import held
 from os_acc.privileged import storage
+from os_acc.refusals import refusals
 
 
 @context.entry

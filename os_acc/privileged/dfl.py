@@ -17,22 +17,22 @@ from typing import BinaryIO
 
 from oslo_config import cfg
 
-from os_acc import bitstream_gbs
-from os_acc import bitstream_opts
 from os_acc import exception
-from os_acc.devices import device_spec
-from os_acc.devices import dfl
-from os_acc.devices import operation_lock
-from os_acc.devices import pci
-from os_acc.devices import waiting
+from os_acc.bitstreams import gbs as bitstream_gbs
+from os_acc.bitstreams import options as bitstream_opts
+from os_acc.deadlines import waiting
+from os_acc.kernel import dfl
+from os_acc.kernel import pci
 from os_acc.privileged import arguments
 from os_acc.privileged import context
 from os_acc.privileged import dfl_ioctl
 from os_acc.privileged import dfl_ports
 from os_acc.privileged import held
+from os_acc.privileged import operation_lock
 from os_acc.privileged import record
 from os_acc.privileged import root_copy
 from os_acc.privileged import turn
+from os_acc.spec import device_spec
 
 _FUNCTION = re.compile(r'[0-9A-Fa-f-]{32,36}')
 _DIGEST = re.compile('[0-9a-f]{64}')

@@ -18,8 +18,8 @@ import os
 import struct
 
 from os_acc import exception
-from os_acc.devices import device_file
-from os_acc.devices import dfl
+from os_acc.kernel import device_file
+from os_acc.kernel import dfl
 
 # DFL_FPGA_FME_PORT_PR is _IO(0xB6, 0x80), though it takes a structure: argsz,
 # flags, port_id, buffer_size and buffer_address.

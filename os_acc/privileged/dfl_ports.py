@@ -23,13 +23,13 @@ import dataclasses
 import logging
 
 from os_acc import exception
-from os_acc.devices import dfl
-from os_acc.devices import fpga_manager
-from os_acc.devices import pci
-from os_acc.devices import sriov
-from os_acc.devices import sysfs
-from os_acc.devices import vf_availability
-from os_acc.devices import waiting
+from os_acc.claims import vf_availability
+from os_acc.deadlines import waiting
+from os_acc.kernel import dfl
+from os_acc.kernel import fpga_manager
+from os_acc.kernel import pci
+from os_acc.kernel import sriov
+from os_acc.kernel import sysfs
 from os_acc.privileged import device_users
 from os_acc.privileged import dfl_ioctl
 from os_acc.privileged import held

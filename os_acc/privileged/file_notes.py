@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from os_acc.devices import chip
-from os_acc.devices import file_groups
-from os_acc.devices import file_place
-from os_acc.devices import pci
+from os_acc.claims import file_groups
+from os_acc.kernel import chip
+from os_acc.kernel import file_place
+from os_acc.kernel import pci
 
 
 def values(found: file_groups.Accelerator) -> dict[str, Any]:

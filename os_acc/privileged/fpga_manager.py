@@ -13,16 +13,16 @@ import contextlib
 import os
 
 from os_acc import exception
-from os_acc.devices import device_spec
-from os_acc.devices import fpga_manager
-from os_acc.devices import overlay
-from os_acc.devices import pci
-from os_acc.devices import sysfs
-from os_acc.devices import waiting
+from os_acc.deadlines import waiting
+from os_acc.kernel import fpga_manager
+from os_acc.kernel import overlay
+from os_acc.kernel import pci
+from os_acc.kernel import sysfs
 from os_acc.privileged import arguments
 from os_acc.privileged import context
 from os_acc.privileged import root_copy
 from os_acc.privileged import turn
+from os_acc.spec import device_spec
 
 # FPGA_MGR_PARTIAL_RECONFIG in include/linux/fpga/fpga-mgr.h; 0 replaces the
 # whole content of the FPGA.

@@ -12,7 +12,7 @@ A note allows no more than what was given out: see has(), has_part() and
 values(). Unlike the record in /run, the notes survive a reboot.
 
 A note also names the VAN, its instance and the journal that has the VAN, see
-os_acc.devices.holder. While there is the note, nobody else gets the device, a
+os_acc.claims.holder. While there is the note, nobody else gets the device, a
 part of it, or the device of which it is a part: see note(), check_function()
 and check_noted().
 """
@@ -33,16 +33,16 @@ from typing import ParamSpec
 from typing import TypeVar
 
 from os_acc import exception
-from os_acc.devices import chip
-from os_acc.devices import device_spec
-from os_acc.devices import file_place
-from os_acc.devices import holder
-from os_acc.devices import mdev
-from os_acc.devices import operation_lock
-from os_acc.devices import pci
-from os_acc.devices import root_folder
+from os_acc.claims import holder
+from os_acc.kernel import chip
+from os_acc.kernel import file_place
+from os_acc.kernel import mdev
+from os_acc.kernel import pci
+from os_acc.privileged import operation_lock
 from os_acc.privileged import overlap
 from os_acc.privileged import root_files
+from os_acc.privileged import root_folder
+from os_acc.spec import device_spec
 
 _P = ParamSpec('_P')
 _T = TypeVar('_T')

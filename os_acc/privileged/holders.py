@@ -7,11 +7,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 import dataclasses
 
-from os_acc.devices import holder
-from os_acc.devices import root_folder
+from os_acc.claims import holder
 from os_acc.privileged import arguments
 from os_acc.privileged import context
 from os_acc.privileged import held
+from os_acc.privileged import root_folder
 
 
 @context.entry

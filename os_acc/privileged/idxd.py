@@ -13,21 +13,21 @@ from __future__ import annotations
 import logging
 
 from os_acc import exception
-from os_acc.devices import device_files
-from os_acc.devices import idxd
-from os_acc.devices import idxd_availability
-from os_acc.devices import idxd_names
-from os_acc.devices import operation_lock
-from os_acc.devices import pci
-from os_acc.devices import spec_idxd
-from os_acc.devices import waiting
+from os_acc.claims import idxd_availability
+from os_acc.claims import idxd_names
+from os_acc.deadlines import waiting
+from os_acc.kernel import device_files
+from os_acc.kernel import idxd
+from os_acc.kernel import pci
 from os_acc.privileged import arguments
 from os_acc.privileged import cleaning
 from os_acc.privileged import context
 from os_acc.privileged import held
 from os_acc.privileged import idxd_notes
 from os_acc.privileged import idxd_setup
+from os_acc.privileged import operation_lock
 from os_acc.privileged import record
+from os_acc.spec import idxd as spec_idxd
 
 LOG = logging.getLogger(__name__)
 

@@ -12,20 +12,20 @@ from __future__ import annotations
 import dataclasses
 
 from os_acc import exception
-from os_acc.devices import device_file
-from os_acc.devices import device_files
-from os_acc.devices import file_place
-from os_acc.devices import idxd
-from os_acc.devices import idxd_availability
-from os_acc.devices import idxd_names
-from os_acc.devices import open_files
-from os_acc.devices import pci
-from os_acc.devices import refusals
-from os_acc.devices import spec_idxd
+from os_acc.claims import idxd_availability
+from os_acc.claims import idxd_names
+from os_acc.kernel import device_file
+from os_acc.kernel import device_files
+from os_acc.kernel import file_place
+from os_acc.kernel import idxd
+from os_acc.kernel import open_files
+from os_acc.kernel import pci
 from os_acc.privileged import held
 from os_acc.privileged import idxd_setup
 from os_acc.privileged import offers
 from os_acc.privileged import record
+from os_acc.refusals import refusals
+from os_acc.spec import idxd as spec_idxd
 
 
 def settings_of(

@@ -10,12 +10,12 @@ holds the operation lock of the PCI function.
 from __future__ import annotations
 
 from os_acc import exception
-from os_acc.devices import device_file
-from os_acc.devices import idxd
-from os_acc.devices import idxd_availability
-from os_acc.devices import spec_idxd
-from os_acc.devices import sysfs
-from os_acc.devices import waiting
+from os_acc.claims import idxd_availability
+from os_acc.deadlines import waiting
+from os_acc.kernel import device_file
+from os_acc.kernel import idxd
+from os_acc.kernel import sysfs
+from os_acc.spec import idxd as spec_idxd
 
 # What a write of white space makes of name and driver_name: sysfs.c strips it.
 _EMPTY = '\n'

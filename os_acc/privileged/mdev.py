@@ -7,16 +7,16 @@ from __future__ import annotations
 import os
 
 from os_acc import exception
-from os_acc.devices import mdev
-from os_acc.devices import operation_lock
-from os_acc.devices import vgpu
-from os_acc.devices import waiting
+from os_acc.deadlines import waiting
+from os_acc.kernel import mdev
+from os_acc.kernel import vgpu
 from os_acc.privileged import arguments
 from os_acc.privileged import cleaning
 from os_acc.privileged import context
 from os_acc.privileged import device_users
 from os_acc.privileged import held
 from os_acc.privileged import offers
+from os_acc.privileged import operation_lock
 from os_acc.privileged import record
 
 

@@ -16,10 +16,10 @@ import time
 from typing import Any
 
 from os_acc import exception
-from os_acc.devices import availability
-from os_acc.devices import network
-from os_acc.devices import pci
-from os_acc.devices import waiting
+from os_acc.claims import availability
+from os_acc.deadlines import waiting
+from os_acc.kernel import network
+from os_acc.kernel import pci
 from os_acc.objects import port_values
 from os_acc.privileged import arguments
 from os_acc.privileged import context

@@ -14,14 +14,11 @@ import os
 import re
 
 from os_acc import exception
-from os_acc.devices import host_use
-from os_acc.devices import nvme_of
-from os_acc.devices import nvme_of_availability as availability
-from os_acc.devices import nvme_of_refusals
-from os_acc.devices import operation_lock
-from os_acc.devices import spec_nvme_of
-from os_acc.devices import sysfs
-from os_acc.devices import waiting
+from os_acc.claims import host_use
+from os_acc.claims import nvme_of_availability as availability
+from os_acc.deadlines import waiting
+from os_acc.kernel import nvme_of
+from os_acc.kernel import sysfs
 from os_acc.privileged import arguments
 from os_acc.privileged import cleaning
 from os_acc.privileged import command
@@ -31,6 +28,9 @@ from os_acc.privileged import nvme_of_commands
 from os_acc.privileged import nvme_of_connections as connections
 from os_acc.privileged import nvme_of_notes as notes
 from os_acc.privileged import offers
+from os_acc.privileged import operation_lock
+from os_acc.refusals import nvme_of_refusals
+from os_acc.spec import nvme_of as spec_nvme_of
 
 LOG = logging.getLogger(__name__)
 

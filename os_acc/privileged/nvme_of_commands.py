@@ -30,12 +30,12 @@ from oslo_concurrency import processutils
 from oslo_config import cfg
 
 from os_acc import exception
-from os_acc.devices import nvme_of
-from os_acc.devices import root_folder
-from os_acc.devices import sysfs
-from os_acc.devices import trust
-from os_acc.devices import waiting
+from os_acc.deadlines import waiting
+from os_acc.kernel import nvme_of
+from os_acc.kernel import sysfs
 from os_acc.privileged import command
+from os_acc.privileged import root_folder
+from os_acc.spec import trust
 
 # The commands of the package nvme-cli that os-brick may run here. It calls
 # disconnect after a connect has failed, also for what is not os-acc's.

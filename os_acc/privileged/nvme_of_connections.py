@@ -22,16 +22,16 @@ import logging
 import os
 
 from os_acc import exception
-from os_acc.devices import host_use
-from os_acc.devices import modules
-from os_acc.devices import nvme_of
-from os_acc.devices import nvme_of_availability as availability
-from os_acc.devices import operation_lock
-from os_acc.devices import spec_nvme_of
-from os_acc.devices import sysfs
-from os_acc.devices import waiting
+from os_acc.claims import host_use
+from os_acc.claims import nvme_of_availability as availability
+from os_acc.deadlines import waiting
+from os_acc.kernel import modules
+from os_acc.kernel import nvme_of
+from os_acc.kernel import sysfs
 from os_acc.privileged import nvme_of_commands
+from os_acc.privileged import operation_lock
 from os_acc.privileged import record
+from os_acc.spec import nvme_of as spec_nvme_of
 
 LOG = logging.getLogger(__name__)
 

@@ -17,9 +17,9 @@ import logging
 from typing import Any
 
 from os_acc import exception
-from os_acc.devices import holder
-from os_acc.devices import spec_nvme_of
+from os_acc.claims import holder
 from os_acc.privileged import held
+from os_acc.spec import nvme_of as spec_nvme_of
 
 LOG = logging.getLogger(__name__)
 

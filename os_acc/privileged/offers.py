@@ -17,16 +17,16 @@ from oslo_config import cfg
 
 from os_acc import exception
 from os_acc import opts
-from os_acc.devices import availability
-from os_acc.devices import companions
-from os_acc.devices import device_spec
-from os_acc.devices import holder
-from os_acc.devices import mdev
-from os_acc.devices import pci
-from os_acc.devices import vgpu
+from os_acc.claims import availability
+from os_acc.claims import companions
+from os_acc.claims import holder
+from os_acc.kernel import mdev
+from os_acc.kernel import pci
+from os_acc.kernel import vgpu
 from os_acc.privileged import context
 from os_acc.privileged import held
 from os_acc.privileged import root_options
+from os_acc.spec import device_spec
 
 LOG = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ A PF and its VFs, a parent and its mediated devices, a function and its device
 files, a disk and its partitions share hardware: who has the one excludes who
 wants the other. Functions of one IOMMU group can only go to one guest
 (Documentation/driver-api/vfio.rst of Linux). Who has a PF of an FPGA may be
-able to program it: see os_acc.devices.chip_use.
+able to program it: see os_acc.claims.chip_use.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import operator
 from typing import Any
 
 from os_acc import exception
-from os_acc.devices import chip
-from os_acc.devices import file_place
-from os_acc.devices import holder
-from os_acc.devices import pci
+from os_acc.claims import holder
+from os_acc.kernel import chip
+from os_acc.kernel import file_place
+from os_acc.kernel import pci
 
 
 @dataclasses.dataclass(frozen=True)

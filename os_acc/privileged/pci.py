@@ -6,17 +6,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from os_acc.devices import allocated
-from os_acc.devices import availability
-from os_acc.devices import device_spec
-from os_acc.devices import modules
-from os_acc.devices import operation_lock
-from os_acc.devices import pci
-from os_acc.devices import storage as storage_functions
-from os_acc.devices import vfio
-from os_acc.devices import vgpu
-from os_acc.devices import vgpu_availability
-from os_acc.devices import waiting
+from os_acc.claims import allocated
+from os_acc.claims import availability
+from os_acc.claims import storage as storage_functions
+from os_acc.claims import vgpu_availability
+from os_acc.deadlines import waiting
+from os_acc.kernel import modules
+from os_acc.kernel import pci
+from os_acc.kernel import vfio
+from os_acc.kernel import vgpu
 from os_acc.privileged import arguments
 from os_acc.privileged import bindings
 from os_acc.privileged import cleaning
@@ -24,9 +22,11 @@ from os_acc.privileged import context
 from os_acc.privileged import device_users
 from os_acc.privileged import held
 from os_acc.privileged import offers
+from os_acc.privileged import operation_lock
 from os_acc.privileged import record
 from os_acc.privileged import storage
 from os_acc.privileged import unused
+from os_acc.spec import device_spec
 
 # Seconds to wait for an earlier operation on a function.
 _HOLD = 5.0

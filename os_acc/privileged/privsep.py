@@ -40,8 +40,8 @@ from oslo_privsep import daemon
 from oslo_privsep import priv_context
 
 from os_acc import exception
-from os_acc import option_values
-from os_acc.devices import holder
+from os_acc.claims import holder
+from os_acc.options import values as option_values
 from os_acc.privileged import root_options
 
 # oslo.privsep's command; also its name in the filters of oslo.rootwrap.
@@ -153,7 +153,7 @@ class Context(priv_context.PrivContext):
         Arguments and result must be of types that msgpack can encode: None,
         bool, int, float, str, bytes, and lists and dicts of them.
 
-        In the daemon, os_acc.devices.holder.current() is what it is for the
+        In the daemon, os_acc.claims.holder.current() is what it is for the
         caller.
 
         :returns: a function that raises what the function raises, but

@@ -16,16 +16,16 @@ import os
 import re
 
 from os_acc import exception
-from os_acc.devices import device_spec
-from os_acc.devices import fpga_manager
-from os_acc.devices import pci
-from os_acc.devices import spec_commands
+from os_acc.kernel import fpga_manager
+from os_acc.kernel import pci
 from os_acc.objects import function_id as function_ids
 from os_acc.privileged import arguments
 from os_acc.privileged import command
 from os_acc.privileged import context
 from os_acc.privileged import root_copy
 from os_acc.privileged import turn
+from os_acc.spec import commands as spec_commands
+from os_acc.spec import device_spec
 
 _NAME = re.compile(r'[A-Za-z0-9_][A-Za-z0-9_.:+@=-]{0,254}')
 _WORD = re.compile(r'[\w.-]+')

@@ -20,9 +20,9 @@ from typing import Generic
 from typing import TypeVar
 
 from os_acc import exception
-from os_acc.devices import boot
-from os_acc.devices import root_folder
+from os_acc.kernel import boot
 from os_acc.privileged import root_files
+from os_acc.privileged import root_folder
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,19 +11,19 @@ import fcntl
 import os
 
 from os_acc import exception
-from os_acc.devices import chip as chips
-from os_acc.devices import host_use
-from os_acc.devices import operation_lock
-from os_acc.devices import pci
-from os_acc.devices import root_folder
-from os_acc.devices import sriov
-from os_acc.devices import sysfs
-from os_acc.devices import waiting
+from os_acc.claims import host_use
+from os_acc.deadlines import waiting
+from os_acc.kernel import chip as chips
+from os_acc.kernel import pci
+from os_acc.kernel import sriov
+from os_acc.kernel import sysfs
 from os_acc.privileged import arguments
 from os_acc.privileged import context
 from os_acc.privileged import device_users
 from os_acc.privileged import offers
+from os_acc.privileged import operation_lock
 from os_acc.privileged import record
+from os_acc.privileged import root_folder
 
 
 @context.entry

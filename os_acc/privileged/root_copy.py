@@ -22,11 +22,11 @@ from typing import NamedTuple
 
 from oslo_config import cfg
 
-from os_acc import bitstream_file
-from os_acc import bitstream_opts
 from os_acc import exception
-from os_acc.devices import root_folder
+from os_acc.bitstreams import file as bitstream_file
+from os_acc.bitstreams import options as bitstream_opts
 from os_acc.privileged import arguments
+from os_acc.privileged import root_folder
 
 #: Only root can write in it. Root creates it. It is no option, because a
 #: caller must not choose it. It is not in /run, which is in memory.

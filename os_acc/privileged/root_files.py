@@ -10,7 +10,7 @@ import contextlib
 import os
 
 from os_acc import exception
-from os_acc.devices import root_folder
+from os_acc.privileged import root_folder
 
 _SAFE = os.O_NOFOLLOW | os.O_CLOEXEC
 

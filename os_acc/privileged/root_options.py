@@ -11,8 +11,8 @@ import os
 from oslo_config import cfg
 
 from os_acc import exception
-from os_acc import nova_options
-from os_acc.devices import trust
+from os_acc.options import nova as nova_options
+from os_acc.spec import trust
 
 
 def reread(

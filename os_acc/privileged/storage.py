@@ -16,15 +16,15 @@ from __future__ import annotations
 import logging
 
 from os_acc import exception
-from os_acc.devices import device_spec
-from os_acc.devices import pci
-from os_acc.devices import storage
+from os_acc.claims import storage
+from os_acc.kernel import pci
 from os_acc.privileged import held
 from os_acc.privileged import offers
 from os_acc.privileged import record
 from os_acc.privileged import storage_notes
 from os_acc.privileged.nvme import cleaning as nvme
 from os_acc.privileged.nvme import function as nvme_function
+from os_acc.spec import device_spec
 
 LOG = logging.getLogger(__name__)
 

@@ -5,9 +5,9 @@
 from __future__ import annotations
 
 from os_acc import exception
-from os_acc.devices import pci
-from os_acc.devices import vfio
-from os_acc.devices import waiting
+from os_acc.deadlines import waiting
+from os_acc.kernel import pci
+from os_acc.kernel import vfio
 from os_acc.privileged import arguments
 from os_acc.privileged import context
 from os_acc.privileged import held

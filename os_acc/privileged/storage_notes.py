@@ -14,7 +14,7 @@ import json
 import logging
 
 from os_acc import exception
-from os_acc.devices import pci
+from os_acc.kernel import pci
 from os_acc.privileged import held
 
 LOG = logging.getLogger(__name__)

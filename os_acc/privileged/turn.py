@@ -14,15 +14,15 @@ import time
 from oslo_config import cfg
 
 from os_acc import exception
-from os_acc.devices import chip
-from os_acc.devices import device_spec
-from os_acc.devices import pci
-from os_acc.devices import root_folder
-from os_acc.devices import sriov
+from os_acc.kernel import chip
+from os_acc.kernel import pci
+from os_acc.kernel import sriov
 from os_acc.privileged import arguments
 from os_acc.privileged import device_users
 from os_acc.privileged import held
 from os_acc.privileged import offers
+from os_acc.privileged import root_folder
+from os_acc.spec import device_spec
 
 # objects.device.PROGRAMMING_SINGLE. To import that module would load
 # oslo.versionedobjects, and with it oslo.messaging, into the daemon.

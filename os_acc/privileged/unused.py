@@ -12,14 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from os_acc import exception
-from os_acc.devices import allocated
-from os_acc.devices import availability
-from os_acc.devices import device_spec
-from os_acc.devices import host_use
-from os_acc.devices import pci
-from os_acc.devices import storage
+from os_acc.claims import allocated
+from os_acc.claims import availability
+from os_acc.claims import host_use
+from os_acc.claims import storage
+from os_acc.kernel import pci
 from os_acc.privileged import device_users
 from os_acc.privileged import offers
+from os_acc.spec import device_spec
 
 # That somebody uses a function, beside the host itself.
 _USED = (availability.Kind.HAS_VFS, availability.Kind.OPEN)

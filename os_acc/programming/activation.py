@@ -18,9 +18,9 @@ import dataclasses
 from oslo_config import cfg
 
 from os_acc import exception
-from os_acc.devices import pci
-from os_acc.devices import sriov
-from os_acc.devices import waiting
+from os_acc.deadlines import waiting
+from os_acc.kernel import pci
+from os_acc.kernel import sriov
 from os_acc.objects import function_id as function_ids
 from os_acc.programming import programmer as programmers
 

@@ -10,15 +10,15 @@ from oslo_config import cfg
 
 from os_acc import exception
 from os_acc import progress
-from os_acc.devices import device_spec
-from os_acc.devices import fpga_manager
-from os_acc.devices import pci
-from os_acc.devices import waiting
-from os_acc.devices import xclbin
-from os_acc.devices import xrt
+from os_acc.deadlines import waiting
+from os_acc.kernel import fpga_manager
+from os_acc.kernel import pci
+from os_acc.kernel import xclbin
+from os_acc.kernel import xrt
 from os_acc.objects import function_id as function_ids
 from os_acc.programming import bitstreams
 from os_acc.programming import programmer
+from os_acc.spec import device_spec
 
 CONF = cfg.CONF
 

@@ -19,10 +19,10 @@ from os_acc import driver as driver_module
 from os_acc import exception
 from os_acc import health
 from os_acc import journal as journal_module
-from os_acc.devices import boot
-from os_acc.devices import pci
 from os_acc.journal import health as rows
 from os_acc.journal import programs
+from os_acc.kernel import boot
+from os_acc.kernel import pci
 from os_acc.programming import hooks
 
 LOG = logging.getLogger(__name__)

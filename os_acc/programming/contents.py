@@ -11,9 +11,9 @@ from typing import Any
 from os_acc import driver as driver_module
 from os_acc import exception
 from os_acc import objects
-from os_acc.devices import boot
-from os_acc.devices import chip as chips
 from os_acc.journal import programs
+from os_acc.kernel import boot
+from os_acc.kernel import chip as chips
 from os_acc.objects import device as device_objects
 from os_acc.objects import function_id as function_ids
 from os_acc.programming import bitstreams

@@ -13,15 +13,15 @@ import os
 
 from oslo_config import cfg
 
-from os_acc import bitstream_gbs
 from os_acc import exception
 from os_acc import progress
-from os_acc.devices import device_spec
-from os_acc.devices import dfl
-from os_acc.devices import fpga_manager
+from os_acc.bitstreams import gbs as bitstream_gbs
 from os_acc.journal import programs
+from os_acc.kernel import dfl
+from os_acc.kernel import fpga_manager
 from os_acc.programming import bitstreams
 from os_acc.programming import programmer
+from os_acc.spec import device_spec
 
 LOG = logging.getLogger(__name__)
 CONF = cfg.CONF

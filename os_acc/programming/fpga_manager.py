@@ -8,11 +8,11 @@ from oslo_config import cfg
 
 from os_acc import exception
 from os_acc import progress
-from os_acc.devices import device_spec
-from os_acc.devices import fpga_manager
-from os_acc.devices import pci
+from os_acc.kernel import fpga_manager
+from os_acc.kernel import pci
 from os_acc.programming import bitstreams
 from os_acc.programming import programmer
+from os_acc.spec import device_spec
 
 CONF = cfg.CONF
 

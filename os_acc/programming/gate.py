@@ -7,10 +7,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from os_acc import exception
-from os_acc.devices import chip
-from os_acc.devices import host_use
-from os_acc.devices import pci
-from os_acc.devices import vfio
+from os_acc.claims import host_use
+from os_acc.kernel import chip
+from os_acc.kernel import pci
+from os_acc.kernel import vfio
 
 
 def check(device: str, functions: Sequence[str]) -> None:

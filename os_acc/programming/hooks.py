@@ -13,7 +13,7 @@ import logging
 from oslo_config import cfg
 
 from os_acc import exception
-from os_acc.devices import waiting
+from os_acc.deadlines import waiting
 
 LOG = logging.getLogger(__name__)
 CONF = cfg.CONF

@@ -5,12 +5,12 @@
 from __future__ import annotations
 
 from os_acc import exception
-from os_acc.devices import device_spec
 from os_acc.programming import amd
 from os_acc.programming import command
 from os_acc.programming import dfl
 from os_acc.programming import fpga_manager
 from os_acc.programming import programmer
+from os_acc.spec import device_spec
 
 
 def make(

@@ -11,9 +11,9 @@ from oslo_utils import timeutils
 
 from os_acc import exception
 from os_acc import health
-from os_acc.devices import boot
 from os_acc.journal import health as causes
 from os_acc.journal import programs
+from os_acc.kernel import boot
 from os_acc.programming import announcing
 from os_acc.programming import contents
 from os_acc.programming import programmer as programmers

@@ -5,10 +5,10 @@
 from __future__ import annotations
 
 from os_acc import journal as journal_module
-from os_acc.devices import boot
-from os_acc.devices import chip as chips
-from os_acc.devices import pci
 from os_acc.journal import programs
+from os_acc.kernel import boot
+from os_acc.kernel import chip as chips
+from os_acc.kernel import pci
 
 
 def of(

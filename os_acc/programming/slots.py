@@ -24,10 +24,9 @@ from os_acc import health
 from os_acc import log
 from os_acc import objects
 from os_acc import progress
-from os_acc.devices import boot
-from os_acc.devices import device_spec
 from os_acc.journal import health as causes
 from os_acc.journal import programs
+from os_acc.kernel import boot
 from os_acc.objects import function_id as function_ids
 from os_acc.objects import van as van_states
 from os_acc.programming import activation
@@ -37,6 +36,7 @@ from os_acc.programming import gate
 from os_acc.programming import pending
 from os_acc.programming import recorded
 from os_acc.programming import uses
+from os_acc.spec import device_spec
 
 LOG = logging.getLogger(__name__)
 CONF = cfg.CONF

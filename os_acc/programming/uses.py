@@ -9,8 +9,8 @@ programmed, unless its driver_data has the key UNDECIDED.
 from __future__ import annotations
 
 from os_acc import objects
-from os_acc.devices import chip as chips
 from os_acc.journal import programs
+from os_acc.kernel import chip as chips
 
 #: Key of VAN.driver_data: the VAN has a handle and does not use the function.
 UNDECIDED = 'function_undecided'

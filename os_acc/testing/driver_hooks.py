@@ -11,9 +11,9 @@ import pytest
 from os_acc import driver as driver_base
 from os_acc import objects
 from os_acc import plugin as plugin_base
-from os_acc.devices import device_file
-from os_acc.devices import device_files
-from os_acc.devices import holder
+from os_acc.claims import holder
+from os_acc.kernel import device_file
+from os_acc.kernel import device_files
 from os_acc.testing import any_plugin
 from os_acc.testing import contract_base
 from os_acc.testing import rules

@@ -3,7 +3,7 @@
 """A generated sysfs tree, and a kernel that changes it as Linux would.
 
 For unit tests and benchmarks: all that os-acc reads is in files, all that it
-writes goes through ``os_acc.devices.sysfs.write``, which this one replaces.
+writes goes through ``os_acc.kernel.sysfs.write``, which this one replaces.
 The real kernel's turn is in tests/lab.
 """
 
@@ -17,18 +17,18 @@ import pathlib
 import shutil
 from typing import Any
 
-from os_acc.devices import device_file
-from os_acc.devices import fpga_manager
-from os_acc.devices import libvirt_domains
-from os_acc.devices import modules
-from os_acc.devices import rdma
-from os_acc.devices import root_folder
-from os_acc.devices import sysfs
-from os_acc.devices import waiting
+from os_acc.deadlines import waiting
+from os_acc.kernel import device_file
+from os_acc.kernel import fpga_manager
+from os_acc.kernel import libvirt_domains
+from os_acc.kernel import modules
+from os_acc.kernel import rdma
+from os_acc.kernel import sysfs
 from os_acc.privileged import container_specs
 from os_acc.privileged import held
 from os_acc.privileged import privsep
 from os_acc.privileged import root_copy
+from os_acc.privileged import root_folder
 from os_acc.privileged import rtnetlink
 from os_acc.privileged.nvme import function as nvme_function
 from os_acc.testing import kernel_functions

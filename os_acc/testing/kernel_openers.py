@@ -8,7 +8,7 @@ import os
 import pathlib
 import shutil
 
-from os_acc.devices import device_file
+from os_acc.kernel import device_file
 from os_acc.testing import kernel_tree
 
 put = kernel_tree.put

@@ -19,8 +19,8 @@ import time
 
 import pytest
 
-from os_acc import bitstream_file
 from os_acc import exception
+from os_acc.bitstreams import file as bitstream_file
 
 # How long each test repeats it. OS_ACC_RACE_SECONDS sets another length.
 SECONDS = float(os.environ.get('OS_ACC_RACE_SECONDS', '5'))

@@ -31,16 +31,16 @@ import os_acc
 from os_acc import exception
 from os_acc import journal
 from os_acc import objects
-from os_acc.devices import device_cgroup
-from os_acc.devices import device_files
-from os_acc.devices import root_folder
-from os_acc.devices import sysfs
-from os_acc.devices import waiting
+from os_acc.deadlines import waiting
+from os_acc.kernel import device_cgroup
+from os_acc.kernel import device_files
+from os_acc.kernel import sysfs
 from os_acc.privileged import container_specs
 from os_acc.privileged import held
 from os_acc.privileged import privsep
 from os_acc.privileged import record
 from os_acc.privileged import root_files
+from os_acc.privileged import root_folder
 
 KIND = 'os-acc.openstack.org/accelerator'
 CLASS = 'CUSTOM_ACC'

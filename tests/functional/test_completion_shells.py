@@ -24,8 +24,8 @@ import time
 
 import pytest
 
-from os_acc import instance_names
 from os_acc.cli import completion_scripts
+from os_acc.state import instance_names
 
 SECONDS = 200
 SHELLS = list(completion_scripts.SCRIPTS)

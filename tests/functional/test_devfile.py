@@ -27,11 +27,11 @@ import pytest
 import os_acc
 from os_acc import exception
 from os_acc import objects
-from os_acc.devices import root_folder
-from os_acc.devices import sysfs
+from os_acc.kernel import sysfs
 from os_acc.privileged import context
 from os_acc.privileged import held
 from os_acc.privileged import root_files
+from os_acc.privileged import root_folder
 
 OWNER, GROUP = 64901, 64910
 INSTANCE = str(uuid.uuid4())

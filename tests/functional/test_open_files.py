@@ -13,12 +13,12 @@ import sys
 
 import pytest
 
-from os_acc.devices import descriptors
-from os_acc.devices import device_file
-from os_acc.devices import open_files
-from os_acc.devices import sysfs
-from os_acc.devices import vfio_users
-from os_acc.devices import waiting
+from os_acc.deadlines import waiting
+from os_acc.kernel import descriptors
+from os_acc.kernel import device_file
+from os_acc.kernel import open_files
+from os_acc.kernel import sysfs
+from os_acc.kernel import vfio_users
 
 FULL = device_file.DeviceFile('/dev/vfio/12', device_file.Number('c', 1, 7))
 LOOP = device_file.DeviceFile('/dev/nvme0n1', device_file.Number('b', 7, 7))

@@ -31,11 +31,11 @@ import os_acc
 from os_acc import exception
 from os_acc import loader
 from os_acc import objects
-from os_acc import selection
 from os_acc.cyborg import connections
 from os_acc.cyborg import names
 from os_acc.cyborg.agent import driver as agent_driver
 from os_acc.privileged import privsep
+from os_acc.state import selection
 from os_acc.testing.kernel import Kernel
 
 PF = '0000:41:00.0'

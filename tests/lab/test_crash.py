@@ -20,7 +20,7 @@ import os_acc
 from os_acc import exception
 from os_acc import journal
 from os_acc import objects
-from os_acc.devices import sysfs
+from os_acc.kernel import sysfs
 from os_acc.privileged import root_files
 
 INSTANCE = '1b0a6bb0-1111-4222-8333-444455556666'

@@ -20,10 +20,10 @@ import use
 import os_acc
 from os_acc import exception
 from os_acc import objects
-from os_acc.devices import dfl
-from os_acc.devices import sriov
-from os_acc.devices import sysfs
-from os_acc.devices import waiting
+from os_acc.deadlines import waiting
+from os_acc.kernel import dfl
+from os_acc.kernel import sriov
+from os_acc.kernel import sysfs
 
 # Loaded here once, for the forked children: in the lab that takes its time.
 from os_acc.privileged import dfl as _dfl  # noqa: F401

@@ -11,7 +11,7 @@ import use
 
 import os_acc
 from os_acc import exception
-from os_acc.devices import mdev
+from os_acc.kernel import mdev
 
 
 def test_types_are_listed(configured):

@@ -16,11 +16,11 @@ import pytest
 import test_unprivileged
 import use
 
-from os_acc.devices import pci
-from os_acc.devices import root_folder
-from os_acc.devices import vfio
+from os_acc.kernel import pci
+from os_acc.kernel import vfio
 from os_acc.privileged import context
 from os_acc.privileged import held
+from os_acc.privileged import root_folder
 
 service = test_unprivileged.service
 sudoers = test_unprivileged.sudoers
@@ -42,7 +42,7 @@ SPECS = (
 # Functions that are not entry points.
 NO_ENTRIES = (
     'os.system',
-    'os_acc.devices.sysfs.write',
+    'os_acc.kernel.sysfs.write',
     'os_acc.privileged.pci.vfio.bind',
     'os_acc.privileged.record.functions.delete',
 )

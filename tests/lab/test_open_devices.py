@@ -10,8 +10,8 @@ import use
 
 import os_acc
 from os_acc import exception
-from os_acc.devices import pci
-from os_acc.devices import vfio
+from os_acc.kernel import pci
+from os_acc.kernel import vfio
 
 
 @pytest.fixture

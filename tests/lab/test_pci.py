@@ -12,7 +12,7 @@ import use
 
 import os_acc
 from os_acc import exception
-from os_acc.devices import sriov
+from os_acc.kernel import sriov
 
 
 def test_a_vf_is_made_bound_and_given_back(configured, snapshot):

@@ -9,8 +9,8 @@ import pytest
 import use
 
 import os_acc
-from os_acc.devices import mdev
-from os_acc.devices import sriov
+from os_acc.kernel import mdev
+from os_acc.kernel import sriov
 
 INSTANCE = '2b0a6bb0-1111-4222-8333-444455556666'
 MDEV = '6f6a7b8c-1111-4222-8333-444455556666'

@@ -13,8 +13,8 @@ import pytest
 import use
 
 import os_acc
-from os_acc.devices import pci
-from os_acc.devices import waiting
+from os_acc.deadlines import waiting
+from os_acc.kernel import pci
 
 PF = lab_devices.NVME_PF
 

@@ -12,7 +12,7 @@ import use
 
 import os_acc
 from os_acc import exception
-from os_acc.devices import vfio
+from os_acc.kernel import vfio
 
 
 def refused(address: str, kind: type[Exception], snapshot) -> str:
@@ -105,7 +105,7 @@ def test_a_device_that_another_process_holds(configured, snapshot):
 
 
 def os_pci(address):
-    from os_acc.devices import pci
+    from os_acc.kernel import pci
 
     return pci.get(address)
 

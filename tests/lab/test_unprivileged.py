@@ -25,10 +25,10 @@ import use
 import os_acc
 from os_acc import exception
 from os_acc import objects
-from os_acc.devices import spec_files
-from os_acc.devices import sriov
+from os_acc.kernel import sriov
 from os_acc.privileged import context
 from os_acc.privileged import vfs
+from os_acc.spec import files as spec_files
 
 NOBODY = 65534
 INSTANCE = '3b0a6bb0-1111-4222-8333-444455556666'

@@ -26,9 +26,9 @@ import lab_devices
 import os_acc
 from os_acc import loader
 from os_acc import objects
-from os_acc.devices import pci
-from os_acc.devices import sysfs
-from os_acc.devices import vfio
+from os_acc.kernel import pci
+from os_acc.kernel import sysfs
+from os_acc.kernel import vfio
 
 # Loaded here once: in the lab that takes its time.
 from os_acc.privileged import container_specs as _container_specs  # noqa: F401

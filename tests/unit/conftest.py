@@ -22,13 +22,13 @@ import pytest
 import recording
 
 import os_acc
-from os_acc import container_opts
 from os_acc import loader
-from os_acc.devices import file_system
-from os_acc.devices import root_folder
-from os_acc.devices import sysfs
+from os_acc.containers import options as container_opts
+from os_acc.kernel import file_system
+from os_acc.kernel import sysfs
 from os_acc.privileged import context
 from os_acc.privileged import privsep
+from os_acc.privileged import root_folder
 from os_acc.testing import kernel as kernel_module
 
 # An example that takes long on a busy machine is no failure.

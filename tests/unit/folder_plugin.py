@@ -11,7 +11,7 @@ import pytest
 from os_acc import objects
 from os_acc import plugin
 from os_acc import testing
-from os_acc.devices import waiting
+from os_acc.deadlines import waiting
 
 # The key of driver_data: by which name the guest has the device.
 DEVICE = 'folder_device'

@@ -24,14 +24,14 @@ import vendor_tools
 
 import os_acc
 from os_acc import programming
-from os_acc.devices import chip
-from os_acc.devices import device_spec
-from os_acc.devices import pci
+from os_acc.kernel import chip
+from os_acc.kernel import pci
 from os_acc.privileged import amd as privileged_amd
 from os_acc.privileged import dfl as privileged_dfl
 from os_acc.privileged import dfl_ioctl
 from os_acc.privileged import fpga_manager as privileged_manager
 from os_acc.privileged import programming as privileged
+from os_acc.spec import device_spec
 
 SIBLING, PF = '0000:0a:00.0', '0000:0a:00.1'
 VFS = ['0000:0a:00.2', '0000:0a:00.3', '0000:0a:00.4']

@@ -13,7 +13,7 @@ import os_acc
 from os_acc import exception
 from os_acc import host as host_module
 from os_acc import objects
-from os_acc import preview
+from os_acc.operations import preview
 
 
 def tree(folder: pathlib.Path) -> dict[str, tuple[int, int, bytes]]:

@@ -14,10 +14,10 @@ import pytest
 
 import os_acc
 from os_acc import exception
-from os_acc.devices import all_refusals
-from os_acc.devices import availability
-from os_acc.devices import device_spec
-from os_acc.devices import spec_of_device
+from os_acc.claims import availability
+from os_acc.refusals import all_refusals
+from os_acc.spec import device_spec
+from os_acc.spec import of_device as spec_of_device
 
 NOT_NAMED = 'device_spec does not offer it'
 STORES = r'it stores data \(class {}\)'

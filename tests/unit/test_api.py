@@ -35,7 +35,7 @@ def test_initialize_recovers(host):
 
 
 def test_initialize_that_fails_can_be_repeated(host, monkeypatch):
-    from os_acc import recovery
+    from os_acc.operations import recovery
 
     before = os_acc._host
 

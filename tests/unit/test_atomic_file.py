@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from os_acc.devices import atomic_file
+from os_acc.state import atomic_file
 
 
 @pytest.mark.parametrize('name', ['plain', 'new/plain', './a/b/c', '../x/y'])

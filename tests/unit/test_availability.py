@@ -19,12 +19,12 @@ import pytest
 
 import os_acc
 from os_acc import exception
-from os_acc.devices import allocated
-from os_acc.devices import availability
-from os_acc.devices import device_spec
-from os_acc.devices import group_use
-from os_acc.devices import pci
-from os_acc.devices import sriov
+from os_acc.claims import allocated
+from os_acc.claims import availability
+from os_acc.claims import group_use
+from os_acc.kernel import pci
+from os_acc.kernel import sriov
+from os_acc.spec import device_spec
 from os_acc.testing import kernel
 
 CLASSES = (0x120000, 0x030200, 0x020000, 0x010802, 0x060400)

@@ -13,8 +13,8 @@ import hypothesis
 from hypothesis import strategies
 import pytest
 
-from os_acc import bitstream_gbs
 from os_acc import exception
+from os_acc.bitstreams import gbs as bitstream_gbs
 
 AES = 'aaaaaaaa-1111-4222-8333-444455556666'
 GOOD = dfl_model.image(AES)

@@ -24,10 +24,10 @@ import pytest
 import vendor as vendor_module
 
 import os_acc
-from os_acc import bitstream_reference
 from os_acc import exception
 from os_acc import journal
 from os_acc import objects
+from os_acc.bitstreams import reference as bitstream_reference
 from os_acc.objects import van as states
 
 CONTENT = b'a bitstream' * 1000

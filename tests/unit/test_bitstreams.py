@@ -21,8 +21,8 @@ from downloads import refused
 import pytest
 import web
 
-from os_acc import bitstream_file
 from os_acc import exception
+from os_acc.bitstreams import file as bitstream_file
 from os_acc.programming import bitstreams
 
 CONTENT = os.urandom(300_000)

@@ -15,7 +15,7 @@ import pytest
 import os_acc
 from os_acc import exception
 from os_acc import objects
-from os_acc.devices import device_file
+from os_acc.kernel import device_file
 from os_acc.privileged import container_specs
 from os_acc.privileged import held
 from os_acc.privileged import nvme_of_notes

@@ -23,22 +23,22 @@ from acc_plug_cdi import report
 import os_acc
 from os_acc import exception
 from os_acc import objects
-from os_acc.devices import boot
-from os_acc.devices import container_nodes
-from os_acc.devices import device_file
-from os_acc.devices import device_files
-from os_acc.devices import device_spec
-from os_acc.devices import file_groups
-from os_acc.devices import file_place
-from os_acc.devices import file_system
-from os_acc.devices import mdev
-from os_acc.devices import sriov
-from os_acc.devices import sysfs
+from os_acc.claims import file_groups
+from os_acc.containers import nodes as container_nodes
+from os_acc.kernel import boot
+from os_acc.kernel import device_file
+from os_acc.kernel import device_files
+from os_acc.kernel import file_place
+from os_acc.kernel import file_system
+from os_acc.kernel import mdev
+from os_acc.kernel import sriov
+from os_acc.kernel import sysfs
 from os_acc.privileged import container_offers
 from os_acc.privileged import container_specs
 from os_acc.privileged import held
 from os_acc.privileged import offers
 from os_acc.privileged import record
+from os_acc.spec import device_spec
 
 KIND = 'os-acc.openstack.org/accelerator'
 # Begins with a letter, so that a spec of version 0.3.0 is enough.

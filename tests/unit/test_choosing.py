@@ -16,9 +16,9 @@ import os_acc
 from os_acc import exception
 from os_acc import loader
 from os_acc import objects
-from os_acc.devices import sysfs
-from os_acc.devices import vgpu_config
 from os_acc.drivers import choosing
+from os_acc.kernel import sysfs
+from os_acc.kernel import vgpu_config
 
 FIRST, SECOND = '0000:2b:00.0', '0000:3b:00.0'
 

@@ -9,7 +9,7 @@ import pytest
 
 import os_acc
 from os_acc import exception
-from os_acc.devices import pci
+from os_acc.kernel import pci
 from os_acc.privileged import pci as privileged
 
 CARD = '0000:09:00.0'

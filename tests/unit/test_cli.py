@@ -23,10 +23,10 @@ import os_acc
 from os_acc import journal
 from os_acc import locking
 from os_acc import progress
-from os_acc import recovery
 from os_acc.cli import app
 from os_acc.cli import progress as cli_progress
 from os_acc.journal import programs
+from os_acc.operations import recovery
 
 DATA = pathlib.Path(__file__).parent.parent / 'data'
 FAKE = DATA / 'bound-arqs-fake.json'

@@ -15,10 +15,10 @@ import pytest
 
 import os_acc
 from os_acc import exception
-from os_acc.devices import device_spec
-from os_acc.devices import mdev
-from os_acc.devices import pci
+from os_acc.kernel import mdev
+from os_acc.kernel import pci
 from os_acc.privileged import held
+from os_acc.spec import device_spec
 
 GPU_ENTRY = {
     'address': devices.GPU,

@@ -14,11 +14,11 @@ import standalone
 from standalone import PCI
 
 from os_acc import exception
-from os_acc import instance_names
 from os_acc import journal
 from os_acc.cli import cni
 from os_acc.cli import cni_config
 from os_acc.drivers.fake.driver import FakeDriver
+from os_acc.state import instance_names
 
 CONFIGURATION = {
     'cniVersion': '1.1.0',

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from oslo_config import cfg
 import pytest
 
-from os_acc import container_opts
 from os_acc import exception
-from os_acc.devices import container_spec
-from os_acc.devices import device_file
-from os_acc.devices import device_spec
-from os_acc.devices import spec_edits
+from os_acc.containers import options as container_opts
+from os_acc.containers import spec as container_spec
+from os_acc.kernel import device_file
+from os_acc.spec import device_spec
+from os_acc.spec import edits as spec_edits
 
 KIND = 'os-acc.openstack.org/accelerator'
 UUIDS = (

@@ -18,11 +18,11 @@ import pytest
 from acc_plug_cdi import report
 from os_acc import exception
 from os_acc import finding
-from os_acc.devices import container_spec
-from os_acc.devices import container_use
-from os_acc.devices import device_cgroup
-from os_acc.devices import device_file
-from os_acc.devices import sysfs
+from os_acc.containers import spec as container_spec
+from os_acc.containers import use as container_use
+from os_acc.kernel import device_cgroup
+from os_acc.kernel import device_file
+from os_acc.kernel import sysfs
 from os_acc.privileged import container_specs
 from os_acc.privileged import record
 

@@ -25,7 +25,6 @@ from os_acc import exception
 from os_acc import health
 from os_acc import objects
 from os_acc import testing
-from os_acc.devices import vgpu_config
 from os_acc.drivers import fpga
 from os_acc.drivers import mdev
 from os_acc.drivers import nvidia_vgpu
@@ -34,6 +33,7 @@ from os_acc.drivers.fake.driver import FakeDriver
 from os_acc.drivers.idxd.driver import IdxdDriver
 from os_acc.drivers.nvme_of.driver import NVMeOFDriver
 from os_acc.drivers.pci.driver import PCIDriver
+from os_acc.kernel import vgpu_config
 
 OTHER_GPU = '0000:2b:00.0'
 

@@ -16,13 +16,13 @@ import pytest
 import os_acc
 from os_acc import exception
 from os_acc import objects
-from os_acc import orphans
 from os_acc.attach import plug
 from os_acc.attach import release
 from os_acc.cyborg import check
 from os_acc.cyborg import differences
 from os_acc.cyborg import names
 from os_acc.cyborg import providers
+from os_acc.operations import orphans
 
 ROOT = pathlib.Path(__file__).parents[2]
 ADDRESSES = ['0000:01:00.0', '0000:02:00.0', '0000:03:00.0']

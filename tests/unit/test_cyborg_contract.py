@@ -19,9 +19,9 @@ import pytest
 
 from os_acc import objects
 from os_acc import testing
-from os_acc.devices import sysfs
 from os_acc.drivers.cyborg import driver as cyborg_driver
 from os_acc.drivers.cyborg import process
+from os_acc.kernel import sysfs
 
 NAMES = ['plain', 'fpga']
 

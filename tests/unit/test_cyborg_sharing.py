@@ -26,7 +26,7 @@ import pytest
 import os_acc
 from os_acc import exception
 from os_acc import objects
-from os_acc.devices import pci
+from os_acc.kernel import pci
 from os_acc.privileged import held
 from os_acc.programming import uses
 

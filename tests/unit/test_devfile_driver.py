@@ -14,12 +14,12 @@ import pytest
 import os_acc
 from os_acc import exception
 from os_acc import objects
-from os_acc.devices import device_file
-from os_acc.devices import device_files
-from os_acc.devices import device_spec
+from os_acc.kernel import device_file
+from os_acc.kernel import device_files
 from os_acc.privileged import device_files as privileged
 from os_acc.privileged import held
 from os_acc.privileged import record
+from os_acc.spec import device_spec
 from os_acc.testing import mortal
 
 GPU, OTHER = '0000:3b:00.0', '0000:5e:00.0'
@@ -602,7 +602,7 @@ def test_a_disk_that_the_host_uses(disk, use, text):
 
 
 def test_a_disk_that_the_host_has_opened_exclusively(disk, monkeypatch):
-    from os_acc.devices import open_files
+    from os_acc.kernel import open_files
 
     monkeypatch.setattr(open_files, 'exclusively_used', list)
     error = devices.refused(named(name_at('/dev/sdx')))

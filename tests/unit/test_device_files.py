@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 import pytest
 
 from os_acc import exception
-from os_acc.devices import device_file
-from os_acc.devices import device_files
-from os_acc.devices import device_spec
-from os_acc.devices import file_groups
-from os_acc.devices import file_place
-from os_acc.devices import spec_device_files
-from os_acc.devices import sysfs
+from os_acc.claims import file_groups
+from os_acc.kernel import device_file
+from os_acc.kernel import device_files
+from os_acc.kernel import file_place
+from os_acc.kernel import sysfs
 from os_acc.objects import fields
+from os_acc.spec import device_files as spec_device_files
+from os_acc.spec import device_spec
 
 GPU = '0000:3b:00.0'
 DSA = '0000:6a:01.0'

@@ -16,12 +16,12 @@ import pytest
 
 import os_acc
 from os_acc import exception
-from os_acc.devices import mdev
-from os_acc.devices import modules
-from os_acc.devices import sriov
-from os_acc.devices import sysfs
 from os_acc.drivers.pci import driver as pci_driver
 from os_acc.drivers.pci import listing as pci_listing
+from os_acc.kernel import mdev
+from os_acc.kernel import modules
+from os_acc.kernel import sriov
+from os_acc.kernel import sysfs
 from os_acc.privileged import cleaning
 from os_acc.privileged import mdev as privileged_mdev
 from os_acc.privileged import pci as privileged_pci

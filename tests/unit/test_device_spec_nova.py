@@ -15,9 +15,9 @@ import pytest
 
 import os_acc
 from os_acc import exception
-from os_acc.devices import device_spec
-from os_acc.devices import pci
 from os_acc.drivers.pci import listing
+from os_acc.kernel import pci
+from os_acc.spec import device_spec
 
 
 def add(kernel, *host: nova_specs.Device) -> None:

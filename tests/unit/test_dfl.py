@@ -19,9 +19,9 @@ import pytest
 import os_acc
 from os_acc import exception
 from os_acc import objects
-from os_acc.devices import dfl
-from os_acc.devices import pci
-from os_acc.devices import sriov
+from os_acc.kernel import dfl
+from os_acc.kernel import pci
+from os_acc.kernel import sriov
 from os_acc.privileged import dfl as privileged
 from os_acc.privileged import dfl_ports
 from os_acc.privileged import record

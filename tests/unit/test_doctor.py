@@ -13,14 +13,14 @@ import devices
 import pytest
 
 import os_acc
-from os_acc.devices import boot
-from os_acc.devices import file_system
-from os_acc.devices import open_files
-from os_acc.devices import refusals
-from os_acc.devices import root_folder
-from os_acc.devices import sysfs
+from os_acc.kernel import boot
+from os_acc.kernel import file_system
+from os_acc.kernel import open_files
+from os_acc.kernel import sysfs
 from os_acc.privileged import context
 from os_acc.privileged import offers
+from os_acc.privileged import root_folder
+from os_acc.refusals import refusals
 
 CHECK_USERS = context.check_users
 

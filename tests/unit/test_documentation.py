@@ -20,10 +20,10 @@ import os_acc
 from os_acc import exception
 from os_acc import loader
 from os_acc import opts
-from os_acc.devices import device_spec
-from os_acc.devices import pci
-from os_acc.devices import pci_names
-from os_acc.devices import proposals
+from os_acc.claims import proposals
+from os_acc.kernel import pci
+from os_acc.kernel import pci_names
+from os_acc.spec import device_spec
 
 ROOT = pathlib.Path(__file__).parents[2]
 PACKAGE = pathlib.Path(os_acc.__file__).parent

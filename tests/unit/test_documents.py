@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 import pytest
 
-from os_acc import documents
 from os_acc import exception
 from os_acc.cli import base
 from os_acc.cli import cni_config
-from os_acc.devices import device_spec
 from os_acc.placement import provider_config
+from os_acc.spec import device_spec
+from os_acc.texts import documents
 
 _VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),

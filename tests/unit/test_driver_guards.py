@@ -11,10 +11,10 @@ import command
 import pytest
 
 import os_acc
-from os_acc import discovery
 from os_acc import exception
 from os_acc import finding
 from os_acc import objects
+from os_acc.operations import discovery
 from os_acc.privileged import context
 from os_acc.privileged import offers
 

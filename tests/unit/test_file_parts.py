@@ -19,7 +19,7 @@ import pytest
 
 import os_acc
 from os_acc import exception
-from os_acc.devices import file_availability
+from os_acc.claims import file_availability
 from os_acc.privileged import held
 
 SATA = 'pci0000:00/0000:00:17.0/ata1/host0/target0:0:0/0:0:0:0'

@@ -171,6 +171,6 @@ def test_os_acc_does_not_need_the_package_fixtures():
     assert names == ['os_acc.fixture']
     code = (
         'import sys; sys.modules["fixtures"] = None\n'
-        'import os_acc, os_acc.nova, os_acc.host, os_acc.recovery'
+        'import os_acc, os_acc.nova, os_acc.host, os_acc.operations.recovery'
     )
     subprocess.run([sys.executable, '-c', code], check=True)

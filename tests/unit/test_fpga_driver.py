@@ -20,15 +20,15 @@ import vendor as vendor_module
 import web
 
 import os_acc
-from os_acc import bitstream_file
 from os_acc import exception
 from os_acc import health
 from os_acc import objects
-from os_acc.devices import operation_lock
-from os_acc.devices import root_folder
+from os_acc.bitstreams import file as bitstream_file
 from os_acc.privileged import command
+from os_acc.privileged import operation_lock
 from os_acc.privileged import programming as privileged
 from os_acc.privileged import root_copy
+from os_acc.privileged import root_folder
 
 FPGA, VFS = vendor_module.FPGA, vendor_module.VFS
 
@@ -752,7 +752,7 @@ def test_a_region_is_not_programmed_beside_the_whole(
     ],
 )
 def test_what_device_spec_refuses(clean, key, value):
-    from os_acc.devices import device_spec
+    from os_acc.spec import device_spec
 
     devices.spec({'address': FPGA, key: value})
     with pytest.raises(exception.InvalidRequest, match=key):

@@ -18,15 +18,15 @@ import pytest
 
 import os_acc
 from os_acc import exception
-from os_acc.devices import device_spec
-from os_acc.devices import fpga_manager
-from os_acc.devices import overlay
-from os_acc.devices import pci
-from os_acc.devices import sysfs
+from os_acc.kernel import fpga_manager
+from os_acc.kernel import overlay
+from os_acc.kernel import pci
+from os_acc.kernel import sysfs
 from os_acc.privileged import fpga_manager as privileged
 from os_acc.privileged import programming
 from os_acc.programming import bitstreams
 from os_acc.programming import programmers
+from os_acc.spec import device_spec
 
 CARD = fpga_manager_model.CARD
 OTHER = '0000:5e:00.0'

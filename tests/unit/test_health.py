@@ -21,15 +21,15 @@ from os_acc import exception
 from os_acc import health
 from os_acc import objects
 from os_acc import programming
-from os_acc.devices import device_spec
-from os_acc.devices import root_folder
 from os_acc.doctor import state as doctor_state
 from os_acc.journal import health as rows
 from os_acc.journal import programs
 from os_acc.objects import device as device_objects
 from os_acc.privileged import pci as privileged_pci
 from os_acc.privileged import reenumeration as privileged
+from os_acc.privileged import root_folder
 from os_acc.programming import announcing
+from os_acc.spec import device_spec
 from os_acc.testing import mortal
 
 FPGA, VFS = vendor_module.FPGA, vendor_module.VFS

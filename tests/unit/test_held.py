@@ -14,12 +14,12 @@ import pytest
 
 import os_acc
 from os_acc import exception
-from os_acc.devices import operation_lock
-from os_acc.devices import pci
 from os_acc.journal import journal as journal_module
+from os_acc.kernel import pci
 from os_acc.privileged import held
 from os_acc.privileged import holders
 from os_acc.privileged import mdev as privileged_mdev
+from os_acc.privileged import operation_lock
 from os_acc.privileged import pci as privileged_pci
 from os_acc.privileged import vfs as privileged_vfs
 

@@ -115,7 +115,7 @@ def test_a_start_that_fails(tool, monkeypatch):
     def fail(host, at_start):
         raise RuntimeError('no')
 
-    monkeypatch.setattr('os_acc.recovery.recover', fail)
+    monkeypatch.setattr('os_acc.operations.recovery.recover', fail)
     with pytest.raises(RuntimeError):
         os_acc.initialize(reset=True)
     assert os_acc._get() is before

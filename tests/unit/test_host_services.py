@@ -16,11 +16,11 @@ import pytest
 import services
 
 import os_acc
-from os_acc.devices import host_use
-from os_acc.devices import pci
-from os_acc.devices import rdma
-from os_acc.devices import sysfs
-from os_acc.devices.host_signs import boot_signs
+from os_acc.claims import host_use
+from os_acc.claims.host_signs import boot_signs
+from os_acc.kernel import pci
+from os_acc.kernel import rdma
+from os_acc.kernel import sysfs
 from os_acc.privileged import context
 
 CARD = services.CARD

@@ -23,12 +23,12 @@ import services
 
 import os_acc
 from os_acc import exception
-from os_acc.devices import host_use
-from os_acc.devices import open_files
-from os_acc.devices import pci
-from os_acc.devices import sysfs
-from os_acc.devices.host_signs import routes
-from os_acc.devices.host_signs import table
+from os_acc.claims import host_use
+from os_acc.claims.host_signs import routes
+from os_acc.claims.host_signs import table
+from os_acc.kernel import open_files
+from os_acc.kernel import pci
+from os_acc.kernel import sysfs
 
 NAME = 'nvme0n1'
 NUMBER = '259:0'

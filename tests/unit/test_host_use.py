@@ -12,7 +12,7 @@ import pytest
 
 import os_acc
 from os_acc import exception
-from os_acc.devices import sysfs
+from os_acc.kernel import sysfs
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ import os_acc
 from os_acc import exception
 from os_acc import objects
 from os_acc import testing
-from os_acc.devices import pci
+from os_acc.kernel import pci
 from os_acc.privileged import held
 from os_acc.privileged import idxd as privileged
 from os_acc.privileged import record

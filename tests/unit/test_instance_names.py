@@ -11,7 +11,7 @@ from hypothesis import strategies
 import pytest
 
 from os_acc import exception
-from os_acc import instance_names
+from os_acc.state import instance_names
 
 UUID = 'ac407c84-63e6-412c-91a9-6bf933a420ad'
 NAMES = strategies.text(

@@ -19,7 +19,7 @@ from os_acc import driver
 from os_acc import exception
 from os_acc import health
 from os_acc import objects
-from os_acc.devices import vgpu_config
+from os_acc.kernel import vgpu_config
 
 
 def mark_not_intact(host, monkeypatch) -> list[str]:
@@ -65,7 +65,7 @@ def test_vans_of_an_earlier_boot_are_not_examined(host, monkeypatch):
     instance, requests = host.instance(), host.requests(1)
     os_acc.plug(instance, requests)
     asked = mark_not_intact(host, monkeypatch)
-    monkeypatch.setattr('os_acc.devices.boot.boot_id', lambda: 'next')
+    monkeypatch.setattr('os_acc.kernel.boot.boot_id', lambda: 'next')
     os_acc.plug(instance, requests)
     assert asked == []
 

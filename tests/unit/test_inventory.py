@@ -24,7 +24,7 @@ import vgpu_card
 import os_acc
 from os_acc import exception
 from os_acc import objects
-from os_acc.devices import vgpu_config
+from os_acc.kernel import vgpu_config
 from os_acc.testing import kernel as kernel_module
 
 CARD = '0000:41:00.0'

@@ -20,19 +20,19 @@ import pytest
 
 import os_acc
 from os_acc import exception
-from os_acc.devices import device_file
-from os_acc.devices import libvirt_domains
-from os_acc.devices import modules
-from os_acc.devices import open_files
-from os_acc.devices import operation_lock
-from os_acc.devices import pci
-from os_acc.devices import reset
-from os_acc.devices import sriov
-from os_acc.devices import sysfs
-from os_acc.devices import vfio
-from os_acc.devices import waiting
+from os_acc.deadlines import waiting
+from os_acc.kernel import device_file
+from os_acc.kernel import libvirt_domains
+from os_acc.kernel import modules
+from os_acc.kernel import open_files
+from os_acc.kernel import pci
+from os_acc.kernel import reset
+from os_acc.kernel import sriov
+from os_acc.kernel import sysfs
+from os_acc.kernel import vfio
 from os_acc.privileged import context
 from os_acc.privileged import device_users
+from os_acc.privileged import operation_lock
 
 MDEV = '6e1c1f0e-8a4e-4d6b-9f1d-0c2b3a4d5e6f'
 

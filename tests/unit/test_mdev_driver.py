@@ -12,7 +12,7 @@ import pytest
 import os_acc
 from os_acc import exception
 from os_acc import objects
-from os_acc.devices import mdev as linux_mdev
+from os_acc.kernel import mdev as linux_mdev
 from os_acc.privileged import held
 from os_acc.privileged import record
 

@@ -18,10 +18,10 @@ import pytest
 import vgpu_card
 
 import os_acc
-from os_acc.devices import device_spec
-from os_acc.devices import nothing_offered
-from os_acc.devices import sysfs
-from os_acc.devices import vgpu_config
+from os_acc.claims import nothing_offered
+from os_acc.kernel import sysfs
+from os_acc.kernel import vgpu_config
+from os_acc.spec import device_spec
 
 PF, OTHER = '0001:c8:00.0', '0000:41:00.0'
 VGPU = {'vgpu_type': 'A40-1Q', 'resource_class': 'CUSTOM_V'}

@@ -13,8 +13,8 @@ import vgpu_card
 import os_acc
 from os_acc import exception
 from os_acc import health
-from os_acc.devices import vgpu_config
 from os_acc.journal import health as health_rows
+from os_acc.kernel import vgpu_config
 
 PF = '0000:41:00.0'
 VF, OTHER = '0000:41:00.4', '0000:41:00.5'
@@ -395,7 +395,7 @@ def test_a_type_that_siblings_leave_no_room_for(card):
 
 def test_types_that_the_driver_cannot_tell(card, here, monkeypatch):
     """creatable_vgpu_types answers EINVAL if the vGPU manager fails."""
-    from os_acc.devices import sysfs
+    from os_acc.kernel import sysfs
 
     real = sysfs.read
 
@@ -448,7 +448,7 @@ def test_after_a_reboot(card):
 
 def test_vfs_that_appear_after_a_reboot(card, here, monkeypatch):
     """sriov-manage may end after os-acc has started."""
-    from os_acc.devices import pci
+    from os_acc.kernel import pci
 
     instance = devices.instance()
     os_acc.plug(instance, [devices.pci(VF)])

@@ -20,18 +20,18 @@ import os_acc
 from os_acc import exception
 from os_acc import health
 from os_acc import objects
-from os_acc.devices import device_spec
-from os_acc.devices import modules
-from os_acc.devices import nvme_of
-from os_acc.devices import nvme_of_availability as availability
-from os_acc.devices import open_files
-from os_acc.devices import spec_nvme_of
+from os_acc.claims import nvme_of_availability as availability
 from os_acc.journal import health as rows
+from os_acc.kernel import modules
+from os_acc.kernel import nvme_of
+from os_acc.kernel import open_files
 from os_acc.privileged import held
 from os_acc.privileged import nvme_of as privileged
 from os_acc.privileged import nvme_of_commands as commands
 from os_acc.privileged import nvme_of_notes as notes
 from os_acc.privileged import record
+from os_acc.spec import device_spec
+from os_acc.spec import nvme_of as spec_nvme_of
 from os_acc.testing import mortal
 
 A = 'uuid.1b4e28ba-2fa1-11d2-883f-0016d3cca427'
@@ -869,7 +869,7 @@ def test_the_module_is_loaded(fabric, kernel, monkeypatch):
 def test_only_these_commands(fabric):
     from oslo_concurrency import processutils
 
-    from os_acc.devices import waiting
+    from os_acc.deadlines import waiting
 
     run = commands.Commands('it', waiting.Deadline(9.0), [3])
     for words in (['rm', 'x'], ['nvme', 'format'], ['nvme', 'disconnect']):

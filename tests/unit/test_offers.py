@@ -13,11 +13,11 @@ import pytest
 import os_acc
 from os_acc import exception
 from os_acc import opts
-from os_acc.devices import device_spec
-from os_acc.devices import pci
+from os_acc.kernel import pci
 from os_acc.privileged import cleaning
 from os_acc.privileged import offers
 from os_acc.privileged import storage
+from os_acc.spec import device_spec
 
 
 @pytest.fixture

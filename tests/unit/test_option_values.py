@@ -16,12 +16,12 @@ from oslo_config import cfg
 import pytest
 
 from os_acc import exception
-from os_acc import masking
-from os_acc import nova_options
 from os_acc import opts
 from os_acc.cli import logs
+from os_acc.options import nova as nova_options
 from os_acc.privileged import context
 from os_acc.privileged import offers
+from os_acc.texts import masking
 
 PART = 'Tr0ub4dorPart'
 

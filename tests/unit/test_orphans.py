@@ -16,7 +16,7 @@ import os_acc
 from os_acc import exception
 from os_acc import objects
 from os_acc.attach import release
-from os_acc.devices import boot
+from os_acc.kernel import boot
 
 OTHER = '11111111-2222-3333-4444-555555555555'
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""os_acc.devices.outliving: acts that may outlive their caller."""
+"""os_acc.deadlines.outliving: acts that may outlive their caller."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import time
 import pytest
 
 from os_acc import exception
-from os_acc.devices import outliving
+from os_acc.deadlines import outliving
 
 THING = 'domain d'
 

@@ -15,11 +15,11 @@ import vendor
 
 import os_acc
 from os_acc import exception
-from os_acc.devices import device_spec
-from os_acc.devices import pci
-from os_acc.devices import spec_parts
+from os_acc.kernel import pci
 from os_acc.privileged import mdev as privileged_mdev
 from os_acc.privileged import pci as privileged
+from os_acc.spec import device_spec
+from os_acc.spec import parts as spec_parts
 
 CARD = '0000:6b:00.0'
 UUID = '11111111-2222-4333-8444-555555555555'

@@ -13,14 +13,14 @@ import pytest
 import os_acc
 from os_acc import exception
 from os_acc import objects
-from os_acc.devices import device_spec
-from os_acc.devices import pci
+from os_acc.kernel import pci
 from os_acc.privileged import container_specs
 from os_acc.privileged import held
 from os_acc.privileged import mdev as privileged_mdev
 from os_acc.privileged import pci as privileged
 from os_acc.privileged import storage_calls
 from os_acc.privileged import unused
+from os_acc.spec import device_spec
 
 CARD = '0000:6b:00.0'
 SECOND = '0000:6b:00.1'

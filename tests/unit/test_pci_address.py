@@ -16,10 +16,10 @@ import pytest
 import os_acc
 from os_acc import objects
 from os_acc.cyborg import report
-from os_acc.devices import device_spec
-from os_acc.devices import pci
-from os_acc.devices import qemu_arguments
+from os_acc.kernel import pci
+from os_acc.kernel import qemu_arguments
 from os_acc.objects import pci_address
+from os_acc.spec import device_spec
 
 VMD = '10000:e1:00.0'
 

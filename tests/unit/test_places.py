@@ -18,9 +18,9 @@ import pytest
 
 import os_acc
 from os_acc import exception
-from os_acc.devices import device_spec
-from os_acc.devices import pci
-from os_acc.devices import spec_of_device
+from os_acc.kernel import pci
+from os_acc.spec import device_spec
+from os_acc.spec import of_device as spec_of_device
 
 PLACE, NEXT = '0000:03:00.0', '0000:04:00.0'
 T4 = {'vendor_id': '10de', 'product_id': '1eb8'}

@@ -13,7 +13,7 @@ import os_acc
 from os_acc import exception
 from os_acc import journal
 from os_acc import objects
-from os_acc.devices import holder
+from os_acc.claims import holder
 
 
 def fail(*args, **kwargs):

@@ -16,8 +16,8 @@ import os_acc
 from os_acc import exception
 from os_acc import host as host_module
 from os_acc import objects
-from os_acc import preview
 from os_acc.objects import van as states
+from os_acc.operations import preview
 
 CLASS = 'CUSTOM_FAKE_PCI'
 

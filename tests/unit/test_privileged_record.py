@@ -15,13 +15,13 @@ import pytest
 
 import os_acc
 from os_acc import exception
-from os_acc.devices import mdev
-from os_acc.devices import operation_lock
-from os_acc.devices import root_folder
-from os_acc.devices import sriov
+from os_acc.kernel import mdev
+from os_acc.kernel import sriov
 from os_acc.privileged import mdev as privileged_mdev
+from os_acc.privileged import operation_lock
 from os_acc.privileged import pci as privileged_pci
 from os_acc.privileged import record
+from os_acc.privileged import root_folder
 from os_acc.privileged import vfs as privileged_vfs
 from os_acc.testing import mortal
 

@@ -15,8 +15,8 @@ import pytest
 import os_acc
 from os_acc import journal
 from os_acc import objects
-from os_acc import recovery
-from os_acc.devices import process
+from os_acc.kernel import process
+from os_acc.operations import recovery
 
 
 @pytest.fixture

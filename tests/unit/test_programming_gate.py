@@ -34,9 +34,9 @@ import vendor as vendor_module
 import os_acc
 from os_acc import exception
 from os_acc import programming
-from os_acc.devices import chip
-from os_acc.devices import device_spec
-from os_acc.devices import pci
+from os_acc.kernel import chip
+from os_acc.kernel import pci
+from os_acc.spec import device_spec
 
 
 @pytest.fixture(autouse=True)

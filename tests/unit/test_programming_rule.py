@@ -25,8 +25,8 @@ from os_acc import exception
 from os_acc import health
 from os_acc import objects
 from os_acc import programming
-from os_acc.devices import boot
 from os_acc.drivers.fake import hardware as fake_hardware
+from os_acc.kernel import boot
 from os_acc.programming import hooks as hooks_module
 
 SINGLE, DYNAMIC = 'single', 'dynamic'

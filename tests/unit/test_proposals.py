@@ -9,11 +9,11 @@ import pytest
 
 import os_acc
 from os_acc import exception
-from os_acc.devices import device_spec
-from os_acc.devices import pci
-from os_acc.devices import pci_names
-from os_acc.devices import proposals
-from os_acc.devices import spec_of_device
+from os_acc.claims import proposals
+from os_acc.kernel import pci
+from os_acc.kernel import pci_names
+from os_acc.spec import device_spec
+from os_acc.spec import of_device as spec_of_device
 
 IDS = """# pci.ids
 10de  NVIDIA Corporation

@@ -10,8 +10,8 @@ import pytest
 
 import os_acc
 from os_acc import exception
-from os_acc.devices import boot
-from os_acc.devices import sysfs
+from os_acc.kernel import boot
+from os_acc.kernel import sysfs
 
 
 def uuids(vans):

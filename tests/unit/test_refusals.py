@@ -10,9 +10,9 @@ import string
 import pytest
 
 import os_acc
-from os_acc.devices import all_refusals
-from os_acc.devices import reasons
-from os_acc.devices import refusals
+from os_acc.refusals import all_refusals
+from os_acc.refusals import reasons
+from os_acc.refusals import refusals
 
 ROOT = pathlib.Path(__file__).parents[2]
 SOURCE = pathlib.Path(os_acc.__file__).parent

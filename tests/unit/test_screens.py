@@ -24,7 +24,6 @@ import pytest
 import os_acc
 from os_acc import journal
 from os_acc import loader
-from os_acc import orphans
 from os_acc.cli import app
 from os_acc.cli import base
 from os_acc.cli import bundle
@@ -34,9 +33,10 @@ from os_acc.cli import doctor
 from os_acc.cli import history
 from os_acc.cli import progress
 from os_acc.cli import tables
-from os_acc.devices import boot
 from os_acc.drivers.fake import driver
 from os_acc.journal import health
+from os_acc.kernel import boot
+from os_acc.operations import orphans
 
 SCREENS = pathlib.Path(__file__).parent / 'screens'
 WIDTHS = (80, 120)

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 import pytest
 
 from os_acc import exception
-from os_acc.devices import device_spec
-from os_acc.devices import idxd
-from os_acc.devices import idxd_availability
-from os_acc.devices import idxd_names
-from os_acc.devices import spec_idxd
-from os_acc.devices import spec_parts
+from os_acc.claims import idxd_availability
+from os_acc.claims import idxd_names
+from os_acc.kernel import idxd
+from os_acc.spec import device_spec
+from os_acc.spec import idxd as spec_idxd
+from os_acc.spec import parts as spec_parts
 
 DSA = '0000:6a:01.0'
 

@@ -19,8 +19,8 @@ import pytest
 
 import os_acc
 from os_acc import exception
-from os_acc.devices import device_spec
 from os_acc.privileged import dfl
+from os_acc.spec import device_spec
 
 DSA = '0000:6a:01.0'
 NAMESPACE = '1b4e28ba-2fa1-11d2-883f-0016d3cca427'

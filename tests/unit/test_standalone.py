@@ -14,12 +14,12 @@ from standalone import PCI
 
 import os_acc
 from os_acc import exception
-from os_acc import instance_names
 from os_acc import objects
 from os_acc.cli import base
 from os_acc.cli import errors
 from os_acc.cli import exit_codes
 from os_acc.cli import waiting
+from os_acc.state import instance_names
 
 OTHER = 'b5a2c9a4-7b1c-4e70-8a4e-30a4c1a3a7f1'
 

@@ -19,9 +19,9 @@ import os_acc
 from os_acc import exception
 from os_acc import journal
 from os_acc import locking
-from os_acc import sharing
-from os_acc import state_files
 from os_acc.doctor import users
+from os_acc.state import files as state_files
+from os_acc.state import sharing
 
 
 @pytest.fixture(params=[0o000, 0o022, 0o077, 0o777])

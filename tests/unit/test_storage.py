@@ -12,7 +12,7 @@ import pytest
 
 import os_acc
 from os_acc import exception
-from os_acc.devices import pci
+from os_acc.kernel import pci
 from os_acc.privileged import pci as privileged
 from os_acc.privileged import storage_calls
 from os_acc.testing import mortal

@@ -20,7 +20,7 @@ import pytest
 
 import os_acc
 from os_acc import exception
-from os_acc.devices import pci
+from os_acc.kernel import pci
 from os_acc.privileged import held
 from os_acc.privileged import pci as privileged
 from os_acc.privileged import record

@@ -17,9 +17,9 @@ import pytest
 
 from os_acc import journal
 from os_acc import loader
-from os_acc import masking
 from os_acc.cli import bundle
 from os_acc.doctor import privileges
+from os_acc.texts import masking
 
 SECRETS = ('s3cret-1', 's3cret-2', 's3cret-3', 's3cret-4')
 

@@ -25,9 +25,9 @@ import vendor
 import os_acc
 from os_acc import exception
 from os_acc import objects
-from os_acc.devices import holder
-from os_acc.devices import pci
+from os_acc.claims import holder
 from os_acc.drivers.pci import taking
+from os_acc.kernel import pci
 from os_acc.privileged import held
 from os_acc.privileged import pci as privileged
 from os_acc.testing import mortal

@@ -9,10 +9,10 @@ import pytest
 
 import os_acc
 from os_acc import exception
-from os_acc.devices import device_spec
-from os_acc.devices import pci
-from os_acc.devices import vfio
+from os_acc.kernel import pci
+from os_acc.kernel import vfio
 from os_acc.privileged import pci as privileged_pci
+from os_acc.spec import device_spec
 
 VARIANT = 'mlx5_vfio_pci'
 ALIAS = f'vfio_pci:v000010DEd00001EB8sv*sd*bc*sc*i* {VARIANT}'

@@ -20,12 +20,12 @@ import vendor_tools
 
 import os_acc
 from os_acc import exception
-from os_acc.devices import device_spec
-from os_acc.devices import spec_commands
 from os_acc.privileged import amd
 from os_acc.privileged import programming as privileged
 from os_acc.programming import bitstreams
 from os_acc.programming import programmers
+from os_acc.spec import commands as spec_commands
+from os_acc.spec import device_spec
 
 CARD = '0000:3b:00.0'
 # The same numbers in another domain.

@@ -13,10 +13,10 @@ import pytest
 
 import os_acc
 from os_acc import exception
-from os_acc.devices import device_file
-from os_acc.devices import vfio
-from os_acc.devices import vfio_rules
+from os_acc.claims import vfio_rules
 from os_acc.drivers.pci import report_vfio
+from os_acc.kernel import device_file
+from os_acc.kernel import vfio
 
 DENIED = '0000:0a:00.0'
 ECAP = 'sys/class/iommu/{}/intel-iommu/ecap'

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 
 from oslo_config import cfg
 
-from os_acc import container_opts
 from os_acc import exception
 from os_acc import finding
 from os_acc import objects
 from os_acc import plugin
+from os_acc.containers import options as container_opts
 
 HANDLES = ('PCIHandle', 'MdevHandle', 'DeviceFileHandle', 'BlockHandle')
 

@@ -14,10 +14,10 @@ from oslo_config import cfg
 
 from os_acc import exception
 from os_acc import finding
-from os_acc.devices import container_edits
-from os_acc.devices import container_spec
-from os_acc.devices import device_spec
-from os_acc.devices import file_system
+from os_acc.containers import edits as container_edits
+from os_acc.containers import spec as container_spec
+from os_acc.kernel import file_system
+from os_acc.spec import device_spec
 
 
 def folder(path: str) -> Iterator[finding.Finding]:

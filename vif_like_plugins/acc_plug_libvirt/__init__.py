@@ -16,9 +16,9 @@ from oslo_config import cfg
 
 from acc_plug_libvirt import options
 from os_acc import finding
-from os_acc import nova_options
 from os_acc import objects
 from os_acc import plugin
+from os_acc.options import nova as nova_options
 
 if TYPE_CHECKING:
     from acc_plug_libvirt import connection

@@ -19,8 +19,8 @@ from typing import TypeVar
 import weakref
 
 from os_acc import exception
-from os_acc.devices import outliving
-from os_acc.devices import waiting
+from os_acc.deadlines import outliving
+from os_acc.deadlines import waiting
 
 LOG = logging.getLogger(__name__)
 

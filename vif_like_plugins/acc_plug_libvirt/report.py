@@ -11,8 +11,8 @@ from typing import Any
 from acc_plug_libvirt import connection
 from os_acc import exception
 from os_acc import finding
-from os_acc.devices import vfio
-from os_acc.devices import waiting
+from os_acc.deadlines import waiting
+from os_acc.kernel import vfio
 
 # The first libvirt that opens PCI functions through iommufd: 12.1.0, as
 # virConnectGetLibVersion() gives it.

@@ -27,8 +27,8 @@ from os_acc import exception
 from os_acc import log
 from os_acc import objects
 from os_acc import powervm
-from os_acc.devices import outliving
-from os_acc.devices import waiting
+from os_acc.deadlines import outliving
+from os_acc.deadlines import waiting
 from os_acc.powervm import inventory
 
 LOG = logging.getLogger(__name__)

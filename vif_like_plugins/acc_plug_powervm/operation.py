@@ -16,7 +16,7 @@ import time
 
 from os_acc import exception
 from os_acc import objects
-from os_acc.devices import outliving
+from os_acc.deadlines import outliving
 
 #: The key in the VAN's driver_data.
 KEY = 'powervm_operation'

@@ -21,8 +21,8 @@ from cyborg.conf import CONF
 from cyborg.objects.driver_objects import driver_device
 
 import os_acc
-from os_acc import bitstream_opts
 from os_acc import exception
+from os_acc.bitstreams import options as bitstream_opts
 from os_acc.cyborg import api
 from os_acc.cyborg import connections
 from os_acc.cyborg import names

@@ -12,10 +12,10 @@ from os_acc import driver
 from os_acc import exception
 from os_acc import objects
 from os_acc import programming
-from os_acc.devices import chip as chips
-from os_acc.devices import pci
 from os_acc.drivers.cyborg import listing as cyborg_listing
 from os_acc.drivers.cyborg import program as cyborg_program
+from os_acc.kernel import chip as chips
+from os_acc.kernel import pci
 from os_acc.objects import function_id as function_ids
 from os_acc.programming import pending
 

@@ -20,9 +20,6 @@ from os_acc import finding
 from os_acc import objects
 from os_acc import programming
 from os_acc import progress
-from os_acc.devices import chip as chips
-from os_acc.devices import device_spec
-from os_acc.devices import pci
 from os_acc.drivers import allocation
 from os_acc.drivers import choosing
 from os_acc.drivers import mdev_handles
@@ -35,7 +32,10 @@ from os_acc.drivers.cyborg import report as cyborg_report
 from os_acc.drivers.cyborg import source as cyborg_source
 from os_acc.drivers.pci import failures
 from os_acc.drivers.pci import release as pci_release
+from os_acc.kernel import chip as chips
+from os_acc.kernel import pci
 from os_acc.programming import regions
+from os_acc.spec import device_spec
 
 CONF = cfg.CONF
 

@@ -13,11 +13,11 @@ from oslo_config import cfg
 from os_acc import exception
 from os_acc import log
 from os_acc import objects
-from os_acc.devices import device_spec
-from os_acc.devices import mdev
-from os_acc.devices import waiting
+from os_acc.deadlines import waiting
 from os_acc.drivers import mdev_handles
 from os_acc.drivers.cyborg import process as cyborg_process
+from os_acc.kernel import mdev
+from os_acc.spec import device_spec
 
 LOG = logging.getLogger(__name__)
 CONF = cfg.CONF

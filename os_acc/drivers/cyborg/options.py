@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from oslo_config import cfg
 
-from os_acc.devices import reset
+from os_acc.kernel import reset
 
 OPTS = (
     cfg.ListOpt(

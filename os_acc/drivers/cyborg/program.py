@@ -13,12 +13,12 @@ from os_acc import exception
 from os_acc import objects
 from os_acc import programming
 from os_acc import progress
-from os_acc.devices import chip as chips
-from os_acc.devices import device_spec
-from os_acc.devices import pci
 from os_acc.drivers.cyborg import listing as cyborg_listing
 from os_acc.drivers.cyborg import source as cyborg_source
+from os_acc.kernel import chip as chips
+from os_acc.kernel import pci
 from os_acc.programming import bitstreams
+from os_acc.spec import device_spec
 
 LOG = logging.getLogger(__name__)
 CONF = cfg.CONF

@@ -13,20 +13,20 @@ from oslo_config import cfg
 
 from os_acc import driver as driver_base
 from os_acc import objects
-from os_acc.devices import allocated
-from os_acc.devices import availability
-from os_acc.devices import chip as chips
-from os_acc.devices import device_spec
-from os_acc.devices import host_use
-from os_acc.devices import mdev
-from os_acc.devices import pci
-from os_acc.devices import refusals
+from os_acc.claims import allocated
+from os_acc.claims import availability
+from os_acc.claims import host_use
 from os_acc.drivers import choosing
 from os_acc.drivers import inventory
 from os_acc.drivers.cyborg import choice as cyborg_choice
 from os_acc.drivers.cyborg import listing as cyborg_listing
 from os_acc.drivers.pci import report as pci_report
+from os_acc.kernel import chip as chips
+from os_acc.kernel import mdev
+from os_acc.kernel import pci
 from os_acc.objects import device as device_objects
+from os_acc.refusals import refusals
+from os_acc.spec import device_spec
 
 CONF = cfg.CONF
 

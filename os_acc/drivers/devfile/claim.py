@@ -16,17 +16,17 @@ from os_acc import driver
 from os_acc import exception
 from os_acc import log
 from os_acc import objects
-from os_acc.devices import allocated
-from os_acc.devices import boot
-from os_acc.devices import device_file
-from os_acc.devices import device_spec
-from os_acc.devices import file_availability
-from os_acc.devices import file_groups
-from os_acc.devices import waiting
+from os_acc.claims import allocated
+from os_acc.claims import file_availability
+from os_acc.claims import file_groups
+from os_acc.deadlines import waiting
 from os_acc.drivers import allocation
 from os_acc.drivers import choosing
 from os_acc.drivers.devfile import files
 from os_acc.drivers.pci import entry_reasons
+from os_acc.kernel import boot
+from os_acc.kernel import device_file
+from os_acc.spec import device_spec
 
 LOG = logging.getLogger(__name__)
 CONF = cfg.CONF

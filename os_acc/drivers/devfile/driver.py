@@ -12,7 +12,7 @@ from oslo_config import cfg
 from os_acc import driver
 from os_acc import finding
 from os_acc import objects
-from os_acc.devices import idxd_names
+from os_acc.claims import idxd_names
 from os_acc.drivers.devfile import claim
 from os_acc.drivers.devfile import files
 from os_acc.drivers.devfile import report

@@ -12,14 +12,14 @@ import re
 from typing import Any
 
 from os_acc import objects
-from os_acc.devices import boot
-from os_acc.devices import device_file
-from os_acc.devices import device_spec
-from os_acc.devices import file_availability
-from os_acc.devices import file_groups
-from os_acc.devices import mdev
-from os_acc.devices import pci
+from os_acc.claims import file_availability
+from os_acc.claims import file_groups
 from os_acc.drivers.pci import listing as pci_listing
+from os_acc.kernel import boot
+from os_acc.kernel import device_file
+from os_acc.kernel import mdev
+from os_acc.kernel import pci
+from os_acc.spec import device_spec
 
 #: How the resource classes begin of files whose entry sets none.
 PREFIX = 'CUSTOM_FILE_'

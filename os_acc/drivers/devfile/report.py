@@ -12,16 +12,16 @@ from os_acc import driver
 from os_acc import exception
 from os_acc import finding
 from os_acc import objects
-from os_acc.devices import allocated
-from os_acc.devices import availability
-from os_acc.devices import device_spec
-from os_acc.devices import file_availability
-from os_acc.devices import file_groups
-from os_acc.devices import host_use
+from os_acc.claims import allocated
+from os_acc.claims import availability
+from os_acc.claims import file_availability
+from os_acc.claims import file_groups
+from os_acc.claims import host_use
 from os_acc.drivers import allocation
 from os_acc.drivers import choosing
 from os_acc.drivers import inventory
 from os_acc.drivers.devfile import files
+from os_acc.spec import device_spec
 
 Kind = availability.Kind
 

@@ -23,14 +23,14 @@ from os_acc import exception
 from os_acc import objects
 from os_acc import programming
 from os_acc import progress
-from os_acc.devices import allocated
-from os_acc.devices import availability
-from os_acc.devices import device_spec
+from os_acc.claims import allocated
+from os_acc.claims import availability
 from os_acc.drivers import allocation
 from os_acc.drivers import choosing
 from os_acc.drivers import inventory
 from os_acc.drivers.fake import hardware as fake_hardware
 from os_acc.programming import bitstreams
+from os_acc.spec import device_spec
 
 TRAITS = frozenset({'CUSTOM_FAKE_DEVICE'})
 

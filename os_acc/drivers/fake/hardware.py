@@ -24,7 +24,7 @@ from oslo_config import cfg
 
 from os_acc import exception
 from os_acc import objects
-from os_acc import state_files
+from os_acc.state import files as state_files
 
 _DEVICE = re.compile(
     r'(?P<name>\w[\w.-]*):(?P<kind>test|pci|mdev|drc):(?P<count>[0-9]{1,3})'

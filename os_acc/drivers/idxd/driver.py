@@ -15,22 +15,22 @@ from os_acc import exception
 from os_acc import finding
 from os_acc import log
 from os_acc import objects
-from os_acc.devices import allocated
-from os_acc.devices import device_file
-from os_acc.devices import device_files
-from os_acc.devices import device_spec
-from os_acc.devices import file_availability
-from os_acc.devices import idxd
-from os_acc.devices import idxd_availability
-from os_acc.devices import idxd_names
-from os_acc.devices import pci
-from os_acc.devices import root_folder
-from os_acc.devices import waiting
+from os_acc.claims import allocated
+from os_acc.claims import file_availability
+from os_acc.claims import idxd_availability
+from os_acc.claims import idxd_names
+from os_acc.deadlines import waiting
 from os_acc.drivers import allocation
 from os_acc.drivers import choosing
 from os_acc.drivers.devfile import files
 from os_acc.drivers.idxd import report
 from os_acc.drivers.pci import entry_reasons
+from os_acc.kernel import device_file
+from os_acc.kernel import device_files
+from os_acc.kernel import idxd
+from os_acc.kernel import pci
+from os_acc.privileged import root_folder
+from os_acc.spec import device_spec
 
 LOG = logging.getLogger(__name__)
 CONF = cfg.CONF

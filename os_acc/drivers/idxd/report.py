@@ -11,17 +11,17 @@ from typing import Any
 from os_acc import exception
 from os_acc import finding
 from os_acc import objects
-from os_acc.devices import allocated
-from os_acc.devices import availability
-from os_acc.devices import device_files
-from os_acc.devices import device_spec
-from os_acc.devices import idxd
-from os_acc.devices import idxd_availability
-from os_acc.devices import idxd_names
-from os_acc.devices import pci
-from os_acc.devices import spec_idxd
+from os_acc.claims import allocated
+from os_acc.claims import availability
+from os_acc.claims import idxd_availability
+from os_acc.claims import idxd_names
 from os_acc.drivers import choosing
 from os_acc.drivers import inventory
+from os_acc.kernel import device_files
+from os_acc.kernel import idxd
+from os_acc.kernel import pci
+from os_acc.spec import device_spec
+from os_acc.spec import idxd as spec_idxd
 
 #: The resource classes if an entry of device_spec sets none.
 CLASSES = ('CUSTOM_DSA', 'CUSTOM_IAA')

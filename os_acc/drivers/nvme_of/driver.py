@@ -16,17 +16,17 @@ from os_acc import exception
 from os_acc import finding
 from os_acc import log
 from os_acc import objects
-from os_acc.devices import allocated
-from os_acc.devices import device_spec
-from os_acc.devices import host_use
-from os_acc.devices import nvme_of
-from os_acc.devices import nvme_of_availability as availability
-from os_acc.devices import sysfs
+from os_acc.claims import allocated
+from os_acc.claims import host_use
+from os_acc.claims import nvme_of_availability as availability
 from os_acc.drivers import allocation
 from os_acc.drivers import choosing
 from os_acc.drivers import inventory
 from os_acc.drivers.nvme_of import report
 from os_acc.drivers.pci import entry_reasons
+from os_acc.kernel import nvme_of
+from os_acc.kernel import sysfs
+from os_acc.spec import device_spec
 
 LOG = logging.getLogger(__name__)
 CONF = cfg.CONF

@@ -13,13 +13,13 @@ import shutil
 from typing import Any
 
 from os_acc import finding
-from os_acc.devices import allocated
-from os_acc.devices import device_spec
-from os_acc.devices import modules
-from os_acc.devices import nvme_of
-from os_acc.devices import nvme_of_availability as availability
-from os_acc.devices import spec_nvme_of
-from os_acc.devices import sysfs
+from os_acc.claims import allocated
+from os_acc.claims import nvme_of_availability as availability
+from os_acc.kernel import modules
+from os_acc.kernel import nvme_of
+from os_acc.kernel import sysfs
+from os_acc.spec import device_spec
+from os_acc.spec import nvme_of as spec_nvme_of
 
 Finding = finding.Finding
 Named = Sequence[tuple[str, device_spec.Spec]]

@@ -11,15 +11,15 @@ from oslo_config import cfg
 from os_acc import driver
 from os_acc import exception
 from os_acc import objects
-from os_acc.devices import companions
-from os_acc.devices import device_spec
-from os_acc.devices import pci
-from os_acc.devices import storage
-from os_acc.devices import vfio
+from os_acc.claims import companions
+from os_acc.claims import storage
 from os_acc.drivers import allocation
 from os_acc.drivers.pci import release
 from os_acc.drivers.pci import vfs as pci_vfs
 from os_acc.journal import reservations
+from os_acc.kernel import pci
+from os_acc.kernel import vfio
+from os_acc.spec import device_spec
 
 CONF = cfg.CONF
 

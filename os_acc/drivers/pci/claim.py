@@ -20,14 +20,8 @@ from oslo_config import cfg
 from os_acc import driver
 from os_acc import exception
 from os_acc import objects
-from os_acc.devices import boot
-from os_acc.devices import device_spec
-from os_acc.devices import pci
-from os_acc.devices import reset
-from os_acc.devices import spec_parts
-from os_acc.devices import storage
-from os_acc.devices import vfio
-from os_acc.devices import waiting
+from os_acc.claims import storage
+from os_acc.deadlines import waiting
 from os_acc.drivers import allocation
 from os_acc.drivers import choosing
 from os_acc.drivers.pci import between
@@ -39,6 +33,12 @@ from os_acc.drivers.pci import port
 from os_acc.drivers.pci import release
 from os_acc.drivers.pci import taking
 from os_acc.drivers.pci import vfs as pci_vfs
+from os_acc.kernel import boot
+from os_acc.kernel import pci
+from os_acc.kernel import reset
+from os_acc.kernel import vfio
+from os_acc.spec import device_spec
+from os_acc.spec import parts as spec_parts
 
 LOG = logging.getLogger(__name__)
 CONF = cfg.CONF

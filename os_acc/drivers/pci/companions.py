@@ -16,8 +16,8 @@ import json
 
 from os_acc import driver
 from os_acc import objects
-from os_acc.devices import pci
 from os_acc.drivers import allocation
+from os_acc.kernel import pci
 from os_acc.objects import van as states
 
 # The key of VAN.driver_data: JSON, for each address a dict with the keys that

@@ -14,11 +14,11 @@ from oslo_config import cfg
 from os_acc import driver
 from os_acc import finding
 from os_acc import objects
-from os_acc.devices import device_spec
-from os_acc.devices import spec_parts
 from os_acc.drivers.pci import claim
 from os_acc.drivers.pci import listing as pci_listing
 from os_acc.drivers.pci import report as pci_report
+from os_acc.spec import device_spec
+from os_acc.spec import parts as spec_parts
 
 CONF = cfg.CONF
 

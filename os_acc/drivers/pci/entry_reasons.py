@@ -12,11 +12,11 @@ import os_resource_classes as resource_classes
 from os_acc import driver
 from os_acc import exception
 from os_acc import objects
-from os_acc.devices import device_spec
-from os_acc.devices import nothing_offered
-from os_acc.devices import spec_parts
+from os_acc.claims import nothing_offered
 from os_acc.drivers import allocation
 from os_acc.drivers.pci import listing as pci_listing
+from os_acc.spec import device_spec
+from os_acc.spec import parts as spec_parts
 
 LOG = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ import contextlib
 
 from os_acc import driver
 from os_acc import exception
-from os_acc.devices import pci
 from os_acc.journal import health
+from os_acc.kernel import pci
 from os_acc.programming import announcing
 
 

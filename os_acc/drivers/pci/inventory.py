@@ -19,23 +19,23 @@ import itertools
 
 from os_acc import driver as driver_base
 from os_acc import objects
-from os_acc.devices import allocated
-from os_acc.devices import availability
-from os_acc.devices import chip_use
-from os_acc.devices import companions
-from os_acc.devices import device_spec
-from os_acc.devices import guest_use
-from os_acc.devices import host_use
-from os_acc.devices import pci
-from os_acc.devices import reasons
-from os_acc.devices import refusals
-from os_acc.devices import spec_parts
-from os_acc.devices import vf_availability
-from os_acc.devices import vfio
-from os_acc.devices import vfio_rules
+from os_acc.claims import allocated
+from os_acc.claims import availability
+from os_acc.claims import chip_use
+from os_acc.claims import companions
+from os_acc.claims import host_use
+from os_acc.claims import vf_availability
+from os_acc.claims import vfio_rules
 from os_acc.drivers import choosing
 from os_acc.drivers import inventory
 from os_acc.drivers.pci import listing as pci_listing
+from os_acc.kernel import guest_use
+from os_acc.kernel import pci
+from os_acc.kernel import vfio
+from os_acc.refusals import reasons
+from os_acc.refusals import refusals
+from os_acc.spec import device_spec
+from os_acc.spec import parts as spec_parts
 
 # Functions that one entry of device_spec names.
 _Named = tuple[device_spec.Spec, list[pci.Function]]

@@ -12,15 +12,15 @@ import re
 import os_resource_classes as resource_classes
 
 from os_acc import objects
-from os_acc.devices import chip
-from os_acc.devices import companions
-from os_acc.devices import device_spec
-from os_acc.devices import pci
-from os_acc.devices import pci_scan
-from os_acc.devices import spec_parts
-from os_acc.devices import sriov
-from os_acc.devices import vgpu
+from os_acc.claims import companions
 from os_acc.drivers import choosing
+from os_acc.kernel import chip
+from os_acc.kernel import pci
+from os_acc.kernel import pci_scan
+from os_acc.kernel import sriov
+from os_acc.kernel import vgpu
+from os_acc.spec import device_spec
+from os_acc.spec import parts as spec_parts
 
 PREFIX = 'CUSTOM_PCI_'
 

@@ -14,12 +14,12 @@ from oslo_config import cfg
 from os_acc import exception
 from os_acc import log
 from os_acc import objects
-from os_acc.devices import boot
-from os_acc.devices import device_spec
-from os_acc.devices import network
-from os_acc.devices import pci
-from os_acc.devices import refusals
 from os_acc.drivers import allocation
+from os_acc.kernel import boot
+from os_acc.kernel import network
+from os_acc.kernel import pci
+from os_acc.refusals import refusals
+from os_acc.spec import device_spec
 
 LOG = logging.getLogger(__name__)
 CONF = cfg.CONF

@@ -15,17 +15,17 @@ from os_acc import exception
 from os_acc import log
 from os_acc import objects
 from os_acc import progress
-from os_acc.devices import boot
-from os_acc.devices import device_spec
-from os_acc.devices import pci
-from os_acc.devices import root_folder
-from os_acc.devices import storage
-from os_acc.devices import sysfs
-from os_acc.devices import vfio
+from os_acc.claims import storage
 from os_acc.drivers import allocation
 from os_acc.drivers.pci import companions
 from os_acc.drivers.pci import failures
 from os_acc.drivers.pci import port
+from os_acc.kernel import boot
+from os_acc.kernel import pci
+from os_acc.kernel import sysfs
+from os_acc.kernel import vfio
+from os_acc.privileged import root_folder
+from os_acc.spec import device_spec
 
 LOG = logging.getLogger(__name__)
 CONF = cfg.CONF

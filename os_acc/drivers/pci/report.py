@@ -13,26 +13,26 @@ from os_acc import driver
 from os_acc import exception
 from os_acc import finding
 from os_acc import objects
-from os_acc.devices import allocated
-from os_acc.devices import availability
-from os_acc.devices import chip as chips
-from os_acc.devices import device_spec
-from os_acc.devices import fpga_manager
-from os_acc.devices import host_use
-from os_acc.devices import mdev
-from os_acc.devices import modules
-from os_acc.devices import network
-from os_acc.devices import pci
-from os_acc.devices import refusals
-from os_acc.devices import reset
-from os_acc.devices import sriov
-from os_acc.devices import sysfs
-from os_acc.devices import vfio
-from os_acc.devices.host_signs import blind_spots
+from os_acc.claims import allocated
+from os_acc.claims import availability
+from os_acc.claims import host_use
+from os_acc.claims.host_signs import blind_spots
 from os_acc.drivers import allocation
 from os_acc.drivers import choosing
 from os_acc.drivers.pci import listing as pci_listing
 from os_acc.drivers.pci import report_vfio
+from os_acc.kernel import chip as chips
+from os_acc.kernel import fpga_manager
+from os_acc.kernel import mdev
+from os_acc.kernel import modules
+from os_acc.kernel import network
+from os_acc.kernel import pci
+from os_acc.kernel import reset
+from os_acc.kernel import sriov
+from os_acc.kernel import sysfs
+from os_acc.kernel import vfio
+from os_acc.refusals import refusals
+from os_acc.spec import device_spec
 
 Finding = finding.Finding
 Kind = availability.Kind

@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from os_acc import finding
-from os_acc.devices import sysfs
-from os_acc.devices import vfio
-from os_acc.devices import vfio_rules
+from os_acc.claims import vfio_rules
+from os_acc.kernel import sysfs
+from os_acc.kernel import vfio
 
 Finding = finding.Finding
 

@@ -11,15 +11,15 @@ from oslo_config import cfg
 from os_acc import driver
 from os_acc import log
 from os_acc import objects
-from os_acc.devices import availability
-from os_acc.devices import companions as companion_functions
-from os_acc.devices import device_spec
-from os_acc.devices import pci
-from os_acc.devices import reset
-from os_acc.devices import vfio
+from os_acc.claims import availability
+from os_acc.claims import companions as companion_functions
 from os_acc.drivers import allocation
 from os_acc.drivers.pci import companions
 from os_acc.drivers.pci import release
+from os_acc.kernel import pci
+from os_acc.kernel import reset
+from os_acc.kernel import vfio
+from os_acc.spec import device_spec
 
 LOG = logging.getLogger(__name__)
 CONF = cfg.CONF

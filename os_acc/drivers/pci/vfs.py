@@ -12,12 +12,12 @@ from os_acc import driver
 from os_acc import exception
 from os_acc import log
 from os_acc import objects
-from os_acc.devices import availability
-from os_acc.devices import device_spec
-from os_acc.devices import pci
-from os_acc.devices import sriov
-from os_acc.devices import vf_availability
+from os_acc.claims import availability
+from os_acc.claims import vf_availability
 from os_acc.drivers import allocation
+from os_acc.kernel import pci
+from os_acc.kernel import sriov
+from os_acc.spec import device_spec
 
 LOG = logging.getLogger(__name__)
 CONF = cfg.CONF

@@ -19,12 +19,12 @@ import contextlib
 import time
 
 from os_acc import exception
-from os_acc.devices import nvme_refusals
-from os_acc.devices import reasons
 from os_acc.privileged.nvme import commands
 from os_acc.privileged.nvme import controller as controllers
 from os_acc.privileged.nvme import function
 from os_acc.privileged.nvme import verification
+from os_acc.refusals import nvme_refusals
+from os_acc.refusals import reasons
 
 #: Called with the progress from 0 to 1, or None if it is unknown.
 Tell = Callable[[float | None, str], None]

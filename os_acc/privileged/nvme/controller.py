@@ -9,10 +9,10 @@ import struct
 import time
 
 from os_acc import exception
-from os_acc.devices import nvme_refusals
-from os_acc.devices import reasons
 from os_acc.privileged.nvme import commands
 from os_acc.privileged.nvme import function
+from os_acc.refusals import nvme_refusals
+from os_acc.refusals import reasons
 
 # Registers: Base 3.1.3
 _CAP, _CC, _CSTS = 0x00, 0x14, 0x1C

@@ -20,10 +20,10 @@ from typing import Any
 from typing import Protocol
 
 from os_acc import exception
-from os_acc.devices import nvme_refusals
-from os_acc.devices import sysfs
-from os_acc.devices import vfio
-from os_acc.devices import waiting
+from os_acc.deadlines import waiting
+from os_acc.kernel import sysfs
+from os_acc.kernel import vfio
+from os_acc.refusals import nvme_refusals
 
 #: Bytes of memory that the function can read and write by DMA. It stays below
 #: 64 KiB, the smallest usual limit of locked memory (RLIMIT_MEMLOCK).

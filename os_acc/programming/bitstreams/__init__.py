@@ -13,10 +13,10 @@ from typing import Any
 
 from oslo_config import cfg
 
-from os_acc import bitstream_file
-from os_acc import bitstream_opts as options
-from os_acc import bitstream_reference
 from os_acc import exception
+from os_acc.bitstreams import file as bitstream_file
+from os_acc.bitstreams import options
+from os_acc.bitstreams import reference as bitstream_reference
 from os_acc.objects import function_id as function_ids
 
 # The other modules of this package import urllib and ssl, which takes time:

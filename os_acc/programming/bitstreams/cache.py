@@ -21,11 +21,11 @@ from typing import BinaryIO
 
 from oslo_config import cfg
 
-from os_acc import bitstream_file
-from os_acc import bitstream_opts as options
 from os_acc import exception
-from os_acc import sharing
-from os_acc import state_files
+from os_acc.bitstreams import file as bitstream_file
+from os_acc.bitstreams import options
+from os_acc.state import files as state_files
+from os_acc.state import sharing
 
 LOG = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from oslo_config import cfg
 
-from os_acc import bitstream_opts as options
 from os_acc import exception
+from os_acc.bitstreams import options
 
 LOG = logging.getLogger(__name__)
 

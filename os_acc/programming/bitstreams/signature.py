@@ -14,10 +14,10 @@ from typing import Any
 
 from oslo_config import cfg
 
-from os_acc import bitstream_opts as options
 from os_acc import exception
-from os_acc import uuid_forms
-from os_acc.devices import waiting
+from os_acc.bitstreams import options
+from os_acc.deadlines import waiting
+from os_acc.texts import uuid_forms
 
 # The arguments of cursive's signature_utils.get_verifier(), which are the
 # names of the properties, too.

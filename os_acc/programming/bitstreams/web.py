@@ -25,10 +25,10 @@ import urllib.request
 
 from oslo_config import cfg
 
-from os_acc import bitstream_file
-from os_acc import bitstream_opts as options
-from os_acc import bitstream_reference
 from os_acc import exception
+from os_acc.bitstreams import file as bitstream_file
+from os_acc.bitstreams import options
+from os_acc.bitstreams import reference as bitstream_reference
 from os_acc.programming.bitstreams import download
 
 _SIDECAR_BYTES = 4096

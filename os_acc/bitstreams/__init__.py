@@ -1,0 +1,3 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The file of a bitstream: opened safely, its format, its name."""

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""What keeps VFIO from giving a function to a guest, as the kernel shows it.
+
+Without these checks os-acc would take the function from its driver, and only
+then would the kernel refuse.
+"""
+
+from __future__ import annotations
+
+import re
+
+from os_acc.kernel import modules
+from os_acc.kernel import pci
+from os_acc.kernel import sysfs
+from os_acc.refusals import reasons
+from os_acc.refusals import refusals
+
+# The devices that vfio-pci itself refuses because of known errata:
+# vfio_pci_dev_in_denylist() in drivers/vfio/pci/vfio_pci.c, and
+# include/linux/pci_ids.h.
+_QAT = 'QAT C3xxx, C62x and DH895xCC'
+_SPR = 'DSA and IAA of Sapphire Rapids (CVE-2024-21823)'
+_DENIED = {
+    '8086:19e2': _QAT,
+    '8086:19e3': _QAT,
+    '8086:37c8': _QAT,
+    '8086:37c9': _QAT,
+    '8086:0435': _QAT,
+    '8086:0443': _QAT,
+    # In the list since Linux 6.9 and the stable kernels of May 2024. Which
+    # distribution's kernel has it cannot be seen. The erratum is in the
+    # device, so they are refused on every kernel.
+    '8086:0b25': _SPR,
+    '8086:0cfe': _SPR,
+}
+
+_INTERRUPT_REMAPPING = 1 << 3  # ecap_ir_support(), drivers/iommu/intel/iommu.h
+
+# The modules one of which lets a guest do without interrupt remapping:
+# drivers/vfio/vfio_iommu_type1.c, drivers/iommu/iommufd/device.c
+_UNSAFE_MODULES = ('vfio_iommu_type1', 'iommufd')
+_UNSAFE = 'allow_unsafe_interrupts'
+
+_IO_APIC = re.compile(r'\sIO-APIC\s')
+
+
+def is_listed(ids: str) -> bool:
+    """Whether the denylist of vfio-pci has vendor:product."""
+    return ids in _DENIED
+
+
+def denied(ids: str, driver: str) -> reasons.Reason | None:
+    """Say why vfio-pci refuses to bind a function because of its ids.
+
+    A variant driver does not look at the list, and a function that vfio-pci
+    has bound already was not refused.
+
+    :param ids: vendor:product
+    :param driver: the VFIO driver that is to bind it
+    :returns: None if it is not refused
+    """
+    devices = _DENIED.get(ids)
+    if (
+        devices is None
+        or not modules.same(driver, modules.VFIO_PCI)
+        or modules.is_on(modules.VFIO_PCI, 'disable_denylist')
+    ):
+        return None
+    return refusals.DENYLIST.say(ids=ids, devices=devices)
+
+
+def of_group(function: pci.Function) -> reasons.Reason | None:
+    """Say why the kernel attaches no guest to a function's IOMMU group.
+
+    :returns: None if it does
+    """
+    group = function.iommu_group
+    if group is None or (region := _direct_region(group)) is None:
+        return None
+    return refusals.RMRR.say(region=region, group=group)
+
+
+def of_host() -> reasons.Reason | None:
+    """Say why the kernel attaches no guest to any function of this host.
+
+    :returns: None if there is no reason
+    """
+    if not lacks_interrupt_remapping() or allows_unsafe_interrupts():
+        return None
+    return refusals.NO_REMAPPING.say()
+
+
+def lacks_interrupt_remapping() -> bool:
+    """Whether an IOMMU of this host certainly cannot remap interrupts.
+
+    Intel's IOMMUs show it in bit 3 of ecap. The kernel remaps interrupts only
+    if each of them can (drivers/iommu/intel/irq_remapping.c). Other IOMMUs do
+    not show it: then the answer is False.
+    """
+    folder = f'{sysfs.SYS}/class/iommu'
+    for name in sysfs.names(folder):
+        text = sysfs.read(f'{folder}/{name}/intel-iommu/ecap')
+        if text and not int(text, 16) & _INTERRUPT_REMAPPING:
+            return True
+    return False
+
+
+def remaps_no_interrupts() -> bool:
+    """Whether the kernel remaps no interrupts although it has an IO-APIC.
+
+    The kernel calls the IO-APIC IR-IO-APIC in /proc/interrupts while it
+    remaps (arch/x86/kernel/apic/io_apic.c). The file is long on large hosts.
+    """
+    try:
+        with open(f'{sysfs.PROC}/interrupts', encoding='ascii') as file:
+            return any(_IO_APIC.search(line) for line in file)
+    except FileNotFoundError:
+        return False
+
+
+def allows_unsafe_interrupts() -> bool:
+    """Whether a guest may have devices without interrupt remapping."""
+    return any(modules.is_on(name, _UNSAFE) for name in _UNSAFE_MODULES)
+
+
+def _direct_region(group: str) -> str | None:
+    """A region of memory that an IOMMU group must always reach.
+
+    The kernel lists the regions of a group, each with its type
+    (Documentation/ABI/testing/sysfs-kernel-iommu_groups). It attaches no guest
+    to a group with one of type direct. direct-relaxable does not matter.
+
+    :returns: first and last address; None if there is none
+    """
+    path = f'{sysfs.SYS}/kernel/iommu_groups/{group}/reserved_regions'
+    for line in (sysfs.read(path) or '').splitlines():
+        first, last, kind = line.split()
+        if kind == 'direct':
+            return f'{int(first, 16):#x}-{int(last, 16):#x}'
+    return None

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The device files that a container needs to use an accelerator."""
+
+from __future__ import annotations
+
+import os
+
+from os_acc import exception
+from os_acc import objects
+from os_acc.containers import spec as container_spec
+from os_acc.kernel import device_file
+from os_acc.kernel import device_files
+from os_acc.kernel import mdev
+from os_acc.kernel import pci
+from os_acc.kernel import sysfs
+from os_acc.kernel import vfio
+
+# What every user of VFIO opens besides its device: the file and its folder in
+# /sys/class/misc (drivers/vfio/container.c, drivers/iommu/iommufd/main.c).
+_CONTAINER = ('vfio/vfio', 'vfio')
+_IOMMUFD = ('iommu', 'iommu')
+
+
+def of_handle(
+    handle: objects.AttachHandle | None, iommufd: bool
+) -> list[container_spec.Node]:
+    """Find the device files of a prepared device.
+
+    :param iommufd: whether VFIO devices are used by iommufd
+    :raises DeviceNotFound: if the device is not there
+    :raises DeviceError: if a container cannot use it as it is
+    :raises UnsupportedHandle: if no container can use such a handle
+    """
+    if isinstance(handle, objects.PCIHandle):
+        return _of_function(pci.get(handle.address), iommufd)
+    if isinstance(handle, objects.MdevHandle):
+        return _of_mdev(handle.uuid, iommufd)
+    if isinstance(handle, objects.DeviceFileHandle):
+        return [_of_file(each) for each in handle.files]
+    if isinstance(handle, objects.BlockHandle):
+        return [_of_block(handle)]
+    raise exception.UnsupportedHandle(
+        taker='CDI',
+        handle=handle.obj_name() if handle is not None else None,
+        takes='PCIHandle, MdevHandle, DeviceFileHandle, BlockHandle',
+    )
+
+
+def _of_function(
+    function: pci.Function, iommufd: bool
+) -> list[container_spec.Node]:
+    if not vfio.is_bound(function):
+        raise exception.DeviceError(
+            device=f'PCI function {function.address}',
+            reason='a container can use it only by VFIO, but it is bound to '
+            f'{function.driver or "no driver"}. Set "bind": "os-acc" in its '
+            'entry of device_spec, or bind it to vfio-pci',
+        )
+    return _of_vfio(function.path, f'PCI function {function.address}', iommufd)
+
+
+def _of_mdev(uuid: str, iommufd: bool) -> list[container_spec.Node]:
+    if mdev.find(uuid) is None:
+        raise exception.DeviceNotFound(
+            wanted=f'mdev {uuid}', reason='this host has none'
+        )
+    return _of_vfio(mdev.folder(uuid), f'mdev {uuid}', iommufd)
+
+
+def _of_vfio(
+    path: str, device: str, iommufd: bool
+) -> list[container_spec.Node]:
+    """The files of VFIO for a device.
+
+    :param path: its folder in sysfs
+    """
+    by_group, by_device = vfio.group_nodes(path), vfio.device_nodes(path)
+    if by_device and (iommufd or not by_group):
+        files, common = by_device, _IOMMUFD
+    else:
+        files, common = by_group, _CONTAINER
+    if not files or (iommufd and common is _CONTAINER):
+        wanted = 'of its own' if iommufd else 'of its IOMMU group'
+        raise exception.DeviceError(
+            device=device,
+            reason=f'there is no VFIO file {wanted}, because the kernel or '
+            'its driver has none',
+        )
+    name, folder = common
+    shared = device_file.read(
+        f'{sysfs.DEV}/{name}', f'{sysfs.SYS}/class/misc/{folder}'
+    )
+    if shared is None:
+        raise exception.DeviceError(
+            device=device,
+            reason=f'the kernel has no {sysfs.DEV}/{name}, without which VFIO '
+            'cannot be used',
+        )
+    return [
+        *(_node(file) for file in files),
+        container_spec.Node(
+            device_files.shown(shared.path), shared.number, common=True
+        ),
+    ]
+
+
+def _of_file(file: objects.DeviceFile) -> container_spec.Node:
+    """Check that a device file has the number that its handle says."""
+    number = device_file.Number(file.type, file.major, file.minor)
+    now = device_files.get(file.path)
+    if now.number != number:
+        raise exception.DeviceError(
+            device=f'device file {file.path}',
+            reason=f'it was {_text(number)} when it was prepared, and is '
+            f'{_text(now.number)} now',
+        )
+    return container_spec.Node(file.path, number, file.permissions)
+
+
+def _of_block(handle: objects.BlockHandle) -> container_spec.Node:
+    """Find the block device that a link of udev stands for.
+
+    :raises DeviceError: if it is another one than the handle says
+    """
+    path = device_files.resolve(handle.path)
+    name = os.path.basename(path or '')
+    folder = f'{sysfs.SYS}/class/block/{name}'
+    file = device_file.read(f'{sysfs.DEV}/{name}', folder, 'b')
+    if path is None or file is None:
+        raise exception.DeviceNotFound(
+            wanted=f'block device {handle.path}',
+            reason='this host has no such block device now',
+        )
+    wwn = sysfs.read(f'{folder}/wwid')
+    if path != device_files.shown(file.path) or wwn != handle.wwn:
+        raise exception.DeviceError(
+            device=f'block device {handle.path}',
+            reason=f'it is {path} with the name {wwn}, expected {handle.wwn}',
+        )
+    return container_spec.Node(path, file.number)
+
+
+def _node(file: device_file.DeviceFile) -> container_spec.Node:
+    return container_spec.Node(device_files.shown(file.path), file.number)
+
+
+def _text(number: device_file.Number) -> str:
+    return f'{number.kind} {number.major}:{number.minor}'

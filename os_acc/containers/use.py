@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Which containers have a device, whether a program has opened it or not.
+
+Who is in a container can hide a device file: delete it, move it, mount
+something over its directory, leave its root directory. So two things count
+besides the file: what the container's control group allows, and whether the
+container was seen with the device before. Such a container has the device
+until it ends. Needs the privileges that open_files needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+import dataclasses
+import os
+import stat
+
+from os_acc.containers import spec as container_spec
+from os_acc.kernel import descriptors
+from os_acc.kernel import device_cgroup
+from os_acc.kernel import device_file
+from os_acc.kernel import device_files
+from os_acc.kernel import open_files
+from os_acc.kernel import process
+from os_acc.kernel import sysfs
+
+
+@dataclasses.dataclass(frozen=True)
+class User:
+    """A process in a container that has a device.
+
+    :ivar reason: a clause, such as 'process 4711 (python3) is in a container
+        that has /dev/vfio/12'
+    :ivar container: what tells the container from others until the host
+        reboots: its PID namespace with the start time of the first process in
+        it, or its control group if it has no PID namespace of its own; empty
+        if it has neither
+    """
+
+    reason: str
+    container: str
+
+
+def users_of(
+    nodes: Collection[container_spec.Node], seen: Collection[str] = ()
+) -> list[User]:
+    """Find the processes in containers that have one of the device files.
+
+    A container has a /dev of its own. It has a device
+
+    - if its /dev has a device file with the number: the path of the file does
+      not matter, and no link is followed, because it would lead into the /dev
+      of the host;
+    - if one of its processes has the device open;
+    - if its control group allows the number, whatever /dev shows;
+    - if it was seen with the device before.
+
+    Processes with the /dev and the PID namespace of the host do not count:
+    whether they use the device is the business of its driver.
+
+    :param seen: User.container of the containers that had the device before
+    :raises PrivilegeError: if not all processes of the host can be seen, or
+        the control group of a container cannot be read
+    """
+    open_files.check_all_seen()
+    if not nodes:
+        return []
+    scan = _Scan(nodes, seen)
+    contained = {
+        pid: tasks
+        for pid in descriptors.processes()
+        if (tasks := scan.tasks_in_container(pid))
+    }
+    for pid, tasks in contained.items():
+        scan.note_first_process(pid, tasks[0])
+    return [
+        user
+        for pid, tasks in contained.items()
+        if (user := scan.user(pid, tasks)) is not None
+    ]
+
+
+class _Scan:
+    """One look at all processes."""
+
+    def __init__(
+        self, nodes: Collection[container_spec.Node], seen: Collection[str]
+    ) -> None:
+        self._nodes = nodes
+        self._seen = seen
+        self._by_number = {node.number: node.path for node in nodes}
+        # Process 1 is the host's, also if this process is in a container.
+        self._hosts = (
+            _identity(f'{sysfs.PROC}/1/root{device_files.FOLDER}'),
+            _identity(sysfs.DEV),
+        )
+        self._pid_namespace = _pid_namespace(f'{sysfs.PROC}/self')
+        # Many processes share the /dev of a container.
+        self._known: dict[tuple[int, int] | None, str | None] = {None: None}
+        # When the first process of each PID namespace was started.
+        self._starts: dict[str, str] = {}
+
+    def tasks_in_container(self, pid: str) -> list[str]:
+        """The directories in /proc of a process and its threads.
+
+        A thread can have a root directory of its own, and those of a main
+        thread that has ended cannot be read.
+
+        :returns: empty for a process of the host
+        """
+        own = f'{sysfs.PROC}/{pid}'
+        if self._is_of_host(own):
+            return []
+        tids = sysfs.names(f'{own}/task')
+        threads = [f'{own}/task/{tid}' for tid in tids if tid != pid]
+        if threads and all(map(self._is_of_host, threads)):
+            return []
+        return [own, *threads]
+
+    def note_first_process(self, pid: str, task: str) -> None:
+        """Note the start of a process if it is the first of its namespace.
+
+        The kernel ends all others with it: pid_namespaces(7).
+        """
+        status = sysfs.read(f'{task}/status') or ''
+        for line in status.splitlines():
+            # Its ids, in the namespace of the host first: proc(5).
+            if line.startswith('NSpid:') and line.split()[-1] == '1':
+                self._starts[_pid_namespace(task)] = _start(pid)
+
+    def user(self, pid: str, tasks: list[str]) -> User | None:
+        """Describe a process in a container that has one of the devices."""
+        container = self._container(tasks)
+        has = next(filter(None, map(self._shown, tasks)), None) or next(
+            (
+                self._by_number[number]
+                for number in open_files.open_devices(pid)
+                if number in self._by_number and not self._has_hosts_dev(tasks)
+            ),
+            None,
+        )
+        if has is not None:
+            what = f'has {has}'
+        elif (number := self._allowed(tasks)) is not None:
+            what = f'may open {self._by_number[number]}'
+        elif container and container in self._seen:
+            what = f'has had {next(iter(self._nodes)).path}'
+        else:
+            return None
+        name = sysfs.read(f'{sysfs.PROC}/{pid}/comm') or '?'
+        return User(
+            f'process {pid} ({name}) is in a container that {what}', container
+        )
+
+    def _allowed(self, tasks: list[str]) -> device_file.Number | None:
+        for task in tasks:
+            for number in device_cgroup.allowed(task, self._by_number):
+                return number
+        return None
+
+    def _container(self, tasks: list[str]) -> str:
+        for task in tasks:
+            namespace = _pid_namespace(task)
+            if namespace and namespace != self._pid_namespace:
+                return f'{namespace} {self._starts.get(namespace, "")}'
+        # A main thread that has ended is shown in the root control group.
+        groups = map(device_cgroup.of_task, tasks)
+        return next((f'cgroup {each}' for each in groups if each), '')
+
+    def _shown(self, task: str) -> str | None:
+        """The path of one of the devices in the /dev that a task sees."""
+        root = f'{task}/root'
+        folder = _identity(root + device_files.FOLDER)
+        if folder in self._hosts:
+            return None
+        if folder not in self._known:
+            self._known[folder] = _has(root, self._nodes)
+        return self._known[folder]
+
+    def _has_hosts_dev(self, tasks: list[str]) -> bool:
+        return any(map(self._sees_hosts_dev, tasks))
+
+    def _sees_hosts_dev(self, task: str) -> bool:
+        folder = _identity(f'{task}/root{device_files.FOLDER}')
+        return folder is not None and folder in self._hosts
+
+    def _is_of_host(self, task: str) -> bool:
+        return self._sees_hosts_dev(task) and _pid_namespace(task) in (
+            '',
+            self._pid_namespace,
+        )
+
+
+def _pid_namespace(task: str) -> str:
+    """The PID namespace of a process, such as 'pid:[4026531836]'.
+
+    :returns: empty if it has ended, or if this process may not see it
+    """
+    try:
+        return sysfs.link(f'{task}/ns/pid') or ''
+    except PermissionError:
+        return ''
+
+
+def _start(pid: str) -> str:
+    """When a process was started; empty if it has ended."""
+    text = sysfs.read(f'{sysfs.PROC}/{pid}/stat')
+    return process.state_and_start(text)[1] if text else ''
+
+
+def _has(root: str, nodes: Collection[container_spec.Node]) -> str | None:
+    """The path of a device file in a container's /dev that is one of nodes."""
+    for node in nodes:
+        if not _below_link(root, node.path) and (
+            device_file.number_of(root + node.path, follow=False)
+            == node.number
+        ):
+            return node.path
+    numbers = {node.number for node in nodes}
+    for above, folders, files in os.walk(root + device_files.FOLDER):
+        # A file system of the container need not answer.
+        folders[:] = [
+            each for each in folders if not os.path.ismount(f'{above}/{each}')
+        ]
+        for each in files:
+            path = f'{above}/{each}'
+            if device_file.number_of(path, follow=False) in numbers:
+                return path.removeprefix(root)
+    return None
+
+
+def _below_link(root: str, path: str) -> bool:
+    """Whether a folder of a path is a link."""
+    above = os.path.dirname(path)
+    while above != '/':
+        if os.path.islink(root + above):
+            return True
+        above = os.path.dirname(above)
+    return False
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    """What tells a folder from others; None if it does not exist."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        # The process has ended; its root folder has no /dev; or that is on a
+        # file system in user space, which not even root may look into.
+        return None
+    return (
+        (found.st_dev, found.st_ino) if stat.S_ISDIR(found.st_mode) else None
+    )

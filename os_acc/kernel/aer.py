@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Fatal PCIe errors, as the kernel counts them.
+
+See Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats of the kernel.
+The counters start at 0 when the kernel finds the device: at boot, and when it
+was removed from the bus and found again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from os_acc.kernel import boot
+from os_acc.kernel import pci
+from os_acc.kernel import sysfs
+
+_TOTAL = 'TOTAL_ERR_FATAL'
+
+
+@dataclasses.dataclass(frozen=True)
+class Fatal:
+    """The fatal errors of a device.
+
+    :ivar generation: counts of different generations cannot be compared
+    :ivar count: how many there were in this generation
+    """
+
+    generation: str
+    count: int
+
+
+def fatal(address: str) -> Fatal | None:
+    """Count the fatal errors of a PCI function.
+
+    Errors of a VF that are fatal are those of its PF.
+
+    :returns: None if the kernel does not count them: the function has no AER,
+        or the firmware handles the errors
+    """
+    path = pci.folder(address)
+    text = sysfs.read(f'{path}/aer_dev_fatal')
+    for line in (text or '').splitlines():
+        name, _, number = line.partition(' ')
+        if name == _TOTAL and number.strip().isdecimal():
+            return Fatal(generation(address), int(number))
+    return None
+
+
+def generation(address: str) -> str:
+    """A text that changes when the kernel finds a function again."""
+    return f'{boot.boot_id()} {pci.inode(address)}'

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Which devices the control group of a process allows.
+
+With version 1 of control groups, the file devices.list says it:
+Documentation/admin-guide/cgroup-v1/devices.rst in the kernel. With version 2,
+a BPF program decides. To read it takes CAP_SYS_ADMIN (bpf(2)), which the
+privileged daemon does not have, so nothing is known there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+import pathlib
+
+from os_acc import exception
+from os_acc.kernel import device_file
+from os_acc.kernel import sysfs
+
+_CONTROLLER = 'devices'
+
+
+def of_task(task: str) -> str:
+    """The control group of a process or thread, with its hierarchy.
+
+    :param task: its directory in /proc
+    :returns: such as 'devices:/machine/libpod-1b4e28ba'; empty for a root
+        group, and if the task has ended
+    """
+    found = _groups(task)
+    for controllers in (_CONTROLLER, ''):
+        if (path := found.get(controllers, '/')) != '/':
+            return f'{controllers}:{path}'
+    return ''
+
+
+def allowed(
+    task: str, numbers: Collection[device_file.Number]
+) -> list[device_file.Number]:
+    """The device numbers that a control group names as allowed.
+
+    A group that allows all devices, or all of a type, names none of them. Its
+    processes may be those of the host, or of a privileged container.
+
+    :param task: the directory of a process or thread in /proc
+    :raises PrivilegeError: if the list of the group cannot be read
+    """
+    path = _groups(task).get(_CONTROLLER)
+    if path is None:
+        return []
+    file = f'{sysfs.SYS}/fs/cgroup/{_CONTROLLER}{path}/devices.list'
+    try:
+        # Not sysfs.read_long(): an empty list allows nothing, and one that is
+        # not there says nothing.
+        text = pathlib.Path(file).read_text(encoding='ascii')
+    except (OSError, ValueError) as err:
+        if _groups(task).get(_CONTROLLER) != path:
+            # It has ended, or is in another group now.
+            return allowed(task, numbers)
+        raise exception.PrivilegeError(
+            reason=f'{file} cannot be read ({exception.describe(err)}), so '
+            'it is unknown which devices a container may open; if os-acc '
+            "runs in a container, mount the host's /sys/fs/cgroup there"
+        ) from err
+    rules = [line.split() for line in text.splitlines()]
+    return [each for each in numbers if any(_names(x, each) for x in rules)]
+
+
+def _names(rule: list[str], number: device_file.Number) -> bool:
+    """Whether a rule such as ['c', '136:*', 'rwm'] is about a number."""
+    kind, device, access = rule
+    major, _, minor = device.partition(':')
+    return (
+        kind == number.kind
+        and major == str(number.major)
+        and minor in ('*', str(number.minor))
+        # To make a device file is not to open it.
+        and access != 'm'
+    )
+
+
+def _groups(task: str) -> dict[str, str]:
+    """The path of a task's control group by controller: cgroups(7).
+
+    That of version 2 has the controller ''.
+    """
+    found = {}
+    for line in sysfs.read_long(f'{task}/cgroup').splitlines():
+        # such as '5:devices,freezer:/machine/libpod-1b4e28ba'
+        _, controllers, path = line.split(':', 2)
+        for each in controllers.split(','):
+            found[each] = path
+    return found

@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Which device is behind a device file: its place in sysfs, and its name.
+
+The numbers of a device file belong to one boot of the host, and so do names
+such as renderD129: the kernel counts the devices as it finds them. The name
+that is made here stays. It begins with the PCI function behind the file, and
+has the path below it without the numbers that the kernel has counted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import re
+
+from os_acc.kernel import device_file
+from os_acc.kernel import open_files
+from os_acc.kernel import pci
+from os_acc.kernel import sysfs
+
+#: Separates the parts of a name. The first part is a PCI address or the UUID
+#: of a mediated device, if there is one behind the file.
+SEPARATOR = '+'
+
+_CLASSES = {'c': 'char', 'b': 'block'}
+_UUID = re.compile('[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}')
+_GROUP = '/virtual/vfio/'
+# How many folders a device is above that of its file, such as
+# .../0:0:0:0/scsi_generic/sg0.
+_LEVELS_ABOVE = {'scsi_generic': 2, 'bsg': 2}
+
+# Separates the name of an accelerator from the share of a VAN.
+_SHARE = f'{SEPARATOR}share='
+
+# Longer names are cut, and end with a hash of the whole.
+_LONGEST = 160
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where a device is.
+
+    :ivar name: identifies the device on this host, also after a reboot; in
+        lower case
+    :ivar folder: its folder in sysfs; None: the kernel shows none
+    :ivar subsystem: such as drm or tty; empty if unknown
+    :ivar functions: the addresses of the PCI functions behind it, sorted; a
+        group of VFIO can have several
+    :ivar mdevs: the UUIDs of the mediated devices behind it
+    """
+
+    name: str
+    folder: str | None = None
+    subsystem: str = ''
+    functions: tuple[str, ...] = ()
+    mdevs: tuple[str, ...] = ()
+
+    @property
+    def function(self) -> str | None:
+        """The address of the first PCI function behind it."""
+        return self.functions[0] if self.functions else None
+
+    @property
+    def leaf(self) -> str:
+        """The name of its folder in sysfs, such as wq0.1; may be empty."""
+        return (self.folder or '').rpartition('/')[2].replace('!', '/')
+
+
+def of(number: device_file.Number) -> Place:
+    """Find the device with a number.
+
+    /sys/dev has a link for each device that the kernel knows: sysfs(5).
+    """
+    link = (
+        f'{sysfs.SYS}/dev/{_CLASSES[number.kind]}/'
+        f'{number.major}:{number.minor}'
+    )
+    if sysfs.target(link) is None:
+        return _without_folder(number)
+    folder = sysfs.place(link)
+    subsystem = sysfs.link(f'{folder}/subsystem') or ''
+    if _GROUP in folder:
+        return _of_group(folder, subsystem)
+    parts = _parts(folder)
+    places = [each for each in parts if pci.is_address(each)]
+    uuids = [each for each in parts if _UUID.fullmatch(each)]
+    return Place(
+        _name_of_folder(folder),
+        folder,
+        subsystem,
+        tuple(places[-1:]),
+        tuple(uuids[-1:]),
+    )
+
+
+def _parts(folder: str) -> list[str]:
+    return folder.removeprefix(f'{sysfs.SYS}/devices/').split('/')
+
+
+def _name_of_folder(folder: str) -> str:
+    """Name a device by its folder in sysfs."""
+    parts = _parts(folder)
+    named = [
+        n
+        for n, each in enumerate(parts)
+        if pci.is_address(each) or _UUID.fullmatch(each)
+    ]
+    if not any(map(pci.is_address, parts)):
+        # The numbers of virtual devices, such as loop0, are their names. Other
+        # devices are below one that the firmware has named.
+        kept = len(parts) if parts[0] == 'virtual' else len(parts) - 1
+        return name_of(_stable(folder, parts, kept))
+    first = named[-1]
+    return name_of(_stable(folder, parts, first + 1)[first:])
+
+
+def device_folder(place: Place) -> str | None:
+    """The folder of the device to which a file gives access.
+
+    A file of sg is that of the whole SCSI device, which has its disk or tape
+    in the folders beside. All that is below the folder is a part of the
+    device, such as the partitions of a disk.
+
+    :returns: None if the kernel shows none, or the file is that of a group of
+        VFIO, which has functions and no parts
+    """
+    if place.folder is None or _GROUP in place.folder:
+        return None
+    folder = place.folder
+    for _ in range(_LEVELS_ABOVE.get(place.subsystem, 0)):
+        folder = folder.rpartition('/')[0]
+    return folder
+
+
+def contain(one: str | None, other: str | None) -> bool:
+    """Whether of two folders of devices, one is the other or is in it."""
+    if one is None or other is None:
+        return False
+    return f'{one}/'.startswith(f'{other}/') or other.startswith(f'{one}/')
+
+
+def around(place: Place) -> list[str]:
+    """The names of the device of a file, and of those in which it is.
+
+    The device comes first. A PCI function or a mediated device is not named:
+    see function_in().
+    """
+    found, folder = [], device_folder(place)
+    while folder is not None and len(_parts(folder)) > 1:
+        leaf = folder.rpartition('/')[2]
+        if pci.is_address(leaf) or _UUID.fullmatch(leaf):
+            break
+        found.append(_name_of_folder(folder))
+        folder = folder.rpartition('/')[0]
+    return found
+
+
+def namespace_of(place: Place) -> str | None:
+    """The name of the NVMe namespace behind a block file, or a partition."""
+    for folder in (place.folder, (place.folder or '').rpartition('/')[0]):
+        if folder and (wwn := sysfs.read(f'{folder}/wwid')):
+            return wwn
+    return None
+
+
+def function_in(name: str) -> str | None:
+    """The PCI address at the start of a name; None if there is none."""
+    first = name.partition(SEPARATOR)[0]
+    return first if pci.is_address(first) else None
+
+
+def mdev_in(name: str) -> str | None:
+    """The UUID of a mediated device at the start of a name."""
+    first = name.partition(SEPARATOR)[0]
+    return first if _UUID.fullmatch(first) else None
+
+
+def with_share(name: str, share: str) -> str:
+    """Name what a VAN has: an accelerator, or one share of it.
+
+    :param share: empty if it is not shared
+    """
+    return f'{name}{_SHARE}{share}' if share else name
+
+
+def without_share(text: str) -> str:
+    """The name of the accelerator in what with_share() has made."""
+    return text.partition(_SHARE)[0]
+
+
+def _without_folder(number: device_file.Number) -> Place:
+    """A device that sysfs does not show.
+
+    NVIDIA's driver shows its devices in /proc. All others are identified by
+    their numbers.
+    """
+    for address in sysfs.names(f'{sysfs.PROC}/driver/nvidia/gpus'):
+        for file in open_files.nvidia_files(address):
+            if file.number == number and pci.is_address(address):
+                return Place(
+                    name_of([address, 'nvidia']),
+                    subsystem='nvidia',
+                    functions=(address,),
+                )
+    return Place(f'{_CLASSES[number.kind]}-{number.major}-{number.minor}')
+
+
+def _of_group(folder: str, subsystem: str) -> Place:
+    """A group of VFIO: it gives access to all members of an IOMMU group."""
+    group = folder.rpartition('/')[2]
+    members = pci.group_members(group)
+    functions = tuple(each for each in members if pci.is_address(each))
+    mdevs = tuple(each for each in members if _UUID.fullmatch(each))
+    first = (*functions, *mdevs, f'group-{group}')[0]
+    return Place(name_of([first, 'vfio']), folder, subsystem, functions, mdevs)
+
+
+def _stable(folder: str, parts: list[str], kept: int) -> list[str]:
+    """Take the numbers that the kernel has counted out of a path.
+
+    The first number of a name is the number of the device on this host, such
+    as 0 in wq0.1; the others count the parts of the device. If two devices
+    beside each other have the same name then, the second one in the order of
+    the numbers gets ``=1``, and so on.
+
+    :param parts: the parts of folder, below /sys/devices
+    :param kept: so many parts from the first are left as they are
+    """
+    found = parts[:kept]
+    above = folder.removesuffix('/' + '/'.join(parts[kept:]))
+    for part in parts[kept:]:
+        plain = _plain(part)
+        beside = sorted(
+            (
+                each
+                for each in sysfs.names(above)
+                if _plain(each) == plain and each != plain
+            ),
+            key=_number,
+        )
+        rank = beside.index(part) if part in beside else 0
+        found.append(f'{plain}={rank}' if rank else plain)
+        above = f'{above}/{part}'
+    return found
+
+
+def _plain(part: str) -> str:
+    return re.sub('[0-9]+', '', part, count=1)
+
+
+def _number(part: str) -> tuple[int, str]:
+    match = re.search('[0-9]+', part)
+    return (int(match[0]) if match else -1, part)
+
+
+def name_of(parts: list[str]) -> str:
+    """Join the parts of a name, in the characters that a handle may have."""
+    # The kernel writes "!" for "/" in names.
+    text = SEPARATOR.join(part.lower().replace('!', '-') for part in parts)
+    safe = re.sub(r'[^a-z0-9_.:+@=-]', '_', text)
+    if not safe[:1].isalnum():
+        safe = f'_{safe}'
+    if safe == text and len(safe) <= _LONGEST:
+        return safe
+    return (
+        f'{safe[:_LONGEST]}@{hashlib.sha256(text.encode()).hexdigest()[:12]}'
+    )

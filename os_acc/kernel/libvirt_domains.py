@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Which libvirt domains have a device, according to libvirt's state files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+import dataclasses
+
+from lxml import etree
+
+from os_acc.kernel import qemu_arguments
+from os_acc.kernel import sysfs
+from os_acc.objects import pci_address
+from os_acc.refusals import refusals
+
+# Where libvirt keeps the state of its domains: stateDir, src/qemu/qemu_conf.c.
+STATE_FOLDER = '/run/libvirt/qemu'
+
+
+@dataclasses.dataclass(frozen=True)
+class Domain:
+    """A domain that is starting or running.
+
+    :ivar pid: of its QEMU, in decimal digits
+    :ivar devices: its host devices that need VFIO: PCI addresses, and UUIDs of
+        mediated devices
+    """
+
+    name: str | None
+    uuid: str | None
+    pid: str | None
+    devices: list[str]
+
+
+def running() -> Iterator[Domain]:
+    """Read the state files of all domains."""
+    for name in sysfs.names(STATE_FOLDER):
+        if not name.endswith('.xml'):
+            continue
+        try:
+            root = etree.parse(f'{STATE_FOLDER}/{name}').getroot()
+        except (OSError, etree.XMLSyntaxError):
+            continue
+        domain = root.find('domain')
+        if domain is not None:
+            found = (_device(each) for each in _host_addresses(domain))
+            yield Domain(
+                domain.findtext('name'),
+                domain.findtext('uuid'),
+                root.get('pid'),
+                [
+                    *(device for device in found if device is not None),
+                    *qemu_arguments.devices(domain),
+                ],
+            )
+
+
+def users_of(
+    pci_address: str | None, mdev_uuid: str | None, except_uuid: str
+) -> list[str]:
+    """Find the domains that are starting or running and have a device.
+
+    :param pci_address: of the device; None if it is no PCI function
+    :param mdev_uuid: of the device; None if it is no mediated device
+    :param except_uuid: UUID of the domain that is allowed to have it
+    :returns: a clause for each, such as 'libvirt domain web has it'
+    """
+    return [
+        refusals.DOMAIN.say(name=domain.name).text
+        for domain in running()
+        if domain.uuid != except_uuid
+        and (pci_address in domain.devices or mdev_uuid in domain.devices)
+    ]
+
+
+def _host_addresses(domain: etree._Element) -> Iterator[etree._Element]:
+    for path in (
+        "devices/hostdev[@type='pci']",
+        "devices/hostdev[@type='mdev']",
+        "devices/interface[@type='hostdev']",
+        "devices/disk[@type='nvme']",
+    ):
+        yield from domain.iterfind(f'{path}/source/address')
+
+
+def _device(address: etree._Element) -> str | None:
+    """The PCI address or UUID of a host device, in the form of a handle."""
+    uuid = address.get('uuid')
+    if uuid is not None:
+        return str(uuid).lower()
+    try:
+        parts = [
+            int(address.get(name, '0'), 16)
+            for name in ('domain', 'bus', 'slot', 'function')
+        ]
+    except ValueError:
+        return None
+    return pci_address.join(*parts)

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+
+
+"""The network interfaces of SR-IOV NICs, as sysfs shows them.
+
+A PF's interface is where a VF's MAC address and VLAN are set. In switchdev
+mode each VF has a representor as well: an interface of the host that stands
+for the VF's port in the card's switch. Needs no privilege.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import re
+
+from os_acc import exception
+from os_acc.kernel import pci
+from os_acc.kernel import sysfs
+
+# phys_port_name of a representor, such as pf0vf3 or c1pf0vf3:
+# Documentation/networking/switchdev.rst and devlink_port_phys_port_name_get()
+# in net/devlink. A subfunction's is pf0sf88.
+_REPRESENTOR = re.compile(r'(?:c\d+)?pf(\d+)(vf|sf)(\d+)')
+
+
+@dataclasses.dataclass(frozen=True)
+class VFPort:
+    """Where the settings of a VF are made.
+
+    :ivar pf: the address of the VF's PF
+    :ivar interface: the name of the PF's network interface
+    :ivar index: the number of this interface (ifindex)
+    :ivar number: the VF's number on its PF
+    """
+
+    pf: str
+    interface: str
+    index: int
+    number: int
+
+
+def is_vf(function: pci.Function) -> bool:
+    """Whether a function is a VF of a NIC."""
+    return function.is_vf and function.base_class == pci.CLASS_NETWORK
+
+
+def vf_port(function: pci.Function) -> VFPort:
+    """Find where the settings of a NIC's VF are made.
+
+    :raises DeviceError: if the function is no VF of a NIC, or its PF has
+        several ports, so that it is unclear which one the VF belongs to
+    :raises DeviceNotFound: if the PF has no network interface here
+    """
+    device = f'PCI function {function.address}'
+    pf = function.physfn
+    if pf is None or not is_vf(function):
+        raise exception.DeviceError(
+            device=device,
+            reason='it is no VF of a NIC, so its MAC address, VLAN, trust and '
+            'spoof check cannot be set',
+        )
+    number = vf_number(pf, function.address)
+    interface = _pf_interface(pf)
+    index = read(interface, 'ifindex') if interface else None
+    if number is None or interface is None or index is None:
+        raise exception.DeviceNotFound(
+            wanted=f'the network interface of PF {pf}, which sets {device}',
+            reason='the PF has none in this network namespace: bind the PF '
+            "to its network driver, and leave its interface in the host's "
+            'network namespace',
+        )
+    return VFPort(pf, interface, int(index), number)
+
+
+def vf_number(pf: str, address: str) -> int | None:
+    """The number of a VF on its PF, by the PF's link to it; None if none."""
+    folder = pci.folder(pf)
+    for name in sysfs.names(folder):
+        if (
+            name.startswith('virtfn')
+            and sysfs.link(f'{folder}/{name}') == address
+        ):
+            return int(name.removeprefix('virtfn'))
+    return None
+
+
+def representor(function: pci.Function) -> str | None:
+    """The interface that represents a VF on the host in switchdev mode.
+
+    As in os-vif, it is the interface in the same switch as the PF whose
+    phys_port_name has the number of the PF's function and of the VF.
+
+    :returns: its name; None if there is none, as outside switchdev mode
+    """
+    pf = function.physfn
+    if pf is None or not is_vf(function):
+        return None
+    number = vf_number(pf, function.address)
+    switches = {read(name, 'phys_switch_id') for name in _interfaces(pf)}
+    switches -= {None, ''}
+    if number is None or not switches:
+        return None
+    for name in sysfs.names(f'{sysfs.SYS}/class/net'):
+        if read(name, 'phys_switch_id') in switches:
+            match = _REPRESENTOR.fullmatch(read(name, 'phys_port_name') or '')
+            wanted = (pf[-1], 'vf', str(number))
+            if match is not None and match.groups() == wanted:
+                return name
+    return None
+
+
+def _pf_interface(pf: str) -> str | None:
+    """The network interface of a PF, without the representors of its VFs.
+
+    :raises DeviceError: if it has more than one
+    """
+    found = [
+        name
+        for name in _interfaces(pf)
+        if not _REPRESENTOR.fullmatch(read(name, 'phys_port_name') or '')
+    ]
+    if len(found) > 1:
+        raise exception.DeviceError(
+            device=f'PF {pf}',
+            reason=f'it has {len(found)} network interfaces '
+            f'({", ".join(found)}): os-acc cannot tell to which of its ports '
+            'a VF belongs, so it does not set any',
+        )
+    return found[0] if found else None
+
+
+def _interfaces(pf: str) -> list[str]:
+    return sysfs.names(f'{pci.folder(pf)}/net')
+
+
+def _folder(interface: str) -> str:
+    return f'{sysfs.SYS}/class/net/{interface}'
+
+
+def read(interface: str, name: str) -> str | None:
+    """Read a file of an interface.
+
+    :returns: its text; None if the interface is gone or is just being removed,
+        or its driver does not have the file
+    :raises OSError: if it cannot be read for another reason
+    """
+    try:
+        return sysfs.read(f'{_folder(interface)}/{name}')
+    except OSError as err:
+        # What net/core/net-sysfs.c answers for a driver without it, and
+        # EINVAL also for an interface that is being unregistered.
+        if err.errno in (errno.EOPNOTSUPP, errno.EINVAL):
+            return None
+        raise

@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Which processes have the files of a device open.
+
+A guest that has a device through VFIO has a file below /dev/vfio open. Seeing
+the open files of other users' processes (proc(5), /proc/pid/fd) takes
+CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Mapping
+import contextlib
+import errno
+import itertools
+import os
+
+from os_acc import exception
+from os_acc.kernel import descriptors
+from os_acc.kernel import device_file
+from os_acc.kernel import sysfs
+from os_acc.refusals import refusals
+
+# The initial PID namespace: PROC_PID_INIT_INO, include/linux/proc_ns.h
+_HOST_PID_NAMESPACE = 'pid:[4026531836]'
+
+# Documentation/admin-guide/devices.txt
+_NVIDIA_MAJOR = 195
+
+
+def users_of(
+    files: Collection[device_file.DeviceFile],
+    writers: bool = False,
+    places: Mapping[str, device_file.Number] | None = None,
+) -> list[str]:
+    """Find the other processes that have one of the given devices open.
+
+    This compares device numbers, so it does not matter by which path a process
+    has opened the device, nor whether that path still exists.
+
+    :param writers: whether to find only those that have opened it for writing
+    :param places: how /proc/PID/maps shows files that /dev has no more, by
+        place_of() or by their paths: the number of each
+    :returns: a clause for each process, such as
+        'process 4711 (qemu) has /dev/vfio/12 open'; the path is that of the
+        given device file. A process that has only mapped the file counts too
+    :raises PrivilegeError: if not all processes of the host can be seen
+    """
+    check_all_seen()
+    paths = {file.number: file.path for file in files}
+    if not paths:
+        return []
+    inodes = {**(places or {}), **_inodes(paths)}
+    found = []
+    own = str(os.getpid())
+    for pid in descriptors.processes():
+        if pid == own:
+            continue
+        numbers = itertools.chain(
+            open_devices(pid, writers), mapped_devices(pid, inodes, writers)
+        )
+        number = next((each for each in numbers if each in paths), None)
+        if number is not None:
+            name = sysfs.read(f'{sysfs.PROC}/{pid}/comm') or '?'
+            reason = refusals.PROCESS.say(
+                pid=pid, name=name, path=paths[number]
+            )
+            found.append(reason.text)
+    return found
+
+
+def check_all_seen() -> None:
+    """Check that this process sees all processes of the host.
+
+    :raises PrivilegeError: if it runs in a PID namespace of its own
+    """
+    seen = sysfs.link(f'{sysfs.PROC}/self/ns/pid')
+    if seen not in (None, _HOST_PID_NAMESPACE):
+        raise exception.PrivilegeError(
+            reason='this process is not in the PID namespace of the host and '
+            'cannot see which guest has a device open; start the container '
+            "in the host's PID namespace (--pid=host)"
+        )
+
+
+def device_files(path: str) -> list[device_file.DeviceFile]:
+    """The character devices of a device, such as /dev/uio0.
+
+    :param path: the device's folder in sysfs
+    """
+    folder, part = f'{sysfs.SYS}/dev/char', f'/{os.path.basename(path)}/'
+    found = []
+    for number in sysfs.names(folder):
+        # A link such as ../../devices/pci0000:00/0000:00:17.0/uio/uio0
+        where = f'{folder}/{number}'
+        # The link may vanish while the others are read.
+        if part in (sysfs.target(where) or ''):
+            text = sysfs.read(f'{where}/uevent') or ''
+            for line in text.splitlines():
+                if line.startswith('DEVNAME='):
+                    name = line.partition('=')[2].removeprefix('/dev/')
+                    found.append(
+                        device_file.DeviceFile(
+                            f'{sysfs.DEV}/{name}', device_file.parse(number)
+                        )
+                    )
+    return found
+
+
+def nvidia_files(address: str) -> list[device_file.DeviceFile]:
+    """The device files of a GPU that is bound to the driver nvidia.
+
+    No link in sysfs leads from the GPU to them.
+    """
+    gpus = f'{sysfs.PROC}/driver/nvidia/gpus/{address}'
+    lines = (sysfs.read(f'{gpus}/information') or '').splitlines()
+    minors = [x.split()[-1] for x in lines if x.startswith('Device Minor:')]
+    return [
+        device_file.DeviceFile(
+            f'{sysfs.DEV}/nvidia{minor}',
+            device_file.Number('c', _NVIDIA_MAJOR, int(minor)),
+        )
+        for minor in minors
+        if minor.isdigit()
+    ]
+
+
+def open_devices(
+    pid: str, writers: bool = False
+) -> Iterator[device_file.Number]:
+    """The numbers of the devices that a process has open.
+
+    :param writers: whether to give only those that it has opened for writing
+    :raises PrivilegeError: if its open files cannot be read
+    """
+    for each in descriptors.of_process(pid):
+        with contextlib.suppress(FileNotFoundError):
+            # Only a path is in a file system. Sockets, pipes and the like read
+            # 'socket:[4711]' (proc(5), /proc/pid/fd).
+            text = each.text
+            if text is None or text.startswith('/'):
+                number = device_file.number_of(each.path)
+                if number is not None and not (writers and _only_reads(each)):
+                    yield number
+
+
+def _only_reads(descriptor: descriptors.Descriptor) -> bool:
+    """Whether a process has opened a file for reading only.
+
+    The flags are octal: proc(5), /proc/pid/fdinfo.
+    """
+    for line in descriptor.info():
+        if line.startswith('flags:'):
+            return int(line.split()[1], 8) & os.O_ACCMODE == os.O_RDONLY
+    return False
+
+
+def _inodes(
+    paths: Mapping[device_file.Number, str],
+) -> dict[str, device_file.Number]:
+    """How /proc/PID/maps shows the device files of this host's /dev.
+
+    :returns: the device number by a text such as '00:06 1234'
+    """
+    places = {place_of(path): number for number, path in paths.items()}
+    # A device that no /dev of this host shows cannot be compared.
+    return {place: each for place, each in places.items() if place}
+
+
+def place_of(path: str) -> str:
+    """The file system and the inode of a file, as /proc/PID/maps shows them.
+
+    :returns: such as '00:06 1234'; empty if there is no such file
+    """
+    try:
+        there = os.lstat(path)
+    except OSError:
+        return ''
+    major, minor = os.major(there.st_dev), os.minor(there.st_dev)
+    return f'{major:02x}:{minor:02x} {there.st_ino}'
+
+
+def mapped_devices(
+    pid: str, inodes: Mapping[str, device_file.Number], writers: bool = False
+) -> Iterator[device_file.Number]:
+    """The numbers of the devices that a process has mapped into its memory.
+
+    A mapping keeps the device open after its file descriptor was closed.
+
+    :param inodes: numbers by what place_of() returns, or by a path
+    :param writers: whether to give only what it may write to
+    """
+    if not inodes:
+        return
+    for line in descriptors.maps_of(pid).splitlines():
+        # such as '7f0000000000-7f0000001000 rw-s 00000000 00:06 1234 /dev/x'
+        fields = line.split(maxsplit=5)
+        number = inodes.get(' '.join(fields[3:5]))
+        if number is None and len(fields) > 5:
+            number = inodes.get(fields[5].removesuffix(' (deleted)'))
+        if number is not None and not (writers and 'w' not in fields[1]):
+            yield number
+
+
+def exclusively_used(names: Iterable[str]) -> list[str]:
+    """Find the block devices that somebody has opened exclusively.
+
+    A mount, swap, md, dm, ZFS and Ceph open a block device with O_EXCL, and
+    a second open with O_EXCL then fails with EBUSY (open(2)).
+
+    :param names: of block devices in sysfs, where / is written as !
+    :returns: the names of those
+    :raises PrivilegeError: if a block device cannot be opened
+    """
+    found = []
+    for name in names:
+        path = f'{sysfs.DEV}/{name.replace("!", "/")}'
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_EXCL | os.O_CLOEXEC)
+        except OSError as err:
+            if err.errno == errno.EBUSY:
+                found.append(name)
+            elif err.errno not in (errno.ENXIO, errno.ENOMEDIUM):
+                # systemd's PrivateDevices= or a device cgroup may hide it; the
+                # host may use it all the same.
+                raise exception.PrivilegeError(
+                    reason=f'{path} cannot be opened '
+                    f'({err.strerror}), so it is unknown whether the host '
+                    'uses it'
+                ) from err
+        else:
+            os.close(fd)
+    return found

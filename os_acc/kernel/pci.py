@@ -1,0 +1,326 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""PCI functions as /sys/bus/pci shows them. Needs no privilege."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+
+from os_acc import exception
+from os_acc.kernel import sysfs
+from os_acc.objects import pci_address
+
+_MODALIAS = re.compile(
+    'pci:v0000([0-9A-F]{4})d0000([0-9A-F]{4})'
+    'sv[0-9A-F]{8}sd[0-9A-F]{8}'
+    'bc([0-9A-F]{2})sc([0-9A-F]{2})i([0-9A-F]{2})'
+)
+
+# pci_register_host_bridge() in drivers/pci/probe.c
+_ROOT_BUS = re.compile('pci[0-9a-f]{4,8}:[0-9a-f]{2}')
+
+NO_OVERRIDE = '(null)'  # what an unset driver_override reads as
+
+# Folders that any function may have: drivers/base/power/sysfs.c,
+# drivers/pci/pcie/aspm.c, kernel/irq/msi.c
+_OF_ANY = frozenset({'power', 'link', 'msi_irqs'})
+
+# Base classes of include/linux/pci_ids.h
+CLASS_STORAGE = 0x01
+CLASS_NETWORK = 0x02
+CLASS_DISPLAY = 0x03
+CLASS_BRIDGE = 0x06
+CLASS_SERIAL = 0x0C
+CLASS_PCI_BRIDGE = 0x0604  # PCI_CLASS_BRIDGE_PCI, a sub-class too
+_CLASS_BRIDGE_OTHER = 0x0680  # PCI_CLASS_BRIDGE_OTHER
+
+
+def is_address(text: str) -> bool:
+    """Whether a text is a PCI address in its canonical form."""
+    return pci_address.is_canonical(text)
+
+
+def is_root_bus(name: str) -> bool:
+    """Whether a name in /sys/devices is that of a root bus."""
+    return _ROOT_BUS.fullmatch(name) is not None
+
+
+def folder(address: str) -> str:
+    """The folder of a function in sysfs.
+
+    :raises InvalidRequest: if the address is malformed
+    """
+    if not is_address(address):
+        raise exception.InvalidRequest(
+            subject='PCI function',
+            field='address',
+            value=address,
+            expected='a PCI address, dddd:bb:ss.f, in lower case',
+        )
+    return f'{sysfs.SYS}/bus/pci/devices/{address}'
+
+
+def driver_folder(driver: str) -> str:
+    return f'{sysfs.SYS}/bus/pci/drivers/{driver}'
+
+
+def addresses() -> list[str]:
+    """The addresses of all functions of this host, sorted."""
+    return sysfs.names(f'{sysfs.SYS}/bus/pci/devices')
+
+
+@dataclasses.dataclass(slots=True)
+class Function:
+    """A PCI function as it was when it was read.
+
+    :ivar vendor_id: 4 hex digits, as product_id
+    :ivar pci_class: 24 bits: base class, sub-class, programming interface
+    :ivar driver: the driver that it is bound to
+    :ivar entries: the names in its folder in sysfs
+    :ivar pf: the address of a VF's PF, if known without reading the link
+    """
+
+    address: str
+    vendor_id: str
+    product_id: str
+    pci_class: int
+    modalias: str
+    driver: str | None
+    entries: frozenset[str]
+    pf: str | None = None
+
+    @property
+    def path(self) -> str:
+        return folder(self.address)
+
+    @property
+    def ids(self) -> str:
+        """vendor:product"""
+        return f'{self.vendor_id}:{self.product_id}'
+
+    @property
+    def base_class(self) -> int:
+        return self.pci_class >> 16
+
+    @property
+    def is_bridge(self) -> bool:
+        """Whether it is a bridge, or a part of the host such as an ISA bridge.
+
+        The kernel shows secondary_bus_number for functions whose header is
+        that of a bridge (drivers/pci/pci-sysfs.c). Of the other functions of
+        class 06, sub-class 80 is a device: NVSwitch, a PCIe switch's endpoint.
+        """
+        return 'secondary_bus_number' in self.entries or (
+            self.base_class == CLASS_BRIDGE
+            and self.pci_class >> 8 != _CLASS_BRIDGE_OTHER
+        )
+
+    @property
+    def is_vf(self) -> bool:
+        return 'physfn' in self.entries
+
+    @property
+    def is_pf(self) -> bool:
+        """Whether it can have VFs."""
+        return 'sriov_totalvfs' in self.entries
+
+    @property
+    def physfn(self) -> str | None:
+        """The address of a VF's PF."""
+        if self.pf is None and self.is_vf:
+            return sysfs.link(f'{self.path}/physfn')
+        return self.pf
+
+    @property
+    def parent(self) -> str:
+        """The address of the PF for a VF, else its own."""
+        return self.physfn or self.address
+
+    @property
+    def parts(self) -> list[str]:
+        """The folders in sysfs that the function's driver created below it."""
+        return [
+            name for name in sysfs.folders(self.path) if name not in _OF_ANY
+        ]
+
+    @property
+    def vf_addresses(self) -> list[str]:
+        """The addresses of a PF's VFs, in the order of their numbers."""
+        links = [e for e in self.entries if e.startswith('virtfn')]
+        links.sort(key=lambda name: int(name.removeprefix('virtfn')))
+        found = (sysfs.link(f'{self.path}/{name}') for name in links)
+        return [address for address in found if address is not None]
+
+    @property
+    def above(self) -> list[str]:
+        """The functions that it is behind: bridges, and a VMD endpoint.
+
+        The path of a function in sysfs has each of them, also that of a PCI
+        domain of Intel's VMD: drivers/pci/controller/vmd.c.
+        """
+        place = sysfs.place(self.path)
+        return [part for part in place.split('/')[:-1] if is_address(part)]
+
+    @property
+    def behind(self) -> list[str]:
+        """The functions of the PCI domain that it has, as a VMD endpoint."""
+        if (
+            self.driver is None
+            or self.is_vf
+            or not any(map(is_root_bus, self.entries))
+        ):
+            return []
+        folders = ((each, sysfs.place(folder(each))) for each in addresses())
+        part = f'/{self.address}/'
+        return [each for each, place in folders if part in place]
+
+    @property
+    def iommu_group(self) -> str | None:
+        """The number of its IOMMU group; None if it is behind no IOMMU."""
+        return sysfs.link(f'{self.path}/iommu_group')
+
+    @property
+    def numa_node(self) -> int | None:
+        """Its NUMA node; None if the firmware does not say (shown as -1)."""
+        node = sysfs.read_int(f'{self.path}/numa_node')
+        return None if node is None or node < 0 else node
+
+    @property
+    def driver_override(self) -> str | None:
+        """Reading it may block: see vfio.read_binding()."""
+        text = sysfs.read(f'{self.path}/driver_override')
+        return None if text in (None, '', NO_OVERRIDE) else text
+
+
+def get(address: str) -> Function:
+    """Read a function.
+
+    :raises DeviceNotFound: if there is none at the address
+    """
+    found = find(address)
+    if found is None:
+        raise exception.DeviceNotFound(
+            wanted=f'PCI function {address}', reason='this host has none'
+        )
+    return found
+
+
+def find(address: str) -> Function | None:
+    """Read a function; None if there is none, or it is going away.
+
+    :raises DeviceError: if it exists but cannot be read
+    """
+    path = folder(address)
+    try:
+        entries = frozenset(os.listdir(path))
+    except FileNotFoundError:
+        return None
+    text = sysfs.read(f'{path}/modalias')
+    if not text:
+        # An undo does nothing if the function is gone, so be sure of it.
+        if os.path.exists(f'{path}/modalias'):
+            raise exception.DeviceError(
+                device=f'PCI function {address}',
+                reason='its modalias cannot be read',
+            )
+        return None
+    return _function(address, text, entries)
+
+
+def find_plain(address: str) -> Function | None:
+    """Read a function that is no PF, VF, bridge or display, nor bound.
+
+    This is for scans of thousands of functions: it reads less than find().
+    ``entries`` of the result is empty.
+
+    :param address: of a function that is bound to no driver, and is no VF
+    :returns: None if the function is a PF, a bridge or a display, or cannot be
+        read
+    """
+    path = folder(address)
+    text = sysfs.read(f'{path}/modalias')
+    if (
+        not text
+        or os.access(f'{path}/sriov_totalvfs', os.F_OK)
+        or os.access(f'{path}/secondary_bus_number', os.F_OK)
+    ):
+        return None
+    found = _function(address, text, frozenset())
+    if found.base_class in (CLASS_BRIDGE, CLASS_DISPLAY):
+        return None
+    return found
+
+
+def _function(address: str, text: str, entries: frozenset[str]) -> Function:
+    # modalias has all ids in one file: modalias_show() in
+    # drivers/pci/pci-sysfs.c. Reading uevent instead may wait for the device's
+    # lock as long as an unbind of it is blocked (seen on Debian's Linux 6.1).
+    match = _MODALIAS.match(text)
+    if match is None:
+        raise exception.DeviceError(
+            device=f'PCI function {address}',
+            reason=f'its modalias is {text!r}',
+        )
+    return Function(
+        address=address,
+        vendor_id=match[1].lower(),
+        product_id=match[2].lower(),
+        pci_class=int(match[3] + match[4] + match[5], 16),
+        modalias=text,
+        driver=driver_of(address) if 'driver' in entries else None,
+        entries=entries,
+    )
+
+
+def inode(address: str) -> int | None:
+    """The inode number of a function's folder in sysfs; None if it is gone.
+
+    The kernel makes a new folder, with another number, for a function that
+    has left the bus and has come back.
+    """
+    try:
+        return os.stat(folder(address)).st_ino
+    except FileNotFoundError:
+        return None
+
+
+def answers(address: str) -> bool:
+    """Whether a function is there and answers.
+
+    The config space of one that does not answer reads as ones. Any user may
+    read the first 64 bytes: pci_read_config() in drivers/pci/pci-sysfs.c. The
+    ids of a VF always read as ones (SR-IOV specification, 3.4.1), so all 64
+    bytes count.
+    """
+    try:
+        with open(f'{folder(address)}/config', 'rb') as file:
+            header = file.read(64)
+    except FileNotFoundError:
+        return inode(address) is not None
+    except OSError:
+        return False
+    return not header or header.strip(b'\xff') != b''
+
+
+def has_ids_of_vf(address: str) -> bool:
+    """Whether the ids in the config space are ones, as those of each VF.
+
+    See answers(). Those of a function that does not answer are ones, too.
+    """
+    try:
+        with open(f'{folder(address)}/config', 'rb') as file:
+            return file.read(4) == b'\xff' * 4
+    except OSError:
+        return False
+
+
+def driver_of(address: str) -> str | None:
+    """The driver that a function is bound to now; None if to none."""
+    return sysfs.link(f'{folder(address)}/driver')
+
+
+def group_members(group: str) -> list[str]:
+    """The members of an IOMMU group: addresses, or names of other devices."""
+    return sysfs.names(f'{sysfs.SYS}/kernel/iommu_groups/{group}/devices')

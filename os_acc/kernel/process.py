@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The identity of a process, and whether the process has ended."""
+
+from __future__ import annotations
+
+import os
+
+from os_acc.kernel import boot
+
+_PROC = '/proc'
+
+
+def identity(pid: int) -> str:
+    """Return a text that identifies a process of this host.
+
+    Process ids are used again. So the text also has the boot of the host, the
+    PID namespace, and the time at which the process was started, in clock
+    ticks since the boot (proc(5), /proc/PID/stat, field 22).
+
+    :param pid: in the PID namespace of this process
+    :raises OSError: if there is no such process
+    """
+    _, start = _state_and_start(pid)
+    return '/'.join([boot.boot_id(), _namespace(), str(pid), start])
+
+
+def has_ended(text: str) -> bool:
+    """Whether a process has certainly ended.
+
+    It is False too if that cannot be seen from here: the process is in
+    another PID namespace, or the text was not made by identity().
+
+    :param text: what identity() has returned
+    """
+    parts = text.split('/')
+    if len(parts) != 4 or not parts[2].isdecimal():
+        return False
+    boot_id, namespace, pid, start = parts
+    if boot_id != boot.boot_id():
+        return True
+    if namespace != _namespace():
+        return False
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except (PermissionError, OverflowError):
+        pass  # it exists, or nobody can tell
+    try:
+        state, now = _state_and_start(int(pid))
+        # A process whose first thread has ended is a zombie with tasks.
+        tasks = len(os.listdir(f'{_PROC}/{pid}/task'))
+    except OSError:
+        # /proc may hide the processes of other users (hidepid, proc(5)).
+        return False
+    return now != start or (state in 'ZX' and tasks <= 1)
+
+
+def state_and_start(stat: str) -> tuple[str, str]:
+    """Read the state and the start time of a process: proc(5), /proc/PID/stat.
+
+    :param stat: the text of the file
+    :returns: a letter, and clock ticks since the boot
+    """
+    # The name of the program, in parentheses, may have any character.
+    fields = stat.rpartition(')')[2].split()
+    return fields[0], fields[19]
+
+
+def _state_and_start(pid: int) -> tuple[str, str]:
+    with open(f'{_PROC}/{pid}/stat', encoding='utf-8') as file:
+        return state_and_start(file.read())
+
+
+def _namespace() -> str:
+    return str(os.stat(f'{_PROC}/self/ns/pid').st_ino)

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""SR-IOV: creating and removing the VFs of a PF. See drivers/pci/iov.c."""
+
+from __future__ import annotations
+
+import errno
+
+from os_acc import exception
+from os_acc.deadlines import waiting
+from os_acc.kernel import pci
+from os_acc.kernel import sysfs
+
+# Slot and function as in an address, by the lower 8 bits of the routing id.
+_DEVFN = tuple(f'{devfn >> 3:02x}.{devfn & 7}' for devfn in range(256))
+
+_REASONS = {
+    errno.EBUSY: 'it has another number of VFs already',
+    errno.ERANGE: 'it cannot have that many VFs',
+    errno.ENOENT: 'it has no driver, or its driver does not support SR-IOV',
+    errno.ENOMEM: 'not enough memory space or bus numbers in the firmware',
+}
+
+
+def total(pf: str) -> int:
+    """How many VFs a function can have; 0 if it is no PF."""
+    return sysfs.read_int(f'{pci.folder(pf)}/sriov_totalvfs') or 0
+
+
+def count(pf: str) -> int:
+    """How many VFs a PF has.
+
+    Counts their links, because reading sriov_numvfs waits for the device's
+    lock as long as an unbind of it is blocked (drivers/pci/iov.c).
+    """
+    names = sysfs.names(pci.folder(pf))
+    return sum(name.startswith('virtfn') for name in names)
+
+
+def autoprobe(pf: str) -> str | None:
+    """sriov_drivers_autoprobe: '0' or '1'; None before Linux 4.12."""
+    return sysfs.read(f'{pci.folder(pf)}/sriov_drivers_autoprobe')
+
+
+def vf_product_id(pf: str) -> str | None:
+    """The product id of a PF's VFs, 4 hex digits; None if unknown."""
+    text = sysfs.read(f'{pci.folder(pf)}/sriov_vf_device')
+    return text.removeprefix('0x').rjust(4, '0') if text else None
+
+
+def future_addresses(pf: str, number: int) -> list[str]:
+    """The addresses that the VFs of a PF will have.
+
+    The routing id of the first VF is that of the PF plus an offset; a stride
+    leads from each VF to the next: PCIe Base Specification, 9.3.3.9 and
+    9.3.3.10.
+
+    :param number: how many VFs the PF will have
+    :returns: empty if the PF cannot have that many, or the kernel does not
+        show offset and stride
+    """
+    path = pci.folder(pf)
+    offset = sysfs.read_int(f'{path}/sriov_offset')
+    stride = sysfs.read_int(f'{path}/sriov_stride')
+    # Some devices show 0 as long as they have no VFs.
+    if not offset or (number > 1 and not stride) or number > total(pf):
+        return []
+    stride = stride or 1
+    domain, bus, rest = pf.split(':')
+    slot, function = rest.split('.')
+    own = int(bus, 16) << 8 | int(slot, 16) << 3 | int(function)
+    return [
+        f'{domain}:{rid >> 8 & 0xFF:02x}:{_DEVFN[rid & 0xFF]}'
+        for place in range(number)
+        for rid in (own + offset + stride * place,)
+    ]
+
+
+def in_the_way(pf: pci.Function, number: int) -> str | None:
+    """The address of a function where a VF of a PF would be, and is not.
+
+    What a PF shows as the offset of its first VF may change once it has VFs:
+    PCIe Base Specification, 9.3.3.9. So another function of the card, or a VF
+    of another PF, can be at an address of future_addresses().
+
+    A new VF is on the bus before the kernel links it to its PF.
+
+    :param pf: if it has VFs already, they are where they are
+    :param number: how many VFs the PF will have
+    :returns: None if there is no such function
+    """
+    if 'virtfn0' in pf.entries:
+        return None
+    for address in future_addresses(pf.address, number):
+        found = pci.find(address)
+        if (
+            found is not None
+            and found.physfn != pf.address
+            and (found.is_vf or not pci.has_ids_of_vf(address))
+        ):
+            return address
+    return None
+
+
+def create(pf: str, number: int, seconds: float) -> None:
+    """Create VFs on a PF. Does nothing if it has that many already.
+
+    Sets sriov_drivers_autoprobe to 0, so that no driver of the host binds the
+    VFs.
+
+    :param number: how many
+    :param seconds: how long to wait for the VFs and their IOMMU groups
+    :raises DeviceError: if the kernel or the PF's driver refuses, or makes
+        another number of VFs; the PF then has none
+    :raises Timeout: if the VFs do not appear in time
+    """
+    if count(pf) == number:
+        return
+    if autoprobe(pf) == '1':
+        _write(pf, 'sriov_drivers_autoprobe', '0')
+    _write(pf, 'sriov_numvfs', str(number))
+    got = sysfs.read_int(f'{pci.folder(pf)}/sriov_numvfs') or 0
+    if got != number:
+        # Some drivers make fewer and only log a warning.
+        _write(pf, 'sriov_numvfs', '0')
+        raise exception.DeviceError(
+            device=f'PF {pf}',
+            reason=f'its driver made {got} VFs instead of {number}',
+        )
+    waiting.until(
+        lambda: _complete(pf, number), seconds, f'{number} VFs of {pf}', 'pci'
+    )
+
+
+def remove(pf: str, autoprobe_before: str | None) -> None:
+    """Remove all VFs of a PF. The caller has checked that nobody uses them.
+
+    :param autoprobe_before: the value of sriov_drivers_autoprobe to restore;
+        None to leave it as it is
+    :raises DeviceError: if the kernel refuses
+    """
+    if count(pf):
+        _write(pf, 'sriov_numvfs', '0')
+    restore_autoprobe(pf, autoprobe_before)
+
+
+def restore_autoprobe(pf: str, before: str | None) -> None:
+    """Set sriov_drivers_autoprobe of a PF as it was before create().
+
+    The kernel does not probe the VFs that exist already.
+
+    :param before: its value; None to leave it as it is
+    :raises DeviceError: if the kernel refuses
+    """
+    if before is not None and autoprobe(pf) != before:
+        _write(pf, 'sriov_drivers_autoprobe', before)
+
+
+def _complete(pf: str, number: int) -> bool:
+    function = pci.find(pf)
+    if function is None:
+        return False
+    vfs = [pci.find(address) for address in function.vf_addresses]
+    return len(vfs) == number and all(vf and vf.iommu_group for vf in vfs)
+
+
+def _write(pf: str, name: str, text: str) -> None:
+    try:
+        sysfs.write(f'{pci.folder(pf)}/{name}', text)
+    except OSError as err:
+        known = _REASONS.get(err.errno or 0)
+        reason = f'{known} ({err.strerror})' if known else err.strerror
+        raise exception.DeviceError(
+            device=f'PF {pf}', reason=f'{name} {text}: {reason}'
+        ) from err

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""AMD's cards as XRT's kernel drivers show them.
+
+A card has a management function with the driver xclmgmt, usually .0, and a
+user function with the driver xocl, usually .1. The host keeps the first; a
+guest can have the second. The attributes are those of XRT's
+src/runtime_src/core/pcie/driver/linux/xocl: mgmtpf/mgmt-sysfs.c,
+userpf/xocl_sysfs.c and subdev/feature_rom.c.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import glob
+import os
+import re
+import uuid
+
+from os_acc import exception
+from os_acc.kernel import chip as chips
+from os_acc.kernel import pci
+from os_acc.kernel import sysfs
+from os_acc.kernel import xclbin
+
+MANAGEMENT, USER = 'xclmgmt', 'xocl'
+
+# The name of xbutil in newer releases of XRT, then the older one.
+_USER_TOOLS = ('xrt-smi', 'xbutil')
+
+_ZERO = str(uuid.UUID(int=0))
+
+
+@dataclasses.dataclass(frozen=True)
+class Card:
+    """The functions of a card through which its user image can be loaded.
+
+    :ivar address: of the function that device_spec names, for errors
+    :ivar management: the address of the function that has xclmgmt
+    :ivar user: the address of the function that has xocl; None while a guest
+        has it
+    """
+
+    address: str
+    management: str | None
+    user: str | None
+
+    @property
+    def through(self) -> str:
+        """The function through which the image is loaded.
+
+        :raises DeviceError: if there is none
+        """
+        found = self.management or self.user
+        if found is None:
+            raise exception.DeviceError(
+                device=f'PCI function {self.address}',
+                reason='no function of its card has one of the drivers '
+                f"{MANAGEMENT} and {USER}: install XRT's drivers",
+            )
+        return found
+
+    def check_fits(self, image: xclbin.UserImage, name: str) -> None:
+        """Check that an image was linked for the shell in the card.
+
+        XRT's driver makes the same checks, when it has begun: icap.c and
+        xocl_fdt_check_uuids() in xocl_fdt.c.
+
+        :param name: the image's name in errors
+        :raises BitstreamError: if it was linked for another shell
+        :raises DeviceError: if the card does not show which shell it has
+        """
+        found = self.interfaces()
+        # Of an image for an older shell, the field is the UUID of the shell's
+        # feature ROM. Such a shell has no interfaces.
+        if image.interface is None or not found:
+            self._check_platform(image, name)
+        elif image.interface not in found:
+            raise exception.BitstreamError(
+                bitstream=name,
+                reason='it was linked for a shell with interface '
+                f'{image.interface}, the card at {self.address} has '
+                f'{", ".join(found)}',
+            )
+
+    def _check_platform(self, image: xclbin.UserImage, name: str) -> None:
+        platform = self._rom('VBNV')
+        timestamp = self._rom('timestamp')
+        if not platform:
+            raise exception.DeviceError(
+                device=f'PCI function {self.address}',
+                reason="XRT's drivers do not show its shell: neither "
+                'interface_uuids nor rom.*/VBNV has a value. The card is not '
+                'ready, or its shell is damaged',
+            )
+        if _plain(image.platform) != _plain(platform) or (
+            timestamp and timestamp != str(image.rom_timestamp)
+        ):
+            raise exception.BitstreamError(
+                bitstream=name,
+                reason=f'it was linked for platform {image.platform!r} of '
+                f'{image.rom_timestamp}, the card at {self.address} has '
+                f'{platform!r} of {timestamp or "unknown time"}',
+            )
+
+    def interfaces(self) -> tuple[str, ...]:
+        """The UUIDs of the interfaces of the card's shell, in lower case."""
+        found: list[str] = []
+        for address in filter(None, (self.management, self.user)):
+            text = _read(f'{pci.folder(address)}/interface_uuids')
+            for line in text.split():
+                with contextlib.suppress(ValueError):
+                    found.append(str(uuid.UUID(line)))
+        return tuple(dict.fromkeys(found))
+
+    def _rom(self, name: str) -> str:
+        for address in filter(None, (self.management, self.user)):
+            for path in glob.glob(f'{pci.folder(address)}/rom.*/{name}'):
+                if text := _read(path):
+                    return text
+        return ''
+
+    def loaded(self) -> str | None:
+        """The UUID of the user image, as the user function's driver knows it.
+
+        An image that was loaded through the management function is unknown to
+        that driver, so then this is not asked.
+
+        :returns: None if the driver cannot tell
+        """
+        if self.user is None or self.management is not None:
+            return None
+        for line in _read(f'{pci.folder(self.user)}/xclbinuuid').split():
+            with contextlib.suppress(ValueError):
+                found = str(uuid.UUID(line))
+                return found if found != _ZERO else None
+        return None
+
+
+def card(function: pci.Function) -> Card:
+    """Find the functions of a card.
+
+    :param function: any function of it
+    """
+    management = user = None
+    for address in chips.of(function).parents:
+        found = pci.find(address)
+        if found is not None and found.driver == MANAGEMENT:
+            management = address
+        elif found is not None and found.driver == USER:
+            user = address
+    return Card(function.address, management, user)
+
+
+def tool(card: Card, xrt_path: str) -> str:
+    """The path of XRT's tool that loads a user image into a card.
+
+    :param xrt_path: the folder of XRT
+    :raises DeviceError: if it is not installed, or no function of the card has
+        a driver of XRT
+    """
+    names = ('xbmgmt',) if card.through == card.management else _USER_TOOLS
+    paths = [os.path.join(xrt_path, 'bin', name) for name in names]
+    for path in paths:
+        if os.access(path, os.X_OK):
+            return path
+    raise exception.DeviceError(
+        device=f'PCI function {card.address}',
+        reason=f'{" or ".join(paths)}: there is no such command. See [os_acc] '
+        'xrt_path',
+    )
+
+
+def _read(path: str) -> str:
+    """Read an attribute; '' if the driver cannot tell.
+
+    The drivers answer EINVAL until the card is ready.
+    """
+    try:
+        return sysfs.read(path) or ''
+    except OSError:
+        return ''
+
+
+def _plain(platform: str) -> str:
+    """One spelling of xilinx:u200:xdma:201830.2 and xilinx_u200_xdma_..."""
+    return re.sub(r'[^a-z0-9]+', '_', platform.lower())

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""A lock that keeps privileged operations on one device apart.
+
+A caller's locks are gone when the caller dies, but what the privileged half
+does for it may go on. Each such operation therefore holds a lock of its own
+until it has ended, and the next operation on the device waits for it.
+
+The lock is a file that only root can open, see root_folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Iterator
+import contextlib
+import errno
+import fcntl
+import os
+import time
+from typing import TypeVar
+
+from os_acc import exception
+from os_acc.privileged import root_folder
+
+_FOLDER = 'locks'
+
+_T = TypeVar('_T')
+
+
+@contextlib.contextmanager
+def held(path: str, seconds: float) -> Iterator[int]:
+    """Hold the lock of a device: flock(2) on a file with the device's name.
+
+    :param path: the device's folder in sysfs
+    :param seconds: how long to wait for the lock. Give less than the whole
+        operation may take, so that the error names what it waited for.
+    :returns: a file descriptor that stands for the lock, for kept_until()
+    :raises DeviceNotFound: if there is no such device
+    :raises PrivilegeError: if the lock file cannot be opened
+    :raises Timeout: if another operation on the device does not end
+    """
+    if not os.path.isdir(path):
+        raise exception.DeviceNotFound(
+            wanted=path, reason=os.strerror(errno.ENOENT)
+        )
+    with named(os.path.basename(path), seconds) as fd:
+        yield fd
+
+
+@contextlib.contextmanager
+def named(name: str, seconds: float) -> Iterator[int]:
+    """Hold the lock of a device that need not be in sysfs. See held().
+
+    :param name: without slashes, such as the world wide name of a namespace
+    """
+    fd = root_folder.open_file(_FOLDER, name)
+    try:
+        _lock(fd, name, seconds)
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def kept_until(lock: int, act: Callable[[], _T]) -> Callable[[], _T]:
+    """Make an act keep the lock until it ends, even if nobody waits for it.
+
+    :param lock: the file descriptor that held() gave
+    :returns: the act, to be called once
+    """
+    # flock(2) belongs to the open file: it lasts until the last descriptor
+    # is closed.
+    fd = os.dup(lock)
+
+    def run() -> _T:
+        try:
+            return act()
+        finally:
+            os.close(fd)
+
+    return run
+
+
+def _lock(fd: int, name: str, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except OSError as err:
+            if err.errno not in (errno.EAGAIN, errno.EACCES):
+                raise
+        if time.monotonic() >= deadline:
+            raise exception.Timeout(
+                what=f'an earlier operation on {name} to end',
+                seconds=seconds,
+            )
+        time.sleep(0.01)

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""All refusals of devices, for the documentation."""
+
+from __future__ import annotations
+
+from os_acc.refusals import file_refusals
+from os_acc.refusals import host_refusals
+from os_acc.refusals import idxd_refusals
+from os_acc.refusals import nvme_of_refusals
+from os_acc.refusals import nvme_refusals
+from os_acc.refusals import offer_refusals
+from os_acc.refusals import reasons
+from os_acc.refusals import refusals
+from os_acc.refusals import service_refusals
+from os_acc.refusals import vgpu_refusals
+
+MODULES = (
+    refusals,
+    offer_refusals,
+    host_refusals,
+    nvme_refusals,
+    service_refusals,
+    vgpu_refusals,
+    file_refusals,
+    idxd_refusals,
+    nvme_of_refusals,
+)
+
+
+def table() -> dict[reasons.Kind, list[reasons.Refusal]]:
+    """All refusals, by kind."""
+    every = [
+        each
+        for module in MODULES
+        for each in vars(module).values()
+        if isinstance(each, reasons.Refusal)
+    ]
+    return {
+        kind: [each for each in every if each.kind is kind]
+        for kind in reasons.Kind
+    }

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The refusals of vGPUs of NVIDIA cards without mediated devices.
+
+See refusals.
+"""
+
+from __future__ import annotations
+
+from os_acc.refusals.reasons import Kind
+from os_acc.refusals.reasons import Refusal
+
+FOR_VGPU = Refusal(
+    Kind.UNSUITABLE,
+    "it is a VF that NVIDIA's driver keeps for a vGPU ({state}), not a whole "
+    'GPU: {remedy}',
+    'The driver pci is to give it out, with or without a vGPU type.',
+    'the driver nvidia_vgpu gives it out if device_spec sets vgpu_type for it',
+)
+NO_VGPU_TYPE = Refusal(
+    Kind.NOT_OFFERED,
+    '[os_acc] device_spec has no vgpu_type for it',
+    'Its entry has neither vgpu_type nor bind = none.',
+    'set vgpu_type to the id or the name of the type; or bind to none, if '
+    'the types are set already',
+)
+VGPU_TYPE_UNSET = Refusal(
+    Kind.UNSUITABLE,
+    'no vGPU type is set on it, and [os_acc] device_spec has no vgpu_type for '
+    'it',
+    'bind is none: the operator sets the types.',
+    'set the type in its file nvidia/current_vgpu_type, or set vgpu_type',
+)
+NO_VGPU_FILE = Refusal(
+    Kind.NOT_OFFERED,
+    'it has no file nvidia/current_vgpu_type: {remedy}',
+    "NVIDIA's driver does not know the VF.",
+    'install the vGPU manager and run sriov-manage',
+)
+OTHER_VGPU_TYPE = Refusal(
+    Kind.OPEN,
+    'vGPU type {present} is already set on it, not {wanted}',
+    'Somebody else has set it.',
+    'if no guest needs it, write 0 to its file nvidia/current_vgpu_type; or '
+    'set vgpu_type to {present}',
+)
+VGPU_TYPES = Refusal(
+    Kind.NOT_OFFERED,
+    'the VF can have these types: {types}',
+    'vgpu_type is wrong, or the vGPUs of the other VFs leave too little '
+    'capacity. Then there are none.',
+    'set vgpu_type to one of them, or release vGPUs of the card',
+)
+VGPUS_FULL = Refusal(
+    Kind.NO_CAPACITY,
+    'its card has as many vGPUs as fit into it: at most {places} of this type',
+    'max_instances, or the vGPU manager, limits their number.',
+    'release a vGPU of the card, or correct max_instances',
+)
+NO_ROOM = Refusal(
+    Kind.NO_CAPACITY,
+    'the vGPUs of the card leave no room for one more of its type',
+    'Only in the inventory.',
+    'release a vGPU of the card, or correct max_instances',
+)

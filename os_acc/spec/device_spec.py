@@ -1,0 +1,392 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The option device_spec: which devices of the host os-acc may touch.
+
+Its syntax is that of Nova's ``[pci] device_spec``: JSON objects, each of which
+names devices and says how they are offered. The files of the folder
+``[os_acc] device_spec_dir`` add to it. A device that no entry names is not
+offered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Iterator
+import dataclasses
+import functools
+import json
+import logging
+from typing import Any
+
+from oslo_config import cfg
+
+from os_acc import exception
+from os_acc import opts
+from os_acc.kernel import pci
+from os_acc.refusals import offer_refusals
+from os_acc.refusals import reasons
+from os_acc.refusals import refusals
+from os_acc.spec import address as spec_address
+from os_acc.spec import files as spec_files
+from os_acc.spec import of_device as spec_of_device
+from os_acc.spec import parts as spec_parts
+from os_acc.spec import reading as spec_reading
+from os_acc.spec import values as spec_values
+from os_acc.spec.entry import ACTIVATIONS
+from os_acc.spec.entry import BETWEEN_HOST
+from os_acc.spec.entry import BETWEEN_VFIO
+from os_acc.spec.entry import BIND_LIBVIRT
+from os_acc.spec.entry import BIND_NONE
+from os_acc.spec.entry import BIND_OS_ACC
+from os_acc.spec.entry import BINDS
+from os_acc.spec.entry import COLD_REBOOT
+from os_acc.spec.entry import PARTIAL
+from os_acc.spec.entry import PROGRAMMER_AMD
+from os_acc.spec.entry import PROGRAMMER_COMMAND
+from os_acc.spec.entry import PROGRAMMER_DFL
+from os_acc.spec.entry import PROGRAMMER_FPGA_MANAGER
+from os_acc.spec.entry import REENUMERATE
+from os_acc.spec.entry import Spec
+from os_acc.spec.of_device import line
+from os_acc.texts import documents
+
+LOG = logging.getLogger(__name__)
+
+__all__ = (
+    'ACTIVATIONS',
+    'BETWEEN_HOST',
+    'BETWEEN_VFIO',
+    'BINDS',
+    'BIND_LIBVIRT',
+    'BIND_NONE',
+    'BIND_OS_ACC',
+    'COLD_REBOOT',
+    'PARTIAL',
+    'PROGRAMMER_AMD',
+    'PROGRAMMER_COMMAND',
+    'PROGRAMMER_DFL',
+    'PROGRAMMER_FPGA_MANAGER',
+    'REENUMERATE',
+    'Spec',
+    'Specs',
+    'Unreadable',
+    'line',
+    'load',
+    'load_for_vans',
+    'not_offered',
+    'parse',
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Specs:
+    """All entries. The first one that names a device counts.
+
+    A device that no entry names is not offered. An entry with ``deny`` counts
+    before all others.
+    """
+
+    entries: tuple[Spec, ...] = ()
+
+    def find(self, function: pci.Function) -> Spec | None:
+        """The entry for a function.
+
+        :returns: None if no entry names it, or one denies it
+        """
+        return _granted(self.first(function))
+
+    def first(self, function: pci.Function) -> Spec | None:
+        """The entry that counts for a function, which may deny it."""
+        return next((s for s in self._order() if s.matches(function)), None)
+
+    def may_name(self, address: str) -> bool:
+        """Whether an entry may name a function of which nothing can be read.
+
+        It does so by the address, or by what only the function itself tells.
+        """
+        unknown = pci.Function(address, '', '', 0, '', None, frozenset())
+        return any(
+            spec.address.names(unknown)
+            for spec in self.entries
+            if not spec.devices and spec.nvme_of is None and not spec.deny
+        )
+
+    def held(
+        self,
+        function: pci.Function,
+        vfio_driver: str | None = None,
+        command_empties: bool = False,
+    ) -> Spec:
+        """The entry for a function that a VAN has already.
+
+        The VAN keeps the function until it is released, also if a later entry
+        denies it. If no entry names it any more, an entry without further
+        values is returned.
+
+        The other parameters are for a function that no entry names any more.
+
+        :param vfio_driver: the VFIO driver that the VAN's function has
+        :param command_empties: as the entry said that offered it
+        """
+        return self.known(function) or Spec(
+            address=spec_address.Address(function.address),
+            vfio_driver=vfio_driver,
+            command_empties=command_empties,
+        )
+
+    def known(self, function: pci.Function) -> Spec | None:
+        """The entry that offers a function that a VAN has already.
+
+        :returns: None if no entry names it any more. See held()
+        """
+        for spec in self.entries:
+            if not spec.deny and spec.matches(function):
+                return spec
+        return None
+
+    def find_parent(self, name: str) -> Spec | None:
+        """The entry for a parent of mdevs, which may be no PCI function."""
+        return _granted(self.first_parent(name))
+
+    def first_parent(self, name: str) -> Spec | None:
+        """The entry that counts for a parent of mdevs. See first()."""
+        if pci.is_address(name):
+            function = pci.find(name)
+            return self.first(function) if function is not None else None
+        return next((s for s in self._order() if s.matches_parent(name)), None)
+
+    def known_parent(self, name: str) -> Spec | None:
+        """The entry for a parent of an mdev that a VAN has. See known()."""
+        return self.find_parent(name)
+
+    def find_namespace(self, wwn: str) -> Spec | None:
+        """The entry for a namespace of an NVMe-oF target. See find()."""
+        return _granted(self.first_namespace(wwn))
+
+    def first_namespace(self, wwn: str) -> Spec | None:
+        """The entry that counts for a namespace. See first()."""
+        return next(
+            (s for s in self._order() if s.matches_namespace(wwn)), None
+        )
+
+    def known_namespace(self, wwn: str) -> Spec | None:
+        """The entry for a namespace that a VAN has already. See known()."""
+        return self.find_namespace(wwn)
+
+    def namespaces(self) -> Iterator[tuple[str, Spec]]:
+        """The namespaces that are offered, each with its entry."""
+        for name in self.named_namespaces():
+            if (spec := self.find_namespace(name)) is not None:
+                yield name, spec
+
+    def named_namespaces(self) -> list[str]:
+        """The namespaces that entries with nvme_of name, denied or not."""
+        return list(
+            dict.fromkeys(
+                name
+                for spec in self.entries
+                if spec.nvme_of is not None
+                for name in spec.nvme_of.namespaces
+            )
+        )
+
+    def check(self, function: pci.Function) -> Spec:
+        """The entry for a function.
+
+        :raises DeviceNotFound: if no entry names it, or one denies it
+        """
+        return _offered(self.find(function), 'PCI function', function.address)
+
+    def check_parent(self, name: str) -> Spec:
+        """The entry for a parent of mdevs. See check()."""
+        if pci.is_address(name):
+            pci.get(name)
+        return _offered(self.find_parent(name), 'mdev parent', name)
+
+    def check_mdev(self, parent: str, kind: str) -> Spec:
+        """The entry for an mdev parent, if it allows an mdev type.
+
+        :param kind: the name of the mdev type
+        :raises DeviceNotFound: as check(), and if the type is not allowed
+        """
+        spec = self.check_parent(parent)
+        if not spec_parts.offers(spec, spec_parts.Part.MDEV):
+            raise exception.DeviceNotFound(
+                wanted=f'mdev type {kind} on {parent}',
+                reason=offer_refusals.NO_MDEVS_OFFERED.say(
+                    parts=spec_parts.text(spec)
+                ).text,
+            )
+        if not spec.allows_mdev(kind):
+            raise exception.DeviceNotFound(
+                wanted=f'mdev type {kind} on {parent}',
+                reason=refusals.MDEV_TYPE.say(
+                    types=', '.join(spec.mdev_types)
+                ).text,
+            )
+        return spec
+
+    def _order(self) -> Iterator[Spec]:
+        yield from (spec for spec in self.entries if spec.deny)
+        yield from (spec for spec in self.entries if not spec.deny)
+
+
+class Unreadable(Specs):
+    """What is left of device_spec while it cannot be read.
+
+    VANs keep what they have: held() and what begins with known answer as if no
+    entry named the device. Everything else raises the error, so that nothing
+    new is offered.
+
+    :ivar error: that of load()
+    """
+
+    error: exception.InvalidRequest
+
+    def __init__(self, error: exception.InvalidRequest) -> None:
+        object.__setattr__(self, 'error', error)
+
+    @property
+    def entries(self) -> tuple[Spec, ...]:
+        raise self.error
+
+    def known(self, function: pci.Function) -> Spec | None:
+        return None
+
+    def known_parent(self, name: str) -> Spec | None:
+        return None
+
+    def known_namespace(self, wwn: str) -> Spec | None:
+        return None
+
+
+def _granted(spec: Spec | None) -> Spec | None:
+    return None if spec is None or spec.deny else spec
+
+
+def not_offered(device: str) -> reasons.Reason:
+    """Say that a device is not offered, and how to offer it.
+
+    :param device: a PCI address, or the name of a parent of mdevs
+    """
+    entry = spec_of_device.entries(device)[0]
+    return refusals.NOT_NAMED.say(device=device, entry=line(entry))
+
+
+def _offered(spec: Spec | None, kind: str, device: str) -> Spec:
+    if spec is None:
+        raise exception.DeviceNotFound(
+            wanted=f'{kind} {device}', reason=not_offered(device).text
+        )
+    return spec
+
+
+def load(conf: cfg.ConfigOpts) -> Specs:
+    """Read ``[os_acc] device_spec`` and the folder ``device_spec_dir``.
+
+    They are read at each call, so that a change takes effect at once. If one
+    entry is malformed, none counts: it could be the one that denies a device.
+
+    :raises InvalidRequest: if an entry is malformed, or a file cannot be read
+        or trusted; the error names option or file, key and value
+    """
+    found: list[Spec] = []
+    for file in spec_files.read_all(conf.os_acc.device_spec_dir):
+        found += _numbered(_of_file(file), file.path)
+    option: list[Spec] = []
+    for text in opts.value(conf, 'device_spec'):
+        option += parse(text)
+    found += _numbered(option, 'device_spec')
+    return Specs(tuple(found))
+
+
+def check_names(entry: dict[str, Any], name: str) -> None:
+    """Check that an entry can be read, and names one device and no other.
+
+    :param name: the device: a PCI address in its canonical form, the path of a
+        device file, or another name
+    :raises InvalidRequest: if it cannot be read, or names something else: an
+        address of fewer parts, such as 1f, names many functions, and a path
+        is a glob, so that x[1] names x1
+    """
+    (spec,) = parse(json.dumps(entry))
+    said = spec.address.complete or spec.address.name
+    if 'devices' in entry:
+        (said,) = spec.devices
+    if said != name or set(name) & set('*?['):
+        spec_values.refuse(
+            next(iter(entry)),
+            name,
+            'the whole PCI address of one function, dddd:bb:ss.f, the path of '
+            'one device file without *, ? and [, or the name of another '
+            'device; as an entry of device_spec, this names others',
+        )
+
+
+def add(conf: cfg.ConfigOpts, path: str, *entries: dict[str, Any]) -> None:
+    """Write a file of device_spec_dir with entries that load() can read.
+
+    :param path: see spec_files.path_of()
+    :raises InvalidRequest: if load() refuses an entry. The file is as it was
+        before, then
+    :raises PrivilegeError: if the file cannot be written
+    """
+    text = json.dumps(entries if len(entries) > 1 else entries[0])
+    parse(text)
+    before = spec_files.text_of(path)
+    spec_files.write(path, text + '\n')
+    try:
+        load(conf)
+    except exception.InvalidRequest:
+        if before is None:
+            spec_files.remove(path)
+        else:
+            spec_files.write(path, before)
+        raise
+
+
+def load_for_vans(conf: cfg.ConfigOpts) -> Specs:
+    """Read device_spec for VANs that have their devices already.
+
+    :returns: as load(); Unreadable if that raises InvalidRequest
+    """
+    try:
+        return load(conf)
+    except exception.InvalidRequest as err:
+        LOG.error('Nothing new is offered: %s', err)
+        return Unreadable(err)
+
+
+def _of_file(file: spec_files.File) -> tuple[Spec, ...]:
+    try:
+        return parse(file.text)
+    except exception.InvalidRequest as err:
+        raise exception.InvalidRequest(
+            **{**err.kwargs, 'subject': file.path}
+        ) from err
+
+
+def _numbered(specs: Iterable[Spec], source: str) -> list[Spec]:
+    return [
+        dataclasses.replace(spec, source=f'{source}, entry {number}')
+        for number, spec in enumerate(specs, 1)
+    ]
+
+
+@functools.lru_cache(maxsize=256)
+def parse(text: str) -> tuple[Spec, ...]:
+    """Read one value of the option, or the text of one file.
+
+    :param text: JSON: an entry, or a list of entries
+    :raises InvalidRequest: if it is malformed; the error names key and value
+    """
+    try:
+        parsed = documents.json_of(text)
+    except ValueError as err:
+        spec_values.refuse('JSON', text, f'a JSON object ({err})')
+    entries: list[Spec] = []
+    for item in parsed if isinstance(parsed, list) else [parsed]:
+        if not isinstance(item, dict):
+            spec_values.refuse('entry', item, 'a JSON object')
+        entries.append(spec_reading.read(item))
+    return tuple(entries)

@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""One entry of device_spec: what it says, and which devices it names."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from os_acc.kernel import host_parts
+from os_acc.kernel import pci
+from os_acc.kernel import sysfs
+from os_acc.spec import address as spec_address
+from os_acc.spec import edits as spec_edits
+from os_acc.spec import idxd as spec_idxd
+from os_acc.spec import nvme_of as spec_nvme_of
+
+BIND_OS_ACC, BIND_LIBVIRT, BIND_NONE = 'os-acc', 'libvirt', 'none'
+BINDS = (BIND_OS_ACC, BIND_LIBVIRT, BIND_NONE)
+
+#: What a function is bound to between two guests: a VFIO driver, or the
+#: driver that it had before os-acc took it.
+BETWEEN_VFIO, BETWEEN_HOST = 'vfio', 'host'
+
+#: The ways to program a device: a vendor's command, the kernel's interface for
+#: DFL cards, its FPGA managers, and AMD's tools with user images.
+PROGRAMMER_COMMAND = 'command'
+PROGRAMMER_DFL = 'dfl'
+PROGRAMMER_FPGA_MANAGER = 'fpga_manager'
+PROGRAMMER_AMD = 'amd'
+PROGRAMMERS = (
+    PROGRAMMER_COMMAND,
+    PROGRAMMER_DFL,
+    PROGRAMMER_FPGA_MANAGER,
+    PROGRAMMER_AMD,
+)
+
+#: What must happen after programming before the function can be used:
+#: nothing; the PCI device leaves the bus and comes back; the host is switched
+#: off and on, and until then the device has its old function.
+PARTIAL, REENUMERATE, COLD_REBOOT = 'partial', 'reenumerate', 'cold_reboot'
+ACTIVATIONS = (PARTIAL, REENUMERATE, COLD_REBOOT)
+
+
+@dataclasses.dataclass(frozen=True)
+class Spec:
+    """One entry of the option.
+
+    The fields from address to one_time_use are Nova's keys.
+
+    :ivar address: which devices it names, if devname is None
+    :ivar devname: a network interface. The entry names the PCI function that
+        has it and, if that is a PF, its VFs
+    :ivar vendor_id: 4 hex digits, as product_id; None: any
+    :ivar resource_class: replaces the one that os-acc would use; normalised
+    :ivar traits: in addition to those that os-acc sets; normalised
+    :ivar physical_network: Neutron's name of the network that the device is
+        connected to; None: none, or an overlay
+    :ivar trusted: whether ports that request a trusted VF may have it
+    :ivar live_migratable: whether a guest can be migrated live with it
+    :ivar one_time_use: whether it is reserved after its release, until the
+        operator frees it
+    :ivar bind: who binds a function to VFIO; None: as the driver's option
+    :ivar vfio_driver: the VFIO driver to bind it to; None: the one that the
+        kernel's module aliases name
+    :ivar between_tenants: BETWEEN_VFIO or BETWEEN_HOST; None: not set
+    :ivar companions: whether the other functions of a GPU in its IOMMU group,
+        such as audio and USB, go to the guest with it
+    :ivar command_empties: whether cleaning_command empties the functions, if
+        they store data
+    :ivar num_vfs: how many VFs os-acc creates on a PF; None: none
+    :ivar reset: one of reset.MODES; None: as the driver's option
+    :ivar mdev_types: the mdev types that may be made; empty: all
+    :ivar vgpu_type: the vGPU type, by id or name, that its VFs get
+    :ivar max_instances: how many vGPUs of the type one card can have; None: as
+        the vendor's software says
+    :ivar programming: single or dynamic, as in objects.Device
+    :ivar programmer: how it is programmed: one of PROGRAMMERS; None: it is
+        not programmed
+    :ivar activation: what must happen after programming before the function
+        can be used, one of ACTIVATIONS; None: as the programmer says
+    :ivar program: the command that programs a device, see
+        privileged.programming
+    :ivar check: the command that checks which function a device contains
+    :ivar clear: the command that removes the function from a device
+    :ivar progress: a regular expression whose group is the percentage in the
+        output of a command, see spec_commands.progress()
+    :ivar function_file: a glob below the device's folder in sysfs, for the
+        file that contains the id of the device's function
+    :ivar persistent: whether a device keeps its function over a reboot of the
+        host
+    :ivar region_type: the region type that bitstreams must be made for
+    :ivar devices: globs of the device files that it names, each of which is
+        an accelerator. It then names no PCI function and no parent of mdevs
+    :ivar along: globs of the files that go along with each of them
+    :ivar shared: how many VANs may have one at once, or
+        spec_device_files.ANY_NUMBER; None: one only
+    :ivar owner: the user, by name or number, that a file belongs to while a
+        VAN has it; None: it is not changed, as group and mode
+    :ivar permissions: what a container may do with the files
+    :ivar keeps_data: whether a device that stores data is given out although
+        it is not emptied
+    :ivar env: variables of the environment that a container gets with it, see
+        spec_edits
+    :ivar mounts: what a container gets with it of the host's files
+    :ivar hooks: what the container runtime runs for it
+    :ivar queues: how the work queues of the device are set up; None: it is
+        offered for something else
+    :ivar nvme_of: the namespaces that it names; it then names nothing else
+    :ivar deny: the devices that it names are not offered, whatever the other
+        entries say
+    :ivar was: the ids of the device that the entry was written to deny,
+        vendor:product; they do not count, see doctor.entries
+    :ivar source: where the entry is: the option or file, and its number
+    """
+
+    address: spec_address.Address = spec_address.ANY
+    devname: str | None = None
+    vendor_id: str | None = None
+    product_id: str | None = None
+    resource_class: str | None = None
+    traits: tuple[str, ...] = ()
+    physical_network: str | None = None
+    trusted: bool | None = None
+    live_migratable: bool | None = None
+    one_time_use: bool | None = None
+    bind: str | None = None
+    vfio_driver: str | None = None
+    between_tenants: str | None = None
+    companions: bool = False
+    command_empties: bool = False
+    num_vfs: int | None = None
+    reset: str | None = None
+    mdev_types: tuple[str, ...] = ()
+    vgpu_type: str | None = None
+    max_instances: int | None = None
+    programming: str = 'single'
+    programmer: str | None = None
+    activation: str | None = None
+    program: tuple[str, ...] = ()
+    check: tuple[str, ...] = ()
+    clear: tuple[str, ...] = ()
+    progress: str | None = None
+    function_file: str | None = None
+    persistent: bool = False
+    region_type: str | None = None
+    devices: tuple[str, ...] = ()
+    along: tuple[str, ...] = ()
+    shared: int | None = None
+    owner: str | None = None
+    group: str | None = None
+    mode: int | None = None
+    permissions: str = 'rw'
+    keeps_data: bool = False
+    env: tuple[str, ...] = ()
+    mounts: tuple[spec_edits.Mount, ...] = ()
+    hooks: tuple[spec_edits.Hook, ...] = ()
+    queues: spec_idxd.Queues | None = None
+    nvme_of: spec_nvme_of.Target | None = None
+    deny: bool = False
+    was: str | None = None
+    source: str = ''
+
+    def matches(self, function: pci.Function) -> bool:
+        """Whether the entry names a PCI function.
+
+        As in Nova, the address or devname of a PF stands for its VFs too, and
+        the ids are those of the function itself. The keys that are about the
+        VFs of a PF name the VFs of each PF that the entry names, because VFs
+        may have another product id than their PF. An entry that denies a PF
+        denies its VFs too. An entry that names every device does not name
+        parts of the host, see the module host_parts.
+        """
+        if self._names(function):
+            return True
+        if not (
+            self.num_vfs or self.vgpu_type or self.programmer or self.deny
+        ):
+            return False
+        parent = function.physfn
+        pf = pci.find(parent) if parent is not None else None
+        return pf is not None and self._names(pf)
+
+    def matches_parent(self, name: str) -> bool:
+        """Whether it names a parent of mdevs that is no PCI function."""
+        return (
+            self.nvme_of is None
+            and self.devname is None
+            and self.vendor_id is None
+            and self.product_id is None
+            and self.address.names_parent(name)
+        )
+
+    def matches_namespace(self, wwn: str) -> bool:
+        """Whether it names a namespace of an NVMe-oF target.
+
+        An entry that denies may name it by its address. No other entry can:
+        it would not say where the namespace comes from.
+        """
+        if self.nvme_of is not None:
+            return wwn in self.nvme_of.namespaces
+        return self.deny and self.matches_parent(wwn)
+
+    def allows_mdev(self, kind: str) -> bool:
+        """Whether mdevs of a type may be made on the parents it names."""
+        return not self.mdev_types or kind in self.mdev_types
+
+    @property
+    def edits(self) -> spec_edits.Edits:
+        """What a container gets with one of its devices."""
+        return spec_edits.Edits(self.env, self.mounts, self.hooks)
+
+    @property
+    def names_any(self) -> bool:
+        """Whether it names devices of any ids and on any bus."""
+        return (
+            self.vendor_id is None
+            and self.product_id is None
+            and self.devname is None
+            and self.address.is_open
+        )
+
+    def _names(self, function: pci.Function) -> bool:
+        if self.nvme_of is not None:
+            return False
+        # A denial of every device is meant for all.
+        if self.names_any and not self.deny and host_parts.what(function):
+            return False
+        if self.vendor_id not in (None, function.vendor_id):
+            return False
+        if self.product_id not in (None, function.product_id):
+            return False
+        if self.devname is None:
+            return self.address.names(function)
+        return self._interface_owner() in (function.address, function.physfn)
+
+    def names_interface_of(self, function: pci.Function) -> bool:
+        """Whether it names a function by the function's own interface.
+
+        The function loses the interface when it is bound to VFIO, and then
+        the entry no longer names it.
+        """
+        return self._interface_owner() == function.address
+
+    def _interface_owner(self) -> str:
+        """The address of the function with the interface; empty if none."""
+        if self.devname is None:
+            return ''
+        path = f'{sysfs.SYS}/class/net/{self.devname}/device'
+        return sysfs.link(path) or ''

@@ -1,0 +1,3 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Texts from people and for people: documents, UUIDs, secrets."""
