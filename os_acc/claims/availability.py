@@ -27,6 +27,7 @@ from os_acc.claims import companions
 from os_acc.claims import group_use
 from os_acc.claims import host_use
 from os_acc.claims import storage
+from os_acc.claims import vfio_driver
 from os_acc.claims import vfio_rules
 from os_acc.kernel import open_files
 from os_acc.kernel import pci
@@ -179,7 +180,7 @@ def vfio_refusals(
     vfio_rules.of_host() is not included, because it is the same for all.
     """
     if vfio_rules.is_listed(function.ids) and not vfio.is_bound(function):
-        driver = vfio.driver_for(function, spec or device_spec.Spec())
+        driver = vfio_driver.driver_for(function, spec or device_spec.Spec())
         reason = vfio_rules.denied(function.ids, driver)
         if reason is not None:
             yield reason

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 
 from os_acc.claims import allocated
+from os_acc.claims import fpga_ids
 from os_acc.kernel import chip
 from os_acc.kernel import pci
 from os_acc.refusals import reasons
@@ -30,7 +31,7 @@ def is_shared(
 
     :param spec: the entry of device_spec for it
     """
-    return chip.is_fpga(function, spec) or holders.is_programmed(
+    return fpga_ids.is_fpga(function, spec) or holders.is_programmed(
         function.parent
     )
 

@@ -22,16 +22,15 @@ from typing import Any
 
 from os_acc.kernel import pci
 from os_acc.kernel import sysfs
-from os_acc.spec import device_spec
 
 #: The ids of FPGAs of AMD, and of Intel and Altera.
 FPGA_IDS = re.compile(
     '10ee:.*|1172:.*|8086:(09c4|09c5|0b2b|0b2c|0b30|0b31|bcce)'
 )
 
-# PCI_BASE_CLASS_ACCELERATOR in include/linux/pci_ids.h. An FPGA that serves
+# PCI_BASECLASS_ACCELERATOR in include/linux/pci_ids.h. An FPGA that serves
 # as a network card has another class, and its PFs may have different owners.
-_CLASS_ACCELERATOR = 0x12
+CLASS_ACCELERATOR = 0x12
 
 _MODALIAS = re.compile(
     'pci:v0000([0-9A-F]{4})d[0-9A-F]{8}'
@@ -145,20 +144,6 @@ class Chip:
             'serial': serial,
         }
         return {key: value for key, value in facts.items() if value}
-
-
-def is_fpga(function: pci.Function, spec: device_spec.Spec | None) -> bool:
-    """Whether a function may belong to a chip that can be programmed.
-
-    This reads nothing, so that it can be asked of thousands of functions.
-
-    :param spec: the entry of device_spec for the function
-    """
-    if spec is not None and spec.programmer is not None:
-        return True
-    return function.base_class == _CLASS_ACCELERATOR and bool(
-        FPGA_IDS.fullmatch(function.ids)
-    )
 
 
 def slot_addresses(address: str) -> list[str]:

@@ -35,8 +35,6 @@ from os_acc import exception
 from os_acc.kernel import device_file
 from os_acc.kernel import pci
 from os_acc.kernel import sysfs
-from os_acc.refusals import idxd_refusals
-from os_acc.refusals import reasons
 
 #: The kernel's driver of the PCI functions.
 DRIVER = 'idxd'
@@ -292,21 +290,3 @@ def configured(device: Device) -> Iterator[str]:
     for number, group in device.engines.items():
         if group != NO_GROUP:
             yield f'engine {number} is in group {group}'
-
-
-def use_of(function: pci.Function) -> reasons.Reason | None:
-    """What the work queues of a PCI function are used for; None if nothing.
-
-    Whoever takes the whole function would take them away.
-    """
-    if function.driver != DRIVER:
-        return None
-    device = find(function.address)
-    if device is None:
-        return None
-    enabled = [queue.name for queue in device.queues if queue.is_enabled]
-    if not enabled and not device.is_enabled:
-        return None
-    return idxd_refusals.QUEUES_IN_USE.say(
-        device=device.name, queues=', '.join(enabled) or 'none is enabled'
-    )

@@ -15,7 +15,6 @@ import re
 import uuid as uuid_module
 
 from os_acc import exception
-from os_acc.deadlines import waiting
 from os_acc.kernel import sysfs
 
 LOG = logging.getLogger(__name__)
@@ -30,11 +29,6 @@ EXHAUSTED = (errno.EUSERS, errno.ENOSPC)
 
 # What a driver may answer if it cannot make devices of a type now.
 _NOT_NOW = (*EXHAUSTED, errno.EINVAL, errno.EBUSY, errno.EAGAIN)
-
-_REASONS = {
-    errno.EINVAL: 'the kernel does not accept that UUID',
-    errno.ENODEV: 'the parent device is going away',
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,15 +105,16 @@ def parents() -> list[str]:
 
 def types(parent: str) -> list[Type]:
     """The mdev types of a parent; empty if the device is no parent."""
-    return [_type(parent, name) for name in sysfs.names(_types(parent))]
+    return [_type(parent, name) for name in sysfs.names(types_folder(parent))]
 
 
-def _types(parent: str) -> str:
+def types_folder(parent: str) -> str:
+    """The folder of a parent's types."""
     return f'{parent_folder(parent)}/mdev_supported_types'
 
 
 def _type(parent: str, name: str) -> Type:
-    path = f'{_types(parent)}/{name}'
+    path = f'{types_folder(parent)}/{name}'
     return Type(
         parent=parent,
         name=name,
@@ -179,7 +174,7 @@ def check_type(parent: str, kind: str) -> None:
 
     :raises DeviceNotFound: if there is no such parent, or it lacks the type
     """
-    found = sysfs.names(_types(parent))
+    found = sysfs.names(types_folder(parent))
     if kind not in found:
         raise exception.DeviceNotFound(
             wanted=f'mdev type {kind} on {parent}',
@@ -201,59 +196,3 @@ def exhausted(wanted: Mdev) -> exception.DeviceBusy:
         device=f'mdev type {wanted.type} on {wanted.parent}',
         reason='no capacity is left for this type',
     )
-
-
-def create(wanted: Mdev, seconds: float) -> None:
-    """Make a mediated device. Succeeds if it exists already.
-
-    :raises DeviceBusy: if no capacity is left, or the UUID is another device's
-    :raises DeviceError: if the kernel or the parent's driver refuses
-    :raises Timeout: if it does not appear in time
-    """
-    check_name(wanted.type, 'type')
-    path = f'{_types(wanted.parent)}/{wanted.type}/create'
-    folder(wanted.uuid)
-    try:
-        sysfs.write(path, wanted.uuid)
-    except OSError as err:
-        if err.errno == errno.EEXIST and (there := find(wanted.uuid)):
-            check_same(there, wanted)
-            return
-        if err.errno in EXHAUSTED:
-            raise exhausted(wanted) from err
-        reason = _REASONS.get(err.errno or 0, 'the driver refused')
-        raise exception.DeviceError(
-            device=f'mdev type {wanted.type} on {wanted.parent}',
-            reason=f'create: {reason} ({err.strerror})',
-        ) from err
-    waiting.until(
-        lambda: find(wanted.uuid), seconds, f'mdev {wanted.uuid}', 'mdev'
-    )
-
-
-def remove(uuid: str, seconds: float) -> None:
-    """Remove a mediated device. Succeeds if it is gone already.
-
-    :raises DeviceBusy: if a guest has it open
-    :raises DeviceError: if the parent's driver refuses
-    :raises Timeout: if it still exists at the end
-    """
-    path = folder(uuid)
-
-    def gone() -> bool:
-        try:
-            sysfs.write(f'{path}/remove', '1')
-        except OSError as err:
-            if err.errno == errno.EBUSY:
-                raise exception.DeviceBusy(
-                    device=f'mdev {uuid}', reason='a guest has it open'
-                ) from err
-            # EAGAIN: its creation has not ended yet.
-            if err.errno not in (errno.EAGAIN, errno.ENODEV, errno.ENOENT):
-                raise exception.DeviceError(
-                    device=f'mdev {uuid}', reason=f'remove: {err.strerror}'
-                ) from err
-        # The file vanishes before the removal has ended.
-        return not os.path.lexists(path)
-
-    waiting.until(gone, seconds, f'mdev {uuid} to be removed', 'mdev')

@@ -11,9 +11,7 @@ import fnmatch
 import functools
 import os
 import re
-import subprocess
 
-from os_acc import exception
 from os_acc.kernel import pci
 from os_acc.kernel import sysfs
 
@@ -162,56 +160,3 @@ def _option_lines() -> Iterator[str]:
                 open(path, encoding='utf-8', errors='replace') as file,
             ):
                 yield from (line for line in file if len(line.split()) > 1)
-
-
-def load_driver(module: str, seconds: float) -> str:
-    """Load the module of a PCI driver, unless the driver is there already.
-
-    Needs CAP_SYS_MODULE.
-
-    :returns: the driver's name as the kernel spells it
-    :raises InvalidRequest: if the name is malformed
-    :raises DeviceError: if the driver is unavailable
-    :raises Timeout: if modprobe does not end in time
-    """
-    if not is_name(module):
-        raise exception.InvalidRequest(
-            subject='kernel module',
-            field='name',
-            value=module,
-            expected='letters, digits, - and _',
-        )
-    if (name := loaded_driver(module)) is not None:
-        return name
-    load(module, seconds)
-    if (name := loaded_driver(module)) is None:
-        raise exception.DeviceError(
-            device=f'kernel module {module}',
-            reason='it is loaded, but provides no PCI driver of its name',
-        )
-    return name
-
-
-def load(module: str, seconds: float) -> None:
-    """Load a module with modprobe(8)."""
-    path = f'{os.environ.get("PATH", "")}:/usr/sbin:/sbin'
-    try:
-        subprocess.run(
-            ['modprobe', '--', module],
-            check=True,
-            timeout=seconds,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            env={**os.environ, 'PATH': path},
-        )
-    except subprocess.TimeoutExpired as err:
-        raise exception.Timeout(
-            what=f'modprobe {module}', seconds=seconds
-        ) from err
-    except (OSError, subprocess.CalledProcessError) as err:
-        text = getattr(err, 'stderr', None) or str(err)
-        raise exception.DeviceError(
-            device=f'kernel module {module}',
-            reason=f'modprobe: {text.strip()}',
-        ) from err

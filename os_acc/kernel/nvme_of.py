@@ -17,7 +17,7 @@ import re
 
 from os_acc.kernel import device_file
 from os_acc.kernel import sysfs
-from os_acc.spec import nvme_of as spec_nvme_of
+
 
 FABRICS = ('tcp', 'rdma', 'fc', 'loop')
 
@@ -31,6 +31,19 @@ _CONTROLLER = re.compile(r'nvme\d+')
 _HOST_NQN = 'nqn.2014-08.org.nvmexpress:uuid:{}'
 
 LIVE = 'live'
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Portal:
+    """Where a target can be reached.
+
+    :ivar address: an IP address, in its canonical form
+    :ivar transport: one of TRANSPORTS
+    """
+
+    address: str
+    port: int
+    transport: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +63,7 @@ class Controller:
     transport: str | None
     nqn: str | None
     host_nqn: str | None
-    portal: spec_nvme_of.Portal | None
+    portal: Portal | None
     state: str | None
 
     @property
@@ -184,7 +197,7 @@ def _controller(name: str) -> Controller:
 
 def _portal(
     text: str | None, transport: str | None
-) -> spec_nvme_of.Portal | None:
+) -> Portal | None:
     """Read an address such as traddr=192.0.2.1,trsvcid=4420.
 
     nvmf_get_address() in drivers/nvme/host/fabrics.c writes it.
@@ -197,4 +210,4 @@ def _portal(
     port = parts.get('trsvcid', '')
     if transport is None or not port.isdigit() or 'traddr' not in parts:
         return None
-    return spec_nvme_of.Portal(parts['traddr'], int(port), transport)
+    return Portal(parts['traddr'], int(port), transport)

@@ -1,16 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Resetting a PCI function between two tenants."""
+"""Whether a PCI function can be reset between two tenants, and when it is."""
 
 from __future__ import annotations
 
-import logging
-
-from os_acc import exception
 from os_acc.kernel import pci
 from os_acc.kernel import sysfs
-
-LOG = logging.getLogger(__name__)
 
 AUTO, NONE, REQUIRED = 'auto', 'none', 'required'
 #: The values of the drivers' option reset, with what they mean.
@@ -45,34 +40,3 @@ def is_alone(function: pci.Function) -> bool:
         address == function.address or not address.startswith(bus)
         for address in pci.addresses()
     )
-
-
-def reset(address: str, mode: str, vfio: bool) -> None:
-    """Reset a function that nobody uses.
-
-    :param mode: AUTO resets it if the kernel can, unless VFIO does so;
-        REQUIRED resets or fails; NONE does nothing
-    :param vfio: whether it is bound to VFIO, which resets a function when a
-        guest opens and closes it
-    :raises CleaningFailed: if the reset failed, or the mode is REQUIRED and
-        the kernel cannot reset this function alone
-    """
-    if mode == NONE or (mode == AUTO and vfio):
-        return
-    function = pci.get(address)
-    methods = (sysfs.read(f'{function.path}/reset_method') or '').split()
-    possible = can(function)
-    if possible and methods == ['bus'] and not is_alone(function):
-        possible = False
-    reason = 'the kernel has no reset for this function alone'
-    if possible:
-        try:
-            sysfs.write(f'{function.path}/reset', '1')
-            return
-        except OSError as err:
-            reason = f'reset: {err.strerror}'
-    if mode == REQUIRED or possible:
-        raise exception.CleaningFailed(
-            device=f'PCI function {address}', reason=reason
-        )
-    LOG.info('PCI function %s was not reset: %s', address, reason)

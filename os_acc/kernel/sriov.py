@@ -4,22 +4,11 @@
 
 from __future__ import annotations
 
-import errno
-
-from os_acc import exception
-from os_acc.deadlines import waiting
 from os_acc.kernel import pci
 from os_acc.kernel import sysfs
 
 # Slot and function as in an address, by the lower 8 bits of the routing id.
 _DEVFN = tuple(f'{devfn >> 3:02x}.{devfn & 7}' for devfn in range(256))
-
-_REASONS = {
-    errno.EBUSY: 'it has another number of VFs already',
-    errno.ERANGE: 'it cannot have that many VFs',
-    errno.ENOENT: 'it has no driver, or its driver does not support SR-IOV',
-    errno.ENOMEM: 'not enough memory space or bus numbers in the firmware',
-}
 
 
 def total(pf: str) -> int:
@@ -100,76 +89,3 @@ def in_the_way(pf: pci.Function, number: int) -> str | None:
         ):
             return address
     return None
-
-
-def create(pf: str, number: int, seconds: float) -> None:
-    """Create VFs on a PF. Does nothing if it has that many already.
-
-    Sets sriov_drivers_autoprobe to 0, so that no driver of the host binds the
-    VFs.
-
-    :param number: how many
-    :param seconds: how long to wait for the VFs and their IOMMU groups
-    :raises DeviceError: if the kernel or the PF's driver refuses, or makes
-        another number of VFs; the PF then has none
-    :raises Timeout: if the VFs do not appear in time
-    """
-    if count(pf) == number:
-        return
-    if autoprobe(pf) == '1':
-        _write(pf, 'sriov_drivers_autoprobe', '0')
-    _write(pf, 'sriov_numvfs', str(number))
-    got = sysfs.read_int(f'{pci.folder(pf)}/sriov_numvfs') or 0
-    if got != number:
-        # Some drivers make fewer and only log a warning.
-        _write(pf, 'sriov_numvfs', '0')
-        raise exception.DeviceError(
-            device=f'PF {pf}',
-            reason=f'its driver made {got} VFs instead of {number}',
-        )
-    waiting.until(
-        lambda: _complete(pf, number), seconds, f'{number} VFs of {pf}', 'pci'
-    )
-
-
-def remove(pf: str, autoprobe_before: str | None) -> None:
-    """Remove all VFs of a PF. The caller has checked that nobody uses them.
-
-    :param autoprobe_before: the value of sriov_drivers_autoprobe to restore;
-        None to leave it as it is
-    :raises DeviceError: if the kernel refuses
-    """
-    if count(pf):
-        _write(pf, 'sriov_numvfs', '0')
-    restore_autoprobe(pf, autoprobe_before)
-
-
-def restore_autoprobe(pf: str, before: str | None) -> None:
-    """Set sriov_drivers_autoprobe of a PF as it was before create().
-
-    The kernel does not probe the VFs that exist already.
-
-    :param before: its value; None to leave it as it is
-    :raises DeviceError: if the kernel refuses
-    """
-    if before is not None and autoprobe(pf) != before:
-        _write(pf, 'sriov_drivers_autoprobe', before)
-
-
-def _complete(pf: str, number: int) -> bool:
-    function = pci.find(pf)
-    if function is None:
-        return False
-    vfs = [pci.find(address) for address in function.vf_addresses]
-    return len(vfs) == number and all(vf and vf.iommu_group for vf in vfs)
-
-
-def _write(pf: str, name: str, text: str) -> None:
-    try:
-        sysfs.write(f'{pci.folder(pf)}/{name}', text)
-    except OSError as err:
-        known = _REASONS.get(err.errno or 0)
-        reason = f'{known} ({err.strerror})' if known else err.strerror
-        raise exception.DeviceError(
-            device=f'PF {pf}', reason=f'{name} {text}: {reason}'
-        ) from err

@@ -24,8 +24,6 @@ import errno
 import fractions
 import re
 
-from os_acc import exception
-from os_acc.deadlines import waiting
 from os_acc.kernel import pci
 from os_acc.kernel import sysfs
 from os_acc.kernel import vgpu_config
@@ -170,40 +168,3 @@ def types_text(address: str) -> str:
     """The types that a VF can have now, for a message."""
     types = creatable(address).items()
     return ', '.join(f'{n} ({name})' for n, name in types) or 'none'
-
-
-def set_type(address: str, number: int, seconds: float) -> None:
-    """Set a VF's vGPU type.
-
-    :param number: the id of the type; NONE to clear it
-    :raises DeviceError: if the driver refuses it
-    :raises Timeout: if the driver still refuses to clear it while a guest
-        shuts down
-    """
-
-    def done() -> bool:
-        if current(address) == number:
-            return True
-        try:
-            sysfs.write(
-                f'{pci.folder(address)}/nvidia/current_vgpu_type', str(number)
-            )
-        except OSError as err:
-            # The driver answers EPERM while a guest shuts down.
-            if err.errno != errno.EPERM or number != NONE:
-                raise exception.DeviceError(
-                    device=f'VF {address}',
-                    reason=f'vGPU type {number}: {err.strerror}',
-                ) from err
-            return False
-        if current(address) != number:
-            # The driver accepts a bad id without an error; it reads back as 0.
-            raise exception.DeviceError(
-                device=f'VF {address}',
-                reason=f'its driver did not accept vGPU type {number}',
-            )
-        return True
-
-    waiting.until(
-        done, seconds, f'VF {address} to have vGPU type {number}', 'pci'
-    )

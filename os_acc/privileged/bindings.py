@@ -17,6 +17,7 @@ from os_acc.privileged import device_users
 from os_acc.privileged import held
 from os_acc.privileged import record
 from os_acc.privileged import storage
+from os_acc.privileged import vfio_binding
 from os_acc.spec import device_spec
 
 
@@ -75,7 +76,7 @@ def restore(
                 reason=f'its earlier driver {to.driver} is not loaded any '
                 'more: load it',
             )
-    vfio.restore(address, to, seconds)
+    vfio_binding.restore(address, to, seconds)
     record.functions.delete(address)
     held.forget(held.PCI, address, held.Cleaned.EARLIER)
     return True
@@ -98,7 +99,7 @@ def _before(function: pci.Function, known: record.Function) -> vfio.Binding:
 def _wrote_override(now: vfio.Binding, known: record.Function) -> bool:
     """Whether driver_override is as take() or give_back() have written it.
 
-    vfio.restore() writes the earlier driver to it for a moment.
+    vfio_binding.restore() writes the earlier driver to it for a moment.
     """
     return now.override is not None and now.override in (
         known.vfio_driver,

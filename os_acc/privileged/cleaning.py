@@ -13,6 +13,7 @@ from os_acc.kernel import reset
 from os_acc.kernel import vfio
 from os_acc.privileged import arguments
 from os_acc.privileged import command
+from os_acc.privileged import function_reset
 from os_acc.privileged import held
 from os_acc.privileged import offers
 from os_acc.privileged import operation_lock
@@ -37,7 +38,7 @@ def clean(
     vfio_bound = vfio.is_bound(function)
 
     def act() -> None:
-        reset.reset(function.address, mode, vfio_bound)
+        function_reset.reset(function.address, mode, vfio_bound)
 
     what = f'a reset of {function.address}'
     waiting.at_most(operation_lock.kept_until(lock, act), seconds, what)

@@ -35,6 +35,7 @@ from os_acc.privileged import dfl_ioctl
 from os_acc.privileged import held
 from os_acc.privileged import record
 from os_acc.privileged import turn
+from os_acc.privileged import vf_number
 
 LOG = logging.getLogger(__name__)
 
@@ -154,11 +155,11 @@ def bind_with_vfs(pf: pci.Function, seconds: float) -> bool:
             return False
         if vf_availability.vf_users(pf):
             return False
-        sriov.remove(pf.address, None)
+        vf_number.remove(pf.address, None)
     bind_again(pf, deadline.left(0.5))
     if number:
         _release(pci.get(pf.address), number, 0.0)
-        sriov.create(pf.address, number, deadline.left())
+        vf_number.create(pf.address, number, deadline.left())
     return True
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from os_acc.claims import file_groups
-from os_acc.kernel import chip
+from os_acc.claims import fpga_ids
 from os_acc.kernel import file_place
 from os_acc.kernel import pci
 
@@ -32,7 +32,7 @@ def values(found: file_groups.Accelerator) -> dict[str, Any]:
         'within': sorted(within),
     }
     if any(
-        chip.is_fpga(function, found.function_spec)
+        fpga_ids.is_fpga(function, found.function_spec)
         for function in map(pci.find, found.place.functions)
         if function is not None
     ):

@@ -33,8 +33,8 @@ from typing import ParamSpec
 from typing import TypeVar
 
 from os_acc import exception
+from os_acc.claims import fpga_ids
 from os_acc.claims import holder
-from os_acc.kernel import chip
 from os_acc.kernel import file_place
 from os_acc.kernel import mdev
 from os_acc.kernel import pci
@@ -377,7 +377,7 @@ def note_function(
 
     :param spec: the entry of device_spec for it
     """
-    if chip.is_fpga(function, spec):
+    if fpga_ids.is_fpga(function, spec):
         more['fpga'] = True
     note(PCI, function.address, function.ids, device=function.parent, **more)
 

@@ -15,9 +15,11 @@ from os_acc.privileged import cleaning
 from os_acc.privileged import context
 from os_acc.privileged import device_users
 from os_acc.privileged import held
+from os_acc.privileged import mdev_files
 from os_acc.privileged import offers
 from os_acc.privileged import operation_lock
 from os_acc.privileged import record
+from os_acc.privileged import vgpu_type
 
 
 @context.entry
@@ -35,7 +37,7 @@ def create(uuid: str, parent: str, kind: str, seconds: float) -> None:
         path = mdev.parent_folder(parent)
         with operation_lock.held(path, deadline.left(0.5)):
             _remember(wanted)
-            mdev.create(wanted, deadline.left())
+            mdev_files.create(wanted, deadline.left())
 
     waiting.at_most(act, seconds, f'mdev {uuid} to be made')
 
@@ -122,7 +124,7 @@ def remove(
 
         def act() -> None:
             with operation_lock.held(path, deadline.left(0.5)):
-                mdev.remove(uuid, deadline.left())
+                mdev_files.remove(uuid, deadline.left())
                 record.mdevs.delete(uuid)
                 held.forget(held.MDEV, uuid, cleaned)
 
@@ -199,7 +201,7 @@ def set_vgpu_type(address: str, number: int, seconds: float) -> None:
             held.note_vgpu(function, number)
             if now == vgpu.NONE:
                 record.vgpus.write(address, record.Vgpu(number))
-            vgpu.set_type(address, number, deadline.left())
+            vgpu_type.set_type(address, number, deadline.left())
 
     waiting.at_most(act, seconds, f'VF {address} to have vGPU type {number}')
 
@@ -236,7 +238,7 @@ def clear_vgpu_type(
         deadline = waiting.Deadline(seconds)
 
         def act() -> None:
-            vgpu.set_type(address, vgpu.NONE, deadline.left())
+            vgpu_type.set_type(address, vgpu.NONE, deadline.left())
             record.vgpus.delete(address)
             held.forget(held.VGPU, address, cleaned)
 

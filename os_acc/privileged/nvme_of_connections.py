@@ -25,9 +25,9 @@ from os_acc import exception
 from os_acc.claims import host_use
 from os_acc.claims import nvme_of_availability as availability
 from os_acc.deadlines import waiting
-from os_acc.kernel import modules
 from os_acc.kernel import nvme_of
 from os_acc.kernel import sysfs
+from os_acc.privileged import module_loading
 from os_acc.privileged import nvme_of_commands
 from os_acc.privileged import operation_lock
 from os_acc.privileged import record
@@ -151,7 +151,7 @@ def _load_modules(
 ) -> None:
     for transport in sorted({each.transport for each in target.portals}):
         if not os.path.isdir(f'{sysfs.SYS}/module/nvme_{transport}'):
-            modules.load(f'nvme-{transport}', deadline.left())
+            module_loading.load(f'nvme-{transport}', deadline.left())
 
 
 def _connect(

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from os_acc.claims import allocated
 from os_acc.claims import availability
 from os_acc.claims import storage as storage_functions
+from os_acc.claims import vfio_driver
 from os_acc.claims import vgpu_availability
 from os_acc.deadlines import waiting
 from os_acc.kernel import modules
@@ -21,11 +22,13 @@ from os_acc.privileged import cleaning
 from os_acc.privileged import context
 from os_acc.privileged import device_users
 from os_acc.privileged import held
+from os_acc.privileged import module_loading
 from os_acc.privileged import offers
 from os_acc.privileged import operation_lock
 from os_acc.privileged import record
 from os_acc.privileged import storage
 from os_acc.privileged import unused
+from os_acc.privileged import vfio_binding
 from os_acc.spec import device_spec
 
 # Seconds to wait for an earlier operation on a function.
@@ -59,7 +62,7 @@ def take(
     arguments.uuid(instance_uuid)
     seconds = arguments.seconds(seconds)
     spec = offers.entry(function)
-    expected = vfio.driver_for(function, spec)
+    expected = vfio_driver.driver_for(function, spec)
     if not isinstance(driver, str) or not modules.same(driver, expected):
         arguments.refuse('driver', driver, expected)
     if spec.bind == device_spec.BIND_NONE:
@@ -73,11 +76,11 @@ def take(
     def act() -> str:
         with held.locked(function, deadline.left(0.5)):
             _check_available(address, allowed, instance_uuid)
-            name = modules.load_driver(driver, deadline.left())
+            name = module_loading.load_driver(driver, deadline.left())
             before = pci.get(address)
             storage.check(before, instance_uuid)
             bindings.remember(before, name, spec)
-            vfio.bind(address, name, deadline.left())
+            vfio_binding.bind(address, name, deadline.left())
             try:
                 storage.hand_out(before, instance_uuid)
             except BaseException:
@@ -204,12 +207,12 @@ def _bind_to_clean(
 ) -> pci.Function:
     """Bind a function that stores data to VFIO, as after a reboot."""
     address = function.address
-    module = vfio.driver_for(function, offers.entry(function))
+    module = vfio_driver.driver_for(function, offers.entry(function))
 
     def act() -> None:
-        name = modules.load_driver(module, seconds / 2)
+        name = module_loading.load_driver(module, seconds / 2)
         bindings.remember(function, name)
-        vfio.bind(address, name, seconds / 2)
+        vfio_binding.bind(address, name, seconds / 2)
 
     waiting.at_most(
         operation_lock.kept_until(lock, act),
@@ -300,4 +303,6 @@ def override_of(address: str, seconds: float) -> str | None:
     :raises Timeout: if it cannot be read now
     """
     function = pci.get(address)
-    return vfio.read_binding(function, arguments.seconds(seconds)).override
+    return vfio_binding.read_binding(
+        function, arguments.seconds(seconds)
+    ).override

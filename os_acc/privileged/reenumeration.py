@@ -24,6 +24,7 @@ from os_acc.privileged import offers
 from os_acc.privileged import operation_lock
 from os_acc.privileged import record
 from os_acc.privileged import root_folder
+from os_acc.privileged import vf_number
 
 
 @context.entry
@@ -94,7 +95,7 @@ def _remove_and_find(chip: chips.Chip) -> None:
     try:
         for each in chip.parents:
             if sriov.count(each):
-                sriov.remove(each, None)
+                vf_number.remove(each, None)
         for each in chip.parents:
             _write(f'{pci.folder(each)}/remove', each)
     finally:

@@ -15,6 +15,7 @@ from os_acc.privileged import dfl_ports
 from os_acc.privileged import held
 from os_acc.privileged import offers
 from os_acc.privileged import record
+from os_acc.privileged import vf_number
 
 
 @context.entry
@@ -26,7 +27,7 @@ def create_vfs(pf: str, number: int, seconds: float) -> None:
     :raises DeviceNotFound: as offers.vfs_entry
     :raises InvalidRequest: if it is another number
     :raises DeviceBusy: if the PF has VFs already, or is bound to VFIO
-    :raises DeviceError, Timeout: as sriov.create
+    :raises DeviceError, Timeout: as vf_number.create
     """
     function = arguments.there(pf)
     spec, possible = offers.vfs_entry(function)
@@ -53,7 +54,7 @@ def create_vfs(pf: str, number: int, seconds: float) -> None:
             held.note_vfs(function, number)
             record.vfs.write(pf, record.Vfs(number, before))
             dfl_ports.release(pci.get(pf), number, deadline.left(0.5))
-            sriov.create(pf, number, deadline.left())
+            vf_number.create(pf, number, deadline.left())
 
     waiting.at_most(act, seconds, f'{number} VFs of PF {pf} to be made')
 
@@ -101,19 +102,19 @@ def _remove_vfs(pf: pci.Function, deadline: waiting.Deadline) -> list[str]:
         return ['os-acc has no record that it made them'] if there else []
     if there not in (0, known.number):
         # Somebody else has removed os-acc's VFs and made these.
-        sriov.restore_autoprobe(pf.address, known.autoprobe)
+        vf_number.restore_autoprobe(pf.address, known.autoprobe)
         record.vfs.delete(pf.address)
         held.forget(held.VFS, pf.address, held.Cleaned.EARLIER)
         return [f'somebody else has changed their number to {there}']
     if users := [*vf_availability.vf_users(pf), *held.needs_vfs(pf)]:
-        sriov.restore_autoprobe(pf.address, known.autoprobe)
+        vf_number.restore_autoprobe(pf.address, known.autoprobe)
         if not held.has_vf(pf):
             # No VAN needs them after a reboot. The record stays: os-acc can
             # still remove them in this boot.
             held.forget(held.VFS, pf.address, held.Cleaned.EARLIER)
         return users
     addresses = pf.vf_addresses
-    sriov.remove(pf.address, known.autoprobe)
+    vf_number.remove(pf.address, known.autoprobe)
     dfl_ports.give_back(pf, deadline.left())
     for address in addresses:
         record.functions.delete(address)

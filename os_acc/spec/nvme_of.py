@@ -16,6 +16,7 @@ import re
 from typing import Any
 import uuid
 
+from os_acc.kernel import nvme_of
 from os_acc.spec import values as spec_values
 
 ERASE_ZEROES, ERASE_NONE = 'zeroes', 'none'
@@ -34,19 +35,6 @@ _NGUID = re.compile(r'eui\.[0-9a-f]{32}')
 _KEYS = ('nqn', 'portals', 'namespaces', 'dhchap_secret_file', 'erase')
 
 
-@dataclasses.dataclass(frozen=True, order=True)
-class Portal:
-    """Where a target can be reached.
-
-    :ivar address: an IP address, in its canonical form
-    :ivar transport: one of TRANSPORTS
-    """
-
-    address: str
-    port: int
-    transport: str
-
-
 @dataclasses.dataclass(frozen=True)
 class Target:
     """A subsystem of an NVMe-oF target, and its namespaces that are offered.
@@ -60,7 +48,7 @@ class Target:
     """
 
     nqn: str
-    portals: tuple[Portal, ...]
+    portals: tuple[nvme_of.Portal, ...]
     namespaces: tuple[str, ...]
     secret_file: str | None = None
     erase: str = ERASE_ZEROES
@@ -109,7 +97,7 @@ def _nqn(key: str, value: Any) -> str:
     return value
 
 
-def _portals(key: str, value: Any) -> tuple[Portal, ...]:
+def _portals(key: str, value: Any) -> tuple[nvme_of.Portal, ...]:
     if not isinstance(value, list) or not value:
         spec_values.refuse(
             key,
@@ -122,7 +110,7 @@ def _portals(key: str, value: Any) -> tuple[Portal, ...]:
     return found
 
 
-def _portal(key: str, value: Any) -> Portal:
+def _portal(key: str, value: Any) -> nvme_of.Portal:
     with contextlib.suppress(ValueError, TypeError):
         address, port, transport = value
         if (
@@ -132,7 +120,9 @@ def _portal(key: str, value: Any) -> Portal:
             and 1 <= port <= 65535
             and transport in TRANSPORTS
         ):
-            return Portal(str(ipaddress.ip_address(address)), port, transport)
+            return nvme_of.Portal(
+                str(ipaddress.ip_address(address)), port, transport
+            )
     return spec_values.refuse(
         key,
         value,

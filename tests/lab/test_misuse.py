@@ -21,6 +21,7 @@ from os_acc.kernel import vfio
 from os_acc.privileged import context
 from os_acc.privileged import held
 from os_acc.privileged import root_folder
+from os_acc.privileged import vfio_binding
 
 service = test_unprivileged.service
 sudoers = test_unprivileged.sudoers
@@ -65,8 +66,8 @@ def place(tmp_path_factory, nic_up, mtty):
         stack.callback(run, 'umount', folder)
         plain = lab_devices.PLAIN
         before = vfio.Binding.of(pci.get(plain))
-        vfio.bind(plain, 'vfio-pci', 60)
-        stack.callback(vfio.restore, plain, before, 60)
+        vfio_binding.bind(plain, 'vfio-pci', 60)
+        stack.callback(vfio_binding.restore, plain, before, 60)
         # The host's driver nvme would take seconds to refuse each VF.
         for name, text, later in (
             ('sriov_drivers_autoprobe', '0', '1'),

@@ -12,6 +12,7 @@ import os_acc
 from os_acc import exception
 from os_acc.kernel import pci
 from os_acc.kernel import vfio
+from os_acc.privileged import vfio_binding
 
 
 @pytest.fixture
@@ -19,9 +20,9 @@ def bound(configured, snapshot):
     """Another program has bound a function to VFIO; the path of its file."""
     before = snapshot()
     there = vfio.Binding.of(pci.get(lab_devices.PLAIN))
-    vfio.bind(lab_devices.PLAIN, 'vfio-pci', 30)
+    vfio_binding.bind(lab_devices.PLAIN, 'vfio-pci', 30)
     yield use.group_file(lab_devices.PLAIN)
-    vfio.restore(lab_devices.PLAIN, there, 30)
+    vfio_binding.restore(lab_devices.PLAIN, there, 30)
     assert snapshot() == before
 
 

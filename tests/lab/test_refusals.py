@@ -13,6 +13,7 @@ import use
 import os_acc
 from os_acc import exception
 from os_acc.kernel import vfio
+from os_acc.privileged import vfio_binding
 
 
 def refused(address: str, kind: type[Exception], snapshot) -> str:
@@ -96,12 +97,12 @@ def test_what_device_spec_does_not_name(configured, snapshot, tmp_path):
 def test_a_device_that_another_process_holds(configured, snapshot):
     """Another program has bound the function to VFIO and has it open."""
     there = vfio.Binding.of(os_pci(lab_devices.PLAIN))
-    vfio.bind(lab_devices.PLAIN, 'vfio-pci', 30)
+    vfio_binding.bind(lab_devices.PLAIN, 'vfio-pci', 30)
     guest = use.Holder(use.group_file(lab_devices.PLAIN))
     text = refused(lab_devices.PLAIN, exception.DeviceBusy, snapshot)
     assert f'process {guest.pid}' in text
     guest.end()
-    vfio.restore(lab_devices.PLAIN, there, 30)
+    vfio_binding.restore(lab_devices.PLAIN, there, 30)
 
 
 def os_pci(address):

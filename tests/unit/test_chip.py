@@ -16,6 +16,7 @@ from os_acc import exception
 from os_acc import health
 from os_acc.claims import allocated
 from os_acc.claims import chip_use
+from os_acc.claims import fpga_ids
 from os_acc.claims import vf_availability
 from os_acc.journal import programs
 from os_acc.kernel import chip
@@ -150,8 +151,8 @@ def test_what_may_be_an_fpga(kernel):
         ('0000:0c:00.0', False),
     ):
         function = pci.get(address)
-        assert chip.is_fpga(function, None) is plainly
-        assert chip.is_fpga(function, entry) is True
+        assert fpga_ids.is_fpga(function, None) is plainly
+        assert fpga_ids.is_fpga(function, entry) is True
 
 
 def test_a_host_without_fpgas_reads_no_chips(kernel, monkeypatch):

@@ -23,16 +23,17 @@ from os_acc import exception
 from os_acc.deadlines import waiting
 from os_acc.kernel import device_file
 from os_acc.kernel import libvirt_domains
-from os_acc.kernel import modules
 from os_acc.kernel import open_files
 from os_acc.kernel import pci
-from os_acc.kernel import reset
-from os_acc.kernel import sriov
 from os_acc.kernel import sysfs
 from os_acc.kernel import vfio
 from os_acc.privileged import context
 from os_acc.privileged import device_users
+from os_acc.privileged import function_reset
+from os_acc.privileged import module_loading
 from os_acc.privileged import operation_lock
+from os_acc.privileged import vf_number
+from os_acc.privileged import vfio_binding
 
 MDEV = '6e1c1f0e-8a4e-4d6b-9f1d-0c2b3a4d5e6f'
 
@@ -116,12 +117,12 @@ def test_vfs_that_fewer_come_of(here):
 
     here.fail('*/sriov_numvfs', fewer)
     with pytest.raises(exception.DeviceError, match='sriov_numvfs 3'):
-        sriov.create(devices.PF, 3, 1.0)
+        vf_number.create(devices.PF, 3, 1.0)
 
 
 def test_too_many_vfs(here):
     with pytest.raises(exception.DeviceError, match='that many VFs'):
-        sriov.create(devices.PF, 5, 1.0)
+        vf_number.create(devices.PF, 5, 1.0)
 
 
 def test_an_override_that_cannot_be_told(here, monkeypatch):
@@ -131,7 +132,7 @@ def test_an_override_that_cannot_be_told(here, monkeypatch):
         pci.Function, 'driver_override', property(lambda _: go_on.wait(30))
     )
     with pytest.raises(exception.Timeout, match='driver_override of PCI'):
-        vfio.read_binding(pci.get(devices.GPU), 0.1)
+        vfio_binding.read_binding(pci.get(devices.GPU), 0.1)
     go_on.set()
 
 
@@ -153,21 +154,21 @@ def test_reset(here, methods, others, mode, possible):
         here.add_function('0000:40:00.1')
     if mode == 'required' and not possible:
         with pytest.raises(exception.CleaningFailed, match='no reset'):
-            reset.reset(address, mode, False)
+            function_reset.reset(address, mode, False)
     else:
-        reset.reset(address, mode, False)
+        function_reset.reset(address, mode, False)
     assert here.resets == ([address] if possible else [])
 
 
 def test_a_reset_that_fails(here):
     here.fail('*/reset', errno.ENOTTY)
     with pytest.raises(exception.CleaningFailed, match='reset: '):
-        reset.reset(devices.DISK, 'auto', False)
+        function_reset.reset(devices.DISK, 'auto', False)
 
 
 def test_no_reset_of_what_vfio_resets(here):
-    reset.reset(devices.DISK, 'auto', True)
-    reset.reset(devices.DISK, 'none', False)
+    function_reset.reset(devices.DISK, 'auto', True)
+    function_reset.reset(devices.DISK, 'none', False)
     assert here.resets == []
 
 
@@ -183,7 +184,7 @@ def test_modprobe(here, monkeypatch):
         here.add_driver('vfio-pci')
 
     monkeypatch.setattr(subprocess, 'run', run)
-    assert modules.load_driver('vfio_pci', 1.0) == 'vfio-pci'
+    assert module_loading.load_driver('vfio_pci', 1.0) == 'vfio-pci'
     assert calls == [['modprobe', '--', 'vfio_pci']]
 
 
@@ -208,12 +209,12 @@ def test_modprobe_that_fails(here, monkeypatch, failure, says):
 
     monkeypatch.setattr(subprocess, 'run', run)
     with pytest.raises(exception.ExceptionBase, match=says):
-        modules.load_driver('vfio_pci', 1.0)
+        module_loading.load_driver('vfio_pci', 1.0)
 
 
 def test_a_module_that_is_no_name(here):
     with pytest.raises(exception.InvalidRequest, match='kernel module'):
-        modules.load_driver('-x; y', 1.0)
+        module_loading.load_driver('-x; y', 1.0)
 
 
 # --- who has what

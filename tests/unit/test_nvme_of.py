@@ -819,7 +819,7 @@ def test_a_good_entry():
     (found,) = device_spec.parse(json.dumps({'nvme_of': GOOD | more}))
     assert found.nvme_of == spec_nvme_of.Target(
         model.NQN,
-        (spec_nvme_of.Portal('2001:db8::1', 4420, 'rdma'),),
+        (nvme_of.Portal('2001:db8::1', 4420, 'rdma'),),
         (A, N),
         '/etc/os-acc/secret',
         'none',

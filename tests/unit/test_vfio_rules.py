@@ -17,6 +17,7 @@ from os_acc.claims import vfio_rules
 from os_acc.drivers.pci import report_vfio
 from os_acc.kernel import device_file
 from os_acc.kernel import vfio
+from os_acc.privileged import vfio_binding
 
 DENIED = '0000:0a:00.0'
 ECAP = 'sys/class/iommu/{}/intel-iommu/ecap'
@@ -342,7 +343,7 @@ def test_the_file_does_not_come(groupless):
         exception.Timeout,
         match=f'vfio/devices for PCI function {devices.GPU}',
     ):
-        vfio.bind(devices.GPU, 'vfio-pci', 0.1)
+        vfio_binding.bind(devices.GPU, 'vfio-pci', 0.1)
 
 
 def test_it_is_seen_only_after_the_module_is_loaded(here):

@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import re
 
+from os_acc.claims import idxd_use
 from os_acc.claims.host_signs import classes
 from os_acc.claims.host_signs import mounts
 from os_acc.claims.host_signs import sign
 from os_acc.claims.host_signs import snapshot
 from os_acc.claims.host_signs import ways
-from os_acc.kernel import idxd
 from os_acc.kernel import lio
 from os_acc.kernel import nvmet
 from os_acc.kernel import pci
@@ -41,7 +41,7 @@ def _has_mdev(host: Snapshot, function: pci.Function) -> Reason | None:
 
 
 def _has_queues(host: Snapshot, function: pci.Function) -> Reason | None:
-    return idxd.use_of(function)
+    return idxd_use.use_of(function)
 
 
 def _has_vgpu(host: Snapshot, function: pci.Function) -> Reason | None:

@@ -69,7 +69,7 @@ def _size(block: nvme_of.Block) -> str:
     return f'{size * 512} bytes'
 
 
-def _portal(portal: spec_nvme_of.Portal) -> str:
+def _portal(portal: nvme_of.Portal) -> str:
     return f'{portal.transport} {portal.address} port {portal.port}'
 
 

@@ -16,6 +16,7 @@ from os_acc import objects
 from os_acc.claims import allocated
 from os_acc.claims import availability
 from os_acc.claims import host_use
+from os_acc.claims import vfio_driver
 from os_acc.claims.host_signs import blind_spots
 from os_acc.drivers import allocation
 from os_acc.drivers import choosing
@@ -100,7 +101,9 @@ def show(
         'numa node': function.numa_node,
         'kernel driver': function.driver,
         'driver override': _override(function),
-        'vfio driver': vfio.driver_for(function, spec or device_spec.Spec()),
+        'vfio driver': vfio_driver.driver_for(
+            function, spec or device_spec.Spec()
+        ),
         'iommu group': group,
         'iommu group members': pci.group_members(group) if group else [],
         'pf': function.physfn,
@@ -196,7 +199,7 @@ def findings(
     if any(_is_of_nic(function, spec) for function, spec in functions):
         yield _pyroute2()
     holders = allocation.holders(by)
-    variants = {vfio.driver_for(f, spec) for f, spec in functions}
+    variants = {vfio_driver.driver_for(f, spec) for f, spec in functions}
     for name in sorted(variants - {modules.VFIO_PCI}):
         yield _module(name)
     if not specs.entries:

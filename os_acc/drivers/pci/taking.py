@@ -13,6 +13,7 @@ from os_acc import log
 from os_acc import objects
 from os_acc.claims import availability
 from os_acc.claims import companions as companion_functions
+from os_acc.claims import vfio_driver
 from os_acc.drivers import allocation
 from os_acc.drivers.pci import companions
 from os_acc.drivers.pci import release
@@ -63,9 +64,9 @@ def before(
     if not vfio.has_groups():
         data[release.IOMMUFD] = 'yes'
     if bind == device_spec.BIND_LIBVIRT and spec.vfio_driver is not None:
-        data[release.VFIO_DRIVER] = vfio.driver_for(function, spec)
+        data[release.VFIO_DRIVER] = vfio_driver.driver_for(function, spec)
     if bind == device_spec.BIND_OS_ACC:
-        data[release.VFIO_DRIVER] = vfio.driver_for(function, spec)
+        data[release.VFIO_DRIVER] = vfio_driver.driver_for(function, spec)
         if function.driver is not None:
             data[release.DRIVER_BEFORE] = function.driver
         # Another VAN of the instance has bound it to VFIO.
@@ -199,4 +200,4 @@ def is_live_migratable(
         return spec.live_migratable
     if bind == device_spec.BIND_NONE and function.driver is not None:
         return vfio.is_migratable(function.driver)
-    return vfio.is_migratable(vfio.driver_for(function, spec))
+    return vfio.is_migratable(vfio_driver.driver_for(function, spec))
