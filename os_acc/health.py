@@ -51,12 +51,12 @@ class View:
         return self._of_function(function)
 
     def of_function(self, function: pci.Function) -> reasons.Reason | None:
-        """See devices.allocated.Unhealthy."""
+        """See claims.allocated.Unhealthy."""
         found = self._of_function(function)
         return None if found is None else reason_of(found)
 
     def of_device(self, address: str) -> reasons.Reason | None:
-        """See devices.allocated.Unhealthy."""
+        """See claims.allocated.Unhealthy."""
         found = self.find(address)
         return None if found is None else reason_of(found)
 

@@ -1,3 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What the kernel shows of this host's devices, read without privilege."""
+"""The earlier place of three modules, for drivers of other distributions.
+
+``from os_acc.devices import sysfs`` goes on working, with a
+DeprecationWarning that names the module's place of today.
+"""
+
+from __future__ import annotations
+
+import importlib
+import types
+from typing import Final
+import warnings
+
+_MOVED: Final = {
+    'chip': 'os_acc.kernel',
+    'device_spec': 'os_acc.spec',
+    'sysfs': 'os_acc.kernel',
+}
+
+
+def __getattr__(name: str) -> types.ModuleType:
+    package = _MOVED.get(name)
+    if package is None:
+        raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+    warnings.warn(
+        f'os_acc.devices.{name} is now {package}.{name}',
+        DeprecationWarning,
+        stacklevel=2,
+    )
+    return importlib.import_module(f'{package}.{name}')

@@ -59,7 +59,7 @@ class Program:
     :ivar error: the reason for state ERROR
     :ivar updated_at: time of the last change, ISO 8601
     :ivar driver: the name of the device's driver
-    :ivar chip: devices.chip.Chip.identity of the chip that was programmed, by
+    :ivar chip: kernel.chip.Chip.identity of the chip that was programmed, by
         which a card is recognised that was replaced; None: unknown
     :ivar address: address of the device as get_devices() gives it; empty: as
         device

@@ -18,7 +18,6 @@ import re
 from os_acc.kernel import device_file
 from os_acc.kernel import sysfs
 
-
 FABRICS = ('tcp', 'rdma', 'fc', 'loop')
 
 # nvme_set_disk_name() in drivers/nvme/host/multipath.c. A path of a namespace
@@ -195,9 +194,7 @@ def _controller(name: str) -> Controller:
     )
 
 
-def _portal(
-    text: str | None, transport: str | None
-) -> Portal | None:
+def _portal(text: str | None, transport: str | None) -> Portal | None:
     """Read an address such as traddr=192.0.2.1,trsvcid=4420.
 
     nvmf_get_address() in drivers/nvme/host/fabrics.c writes it.

@@ -189,7 +189,7 @@ class Function:
 
     @property
     def driver_override(self) -> str | None:
-        """Reading it may block: see vfio.read_binding()."""
+        """Reading it may block: see vfio_binding.read_binding()."""
         text = sysfs.read(f'{self.path}/driver_override')
         return None if text in (None, '', NO_OVERRIDE) else text
 

@@ -3,7 +3,7 @@
 """The writes that set up work queues of Intel DSA and IAA, as root.
 
 Each function writes only what is not there yet, so that it can be called again
-after a crash. What the kernel accepts, and when: see devices.idxd. The caller
+after a crash. What the kernel accepts, and when: see kernel.idxd. The caller
 holds the operation lock of the PCI function.
 """
 

@@ -24,7 +24,7 @@ from os_acc.privileged import vgpu_type
 
 @context.entry
 def create(uuid: str, parent: str, kind: str, seconds: float) -> None:
-    """Make a mediated device. See devices.mdev.create().
+    """Make a mediated device. See mdev_files.create().
 
     :raises DeviceNotFound: if device_spec does not offer it
     :raises DeviceBusy: also if it exists already and os-acc did not make it

@@ -80,7 +80,7 @@ def taken(function: pci.Function, region: str) -> Iterator[list[int]]:
     """Lock a device with flock(2) on files that its command inherits.
 
     Two regions can be programmed at the same time, but not a region and the
-    whole chip. This is not the lock of devices.operation_lock: programming can
+    whole chip. This is not the lock of operation_lock: programming can
     take long, and other operations on the device need not wait for it.
 
     :returns: the locked files

@@ -20,7 +20,7 @@ CONF = cfg.CONF
 class FPGAManagerProgrammer(programmer.Programmer):
     """Programs through the kernel, without a tool of the vendor.
 
-    The mainline kernel does not allow this: see devices.fpga_manager.
+    The mainline kernel does not allow this: see kernel.fpga_manager.
     """
 
     def __init__(self, device: str, spec: device_spec.Spec) -> None:

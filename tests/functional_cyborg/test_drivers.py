@@ -202,7 +202,8 @@ PLUG = """
 import json, sys
 import os_acc
 from os_acc import objects
-from os_acc.devices import libvirt_domains, root_folder, sysfs
+from os_acc.kernel import libvirt_domains, sysfs
+from os_acc.privileged import root_folder
 from os_acc.privileged import context, held, root_copy
 root, config, instance, uuid, address, image, afu = sys.argv[1:]
 for name in ('sys', 'proc', 'dev'):

@@ -44,7 +44,7 @@ SPECS = (
 NO_ENTRIES = (
     'os.system',
     'os_acc.kernel.sysfs.write',
-    'os_acc.privileged.pci.vfio.bind',
+    'os_acc.privileged.pci.vfio_binding.bind',
     'os_acc.privileged.record.functions.delete',
 )
 

@@ -2,7 +2,7 @@
 
 """The functions that a VAN keeps on VFIO along with its own.
 
-They are the companions of the function (see devices.companions), and functions
+They are the companions of the function (see claims.companions), and functions
 of its IOMMU group that were unplugged from the instance while the VAN stayed:
 the kernel lets the host's driver bind such a function only when no guest uses
 the group. The VAN's driver_data has for each what its release needs. Each is

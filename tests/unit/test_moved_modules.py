@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Modules of the documentation that drivers import from an earlier place."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+from os_acc.kernel import chip
+from os_acc.kernel import sysfs
+from os_acc.spec import device_spec
+
+
+@pytest.mark.parametrize('module', [chip, device_spec, sysfs])
+def test_the_earlier_place(module):
+    name = module.__name__.rpartition('.')[2]
+    earlier = importlib.import_module('os_acc.devices')
+    with pytest.warns(DeprecationWarning, match=f'now {module.__name__}$'):
+        # The same module: what a test replaces in one is replaced in both.
+        assert getattr(earlier, name) is module
+
+
+def test_an_import_statement():
+    with pytest.warns(DeprecationWarning, match='os_acc.kernel.sysfs'):
+        from os_acc.devices import sysfs as found
+    assert found is sysfs
+
+
+def test_what_was_never_there():
+    with pytest.raises(ImportError, match='cannot import name'):
+        from os_acc.devices import anything  # noqa: F401
