@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from os_acc.i18n import _
 from os_acc.texts import masking
 
 
@@ -22,15 +21,14 @@ class ExceptionBase(Exception):
     :param kwargs: the values that msg_fmt names; kept in ``.kwargs``
     """
 
-    msg_fmt = _('An unknown exception occurred.')
+    msg_fmt = 'An unknown exception occurred.'
 
     def __init__(self, message: str | None = None, **kwargs: Any) -> None:
         self.kwargs = kwargs
         if message is None:
             try:
-                # str(): after oslo_i18n.enable_lazy() msg_fmt is a Message.
-                # A Message cannot be added to another text, and formatting
-                # one makes deep copies of the values.
+                # str(): another distribution's msg_fmt may be a Message of
+                # oslo.i18n, which cannot be added to another text.
                 message = str(self.msg_fmt) % kwargs
             except (KeyError, TypeError, ValueError):
                 # A wrong keyword must not hide the error itself.
@@ -43,7 +41,7 @@ class ExceptionBase(Exception):
 
 
 class LibraryNotInitialized(ExceptionBase):
-    msg_fmt = _(
+    msg_fmt = (
         'Before using the os_acc library, you need to call os_acc.initialize()'
     )
 
@@ -54,9 +52,7 @@ class InvalidRequest(ExceptionBase, ValueError):
     It is a ValueError too, because the setter of a field raises it.
     """
 
-    msg_fmt = _(
-        '%(subject)s: %(field)s is %(value).300r, expected %(expected)s'
-    )
+    msg_fmt = '%(subject)s: %(field)s is %(value).300r, expected %(expected)s'
 
     def __init__(self, message: str | None = None, **kwargs: Any) -> None:
         super().__init__(message, **kwargs)
@@ -70,67 +66,67 @@ class InvalidRequest(ExceptionBase, ValueError):
 
 
 class ARQNotBound(InvalidRequest):
-    msg_fmt = _(
+    msg_fmt = (
         '%(subject)s: %(field)s is %(value).300r, expected %(expected)s; only '
         'a bound ARQ has an attach handle'
     )
 
 
 class NoMatchingDriver(ExceptionBase):
-    msg_fmt = _('No driver for %(request)s: %(reason)s')
+    msg_fmt = 'No driver for %(request)s: %(reason)s'
 
 
 class AmbiguousDriver(ExceptionBase):
-    msg_fmt = _(
+    msg_fmt = (
         'More than one driver claims %(request)s: %(drivers)s. Order them in '
         '[os_acc] drivers, or name one in the request'
     )
 
 
 class NoMatchingPlugin(ExceptionBase):
-    msg_fmt = _('Plugin %(plugin)r is unavailable: %(reason)s')
+    msg_fmt = 'Plugin %(plugin)r is unavailable: %(reason)s'
 
 
 class UnsupportedHandle(ExceptionBase):
-    msg_fmt = _('%(taker)s does not take %(handle)s; it takes: %(takes)s')
+    msg_fmt = '%(taker)s does not take %(handle)s; it takes: %(takes)s'
 
 
 class UnsupportedHandleVersion(UnsupportedHandle):
-    msg_fmt = _(
+    msg_fmt = (
         '%(handle)s: version %(got)s is not between %(min_version)s and '
         '%(max_version)s'
     )
 
 
 class HandleMissing(ExceptionBase):
-    msg_fmt = _(
+    msg_fmt = (
         'Driver %(driver)r returned from prepareVAN without an attach handle'
     )
 
 
 class FunctionMissing(ExceptionBase):
-    msg_fmt = _(
+    msg_fmt = (
         'Driver %(driver)r returned from prepareVAN without function '
         '%(function)s'
     )
 
 
 class HandleChanged(ExceptionBase):
-    msg_fmt = _(
+    msg_fmt = (
         'Driver %(driver)r prepared %(new)s instead of the earlier handle '
         '%(old)s'
     )
 
 
 class LiveNotSupported(ExceptionBase):
-    msg_fmt = _(
+    msg_fmt = (
         'Plugin %(plugin)r cannot attach devices to a running guest or detach '
         'them; call with live=False while the guest is not running'
     )
 
 
 class DeviceNotFound(ExceptionBase):
-    msg_fmt = _('No device for %(wanted)s: %(reason)s')
+    msg_fmt = 'No device for %(wanted)s: %(reason)s'
 
 
 class DeviceBusy(ExceptionBase):
@@ -142,7 +138,7 @@ class DeviceBusy(ExceptionBase):
         reason becomes '<holder> has it'
     """
 
-    msg_fmt = _('%(device)s is busy: %(reason)s')
+    msg_fmt = '%(device)s is busy: %(reason)s'
 
     def __init__(
         self,
@@ -157,7 +153,7 @@ class DeviceBusy(ExceptionBase):
 
 
 class DeviceInUseByHost(ExceptionBase):
-    msg_fmt = _('%(device)s is in use by this host: %(by)s')
+    msg_fmt = '%(device)s is in use by this host: %(by)s'
 
 
 class DiscoveryFailed(ExceptionBase):
@@ -166,7 +162,7 @@ class DiscoveryFailed(ExceptionBase):
     :ivar devices: the devices that the other drivers found
     """
 
-    msg_fmt = _('Discovery failed: %(errors)s')
+    msg_fmt = 'Discovery failed: %(errors)s'
 
     def __init__(self, devices: Sequence[Any] = (), **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -176,7 +172,7 @@ class DiscoveryFailed(ExceptionBase):
 class DeviceError(ExceptionBase):
     """An operation on a device failed, in the device or in the kernel."""
 
-    msg_fmt = _('%(device)s: %(reason)s')
+    msg_fmt = '%(device)s: %(reason)s'
 
 
 class DeviceUnhealthy(DeviceError):
@@ -197,25 +193,25 @@ class CleaningFailed(DeviceError):
 class BitstreamError(ExceptionBase):
     """A bitstream is unavailable, or its content is wrong."""
 
-    msg_fmt = _('Bitstream %(bitstream)s: %(reason)s')
+    msg_fmt = 'Bitstream %(bitstream)s: %(reason)s'
 
 
 class PrivilegeError(ExceptionBase):
     """An operation that needs root privileges cannot be run."""
 
-    msg_fmt = _('Cannot act as root: %(reason)s')
+    msg_fmt = 'Cannot act as root: %(reason)s'
 
 
 class HelperError(ExceptionBase):
     """The process that runs Cyborg's drivers failed."""
 
-    msg_fmt = _("Cyborg's drivers, run by %(python)s: %(reason)s")
+    msg_fmt = "Cyborg's drivers, run by %(python)s: %(reason)s"
 
 
 class MissingPackage(ExceptionBase):
     """A package that an extra of os-acc installs is not there."""
 
-    msg_fmt = _(
+    msg_fmt = (
         '%(what)s needs the package %(package)s, which is not installed: pip '
         "install 'os-acc[%(extra)s]'"
     )
@@ -224,11 +220,11 @@ class MissingPackage(ExceptionBase):
 class RemoteServiceError(ExceptionBase):
     """A service of OpenStack could not be reached, or refused a call."""
 
-    msg_fmt = _('The service %(service)s: %(reason)s')
+    msg_fmt = 'The service %(service)s: %(reason)s'
 
 
 class Timeout(ExceptionBase):
-    msg_fmt = _('Waited %(seconds)g s for %(what)s')
+    msg_fmt = 'Waited %(seconds)g s for %(what)s'
 
 
 class LockTimeout(Timeout):
@@ -238,11 +234,11 @@ class LockTimeout(Timeout):
 class HypervisorError(ExceptionBase):
     """The hypervisor's management refused a call, or did not answer."""
 
-    msg_fmt = _('%(what)s: %(reason)s')
+    msg_fmt = '%(what)s: %(reason)s'
 
 
 class JournalError(ExceptionBase):
-    msg_fmt = _('Journal %(path)s: %(reason)s')
+    msg_fmt = 'Journal %(path)s: %(reason)s'
 
 
 class JournalMissing(JournalError):
@@ -262,7 +258,7 @@ class JournalUnreadable(JournalError):
 class ReadOnly(ExceptionBase):
     """initialize(read_only=True) was called: nothing may be changed."""
 
-    msg_fmt = _(
+    msg_fmt = (
         '%(call)s changes devices, and this process called '
         'os_acc.initialize(read_only=True)'
     )
@@ -274,7 +270,7 @@ class JournalBusy(JournalError, Timeout):
     :ivar seconds: how long this process has waited
     """
 
-    msg_fmt = _(
+    msg_fmt = (
         'Journal %(path)s: waited %(seconds)g s for another writer to finish'
     )
 
@@ -285,7 +281,7 @@ class LockHeld(ExceptionBase, RuntimeError):
     This is an error in the code of the caller, such as a driver.
     """
 
-    msg_fmt = _(
+    msg_fmt = (
         'This thread already holds the lock of %(kind)s %(name)s; it must '
         'release the lock before it takes it again'
     )
@@ -297,7 +293,7 @@ class StepFailed(ExceptionBase):
     Its ``__cause__`` is the error that the driver or plugin raised.
     """
 
-    msg_fmt = _('VAN %(van)s: %(step)s of %(actor)s failed: %(err)s')
+    msg_fmt = 'VAN %(van)s: %(step)s of %(actor)s failed: %(err)s'
 
 
 class AttachException(ExceptionBase):
@@ -317,19 +313,18 @@ class AttachException(ExceptionBase):
         self.undo_errors = list(undo_errors)
         if self.undo_errors:
             text = '; '.join(str(error) for error in self.undo_errors)
-            # str(): see ExceptionBase.
-            self.message += _plain(str(_(' (not undone: %s)')) % text)
+            self.message += _plain(f' (not undone: {text})')
             self.args = (self.message,)
 
 
 class PlugException(AttachException):
-    msg_fmt = _(
+    msg_fmt = (
         'Failed to plug the accelerators of instance %(instance)s: %(err)s'
     )
 
 
 class UnplugException(AttachException):
-    msg_fmt = _(
+    msg_fmt = (
         'Failed to unplug the accelerators of instance %(instance)s: %(err)s'
     )
 

@@ -2,7 +2,7 @@
 
 """OSAccFixture: os-acc in the tests of a service, such as Nova.
 
-The package fixtures is required: ``pip install os-acc[fixtures]``. No other
+The package fixtures is required: ``pip install os-acc[testing]``. No other
 module of os-acc imports this one.
 """
 
