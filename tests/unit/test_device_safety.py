@@ -19,11 +19,11 @@ from os_acc import exception
 from os_acc.drivers.pci import driver as pci_driver
 from os_acc.drivers.pci import listing as pci_listing
 from os_acc.kernel import mdev
-from os_acc.kernel import modules
 from os_acc.kernel import sriov
 from os_acc.kernel import sysfs
 from os_acc.privileged import cleaning
 from os_acc.privileged import mdev as privileged_mdev
+from os_acc.privileged import module_loading
 from os_acc.privileged import pci as privileged_pci
 from os_acc.privileged import vfs as privileged_vfs
 
@@ -595,7 +595,9 @@ def test_giving_back_loads_no_module(here, monkeypatch):
     instance = devices.instance()
     os_acc.plug(instance, [devices.pci(devices.DISK)])
     shutil.rmtree(here.pci / 'drivers/nvme')
-    monkeypatch.setattr(modules, 'load', lambda *_: pytest.fail('modprobe'))
+    monkeypatch.setattr(
+        module_loading, 'load', lambda *_: pytest.fail('modprobe')
+    )
     with pytest.raises(exception.UnplugException, match='nvme is not loaded'):
         os_acc.unplug(instance)
     assert here.driver_of(devices.DISK) == 'vfio-pci'

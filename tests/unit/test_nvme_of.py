@@ -22,10 +22,10 @@ from os_acc import health
 from os_acc import objects
 from os_acc.claims import nvme_of_availability as availability
 from os_acc.journal import health as rows
-from os_acc.kernel import modules
 from os_acc.kernel import nvme_of
 from os_acc.kernel import open_files
 from os_acc.privileged import held
+from os_acc.privileged import module_loading
 from os_acc.privileged import nvme_of as privileged
 from os_acc.privileged import nvme_of_commands as commands
 from os_acc.privileged import nvme_of_notes as notes
@@ -859,7 +859,9 @@ def test_an_entry_that_denies(fabric):
 def test_the_module_is_loaded(fabric, kernel, monkeypatch):
     (kernel.sys / 'module/nvme_tcp').rmdir()
     loaded = []
-    monkeypatch.setattr(modules, 'load', lambda name, _: loaded.append(name))
+    monkeypatch.setattr(
+        module_loading, 'load', lambda name, _: loaded.append(name)
+    )
     instance = devices.instance()
     os_acc.plug(instance, [named(A)])
     assert loaded == ['nvme-tcp']

@@ -22,6 +22,7 @@ from os_acc.privileged import operation_lock
 from os_acc.privileged import pci as privileged_pci
 from os_acc.privileged import record
 from os_acc.privileged import root_folder
+from os_acc.privileged import vf_number
 from os_acc.privileged import vfs as privileged_vfs
 from os_acc.testing import mortal
 
@@ -428,7 +429,7 @@ def test_the_step_that_takes_too_long_is_named(here):
 
 def test_vfs_that_do_not_appear_are_named(here, monkeypatch):
     os_acc.CONF.set_override('device_timeout', 4.0, 'os_acc')
-    monkeypatch.setattr(sriov, '_complete', lambda pf, number: False)
+    monkeypatch.setattr(vf_number, '_complete', lambda pf, number: False)
     with pytest.raises(
         exception.PlugException, match=f'2 VFs of {devices.PF}'
     ):

@@ -25,7 +25,7 @@ EVERY = {
 
 # The drivers drc and fake have no devices of Linux.
 MAKE_THEIR_OWN = {
-    'devices/reasons.py',
+    'refusals/reasons.py',
     'drivers/drc.py',
     'drivers/fake/driver.py',
 }
