@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The earlier place of three modules, for drivers of other distributions.
+"""The earlier place of four modules, for drivers of other distributions.
 
 ``from os_acc.devices import sysfs`` goes on working, with a
 DeprecationWarning that names the module's place of today.
@@ -16,6 +16,8 @@ import warnings
 _MOVED: Final = {
     'chip': 'os_acc.kernel',
     'device_spec': 'os_acc.spec',
+    # Tests of drivers set its PATH.
+    'root_folder': 'os_acc.privileged',
     'sysfs': 'os_acc.kernel',
 }
 

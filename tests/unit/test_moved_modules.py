@@ -10,10 +10,11 @@ import pytest
 
 from os_acc.kernel import chip
 from os_acc.kernel import sysfs
+from os_acc.privileged import root_folder
 from os_acc.spec import device_spec
 
 
-@pytest.mark.parametrize('module', [chip, device_spec, sysfs])
+@pytest.mark.parametrize('module', [chip, device_spec, root_folder, sysfs])
 def test_the_earlier_place(module):
     name = module.__name__.rpartition('.')[2]
     earlier = importlib.import_module('os_acc.devices')
