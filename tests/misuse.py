@@ -19,7 +19,6 @@ from os_acc.privileged import container_specs
 from os_acc.privileged import device_files
 from os_acc.privileged import device_users
 from os_acc.privileged import dfl
-from os_acc.privileged import fpga_manager
 from os_acc.privileged import holders
 from os_acc.privileged import idxd
 from os_acc.privileged import mdev
@@ -314,20 +313,8 @@ MISUSES: dict[str, tuple[Callable[[Place], Any], Any]] = {
         lambda p: amd.program(p.unnamed, '/etc/shadow', '0' * 64, 5.0),
         Missing,
     ),
-    'look for an image for what has no FPGA manager': (
-        lambda p: fpga_manager.check(p.disk, '/etc/shadow'),
-        Invalid,
-    ),
-    'program what has no FPGA manager': (
-        lambda p: fpga_manager.program(p.disk, '/etc/shadow', '0' * 64, 5.0),
-        Invalid,
-    ),
-    'clear what has no FPGA manager': (
-        lambda p: fpga_manager.clear(p.disk, 5.0),
-        Invalid,
-    ),
     'clear by a path': (
-        lambda p: fpga_manager.clear('../fpga0', 5.0),
+        lambda p: programming.clear('../fpga0', '', 5.0),
         Invalid,
     ),
     'clear what has no command': (

@@ -20,7 +20,6 @@ from os_acc.claims import nothing_offered
 from os_acc.cli import base
 from os_acc.cli import listing
 from os_acc.cli import names
-from os_acc.cli import watching
 from os_acc.doctor import entries
 from os_acc.objects import device as device_objects
 from os_acc.operations import discovery
@@ -100,7 +99,7 @@ class _Functions(columns.FormattableColumn[dict[str, str | None]]):
         )
 
 
-class DeviceList(watching.Command, listing.Listing):
+class DeviceList(base.Command, listing.Listing):
     """List the accelerators that the drivers find on this host.
 
     Free counts the handles that can be given out now. With --long, Not free

@@ -5,17 +5,13 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Sequence
 import contextlib
 import datetime
-import itertools
 import json
 import re
 from typing import Any
-
-from oslo_config import cfg
 
 from os_acc import exception
 from os_acc import journal as journal_module
@@ -103,33 +99,21 @@ class Events(answers.Command, listing.Listing):
         return parser
 
     def run(self, parsed_args: argparse.Namespace) -> int:
-        if not (parsed_args.follow and parsed_args.json):
-            return super().run(parsed_args)
-        try:
-            self.check_configuration()
-            self._follow(parsed_args, _json_line)
-            return 0
-        except (exception.ExceptionBase, cfg.Error) as err:
-            return self.tell(err)
+        if parsed_args.follow:
+            # There is no single answer, and an error is a line.
+            return base.Command.run(self, parsed_args)
+        return super().run(parsed_args)
 
     def take_action(
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Iterable[Any]]:
-        table = parsed_args.formatter == 'table'
-        if parsed_args.follow and not table:
-            raise _refused(
-                '--format',
-                parsed_args.formatter,
-                'none with --follow, which prints lines, or JSON with --json',
-            )
         if parsed_args.follow:
             # It is no command that ends, so it does not "still work".
             self.notice.stop()
-            self._follow(
-                parsed_args, lambda e: history.lines(e, parsed_args.long)
-            )
+            self._follow(parsed_args)
         found = _read(parsed_args)
         failed = sum(event.error is not None for event in found)
+        table = parsed_args.formatter == 'table'
         if failed and table and not parsed_args.long:
             self.say(f'{failed} events have an error: --long shows it')
         return self.keys(), [_row(event, self.keys()) for event in found]
@@ -137,23 +121,34 @@ class Events(answers.Command, listing.Listing):
     def answer(self, parsed_args: argparse.Namespace) -> dict[str, Any]:
         return {'events': [history.described(e) for e in _read(parsed_args)]}
 
-    def _follow(
-        self,
-        parsed_args: argparse.Namespace,
-        lines: Callable[[events.Event], Sequence[str]],
-    ) -> None:
+    def _follow(self, parsed_args: argparse.Namespace) -> None:
         """Print events as they happen, until Ctrl-C."""
-        wanted = _wanted(parsed_args)
-        first = _read(parsed_args)
-        shown = first if wanted.since is not None else first[-_EARLIER:]
-        for found in itertools.chain([shown], following.follow(wanted, first)):
-            for event in found:
-                self.app.stdout.write('\n'.join(lines(event)) + '\n')
-            self.app.stdout.flush()
+        if parsed_args.formatter != 'table' and not parsed_args.json:
+            raise _refused(
+                '--format',
+                parsed_args.formatter,
+                'none with --follow, which prints lines, or JSON with --json',
+            )
+        found = _read(parsed_args)
+        last = found[-1].seq if found else None
+        self._print_lines(
+            found if parsed_args.since is not None else found[-_EARLIER:],
+            parsed_args,
+        )
+        for found in following.follow(_wanted(parsed_args), last):
+            self._print_lines(found, parsed_args)
 
-
-def _json_line(event: events.Event) -> Sequence[str]:
-    return [json.dumps(history.described(event))]
+    def _print_lines(
+        self, found: Iterable[events.Event], parsed_args: argparse.Namespace
+    ) -> None:
+        for event in found:
+            lines = (
+                [json.dumps(history.described(event))]
+                if parsed_args.json
+                else history.lines(event, parsed_args.long)
+            )
+            self.app.stdout.write('\n'.join(lines) + '\n')
+        self.app.stdout.flush()
 
 
 def _row(event: events.Event, keys: Sequence[str]) -> list[Any]:
@@ -170,12 +165,9 @@ def _row(event: events.Event, keys: Sequence[str]) -> list[Any]:
 
 def _read(parsed_args: argparse.Namespace) -> list[events.Event]:
     wanted = _wanted(parsed_args)
-    journal = following.journal()
-    try:
+    with base.reading() as journal:
         found = _chosen(journal, wanted, parsed_args)
         base.tell_if_empty(journal)
-    finally:
-        journal.close()
     return found
 
 

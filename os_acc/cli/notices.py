@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
-from types import TracebackType
 from typing import TextIO
 
 from os_acc import progress
@@ -47,12 +47,7 @@ class Notice:
             self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *args: object) -> None:
         self.stop()
         if self._thread is not None:
             self._thread.join()
@@ -75,19 +70,14 @@ class Notice:
 
     def _tell(self) -> None:
         start = time.monotonic()
-        at = 0.0
-        for number in range(10**6):
-            if number < len(self._times):
-                at = self._times[number]
-            else:
-                at += _FURTHER
+        further = itertools.count(self._times[-1] + _FURTHER, _FURTHER)
+        for at in itertools.chain(self._times, further):
             if self._end.wait(max(start + at - time.monotonic(), 0.0)):
                 return
             try:
                 line = f'Working for {at:.0f} s: {self._doing}'
-                limit = tables.width(self._stream, fit=True)
-                assert limit is not None
-                self._stream.write('\n'.join([*tables.wrap(line, limit), '']))
+                lines = tables.fitted(line, self._stream)
+                self._stream.write('\n'.join([*lines, '']))
                 self._stream.flush()
             except (OSError, ValueError):
                 return

@@ -18,7 +18,6 @@ from os_acc.cli import base
 from os_acc.cli import history
 from os_acc.cli import listing
 from os_acc.cli import names
-from os_acc.cli import watching
 from os_acc.journal import events
 from os_acc.objects import van as states
 from os_acc.state import instance_names
@@ -28,7 +27,7 @@ _NONE = loader.Extensions({}, {}, {})
 _STATES = (*states.STATES, base.UNREADABLE)
 
 
-class VANList(watching.Command, answers.Command, listing.Listing):
+class VANList(answers.Command, listing.Listing):
     """List the VANs of this host."""
 
     columns = base.VAN_COLUMNS

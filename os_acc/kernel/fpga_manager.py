@@ -1,20 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The kernel's FPGA managers, and whether they can be programmed from here.
+"""The kernel's FPGA managers: what they say of the last programming.
 
 An FPGA manager shows its name, state and status in /sys/class/fpga_manager
-(Documentation/ABI/testing/sysfs-class-fpga-manager in Linux). The mainline
-kernel has no file to program one. There are two ways that other kernels have:
-
-- the files ``firmware`` and ``flags`` of a manager, in the kernels of Xilinx.
-  The name of a firmware file is written to the first;
-- device-tree overlays in configfs, in the kernels of several vendors. An
-  overlay of an FPGA region names a firmware file (of-fpga-region.c).
+(Documentation/ABI/testing/sysfs-class-fpga-manager in Linux).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from collections.abc import Iterator
 import contextlib
 import dataclasses
@@ -25,19 +18,10 @@ from os_acc.kernel import chip as chips
 from os_acc.kernel import pci
 from os_acc.kernel import sysfs
 
-#: The ways in which a manager can be programmed.
-FIRMWARE, OVERLAY = 'firmware', 'overlay'
+#: A state of a manager, enum fpga_mgr_states in include/linux/fpga/fpga-mgr.h.
+OPERATING = 'operating'
 
-#: States of a manager, enum fpga_mgr_states in include/linux/fpga/fpga-mgr.h.
-OPERATING, POWER_OFF = 'operating', 'power off'
-
-_MANAGERS, _REGIONS = 'class/fpga_manager', 'class/fpga_region'
-_OVERLAYS = 'kernel/config/device-tree/overlays'
-#: The kernel's default folder of firmware files, _request_firmware() in
-#: drivers/base/firmware_loader/main.c.
-FIRMWARE_FOLDER = '/lib/firmware'
-
-_TREE = '/firmware/devicetree/base'
+_MANAGERS = 'class/fpga_manager'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,49 +48,6 @@ class Manager:
         text = f'{self.name} ({self.title}): {self.state}'
         return f'{text}, {self.status}' if self.status else text
 
-    def way(self, regions: Iterable[str]) -> str:
-        """In which way this kernel can program it.
-
-        :param regions: as regions()
-        :returns: FIRMWARE or OVERLAY
-        :raises DeviceError: if this kernel cannot
-        """
-        if os.path.exists(f'{self.folder}/firmware'):
-            return FIRMWARE
-        folder = overlays()
-        if not os.path.isdir(folder):
-            lacks = (
-                f'no folder {folder}: it has no device-tree overlays in '
-                'configfs, or configfs is not mounted'
-            )
-        elif len(list(regions)) != 1:
-            lacks = (
-                'not exactly one FPGA region with a node in the device tree '
-                'for an overlay'
-            )
-        else:
-            return OVERLAY
-        raise exception.DeviceError(
-            device=f'FPGA manager {self.name}',
-            reason='this kernel cannot program it. It has no file '
-            f'{self.folder}/firmware, which kernels of Xilinx have, and '
-            f'{lacks}. The mainline kernel has neither',
-        )
-
-
-def overlays() -> str:
-    """The folder of the device-tree overlays in configfs."""
-    return f'{sysfs.SYS}/{_OVERLAYS}'
-
-
-def copies_folder() -> str:
-    """The folder for root's copies of images, which the kernel reads.
-
-    It is below the folder that the kernel searches first for firmware.
-    """
-    path = f'{sysfs.SYS}/module/firmware_class/parameters/path'
-    return f'{_read(path) or FIRMWARE_FOLDER}/os-acc'
-
 
 def managers(function: pci.Function) -> list[Manager]:
     """The FPGA managers of the chip that a function belongs to."""
@@ -118,7 +59,7 @@ def managers(function: pci.Function) -> list[Manager]:
             state=_read(f'{folder}/state') or 'unknown',
             status=', '.join(_read(f'{folder}/status').splitlines()),
         )
-        for name, folder in _below(_MANAGERS, function)
+        for name, folder in _folders(function)
     ]
 
 
@@ -138,21 +79,8 @@ def the_manager(function: pci.Function) -> Manager:
     return found[0]
 
 
-def regions(function: pci.Function) -> list[str]:
-    """The FPGA regions of a chip that are in the device tree.
-
-    :returns: their paths in the device tree
-    """
-    found = []
-    for _, folder in _below(_REGIONS, function):
-        target = sysfs.target(f'{folder}/of_node')
-        if target is not None and _TREE in target:
-            found.append(target.partition(_TREE)[2])
-    return found
-
-
-def _below(kind: str, function: pci.Function) -> Iterator[tuple[str, str]]:
-    """The devices of a class that are below the functions of a chip.
+def _folders(function: pci.Function) -> Iterator[tuple[str, str]]:
+    """The managers that are below the functions of a chip.
 
     :returns: the name and the folder of each
     """
@@ -160,8 +88,8 @@ def _below(kind: str, function: pci.Function) -> Iterator[tuple[str, str]]:
         os.path.realpath(pci.folder(each)) + '/'
         for each in chips.of(function).parents
     ]
-    for name in sysfs.names(f'{sysfs.SYS}/{kind}'):
-        folder = f'{sysfs.SYS}/{kind}/{name}'
+    for name in sysfs.names(f'{sysfs.SYS}/{_MANAGERS}'):
+        folder = f'{sysfs.SYS}/{_MANAGERS}/{name}'
         if os.path.realpath(folder).startswith(tuple(tops)):
             yield name, folder
 

@@ -2,7 +2,7 @@
 
 """Reading and writing the files of sysfs, procfs and configfs.
 
-All writes go through write(), make_folder() and remove_folder().
+All writes go through write().
 """
 
 from __future__ import annotations
@@ -174,19 +174,6 @@ def count_folders(path: str) -> int:
         if err.errno in _GONE:
             return 0
         raise
-
-
-def make_folder(path: str) -> None:
-    """Make a folder in configfs.
-
-    :raises OSError: what the kernel answered
-    """
-    os.mkdir(path)
-
-
-def remove_folder(path: str) -> None:
-    """Remove a folder from configfs. See make_folder()."""
-    os.rmdir(path)
 
 
 def write(path: str, text: str) -> None:

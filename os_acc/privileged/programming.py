@@ -16,7 +16,6 @@ import os
 import re
 
 from os_acc import exception
-from os_acc.kernel import fpga_manager
 from os_acc.kernel import pci
 from os_acc.objects import function_id as function_ids
 from os_acc.privileged import arguments
@@ -139,9 +138,7 @@ def sweep() -> bool:
 
     :returns: whether none is left; a command that still runs has its copy
     """
-    folders = (root_copy.FOLDER, fpga_manager.copies_folder())
-    left = [each for each in folders if not root_copy.sweep(each)]
-    return not left
+    return root_copy.sweep()
 
 
 @contextlib.contextmanager

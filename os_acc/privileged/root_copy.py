@@ -70,57 +70,35 @@ def opened(path: str) -> Iterator[tuple[str, BinaryIO]]:
 
 
 @contextlib.contextmanager
-def made(
-    file: BinaryIO, name: str, digest: str, folder: str | None = None
-) -> Iterator[Copy]:
+def made(file: BinaryIO, name: str, digest: str) -> Iterator[Copy]:
     """Make a copy that only root can read; remove it afterwards.
 
     :param name: the copy's name. Some tools look at its extension
     :param digest: the image's SHA-256
-    :param folder: where the copy is made; None: in FOLDER
     :raises BitstreamError: if the image has another checksum or is too large,
         or the disk is full
     :raises PrivilegeError: if others than root can write to the folder
     """
-    folder = FOLDER if folder is None else folder
-    sweep(folder)
+    sweep()
     with contextlib.ExitStack() as stack:
-        top = root_folder.open_at(folder)
+        top = root_folder.open_at(FOLDER)
         stack.callback(os.close, top)
         own, lock = _new_folder(top)
         stack.callback(os.close, lock)
         stack.callback(_remove, top, own, lock)
-        _copy(file, name, digest, lock, folder)
-        yield Copy(f'{folder}/{own}/{name}', lock)
+        _copy(file, name, digest, lock)
+        yield Copy(f'{FOLDER}/{own}/{name}', lock)
 
 
-def put(copy: Copy, name: str, content: bytes) -> str:
-    """Put another file beside a copy. It is removed together with the copy.
+def sweep() -> bool:
+    """Remove the copies that nobody uses.
 
-    :returns: its path
-    """
-    fd = os.open(
-        name,
-        os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC,
-        stat.S_IRUSR,
-        dir_fd=copy.lock,
-    )
-    with open(fd, 'wb') as file:
-        file.write(content)
-    return os.path.join(os.path.dirname(copy.path), name)
-
-
-def sweep(folder: str | None = None) -> bool:
-    """Remove the copies in a folder that nobody uses.
-
-    :param folder: as made()
     :returns: whether none is left
     :raises PrivilegeError: as made()
     """
-    folder = FOLDER if folder is None else folder
-    if not os.path.lexists(folder):
+    if not os.path.lexists(FOLDER):
         return True
-    top = root_folder.open_at(folder)
+    top = root_folder.open_at(FOLDER)
     try:
         with _locked(top):
             names = os.listdir(top)
@@ -158,9 +136,7 @@ def _new_folder(top: int) -> tuple[str, int]:
     return name, fd
 
 
-def _copy(
-    file: BinaryIO, name: str, digest: str, folder: int, place: str
-) -> None:
+def _copy(file: BinaryIO, name: str, digest: str, folder: int) -> None:
     most = bitstream_opts.max_bytes(cfg.CONF)
     try:
         fd = os.open(
@@ -176,7 +152,7 @@ def _copy(
             raise
         raise exception.BitstreamError(
             bitstream=name,
-            reason=f'it cannot be copied to {place}: {err.strerror}',
+            reason=f'it cannot be copied to {FOLDER}: {err.strerror}',
         ) from err
     if found['sha256'] != digest:
         raise exception.BitstreamError(

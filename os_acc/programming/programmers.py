@@ -8,7 +8,6 @@ from os_acc import exception
 from os_acc.programming import amd
 from os_acc.programming import command
 from os_acc.programming import dfl
-from os_acc.programming import fpga_manager
 from os_acc.programming import programmer
 from os_acc.spec import device_spec
 
@@ -28,8 +27,6 @@ def make(
         return dfl.DflProgrammer(device, region)
     if spec.programmer == device_spec.PROGRAMMER_AMD:
         return amd.AMDProgrammer(device)
-    if spec.programmer == device_spec.PROGRAMMER_FPGA_MANAGER:
-        return fpga_manager.FPGAManagerProgrammer(device, spec)
     raise exception.DeviceError(
         device=device,
         reason=f'os-acc has no programmer {spec.programmer!r}',

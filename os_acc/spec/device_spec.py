@@ -44,7 +44,6 @@ from os_acc.spec.entry import PARTIAL
 from os_acc.spec.entry import PROGRAMMER_AMD
 from os_acc.spec.entry import PROGRAMMER_COMMAND
 from os_acc.spec.entry import PROGRAMMER_DFL
-from os_acc.spec.entry import PROGRAMMER_FPGA_MANAGER
 from os_acc.spec.entry import REENUMERATE
 from os_acc.spec.entry import Spec
 from os_acc.spec.of_device import line
@@ -65,7 +64,6 @@ __all__ = (
     'PROGRAMMER_AMD',
     'PROGRAMMER_COMMAND',
     'PROGRAMMER_DFL',
-    'PROGRAMMER_FPGA_MANAGER',
     'REENUMERATE',
     'Spec',
     'Specs',

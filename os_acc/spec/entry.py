@@ -22,17 +22,11 @@ BINDS = (BIND_OS_ACC, BIND_LIBVIRT, BIND_NONE)
 BETWEEN_VFIO, BETWEEN_HOST = 'vfio', 'host'
 
 #: The ways to program a device: a vendor's command, the kernel's interface for
-#: DFL cards, its FPGA managers, and AMD's tools with user images.
+#: DFL cards, and AMD's tools with user images.
 PROGRAMMER_COMMAND = 'command'
 PROGRAMMER_DFL = 'dfl'
-PROGRAMMER_FPGA_MANAGER = 'fpga_manager'
 PROGRAMMER_AMD = 'amd'
-PROGRAMMERS = (
-    PROGRAMMER_COMMAND,
-    PROGRAMMER_DFL,
-    PROGRAMMER_FPGA_MANAGER,
-    PROGRAMMER_AMD,
-)
+PROGRAMMERS = (PROGRAMMER_COMMAND, PROGRAMMER_DFL, PROGRAMMER_AMD)
 
 #: What must happen after programming before the function can be used:
 #: nothing; the PCI device leaves the bus and comes back; the host is switched

@@ -138,7 +138,6 @@ _OF_COMMANDS = frozenset({'program', 'check', 'clear', 'progress'})
 _NOT_WITH = {
     spec_entry.PROGRAMMER_COMMAND: frozenset[str](),
     spec_entry.PROGRAMMER_DFL: _OF_COMMANDS,
-    spec_entry.PROGRAMMER_FPGA_MANAGER: _OF_COMMANDS | {'function_file'},
     spec_entry.PROGRAMMER_AMD: _OF_COMMANDS | {'function_file', 'activation'},
 }
 # The keys that apply, by what an entry is for.
@@ -268,9 +267,9 @@ def _check_programmer(item: dict[str, Any], spec: spec_entry.Spec) -> None:
             item[key],
             f'no {key} in an entry with the programmer {spec.programmer}',
         )
-    if spec.programming != 'single' and spec.programmer in (
-        spec_entry.PROGRAMMER_AMD,
-        spec_entry.PROGRAMMER_FPGA_MANAGER,
+    if (
+        spec.programming != 'single'
+        and spec.programmer == spec_entry.PROGRAMMER_AMD
     ):
         spec_values.refuse(
             'programming',

@@ -19,7 +19,6 @@ from typing import Any
 
 from os_acc.deadlines import waiting
 from os_acc.kernel import device_file
-from os_acc.kernel import fpga_manager
 from os_acc.kernel import libvirt_domains
 from os_acc.kernel import modules
 from os_acc.kernel import rdma
@@ -106,11 +105,6 @@ class Kernel(kernel_mdevs.Mdevs):
         )
         patch.setattr(held, 'FOLDER', str(self.root / 'held'))
         patch.setattr(root_copy, 'FOLDER', str(self.root / 'images'))
-        patch.setattr(
-            fpga_manager, 'FIRMWARE_FOLDER', str(self.root / 'firmware')
-        )
-        patch.setattr(sysfs, 'make_folder', self.make_folder)
-        patch.setattr(sysfs, 'remove_folder', self.remove_folder)
         patch.setattr(root_folder, 'PATH', str(self.root / 'run/os-acc'))
         patch.setattr(nvme_function, 'opened', self._opened)
         patch.setattr(
@@ -209,28 +203,6 @@ class Kernel(kernel_mdevs.Mdevs):
             self._act(pathlib.Path(path), text)
 
         self.step(str(pathlib.Path(path).relative_to(self.root)), text, act)
-
-    def make_folder(self, path: str) -> None:
-        """In the place of sysfs.make_folder."""
-        self.step(
-            str(pathlib.Path(path).relative_to(self.root)),
-            'mkdir',
-            lambda: self._make_overlay(pathlib.Path(path)),
-        )
-
-    @staticmethod
-    def _make_overlay(path: pathlib.Path) -> None:
-        path.mkdir()
-        put(path / 'path', '')
-        put(path / 'status', 'unapplied')
-
-    def remove_folder(self, path: str) -> None:
-        """In the place of sysfs.remove_folder."""
-        self.step(
-            str(pathlib.Path(path).relative_to(self.root)),
-            'rmdir',
-            lambda: shutil.rmtree(path),
-        )
 
     def step(self, name: str, text: str, act: Callable[[], None]) -> None:
         """Change something, unless a failure or a crash is due."""

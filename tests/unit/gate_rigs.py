@@ -18,7 +18,6 @@ import uuid
 import cyborg_stand_in
 import devices
 import dfl_model
-import fpga_manager_model
 import vendor
 import vendor_tools
 
@@ -29,7 +28,6 @@ from os_acc.kernel import pci
 from os_acc.privileged import amd as privileged_amd
 from os_acc.privileged import dfl as privileged_dfl
 from os_acc.privileged import dfl_ioctl
-from os_acc.privileged import fpga_manager as privileged_manager
 from os_acc.privileged import programming as privileged
 from os_acc.spec import device_spec
 
@@ -302,44 +300,6 @@ class AMDRig(RootRig):
         ]
 
 
-class FPGAManagerRig(RootRig):
-    """A kernel with the file firmware."""
-
-    def __init__(self, kernel, tmp_path, monkeypatch):
-        super().__init__(kernel, tmp_path)
-        ids, driver = '10ee:9038', 'xdma'
-        kernel.add_function(SIBLING, ids, 0x120000, driver, net='fpga0')
-        self.card = fpga_manager_model.Card(
-            kernel, PF, driver=driver, totalvfs=3
-        )
-        self.card.with_firmware()
-        self.make_vfs()
-        self.configure(programmer='fpga_manager', num_vfs=3)
-
-    def reboot(self):
-        super().reboot()
-        self.card.set('state', 'power off')
-
-    def add_pfs(self, first, second):
-        self.card = fpga_manager_model.Card(self.kernel, first, 'fpga1')
-        self.card.with_firmware()
-        self.kernel.add_function(second, '10ee:9038', 0x120000)
-
-    def count(self):
-        return len(self.card.images)
-
-    def inside(self):
-        return self.card.images[-1].decode() if self.card.images else None
-
-    def as_root(self, path):
-        digest = _digest(path)
-        return [
-            lambda: privileged_manager.check(PF, path),
-            lambda: privileged_manager.program(PF, path, digest, 5.0),
-            lambda: privileged_manager.clear(PF, 5.0),
-        ]
-
-
 class CyborgRig(Rig):
     driver = 'cyborg'
 
@@ -381,7 +341,6 @@ DRIVEN = {
     'command': CommandRig,
     'dfl': DflRig,
     'amd': AMDRig,
-    'fpga_manager': FPGAManagerRig,
     'cyborg': CyborgRig,
 }
 RIGS = {'any': BoardRig, **DRIVEN}

@@ -239,6 +239,39 @@ def test_follow(run, monkeypatch):
     made.close()
 
 
+def test_follow_where_there_is_no_journal_yet(run, monkeypatch):
+    def begin():
+        made = run.journal()
+        made.note([event(operation='first', device='f1')])
+        made.close()
+
+    done = follow(run, monkeypatch, meanwhile=begin)
+    assert ' first ' in done.out
+    assert 'no journal' in done.err
+
+
+def test_follow_when_the_journal_was_made_anew(run, monkeypatch):
+    """The numbers of its events begin at 1 again."""
+    made = run.journal()
+    made.note([event(operation=f'n{n}', device='f1') for n in range(3)])
+    made.close()
+
+    def replace():
+        for each in run.state_path.glob('journal*'):
+            each.unlink()
+        made = run.journal()
+        made.note([event(operation='anew', device='f1')])
+        made.close()
+
+    done = follow(run, monkeypatch, meanwhile=replace)
+    assert [line.split()[2] for line in done.out.splitlines()] == [
+        'n0',
+        'n1',
+        'n2',
+        'anew',
+    ]
+
+
 def test_an_event_cannot_control_the_terminal():
     found = event(
         error='DeviceError', reason='it said \33]0;x\7', device='a\33c'

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ctrl-C, --wait, --watch, and what is said when a command takes long."""
+"""Ctrl-C, --wait, and what is said when a command takes long."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import io
 import signal
 import threading
 import time
-import types
 import uuid
 
 import command
@@ -21,7 +20,6 @@ from os_acc import progress
 from os_acc.cli import interruption
 from os_acc.cli import notices
 from os_acc.cli import waiting
-from os_acc.cli import watching
 from os_acc.drivers.fake import driver as fake_driver
 
 CLASS = 'CUSTOM_FAKE_PCI'
@@ -174,40 +172,6 @@ def test_unplug_waits_for_the_instance(run, monkeypatch):
     thread.join()
     assert (result.code, result.out) == (0, 'released 2\n')
     assert result.err.startswith('Waiting for at most ')
-
-
-# --- --watch
-
-
-@pytest.fixture
-def rounds(monkeypatch):
-    """Let --watch end after two rounds."""
-    pauses = []
-
-    def sleep(seconds):
-        pauses.append(seconds)
-        if len(pauses) == 2:
-            raise KeyboardInterrupt
-
-    stub = types.SimpleNamespace(sleep=sleep)
-    monkeypatch.setattr(watching, 'time', stub)
-    return pauses
-
-
-@pytest.mark.parametrize('what', ['van', 'device'])
-def test_watch(run, rounds, what):
-    run.fine(*PLUG, '-f', 'json')
-    once = run.fine(what, 'list').out
-    result = run.fine(what, 'list', '--watch', '7')
-    assert result.out == f'{once}\n' * 2
-    assert rounds == [7.0, 7.0]
-
-
-def test_watch_on_a_terminal(run, rounds, monkeypatch):
-    monkeypatch.setattr('sys.stdout.isatty', lambda: True)
-    result = run('van', 'list', '--watch', '-f', 'csv')
-    assert result.code == 0
-    assert result.out.count('\033[H\033[2JEvery 2 s: van list; Ctrl-C') == 2
 
 
 # --- a command that takes long

@@ -136,7 +136,7 @@ WRONG = [
     (['van', 'forget', VAN], USAGE, VAN, 'release it: os-acc unplug'),
     (['van', 'forget', '061c', '--yes'], USAGE, "'061c'", 'first 8 or more'),
     (['van', 'forget', VAN, 'x'], USAGE, 'x', 'help van forget'),
-    # What is only tried, waited for, or watched.
+    # What is only tried, or waited for; what watch(1) does.
     (['plug', 'web', '--dry-run'], USAGE, '--arqs', 'help plug'),
     (['plug', 'web', *NONE, '--dry-run'], USAGE, "'X'", 'claims it'),
     (['plug', 'web', *PCI, '--count', '0', '--dry-run'], USAGE, "'0'", '1 to'),
@@ -144,10 +144,9 @@ WRONG = [
     (['unplug', 'web', '--wait', 'inf'], USAGE, "'inf'", '0 or more'),
     (['unplug', 'web', '--wait', '-5'], USAGE, "'-5'", '0 or more'),
     ([*RUN, '--wait', 'x', '--', 'true'], USAGE, "'x'", 'help run'),
-    (['van', 'list', '--watch', 'x'], USAGE, "'x'", 'help van list'),
-    (['van', 'list', '--watch', '-1'], USAGE, "'-1'", '0 or more'),
-    (['van', 'list', '--watch', 'nan'], USAGE, "'nan'", '0 or more'),
-    (['device', 'list', '--watch', 'x'], USAGE, "'x'", 'help device list'),
+    (['unplug', 'web', '--wait', 'nan'], USAGE, "'nan'", '0 or more'),
+    (['van', 'list', '--watch'], USAGE, '--watch', 'help van list'),
+    (['device', 'list', '--watch'], USAGE, '--watch', 'help device list'),
     # Completion.
     (['complete'], USAGE, 'shell', 'help complete'),
     (['complete', 'tcsh'], USAGE, "'tcsh'", 'bash'),

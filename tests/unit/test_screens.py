@@ -289,7 +289,7 @@ def test_every_help_fits_the_screen(run, columns, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    'words', [['van'], ['van', 'list', '--watch', 'x'], ['plug', 'web']]
+    'words', [['van'], ['van', 'list', '--state', 'x'], ['plug', 'web']]
 )
 def test_wrong_arguments_fit_the_screen(run, monkeypatch, words):
     monkeypatch.setenv('COLUMNS', '60')

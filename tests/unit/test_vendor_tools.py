@@ -388,7 +388,7 @@ def test_a_command_that_names_the_device(clean, command):
         ({'programmer': 'command'}, 'program'),
         ({'programmer': 'amd', 'program': '/x {address} {file}'}, 'program'),
         ({'programmer': 'amd', 'check': '/x {address}'}, 'check'),
-        ({'programmer': 'fpga_manager', 'progress': '(x)'}, 'progress'),
+        ({'programmer': 'amd', 'progress': '(x)'}, 'progress'),
         ({'programmer': 'amd', 'programming': 'dynamic'}, 'programming'),
         (
             {
@@ -400,9 +400,10 @@ def test_a_command_that_names_the_device(clean, command):
         ),
         ({'programmer': 'amd', 'activation': 'partial'}, 'activation'),
         ({'programmer': 'amd', 'function_file': 'x'}, 'function_file'),
-        ({'programmer': 'fpga_manager', 'clear': '/x {address}'}, 'clear'),
+        ({'programmer': 'dfl', 'clear': '/x {address}'}, 'clear'),
         ({'programmer': 'dfl', 'program': '/x {address} {file}'}, 'program'),
         ({'programmer': 'xrt'}, 'programmer'),
+        ({'programmer': 'fpga_manager'}, 'programmer'),
         ({'progress': '(x)'}, 'progress'),
     ],
 )
