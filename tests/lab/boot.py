@@ -64,7 +64,7 @@ BROKEN = 125  # the guest has stopped, or QEMU was ended by a signal
 TEST_FAILED = 1  # as pytest returns it
 # How often boot.py looks for signs of the guest, in seconds.
 LOOK_SECONDS = 5.0
-READ = 65536  # bytes
+READ = 65536  # bytes: all that a pipe can hold
 # QEMU 7.2 has also died of SIGSEGV, with the tests half done. virtme-ng does
 # not tell, so QEMU runs in this script. 128 and more: a signal (sh(1)).
 RECORDS_EXIT = """#!/bin/sh
@@ -339,10 +339,10 @@ class Lab:
             while True:
                 # Before select(), see Watch.stopped().
                 now = time.monotonic()
-                if now > self.deadline:
-                    return TIMED_OUT, 'still running at the deadline'
+                late = now > self.deadline
                 data = b''
-                if selector.select(LOOK_SECONDS):
+                # At the deadline too: it may have said that a test failed.
+                if selector.select(0 if late else LOOK_SECONDS):
                     data = os.read(process.stdout.fileno(), READ)
                     if not data:
                         return 0, last
@@ -354,6 +354,8 @@ class Lab:
                     guest.line(text)
                     if SUMMARY.search(text):
                         last = text
+                if late:
+                    return TIMED_OUT, 'still running at the deadline'
                 if len(data) < READ and (why := guest.stopped(now)):
                     return BROKEN, why
 

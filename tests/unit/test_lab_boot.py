@@ -13,6 +13,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import time
 import types
 
 import pytest
@@ -183,6 +184,22 @@ def test_a_failed_test_is_not_repeated(run, end):
     code, boots, said = run(BOOTS, plan, options='--boots 2 --tries 2')
     assert code == 1
     assert boots == "boot 1, disk ''; boot 2, disk '1'"
+    assert 'failed before: a (call)' in said
+
+
+def test_it_reads_what_was_said_before_the_limit(
+    run, lab, monkeypatch, tmp_path
+):
+    """boot.py gets no CPU time until the limit is over."""
+
+    def wait(pid):
+        while not (tmp_path / 'stopped').exists():
+            time.sleep(0.01)
+
+    monkeypatch.setattr(lab, 'share_like_us', wait)
+    plan = ['say boot 1', 'say begins a', 'say failed a (call)', 'pass 3000']
+    code, _, said = run([*plan, 'stop'], options='--tries 2')
+    assert code == 1
     assert 'failed before: a (call)' in said
 
 
