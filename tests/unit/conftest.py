@@ -144,6 +144,27 @@ def _no_daemon_is_left() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def _no_option_is_left() -> Iterator[None]:
+    """Check that the next test does not get an option of this one."""
+    yield
+    left = _overrides()
+    for group, name in left:
+        os_acc.CONF.clear_override(name, group)
+    assert left == []
+
+
+def _overrides() -> list[tuple[str, str]]:
+    """Group and name of each option of os-acc that a test has set."""
+    return [
+        (group, name)
+        for group, made in os_acc.CONF._groups.items()
+        if group.startswith('os_acc')
+        for name, option in made._opts.items()
+        if 'override' in option
+    ]
+
+
+@pytest.fixture(autouse=True)
 def _reads_what_is_shown(request: pytest.FixtureRequest) -> Iterator[None]:
     """Check that a test with the marker shown reads the block of the page."""
     pages.READ.clear()
@@ -197,10 +218,8 @@ def clean(tmp_path, monkeypatch) -> Iterator[None]:
         os_acc._host.close()
     conf.clear_override('plugin', 'os_acc')
     conf.reset()
-    for group in list(conf._groups):
-        if group.startswith('os_acc'):
-            for option in conf._groups[group]._opts:
-                conf.clear_override(option, group)
+    for group, name in _overrides():
+        conf.clear_override(name, group)
 
 
 @pytest.fixture

@@ -157,7 +157,7 @@ def test_a_device_that_others_have_enabled(dsa, kernel):
     assert os_acc.unplug(instance) == 1
 
 
-def test_an_entry_is_kept_with_what_a_container_gets():
+def test_an_entry_is_kept_with_what_a_container_gets(clean):
     entry = {
         'devices': ['/dev/acc*'],
         'env': ['A=1', 'B='],

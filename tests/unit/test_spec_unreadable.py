@@ -117,7 +117,7 @@ def test_a_disk_that_a_command_empties(kernel, tmp_path, left):
     assert kernel.driver_of(devices.DISK) == 'mpt3sas'
 
 
-def test_a_regular_expression_that_python_cannot_read():
+def test_a_regular_expression_that_python_cannot_read(clean):
     """Any other error would end the recovery."""
     entry = {'address': {'bus': '(' * 5000 + ')' * 5000}}
     os_acc.CONF.set_override('device_spec', [json.dumps(entry)], 'os_acc')
