@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import pathlib
 import stat
+import threading
 from typing import Any
 
 import os_acc
@@ -53,6 +54,15 @@ rm -f "state.$2"
 """
 
 
+def put(path: pathlib.Path, content: bytes) -> None:
+    """Write a file, unless it has the content: another thread may read it."""
+    if path.exists() and path.read_bytes() == content:
+        return
+    new = path.with_name(f'{path.name}.{threading.get_ident()}')
+    new.write_bytes(content)
+    new.rename(path)
+
+
 class Vendor:
     """The tool, and a record of its calls.
 
@@ -79,7 +89,7 @@ class Vendor:
     def bitstream(self, function: str) -> str:
         """Return the path of a bitstream that has a function."""
         path = self.bitstreams / f'{function}.gbs'
-        path.write_text(function)
+        put(path, function.encode())
         return str(path)
 
     def calls(self, name: str = 'programmed') -> list[list[str]]:

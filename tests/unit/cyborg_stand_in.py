@@ -12,6 +12,7 @@ from typing import Any
 import cyborg_host
 import devices
 import pytest
+import vendor
 
 import os_acc
 from os_acc import exception
@@ -74,7 +75,7 @@ class Host:
 
     def image(self, name: str = 'image.gbs') -> str:
         path = self.folder / name
-        path.write_text('bits')
+        vendor.put(path, b'bits')
         return str(path)
 
 

@@ -109,7 +109,7 @@ class Rig(abc.ABC):
 
     def image(self, name: str, content: bytes) -> str:
         path = pathlib.Path(self.folder / name)
-        path.write_bytes(content)
+        vendor.put(path, content)
         return str(path)
 
     def bitstream(self, function: str) -> str:

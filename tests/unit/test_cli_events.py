@@ -8,7 +8,7 @@ import os
 import sqlite3
 import sys
 import threading
-import time
+import types
 
 from command import Command
 import prometheus_client
@@ -17,6 +17,7 @@ import pytest
 
 from os_acc import exception
 from os_acc import journal
+from os_acc.cli import following
 from os_acc.cli import history
 from os_acc.drivers.fake import driver as fake
 from os_acc.journal import database
@@ -197,7 +198,7 @@ def follow(run, monkeypatch, *arguments, meanwhile=lambda: None):
         meanwhile()
 
     with monkeypatch.context() as patch:
-        patch.setattr(time, 'sleep', sleep)
+        patch.setattr(following, 'time', types.SimpleNamespace(sleep=sleep))
         return run('events', '--follow', *arguments)
 
 

@@ -8,6 +8,7 @@ import logging
 import subprocess
 import sys
 import threading
+import types
 
 from keystoneauth1 import loading
 from oslo_config import cfg
@@ -328,7 +329,8 @@ def test_others_change_the_provider_without_end(
     make, placement, caplog, monkeypatch
 ):
     make('single')
-    monkeypatch.setattr(programmed.time, 'sleep', lambda seconds: None)
+    own = types.SimpleNamespace(sleep=lambda seconds: None)
+    monkeypatch.setattr(programmed, 'time', own)
     placement.before_put = lambda path: placement.change(UUID, OTHER)
     assert program('aes') is True
     assert traits(placement) == {OTHER}

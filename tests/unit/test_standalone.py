@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import threading
 import time
+import types
 
 import pytest
 import standalone
@@ -251,9 +252,16 @@ def retry(errors, seconds=60.0, prepare=lambda: None):
 BUSY = exception.DeviceBusy(device='a', holder='b')
 
 
-def test_what_is_waited_for(monkeypatch):
+def own_pauses(monkeypatch):
+    """The pauses of waiting, which do not pass, and of nothing else."""
     pauses: list[float] = []
-    monkeypatch.setattr(waiting.time, 'sleep', pauses.append)
+    own = types.SimpleNamespace(sleep=pauses.append, monotonic=time.monotonic)
+    monkeypatch.setattr(waiting, 'time', own)
+    return pauses
+
+
+def test_what_is_waited_for(monkeypatch):
+    pauses = own_pauses(monkeypatch)
     locked = exception.LockTimeout(what='the lock of device x', seconds=1)
     journal = exception.JournalBusy(path='p', seconds=1)
     told = retry([BUSY, BUSY, journal, locked, BUSY])
@@ -266,8 +274,7 @@ def test_what_is_waited_for(monkeypatch):
 
 
 def test_the_pauses_do_not_grow_for_ever(monkeypatch):
-    pauses: list[float] = []
-    monkeypatch.setattr(waiting.time, 'sleep', pauses.append)
+    pauses = own_pauses(monkeypatch)
     retry([BUSY] * 200, 100_000.0)
     assert 0.5 <= min(pauses[20:]) < max(pauses) <= 1.5
 
