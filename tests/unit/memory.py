@@ -26,8 +26,11 @@ def grows_by_at_most(most: int) -> Iterator[None]:
     done = threading.Event()
 
     def watch() -> None:
-        while not done.wait(0.05):
+        while True:
+            # At least once, even if it is over at once.
             seen.append(resident())
+            if done.wait(0.05):
+                return
 
     thread = threading.Thread(target=watch)
     thread.start()
