@@ -98,8 +98,9 @@ class Host:
             raise exception.ReadOnly(call=call)
 
     def as_holder(self) -> holder.Holder:
-        """The holder of this journal, for no VAN.
+        """Name this journal as the one that privileged calls are made for.
 
+        :returns: its UUID and path, without an instance and a VAN
         :raises JournalError: if the journal cannot be read
         """
         path = self.journal.path

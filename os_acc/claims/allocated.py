@@ -2,7 +2,7 @@
 
 """Who has which device, as the journal knows it, in plain data.
 
-The package devices lies below the journal, so callers pass this in.
+The package claims lies below the journal, so callers pass this in.
 """
 
 from __future__ import annotations

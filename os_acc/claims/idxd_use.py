@@ -13,7 +13,7 @@ from os_acc.refusals import reasons
 def use_of(function: pci.Function) -> reasons.Reason | None:
     """What the work queues of a PCI function are used for; None if nothing.
 
-    Whoever takes the whole function would take them away.
+    Taking the whole function removes its work queues.
     """
     if function.driver != idxd.DRIVER:
         return None

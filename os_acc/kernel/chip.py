@@ -28,7 +28,7 @@ FPGA_IDS = re.compile(
     '10ee:.*|1172:.*|8086:(09c4|09c5|0b2b|0b2c|0b30|0b31|bcce)'
 )
 
-# PCI_BASECLASS_ACCELERATOR in include/linux/pci_ids.h. An FPGA that serves
+# PCI_BASE_CLASS_ACCELERATOR in include/linux/pci_ids.h. An FPGA that serves
 # as a network card has another class, and its PFs may have different owners.
 CLASS_ACCELERATOR = 0x12
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Mediated devices: their types, making and removing them.
+"""Mediated devices: their parents, their types, and which there are.
 
 See drivers/vfio/mdev in the kernel.
 """
@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 import errno
-import logging
 import os
 import re
 import uuid as uuid_module
 
 from os_acc import exception
 from os_acc.kernel import sysfs
-
-LOG = logging.getLogger(__name__)
 
 # A PCI address, or a name such as mtty, matrix, 0.0.0033.
 _NAME = re.compile(r'[A-Za-z0-9_][A-Za-z0-9_.:+@=-]{0,254}')

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Kernel modules: the VFIO drivers, and loading a module."""
+"""Kernel modules: the VFIO drivers, and which modules are there."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Portal:
     """Where a target can be reached.
 
     :ivar address: an IP address, in its canonical form
-    :ivar transport: one of TRANSPORTS
+    :ivar transport: one of spec.nvme_of.TRANSPORTS
     """
 
     address: str

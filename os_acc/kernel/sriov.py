@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""SR-IOV: creating and removing the VFs of a PF. See drivers/pci/iov.c."""
+"""SR-IOV: the VFs that a PF has or can have. See drivers/pci/iov.c."""
 
 from __future__ import annotations
 

@@ -1,16 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Binding a PCI function to VFIO, and binding it to its driver again.
-
-This never writes to new_id, which would also bind other functions with the
-same ids.
-"""
+"""PCI functions that are bound to VFIO, and the files of VFIO."""
 
 from __future__ import annotations
 
 import dataclasses
 import errno
-import logging
 import os
 import time
 
@@ -18,8 +13,6 @@ from os_acc.kernel import device_file
 from os_acc.kernel import modules
 from os_acc.kernel import pci
 from os_acc.kernel import sysfs
-
-LOG = logging.getLogger(__name__)
 
 # How often is_held() tries to open a group.
 _TRIES = 3

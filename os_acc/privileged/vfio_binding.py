@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Binding a PCI function to VFIO, and to its driver again, as root."""
+"""Binding a PCI function to VFIO, and to its driver again, as root.
+
+This never writes to new_id, which would also bind other functions with the
+same ids.
+"""
 
 from __future__ import annotations
 
