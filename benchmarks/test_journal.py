@@ -5,8 +5,7 @@
 
 The peer makes the commits that plug, or plug and unplug, of 8 VANs with
 drivers that save once make: the same rows, in WAL mode with full sync, on the
-same disk. 'each' has a commit for each driver's save; 'shared' has two for all
-8, the least that the journal makes, as the first save waits for no other.
+same disk, with a commit for each driver's save.
 """
 
 from __future__ import annotations
@@ -72,18 +71,15 @@ class Bare:
         self.db.execute('PRAGMA synchronous = FULL')
         for statement in schema.MIGRATIONS[0].split(';'):
             self.db.execute(statement)
-        self.rows = [codec.entry_columns(entry) for entry in entries]
+        self.rows = codec.new_rows(entries)
 
     def commit(self, statement: str, rows: Sequence[dict[str, Any]]) -> None:
         self.db.execute('BEGIN IMMEDIATE')
         self.db.executemany(statement, rows)
         self.db.execute('COMMIT')
 
-    def plug(self, saves: Sequence[int]) -> None:
-        """Make the commits of a plug.
-
-        :param saves: how many of the drivers' saves each commit has
-        """
+    def plug(self) -> None:
+        """Make the commits of a plug."""
         names = list(self.rows[0])
         changed = [n for n in names if n not in ('uuid', 'instance_uuid')]
         insert = (
@@ -95,10 +91,8 @@ class Bare:
             ' WHERE uuid = :uuid'
         )
         self.commit(insert, self.rows)
-        start = 0
-        for number in saves:
-            self.commit(update, self.rows[start : start + number])
-            start += number
+        for row in self.rows:
+            self.commit(update, [row])
         self.commit(update, self.rows)
         self.commit(update, self.rows)
 
@@ -177,30 +171,21 @@ def bare(
     made.db.close()
 
 
-each_or_shared = pytest.mark.parametrize(
-    'saves', [(1,) * COUNT, (1, COUNT - 1)], ids=len
-)
-
-
 @pytest.mark.benchmark(group='plug 8, unplug 8, beside bare commits')
-@each_or_shared
 def test_commits(
-    saves: Sequence[int],
     entries: Sequence[journal.Entry],
     bare: Bare,
     take_turns: Callable[..., None],
 ) -> None:
     def peer() -> None:
-        bare.plug(saves)
+        bare.plug()
         bare.unplug()
 
     take_turns(functools.partial(_plug, entries), peer, ROUNDS)
 
 
 @pytest.mark.benchmark(group='plug 8, beside bare commits')
-@each_or_shared
 def test_plug_commits(
-    saves: Sequence[int],
     entries: Sequence[journal.Entry],
     bare: Bare,
     take_turns: Callable[..., None],
@@ -210,7 +195,7 @@ def test_plug_commits(
         functools.partial(
             os_acc.plug, instance, [entry.request for entry in entries]
         ),
-        functools.partial(bare.plug, saves),
+        bare.plug,
         ROUNDS,
         before_peer=functools.partial(os_acc.unplug, instance),
         after_peer=bare.unplug,

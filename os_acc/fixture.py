@@ -24,8 +24,8 @@ from os_acc import loader
 from os_acc import opts
 from os_acc.privileged import held
 from os_acc.privileged import privsep
-from os_acc.privileged import root_copy
 from os_acc.privileged import root_folder
+from os_acc.privileged.fpga import root_copy
 from os_acc.state import selection
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from os_acc.kernel import device_file
 from os_acc.kernel import device_files
+from os_acc.privileged.kernel import file_owner
 
 ROOT, DISK = 0, 6
 
@@ -31,8 +32,8 @@ class Nodes:
 
     def install(self, patch: Any) -> None:
         patch.setattr(device_files, 'status', self.status)
-        patch.setattr(device_files, 'set_owner', self._set_owner)
-        patch.setattr(device_files, 'set_mode', self._set_mode)
+        patch.setattr(file_owner, 'set_owner', self._set_owner)
+        patch.setattr(file_owner, 'set_mode', self._set_mode)
 
     def add(
         self,

@@ -20,7 +20,7 @@ from typing import Any
 from os_acc import exception
 from os_acc.kernel import dfl
 from os_acc.kernel import sysfs
-from os_acc.privileged import dfl_ioctl
+from os_acc.privileged.fpga import dfl_ioctl
 from os_acc.testing import kernel as kernel_module
 
 PF = '0000:3b:00.0'

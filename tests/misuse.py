@@ -14,21 +14,21 @@ from typing import Any
 
 from os_acc import exception
 from os_acc import objects
-from os_acc.privileged import amd
 from os_acc.privileged import container_specs
-from os_acc.privileged import device_files
 from os_acc.privileged import device_users
-from os_acc.privileged import dfl
 from os_acc.privileged import holders
-from os_acc.privileged import idxd
-from os_acc.privileged import mdev
-from os_acc.privileged import network
-from os_acc.privileged import nvme_of
-from os_acc.privileged import pci
-from os_acc.privileged import programming
-from os_acc.privileged import reenumeration
-from os_acc.privileged import storage_calls
-from os_acc.privileged import vfs
+from os_acc.privileged.devfile import device_files
+from os_acc.privileged.fpga import amd
+from os_acc.privileged.fpga import command as programming
+from os_acc.privileged.fpga import dfl
+from os_acc.privileged.fpga import reenumeration
+from os_acc.privileged.idxd import queues as idxd
+from os_acc.privileged.mdev import devices as mdev
+from os_acc.privileged.nvme_of import namespaces as nvme_of
+from os_acc.privileged.pci import functions as pci
+from os_acc.privileged.pci import network
+from os_acc.privileged.pci import storage_calls
+from os_acc.privileged.pci import vfs
 
 INSTANCE = '3b0a6bb0-1111-4222-8333-444455556666'
 NAMESPACE = 'uuid.3b0a6bb0-1111-4222-8333-444455559999'

@@ -22,8 +22,8 @@ import os_acc
 from os_acc import exception
 from os_acc.kernel import sysfs
 from os_acc.privileged import command
-from os_acc.privileged import nvme_of_commands
 from os_acc.privileged import root_files
+from os_acc.privileged.nvme_of import commands as nvme_of_commands
 from os_acc.testing import kernel as kernel_module
 
 NQN = 'nqn.2024-01.org.example:fast'

@@ -5,8 +5,8 @@
 from docutils import nodes
 from docutils.parsers.rst import Directive
 
-from os_acc.claims.host_signs import table
-from os_acc.claims.host_signs import ways
+from os_acc.availability.host_signs import table
+from os_acc.availability.host_signs import ways
 
 _WIDTHS = (40, 45, 15)
 

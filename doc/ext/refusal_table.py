@@ -8,7 +8,7 @@ from docutils import nodes
 from docutils.parsers.rst import Directive
 import error_messages
 
-from os_acc.claims import availability
+from os_acc.availability import functions as availability
 from os_acc.refusals import all_refusals
 
 _HEADS = ('The error says', 'When', 'What to do')

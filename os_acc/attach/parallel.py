@@ -15,6 +15,10 @@ LOG = logging.getLogger(__name__)
 
 _T = TypeVar('_T')
 
+# Seconds that the first thread works alone. Starting the others, and waiting
+# for each other, costs more than steps that take only that long together.
+_HEAD_START = 0.01
+
 
 class _Queue(Generic[_T]):
     """The items that wait, and the number of those that are being done."""
@@ -43,13 +47,19 @@ class _Queue(Generic[_T]):
             finally:
                 with self._changed:
                     self._running -= 1
-                    self._changed.notify_all()
+                    if self._is_done():
+                        self._changed.notify_all()
 
-    def wait(self) -> None:
-        """Wait until all items are done."""
+    def wait(self, seconds: float | None = None) -> None:
+        """Wait until all items are done.
+
+        :param seconds: the longest time to wait; None: as long as it takes
+        """
         with self._changed:
-            while self._items or self._running:
-                self._changed.wait()
+            self._changed.wait_for(self._is_done, seconds)
+
+    def _is_done(self) -> bool:
+        return not self._items and not self._running
 
 
 def run(
@@ -74,12 +84,13 @@ def run(
     interrupt: BaseException | None = None
     helpers = 0
     try:
-        # The first threads may have done all before the last would start.
         while len(queue) and helpers < workers:
             threading.Thread(
                 target=queue.work, name=f'os-acc-{helpers}'
             ).start()
             helpers += 1
+            if helpers == 1:
+                queue.wait(_HEAD_START)
     except Exception as err:
         LOG.warning('Only %d threads could be started: %s', helpers, err)
     except BaseException as err:

@@ -10,6 +10,7 @@ import copy
 import dataclasses
 import logging
 import time
+from typing import Any
 
 from os_acc import exception
 from os_acc import host as host_module
@@ -17,6 +18,7 @@ from os_acc import journal
 from os_acc import log
 from os_acc import objects
 from os_acc import progress
+from os_acc.attach import exclusion
 from os_acc.attach import plan
 from os_acc.attach import recorder
 from os_acc.claims import holder
@@ -60,6 +62,7 @@ class Steps:
         self._holder = host.as_holder()
         self._extensions = host.extensions
         self._journal = host.journal
+        self._exclusion = exclusion.Exclusion(host.journal, host.conf)
         self._reporter = progress.Reporter(callback)
         self._waiting_since: float | None = None
         self._seconds: dict[tuple[str, str], float] = {}
@@ -99,6 +102,7 @@ class Steps:
         """
 
         before = entry.van.handle
+        kept, free = _chosen(entry.van), None
 
         def act() -> None:
             van = entry.van
@@ -133,8 +137,30 @@ class Steps:
                     new=wrong.identity if wrong is not None else None,
                 )
             self._journal.save(van)
+            nonlocal kept, free
+            chosen = van.handle and (van.handle.identity, van.device)
+            if before is None and chosen != free:
+                self._check_free(van, kept)
+            kept, free = _chosen(van), chosen
 
         self._run(entry, 'prepareVAN', act, wrap_all=True, save=save)
+
+    def _check_free(self, van: objects.VAN, kept: dict[str, Any]) -> None:
+        """Check that a VAN can have what its driver has chosen.
+
+        The VAN is saved already. So of two VANs that exclude each other, the
+        one that comes last sees the other.
+
+        :param kept: what it has if it cannot
+        :raises DeviceBusy: if another VAN has what excludes it
+        """
+        try:
+            self._exclusion.check(van)
+        except exception.DeviceBusy:
+            for name, value in kept.items():
+                setattr(van, name, value)
+            self._journal.save(van)
+            raise
 
     def _check_programmed(self, van: objects.VAN) -> None:
         """Refuse a device whose programming failed, for every driver.
@@ -355,3 +381,14 @@ def _extension(van: objects.VAN, step: str) -> str:
 
 def _is_of_plugin(step: str) -> bool:
     return step in ('plug', 'unplug', 'restore') or step.endswith('plugin')
+
+
+def _chosen(van: objects.VAN) -> dict[str, Any]:
+    """What a driver chooses for a VAN, before it touches the device."""
+    return {
+        'handle': van.handle,
+        'device': van.device,
+        'function_id': van.function_id,
+        'live_migratable': van.live_migratable,
+        'driver_data': dict(van.driver_data),
+    }

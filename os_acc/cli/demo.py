@@ -23,6 +23,8 @@ _WANTED = (
     ('a mediated device', 'CUSTOM_FAKE_MDEV', None),
     ('an FPGA function', 'CUSTOM_FAKE_PCI', 'aes-256'),
 )
+# Seconds that the fake driver takes for a step.
+DELAYS = {'prepareVAN': '0.2', 'program': '1.5'}
 
 
 class Demo(base.Command):
@@ -58,8 +60,7 @@ class Demo(base.Command):
         conf.set_override('devices', _DEVICES, 'os_acc_fake')
         conf.set_override('discover', True, 'os_acc_fake')
         conf.set_override('fail', [], 'os_acc_fake')
-        delays = {'prepareVAN': '0.2', 'program': '1.5'}
-        conf.set_override('delays', delays, 'os_acc_fake')
+        conf.set_override('delays', DELAYS, 'os_acc_fake')
         self._say(f'== A host with three fake devices; journal in {folder}\n')
         for device in self._devices():
             self._say(

@@ -16,7 +16,7 @@ from os_acc import exception
 from os_acc import host as host_module
 from os_acc import journal as journal_module
 from os_acc import objects
-from os_acc.claims import nothing_offered
+from os_acc.availability import nothing_offered
 from os_acc.cli import base
 from os_acc.cli import listing
 from os_acc.cli import names

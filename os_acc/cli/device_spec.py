@@ -11,15 +11,12 @@ from typing import Any
 
 import os_acc
 from os_acc import exception
+from os_acc.availability import companions
+from os_acc.availability import functions as availability
+from os_acc.availability import nothing_offered
+from os_acc.availability import proposals
 from os_acc.claims import allocated
-from os_acc.claims import availability
-from os_acc.claims import companions
-from os_acc.claims import file_availability
-from os_acc.claims import file_groups
 from os_acc.claims import holder
-from os_acc.claims import nothing_offered
-from os_acc.claims import nvme_of_availability
-from os_acc.claims import proposals
 from os_acc.cli import base
 from os_acc.journal import Journal
 from os_acc.journal.file import path_in
@@ -27,12 +24,15 @@ from os_acc.kernel import device_files
 from os_acc.kernel import file_place
 from os_acc.kernel import mdev
 from os_acc.kernel import pci
+from os_acc.kinds.devfile import groups as file_groups
+from os_acc.kinds.devfile import rules as file_availability
+from os_acc.kinds.nvme_of import entry as spec_nvme_of
+from os_acc.kinds.nvme_of import refusals as nvme_of_refusals
+from os_acc.kinds.nvme_of import rules as nvme_of_availability
 from os_acc.objects import pci_address
 from os_acc.privileged import held
-from os_acc.refusals import nvme_of_refusals
 from os_acc.spec import device_spec
 from os_acc.spec import files as spec_files
-from os_acc.spec import nvme_of as spec_nvme_of
 from os_acc.spec import of_device as spec_of_device
 from os_acc.spec import parts as spec_parts
 

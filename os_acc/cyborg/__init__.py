@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """os-acc beside OpenStack Cyborg: the calls of its API, and its agent.
 
-os_acc.drivers.cyborg is something else: the driver that uses Cyborg's own
+os_acc.kinds.cyborg is something else: the driver that uses Cyborg's own
 drivers.
 """

@@ -16,8 +16,8 @@ import os_traits
 from os_acc import objects
 from os_acc.cyborg import names
 from os_acc.cyborg import report
-from os_acc.drivers import mdev
 from os_acc.kernel import pci
+from os_acc.kinds.mdev.driver import driver as mdev
 from os_acc.objects import device as device_objects
 from os_acc.placement import inventory
 

@@ -11,10 +11,10 @@ from os_acc import exception
 from os_acc import finding
 from os_acc import host as host_module
 from os_acc import journal as journal_module
+from os_acc.availability import nothing_offered
 from os_acc.claims import allocated
-from os_acc.claims import file_groups
-from os_acc.claims import nothing_offered
 from os_acc.kernel import pci_scan
+from os_acc.kinds.devfile import groups as file_groups
 from os_acc.refusals import reasons
 from os_acc.spec import device_spec
 from os_acc.spec import of_device as spec_of_device

@@ -15,13 +15,13 @@ from os_acc import driver
 from os_acc import exception
 from os_acc import health
 from os_acc import objects
+from os_acc.availability import chip_use
+from os_acc.availability import functions as availability
+from os_acc.availability import group_use
 from os_acc.claims import allocated
-from os_acc.claims import availability
-from os_acc.claims import chip_use
-from os_acc.claims import file_availability
-from os_acc.claims import group_use
 from os_acc.kernel import chip
 from os_acc.kernel import pci
+from os_acc.kinds.devfile import rules as file_availability
 from os_acc.objects import van as van_states
 from os_acc.refusals import refusals
 from os_acc.spec import device_spec

@@ -13,8 +13,8 @@ from typing import Any
 
 from os_acc import driver as driver_base
 from os_acc import objects
+from os_acc.availability import functions as availability
 from os_acc.claims import allocated
-from os_acc.claims import availability
 from os_acc.kernel import pci
 from os_acc.objects import device as device_objects
 

@@ -13,6 +13,7 @@ two guests get the same device.
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Iterable
 import dataclasses
 import json
 import logging
@@ -33,8 +34,12 @@ LOG = logging.getLogger(__name__)
 
 _R = TypeVar('_R')
 
+#: The columns that to_holder() needs.
+HOLDER_COLUMNS = ('handle', 'device', 'uuid', 'instance_uuid', 'state')
+
 _DATA = 'versioned_object.data'
-_CHANGES = 'versioned_object.changes'
+
+_ENCODER = json.JSONEncoder(separators=(',', ':'))
 
 
 @dataclasses.dataclass
@@ -95,37 +100,47 @@ class UnreadableRow(Holder):
 
 def van_columns(van: objects.VAN) -> dict[str, Any]:
     """Return the columns of a VAN, by the name of the column."""
-    primitive = van.obj_to_primitive()
-    data = primitive[_DATA]
-    for name in schema.VAN_COLUMNS:
-        data.pop(name, None)
     row = {name: getattr(van, name) for name in schema.VAN_COLUMNS}
     changed = van.updated_at or timeutils.utcnow(with_timezone=True)
     row['updated_at'] = changed.isoformat()
-    row['van'] = _text(primitive)
+    row['van'] = _text(van.stored(without=schema.VAN_COLUMNS))
     if van.handle is not None:
         # Without a handle, the column keeps the handle of the request.
         row['handle'] = van.handle.identity
     return row
 
 
-def entry_columns(entry: Entry) -> dict[str, Any]:
-    """Return the columns of a new row, by the name of the column."""
-    claim = entry.request.handle
-    request = entry.request.obj_to_primitive()
-    if request[_DATA].get('bitstream') is not None:
-        # A URL may contain a password, or a token in its query.
-        request[_DATA]['bitstream'] = bitstream_reference.masked(
-            request[_DATA]['bitstream']
+def new_rows(entries: Iterable[Entry]) -> list[dict[str, Any]]:
+    """Return the columns of new rows, by the name of the column."""
+    found: list[dict[str, Any]] = []
+    last: objects.InstanceInfo | None = None
+    instance = ''
+    for entry in entries:
+        if entry.instance_info is not last:  # one plug has one InstanceInfo
+            last = entry.instance_info
+            instance = _text(last.stored())
+        claim = entry.request.handle
+        found.append(
+            {
+                'handle': claim.identity if claim is not None else None,
+                **van_columns(entry.van),
+                'attached': entry.attached,
+                'live': entry.live,
+                'request': _request(entry.request),
+                'instance': instance,
+            }
         )
-    return {
-        'handle': claim.identity if claim is not None else None,
-        **van_columns(entry.van),
-        'attached': entry.attached,
-        'live': entry.live,
-        'request': _text(request),
-        'instance': _text(entry.instance_info.obj_to_primitive()),
-    }
+    return found
+
+
+def _request(request: objects.AcceleratorRequest) -> str:
+    primitive = request.stored()
+    if primitive[_DATA].get('bitstream') is not None:
+        # A URL may contain a password, or a token in its query.
+        primitive[_DATA]['bitstream'] = bitstream_reference.masked(
+            primitive[_DATA]['bitstream']
+        )
+    return _text(primitive)
 
 
 def to_van(row: sqlite3.Row) -> objects.VAN:
@@ -225,17 +240,4 @@ def _holder_values(row: sqlite3.Row) -> dict[str, Any]:
 
 
 def _text(obj_primitive: dict[str, Any]) -> str:
-    return json.dumps(_unchanged(obj_primitive), separators=(',', ':'))
-
-
-def _unchanged(value: Any) -> Any:
-    """Remove the lists of changed fields: a stored object has no changes."""
-    if isinstance(value, dict):
-        return {
-            key: _unchanged(inner)
-            for key, inner in value.items()
-            if key != _CHANGES
-        }
-    if isinstance(value, list):
-        return [_unchanged(inner) for inner in value]
-    return value
+    return _ENCODER.encode(obj_primitive)

@@ -87,12 +87,16 @@ class Connections:
             db, identity = self._take()
             try:
                 yield db
-            except BaseException:
+            except BaseException as err:
                 # Closing a connection rolls back what it has not committed.
-                if os.getpid() == pid:
-                    db.close()
-                else:
+                if os.getpid() != pid:
                     _abandoned.append(db)
+                    raise
+                db.close()
+                if isinstance(err, sqlite3.Error | exception.JournalError):
+                    # The disk may be full: whoever closes the last connection
+                    # deletes the write-ahead log.
+                    self._close_idle()
                 raise
             with self._mutex:
                 keep = (

@@ -97,7 +97,7 @@ def storable(value: Any) -> Any:
     Python puts a lone surrogate in place of a byte that it cannot decode
     (PEP 383), for example in the name of a file in an error's text.
     """
-    if isinstance(value, str):
+    if isinstance(value, str) and not value.isascii():
         return value.encode('utf-8', 'backslashreplace').decode('utf-8')
     return value
 
@@ -112,17 +112,23 @@ def error(path: str, reason: str) -> exception.JournalError:
     return exception.JournalError(path=path, reason=reason)
 
 
-def until_free(path: str, timeout: float, act: Callable[[], _R]) -> _R:
+def until_free(
+    path: str,
+    timeout: float,
+    act: Callable[[], _R],
+    since: float | None = None,
+) -> _R:
     """Call act again until no lock of another connection stops it.
 
     In a shared folder it also waits a moment if this process has found files
     of sqlite before another process has set their mode: see _make_shm().
 
     :param timeout: seconds
+    :param since: when they began, of time.monotonic(); None: now
     :raises JournalBusy: if another connection held a lock until the timeout
     :raises JournalError: if sqlite reports another error
     """
-    start = time.monotonic()
+    start = time.monotonic() if since is None else since
     pause = _FIRST_PAUSE
     while True:
         try:

@@ -87,12 +87,8 @@ class Journal(device_records.DeviceRecords):
         """
         if device is None:
             where = 'handle IS NOT NULL OR device IS NOT NULL'
-            found = self._select(lambda db: rows.select(db, where))
-        else:
-            found = self._select(
-                lambda db: rows.select(db, 'device = ?', device)
-            )
-        return [codec.to_holder(row) for row in found]
+            return self._select(lambda db: _holders(db, where))
+        return self._select(lambda db: _holders(db, 'device = ?', device))
 
     def requests_of(
         self, instance_uuid: str
@@ -141,7 +137,7 @@ class Journal(device_records.DeviceRecords):
 
         :raises DeviceBusy: if another row has the handle or the UUID of a VAN
         """
-        new = [codec.entry_columns(entry) for entry in entries]
+        new = codec.new_rows(entries)
 
         def act(db: sqlite3.Connection) -> None:
             for row in new:
@@ -347,6 +343,13 @@ class Journal(device_records.DeviceRecords):
         before = codec.read(self.path, saved, codec.to_van)
         for name in ('handle', 'device', 'function_id', 'driver_data'):
             setattr(van, name, getattr(before, name))
+
+
+def _holders(
+    db: sqlite3.Connection, where: str, *values: str
+) -> list[codec.Holder]:
+    found = rows.select(db, where, *values, columns=codec.HOLDER_COLUMNS)
+    return [codec.to_holder(row) for row in found]
 
 
 def _key(van: objects.VAN) -> rows.VanKey:

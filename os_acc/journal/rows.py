@@ -18,6 +18,8 @@ from os_acc.objects import van as van_states
 #: What selects a VAN's row: the UUIDs of the VAN and of its instance.
 VanKey = tuple[str, str]
 _KEY = ('uuid', 'instance_uuid')
+# The other columns that have an index: see schema.
+_INDEXED = ('handle', 'device')
 
 # Where the JSON of the instance has its process.
 _PROCESS = 'json_extract(instance, \'$."versioned_object.data".process\')'
@@ -28,11 +30,16 @@ _MOST = 500
 
 
 def select(
-    db: sqlite3.Connection, where: str = '1', *values: str
+    db: sqlite3.Connection,
+    where: str = '1',
+    *values: str,
+    columns: Sequence[str] = ('*',),
 ) -> list[sqlite3.Row]:
     """Read rows in the order in which they were added."""
     return database.execute(
-        db, f'SELECT * FROM van WHERE {where} ORDER BY seq', values
+        db,
+        f'SELECT {", ".join(columns)} FROM van WHERE {where} ORDER BY seq',
+        values,
     ).fetchall()
 
 
@@ -98,20 +105,44 @@ def update(db: sqlite3.Connection, path: str, row: Mapping[str, Any]) -> None:
     :raises DeviceBusy: if another row has the same handle
     :raises JournalError: if there is no such row
     """
-    # sqlite writes the entries of each index that a statement names a column
-    # of, whether the value changes or not.
-    sets = ', '.join(f'{name} = :{name}' for name in row if name not in _KEY)
     try:
-        done = database.execute(
-            db,
-            f'UPDATE van SET {sets} WHERE uuid = :uuid'
-            ' AND instance_uuid = :instance_uuid',
-            row,
-        )
+        _change_indexed(db, row)
+        done = _set(db, row, [n for n in row if n not in _KEY + _INDEXED])
     except sqlite3.IntegrityError as err:
         raise _busy(db, row) from err
     if done.rowcount != 1:
         raise database.error(path, f'it no longer has VAN {row["uuid"]}')
+
+
+def _change_indexed(db: sqlite3.Connection, row: Mapping[str, Any]) -> None:
+    """Change the columns that have indexes, if they have other values.
+
+    sqlite writes the entries of each index that a statement names a column
+    of, whether the value changes or not. Most writes do not change these.
+    """
+    names = [name for name in _INDEXED if name in row]
+    if names:
+        others = ' OR '.join(f'{name} IS NOT :{name}' for name in names)
+        _set(db, row, names, f' AND ({others})')
+
+
+def _set(
+    db: sqlite3.Connection,
+    row: Mapping[str, Any],
+    names: Iterable[str],
+    where: str = '',
+) -> sqlite3.Cursor:
+    """Change columns of the row that uuid and instance_uuid select.
+
+    :param where: another condition
+    """
+    sets = ', '.join(f'{name} = :{name}' for name in names)
+    return database.execute(
+        db,
+        f'UPDATE van SET {sets} WHERE uuid = :uuid'
+        f' AND instance_uuid = :instance_uuid{where}',
+        row,
+    )
 
 
 def change(db: sqlite3.Connection, van: VanKey, **columns: Any) -> None:
@@ -119,13 +150,11 @@ def change(db: sqlite3.Connection, van: VanKey, **columns: Any) -> None:
 
     If the VAN belongs to another instance by now, its row stays as it is.
     """
-    sets = ', '.join(f'{name} = :{name}' for name in columns)
     uuid, instance_uuid = van
-    database.execute(
+    _set(
         db,
-        f'UPDATE van SET {sets} WHERE uuid = :uuid'
-        ' AND instance_uuid = :instance_uuid',
         {**columns, 'uuid': uuid, 'instance_uuid': instance_uuid},
+        columns,
     )
 
 

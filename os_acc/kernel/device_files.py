@@ -267,17 +267,3 @@ def get(path: str) -> Node:
             reason='this host has no such device file',
         )
     return found
-
-
-def set_owner(fd: int, uid: int, gid: int) -> None:
-    """Change owner and group of a file that opened() has opened, as root.
-
-    fchown(2) refuses a descriptor of O_PATH; the link in /proc stands for the
-    same file.
-    """
-    os.chown(f'/proc/self/fd/{fd}', uid, gid)
-
-
-def set_mode(fd: int, mode: int) -> None:
-    """Change the permissions of a file. See set_owner()."""
-    os.chmod(f'/proc/self/fd/{fd}', mode)

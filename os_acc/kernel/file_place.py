@@ -27,8 +27,9 @@ _CLASSES = {'c': 'char', 'b': 'block'}
 _UUID = re.compile('[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}')
 _GROUP = '/virtual/vfio/'
 # How many folders a device is above that of its file, such as
-# .../0:0:0:0/scsi_generic/sg0.
-_LEVELS_ABOVE = {'scsi_generic': 2, 'bsg': 2}
+# .../0:0:0:0/scsi_generic/sg0. A tape has several files there, such as st0 and
+# nst0 (drivers/scsi/st.c).
+_LEVELS_ABOVE = {'scsi_generic': 2, 'bsg': 2, 'scsi_tape': 2}
 
 # Separates the name of an accelerator from the share of a VAN.
 _SHARE = f'{SEPARATOR}share='
@@ -119,8 +120,9 @@ def device_folder(place: Place) -> str | None:
     """The folder of the device to which a file gives access.
 
     A file of sg is that of the whole SCSI device, which has its disk or tape
-    in the folders beside. All that is below the folder is a part of the
-    device, such as the partitions of a disk.
+    in the folders beside. The character device ng0n1 is the namespace nvme0n1
+    beside it (drivers/nvme/host/ioctl.c). All that is below the folder is a
+    part of the device, such as the partitions of a disk.
 
     :returns: None if the kernel shows none, or the file is that of a group of
         VFIO, which has functions and no parts
@@ -130,6 +132,9 @@ def device_folder(place: Place) -> str | None:
     folder = place.folder
     for _ in range(_LEVELS_ABOVE.get(place.subsystem, 0)):
         folder = folder.rpartition('/')[0]
+    if place.subsystem == 'nvme-generic':
+        above, _, name = folder.rpartition('/')
+        folder = f'{above}/nvme{name.removeprefix("ng")}'
     return folder
 
 
@@ -157,8 +162,9 @@ def around(place: Place) -> list[str]:
 
 
 def namespace_of(place: Place) -> str | None:
-    """The name of the NVMe namespace behind a block file, or a partition."""
-    for folder in (place.folder, (place.folder or '').rpartition('/')[0]):
+    """The name of the NVMe namespace that a file is, or is a part of."""
+    device = device_folder(place) or ''
+    for folder in (device, device.rpartition('/')[0]):
         if folder and (wwn := sysfs.read(f'{folder}/wwid')):
             return wwn
     return None

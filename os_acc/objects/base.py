@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable
+from collections.abc import Collection
 import copy
 from typing import Any
 from typing import ClassVar
@@ -18,10 +19,15 @@ from oslo_versionedobjects import fields as ovo_fields
 
 from os_acc import exception
 
+_CHANGES = 'versioned_object.changes'
+
 _Act = Callable[[Any, str, Any], Any]
 # A field's name, its attribute, its from_primitive() unless that returns the
 # value as it is, its coerce(), and its coerce() for None.
 _Reader = tuple[str, str, _Act | None, _Act, _Act]
+# A field's name, its attribute, and its to_primitive() unless that returns the
+# value as it is.
+_Writer = tuple[str, str, _Act | None]
 
 
 def _reader(field: Any) -> tuple[_Act | None, _Act, _Act]:
@@ -34,6 +40,12 @@ def _reader(field: Any) -> tuple[_Act | None, _Act, _Act]:
         kind.coerce,
         _keep if field.nullable else field.coerce,
     )
+
+
+def _writer(field: Any) -> _Act | None:
+    kind = getattr(field, 'AUTO_TYPE', field)
+    is_plain = type(kind).to_primitive is ovo_fields.FieldType.to_primitive
+    return None if is_plain else field.to_primitive
 
 
 def _keep(obj: Any, name: str, value: Any) -> Any:
@@ -60,9 +72,13 @@ class VersionedObjectRegistry(ovo_base.VersionedObjectRegistry):
         for name in cls.fields:
             theirs = cls.__dict__[name]
             setattr(cls, name, theirs.getter(_getter(name)))
-        # Look up once how each field is read from a primitive.
+        # Look up once how each field is read from a primitive, and stored.
         cls.READERS = tuple(
             (name, f'_obj_{name}', *_reader(field))
+            for name, field in cls.fields.items()
+        )
+        cls.WRITERS = tuple(
+            (name, f'_obj_{name}', _writer(field))
             for name, field in cls.fields.items()
         )
 
@@ -99,6 +115,7 @@ class VersionedObject(ovo_base.VersionedObject):
 
     ADDED_IN: ClassVar[dict[str, str]] = {}
     READERS: ClassVar[tuple[_Reader, ...]] = ()
+    WRITERS: ClassVar[tuple[_Writer, ...]] = ()
 
     @classmethod
     def obj_class_from_name(
@@ -213,7 +230,7 @@ class VersionedObject(ovo_base.VersionedObject):
         # The field's own setter would mark the field as changed.
         setattr(self, '_obj_' + attrname, value)
 
-    # The next four methods and _obj_from_primitive() above do the same as
+    # The next five methods and _obj_from_primitive() above do the same as
     # those of oslo, but are faster. This matters because the journal writes a
     # VAN several times during each plug, and discovery makes thousands of
     # objects.
@@ -236,25 +253,47 @@ class VersionedObject(ovo_base.VersionedObject):
     ) -> dict[str, Any]:
         if target_version is not None or version_manifest:
             return super().obj_to_primitive(target_version, version_manifest)
-        values, key = self.__dict__, self._obj_primitive_key
+        values = self.__dict__
         data = {
             name: field.to_primitive(self, name, values[f'_obj_{name}'])
             for name, field in self.fields.items()
             if f'_obj_{name}' in values
         }
-        version = self.VERSION
+        primitive = self._primitive(data)
+        if changed := self.obj_what_changed() & data.keys():
+            primitive[self._obj_primitive_key('changes')] = list(changed)
+        return primitive
+
+    def stored(self, without: Collection[str] = ()) -> dict[str, Any]:
+        """The primitive of a stored object, which has no changed fields.
+
+        :param without: fields that are stored elsewhere
+        """
+        values, data = self.__dict__, dict[str, Any]()
+        for name, attribute, to_primitive in self.WRITERS:
+            if attribute not in values or name in without:
+                continue
+            value = values[attribute]
+            if isinstance(value, VersionedObject):
+                value = value.stored()
+            elif to_primitive is not None and value is not None:
+                value = _unchanged(to_primitive(self, name, value))
+            data[name] = value
+        primitive = self._primitive(data)
+        return primitive if self._newer is None else _unchanged(primitive)
+
+    def _primitive(self, data: dict[str, Any]) -> dict[str, Any]:
+        """Add the name and the version to the primitives of the fields."""
+        key, version = self._obj_primitive_key, self.VERSION
         if self._newer is not None:
             version, more = self._newer
             data |= copy.deepcopy(more)
-        primitive = {
+        return {
             key('name'): self.obj_name(),
             key('namespace'): self.OBJ_PROJECT_NAMESPACE,
             key('version'): version,
             key('data'): data,
         }
-        if changed := self.obj_what_changed() & data.keys():
-            primitive[key('changes')] = list(changed)
-        return primitive
 
     def obj_attr_is_set(self, attrname: str) -> bool:
         if attrname not in self.fields:
@@ -295,6 +334,19 @@ class VersionedObject(ovo_base.VersionedObject):
         )
 
     __hash__ = None  # type: ignore[assignment]  # mutable, compared by value
+
+
+def _unchanged(value: Any) -> Any:
+    """Remove the lists of changed fields from primitives of objects."""
+    if isinstance(value, dict):
+        return {
+            key: _unchanged(inner)
+            for key, inner in value.items()
+            if key != _CHANGES
+        }
+    if isinstance(value, list):
+        return [_unchanged(inner) for inner in value]
+    return value
 
 
 def _is_newer(version: str, than: str) -> bool:

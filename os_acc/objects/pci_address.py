@@ -21,6 +21,12 @@ _PCI = re.compile(
     r'(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([01][0-9a-f])\.([0-7])', re.I
 )
 
+# As join() writes it.
+_CANONICAL = re.compile(
+    r'(?:[0-9a-f]{4}|[1-9a-f][0-9a-f]{4,7})'
+    r':[0-9a-f]{2}:[01][0-9a-f]\.[0-7]'
+)
+
 
 def parse(text: str) -> tuple[int, int, int, int] | None:
     """Split a PCI address.
@@ -48,8 +54,7 @@ def join(domain: int, bus: int, slot: int, function: int) -> str:
 
 def is_canonical(text: str) -> bool:
     """Whether a text is an address as the kernel writes it."""
-    parts = parse(text)
-    return parts is not None and join(*parts) == text
+    return _CANONICAL.fullmatch(text) is not None
 
 
 def parse_node_name(text: str) -> tuple[int, int, int, int] | None:

@@ -130,8 +130,9 @@ class VAN(base.VersionedObject):
         before it touches the device. A plugin does so in plug() and unplug(),
         before it asks the hypervisor for what may outlive the call.
 
-        :raises DeviceBusy: if another VAN has the same handle; this VAN is
-            then set back to what was saved of it last
+        :raises DeviceBusy: if another VAN has the same handle, or, in
+            prepareVAN, a device that excludes this one; this VAN is then set
+            back to what was saved of it last
         :raises JournalError: if it cannot be written, or if os-acc is not
             working on this VAN now (get_vans() returns copies)
         """

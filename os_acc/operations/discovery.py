@@ -19,6 +19,7 @@ from os_acc import health
 from os_acc import host as host_module
 from os_acc import objects
 from os_acc import progress
+from os_acc.attach import exclusion
 from os_acc.attach import plan
 from os_acc.bitstreams import reference as bitstream_reference
 from os_acc.journal import events
@@ -150,6 +151,7 @@ def devices(host: host_module.Host) -> list[objects.Device]:
         f'driver{"s" if len(names) > 1 else ""} {", ".join(names)}: {fault}'
         for fault, names in faults.items()
     ]
+    errors += _show_excluded(host, found)
     errors += _show_health(host, found)
     errors += _not_loaded(host)
     if errors:
@@ -188,6 +190,23 @@ def unread(
         and each.health != device_objects.OK
         and not each.resource_class
     ]
+
+
+def _show_excluded(
+    host: host_module.Host, devices: list[objects.Device]
+) -> list[str]:
+    """Show what VANs exclude, whichever driver has reported it.
+
+    :returns: why that failed, if it did
+    """
+    try:
+        exclusion.Exclusion(host.journal, host.conf).show(devices)
+    except (exception.ExceptionBase, OSError, ValueError) as err:
+        return [
+            'which VANs exclude each other is unknown: '
+            f'{exception.describe(err)}'
+        ]
+    return []
 
 
 def _show_health(

@@ -15,8 +15,8 @@ from os_acc import host as host_module
 from os_acc import journal
 from os_acc import objects
 from os_acc.attach import plan
-from os_acc.drivers.pci import entry_reasons
 from os_acc.kernel import boot
+from os_acc.kinds.pci.driver import entry_reasons
 from os_acc.objects import device as device_objects
 from os_acc.objects import function_id as function_ids
 from os_acc.objects import van as states

@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import functools
 import logging
+import os
 import threading
 
 from os_acc import exception
@@ -27,16 +28,14 @@ from os_acc.attach import steps
 from os_acc.journal import events
 from os_acc.journal import programs
 from os_acc.kernel import boot
-from os_acc.kernel import file_place
 from os_acc.kernel import process
 from os_acc.objects import van as states
+from os_acc.operations import noted_devices
+from os_acc.privileged import held
 from os_acc.programming import announcing
 from os_acc.spec import device_spec
 
 LOG = logging.getLogger(__name__)
-
-# The handles, by the start of their identity, that the privileged half notes.
-_NOTED = ('pci', 'mdev', 'file', 'block')
 
 
 def recover(
@@ -88,20 +87,16 @@ def recover(
 def _note_holders(host: host_module.Host) -> None:
     """Let the privileged half note whose the devices of plugged VANs are.
 
-    Its notes may be of an earlier version of os-acc, or damaged. Where no
-    device is offered, nobody else can get one.
+    Its notes may be of an earlier version of os-acc, or damaged. What names no
+    VAN is kept from all, also from what its VAN has along with it. Where no
+    device is offered, and none was ever given out, there is nothing to note.
     """
-    if not host.offers_devices():
+    if not host.offers_devices() and not os.path.isdir(held.FOLDER):
         return
-    vans = []
-    for van in host.journal.vans():
-        if van.handle is None or van.driver == 'fake':
-            continue  # the fake driver has no device
-        kind, _, name = van.handle.identity.partition('/')
-        if van.state == states.PLUGGED and kind in _NOTED:
-            # Only a device file has a share.
-            name = file_place.with_share(*name.partition('/')[::2])
-            vans.append([van.instance_uuid, van.uuid, name])
+    vans = [
+        [van.instance_uuid, van.uuid, name]
+        for van, name in noted_devices.of_plugged(host.journal.vans())
+    ]
     if not vans:
         return
     from os_acc.privileged import holders
@@ -287,9 +282,9 @@ def _clean_up_programming(host: host_module.Host, at_start: bool) -> None:
         failed = [record for record in failed if not record.cleaned]
     if not failed and not _has_dfl_cards(host):
         return
-    from os_acc.privileged import dfl
-    from os_acc.privileged import programming
-    from os_acc.privileged import reenumeration
+    from os_acc.privileged.fpga import command as programming
+    from os_acc.privileged.fpga import dfl
+    from os_acc.privileged.fpga import reenumeration
 
     seconds = host.conf.os_acc.device_timeout
     done = True

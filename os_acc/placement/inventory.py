@@ -17,7 +17,7 @@ import dataclasses
 import re
 
 from os_acc import objects
-from os_acc.drivers import mdev
+from os_acc.kinds.mdev.driver import driver as mdev
 from os_acc.objects import device as device_objects
 
 #: A name that Placement accepts as a custom resource class or trait.

@@ -13,11 +13,11 @@ from os_acc.kernel import reset
 from os_acc.kernel import vfio
 from os_acc.privileged import arguments
 from os_acc.privileged import command
-from os_acc.privileged import function_reset
 from os_acc.privileged import held
 from os_acc.privileged import offers
 from os_acc.privileged import operation_lock
 from os_acc.privileged import storage
+from os_acc.privileged.kernel import function_reset
 
 
 def clean(

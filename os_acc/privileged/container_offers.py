@@ -10,17 +10,17 @@ from __future__ import annotations
 
 from os_acc import exception
 from os_acc import objects
-from os_acc.claims import file_groups
-from os_acc.claims import idxd_names
 from os_acc.kernel import device_files as paths
 from os_acc.kernel import idxd
 from os_acc.kernel import mdev
+from os_acc.kinds.devfile import groups as file_groups
+from os_acc.kinds.idxd import names as idxd_names
 from os_acc.privileged import arguments
-from os_acc.privileged import device_files
 from os_acc.privileged import held
-from os_acc.privileged import idxd_notes
-from os_acc.privileged import nvme_of_notes
 from os_acc.privileged import offers
+from os_acc.privileged.devfile import device_files
+from os_acc.privileged.idxd import notes as idxd_notes
+from os_acc.privileged.nvme_of import notes as nvme_of_notes
 from os_acc.spec import device_spec
 from os_acc.spec import edits as spec_edits
 

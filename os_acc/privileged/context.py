@@ -24,10 +24,10 @@ SECTION = 'os_acc_privileged'
 
 # The modules of the calls that every plug makes.
 _MODULES = (
-    'os_acc.privileged.device_files',
+    'os_acc.privileged.devfile.device_files',
     'os_acc.privileged.device_users',
-    'os_acc.privileged.mdev',
-    'os_acc.privileged.pci',
+    'os_acc.privileged.mdev.devices',
+    'os_acc.privileged.pci.functions',
 )
 
 # To write to sysfs, the user id of root is enough. To see which files other

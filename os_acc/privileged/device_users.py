@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from os_acc import exception
-from os_acc.claims import host_use
+from os_acc.availability import host_use
 from os_acc.deadlines import waiting
 from os_acc.kernel import device_file
 from os_acc.kernel import libvirt_domains
@@ -60,7 +60,7 @@ def open_by(functions: Iterable[pci.Function]) -> list[str]:
     nodes: list[device_file.DeviceFile] = []
     other: list[str] = []
     snapshot = host_use.Snapshot.read()
-    others = held.of_others()
+    others = held.rule()
     for function in functions:
         files, exclusive = _files(function, snapshot)
         nodes += [*files, *vfio.nodes(function.path)]

@@ -20,11 +20,11 @@ and check_noted().
 from __future__ import annotations
 
 from collections.abc import Callable
-from collections.abc import Iterable
 from collections.abc import Iterator
 import contextlib
 import enum
 import functools
+import itertools
 import json
 import logging
 import os
@@ -33,13 +33,14 @@ from typing import ParamSpec
 from typing import TypeVar
 
 from os_acc import exception
-from os_acc.claims import fpga_ids
 from os_acc.claims import holder
+from os_acc.claims import nodes
 from os_acc.kernel import file_place
 from os_acc.kernel import mdev
 from os_acc.kernel import pci
+from os_acc.kinds.fpga import ids as fpga_ids
+from os_acc.privileged import noted
 from os_acc.privileged import operation_lock
-from os_acc.privileged import overlap
 from os_acc.privileged import root_files
 from os_acc.privileged import root_folder
 from os_acc.spec import device_spec
@@ -53,21 +54,9 @@ LOG = logging.getLogger(__name__)
 #: caller must not choose it.
 FOLDER = '/var/lib/os-acc-root'
 
-#: Kinds of notes: a whole function, the VFs of a PF, a VF as a vGPU, an mdev,
-#: device files, a work queue of Intel DSA or IAA.
-PCI, VFS, VGPU, MDEV, FILE = 'pci', 'vfs', 'vgpu', 'mdev', 'file'
-IDXD = 'idxd'
-#: The kind of the notes of nvme_of_notes, which has its own rules.
-NAMESPACE = 'namespace'
-
-_LABELS = {
-    PCI: 'PCI function',
-    VGPU: 'VF',
-    MDEV: 'mdev',
-    FILE: 'device file',
-    IDXD: 'work queue',
-    NAMESPACE: 'namespace',
-}
+#: Kinds of notes: see noted.
+PCI, VFS, VGPU, MDEV = noted.PCI, noted.VFS, noted.VGPU, noted.MDEV
+FILE, IDXD, NAMESPACE = noted.FILE, noted.IDXD, noted.NAMESPACE
 
 
 class Cleaned(enum.Enum):
@@ -124,73 +113,66 @@ def note(kind: str, name: str, what: str, **values: Any) -> None:
             files.write(f'{kind}-{name}', json.dumps(wanted))
 
 
-def _check_free(wanted: overlap.Note, *kinds: str) -> None:
-    """Check that no other VAN has a device or a part of it.
+def _check_free(wanted: noted.Note, *kinds: str) -> None:
+    """Check that no other VAN has a device, a part of it, or what it is in.
+
+    A note of an earlier version names no VAN. What it is about may be this
+    VAN's; what is beside that is kept from everybody.
 
     :param kinds: of the notes that count; none: all
+    :raises DeviceBusy: if another VAN has it
     """
-    for found in of_others():
-        if (
-            found.kind in (kinds or _LABELS)
-            and overlap.about_one_device(wanted, found)
-            and _is_current(found)
-        ):
-            found.refuse()
+    others = [
+        each
+        for each in _all()
+        if each.kind in (kinds or noted.LABELS)
+        and (
+            each.is_of_another
+            or (each.holder is None and not each.is_about(wanted))
+        )
+    ]
+    for found in noted.Rule(others, wanted).in_the_way(wanted):
+        if _is_current(found.note):
+            raise found.note.error(found.both)
 
 
-def of_others() -> list[overlap.Note]:
-    """The notes of other VANs than the one for which this call is made.
+def _all() -> Iterator[noted.Note]:
+    """The notes of what VANs have.
 
     A note of VFs names no VAN, and that of a namespace may be left of a VAN
-    that was released. A note that cannot be read is in the list.
+    that was released. A note that cannot be read is one of them.
     """
-    found = []
     for each in files.names():
         kind, _, name = each.partition('-')
-        if kind not in _LABELS or (known := _load(kind, name)) is None:
+        if kind not in noted.LABELS or (known := _load(kind, name)) is None:
             continue
         if kind != NAMESPACE or known.get('given', True):
-            found.append(_note(kind, name, known))
-    return [each for each in found if each.is_of_another]
+            yield _note(kind, name, known)
 
 
-def _is_current(found: overlap.Note) -> bool:
+def of_others() -> list[noted.Note]:
+    """The notes of other VANs than the one for which this call is made."""
+    return [each for each in _all() if each.is_of_another]
+
+
+def _is_current(found: noted.Note) -> bool:
     """Whether a function is the one of which a note says who has it.
 
     After a reboot, VFs are not there until their VAN gets them back.
     """
-    if found.kind not in (PCI, VGPU) or found.what == '':
+    if found.ids == '':
         return True
-    if (function := pci.find(found.name)) is not None:
-        return function.ids == found.what
-    return any(
+    function = pci.find(found.function)
+    if function is not None or found.kind == IDXD:
+        return function is None or function.ids == found.ids
+    pf = pci.find(found.device)
+    return pf is not None and (
         is_noted(VFS, pf.address, pf.ids) or _read(VFS, pf.address) is None
-        for pf in map(pci.find, filter(pci.is_address, found.within))
-        if pf is not None
     )
 
 
-def _note(kind: str, name: str, values: dict[str, Any]) -> overlap.Note:
-    device = values.get('device')
-    within = overlap.containers(device) - {name}
-    if kind == FILE:
-        within |= overlap.containers(file_place.function_in(name))
-        if (found := file_place.mdev_in(name)) is not None:
-            within |= {found}
-        within |= frozenset(values.get('within', ()))
-    return overlap.Note(
-        kind,
-        name,
-        f'{_LABELS[kind]} {name}',
-        # A work queue's note has its VAN there.
-        str(values.get('ids') if kind == IDXD else values['what']),
-        within,
-        str(values['what']) if kind == FILE else '',
-        frozenset(values.get('files', ())),
-        kind in (PCI, VGPU, MDEV, NAMESPACE),
-        kind in (PCI, FILE) and values.get('fpga') is True,
-        _holder(kind, name, values),
-    )
+def _note(kind: str, name: str, values: dict[str, Any]) -> noted.Note:
+    return noted.Note(kind, name, values, _holder(kind, name, values))
 
 
 def _holder(
@@ -229,20 +211,21 @@ def check_function(function: pci.Function) -> None:
         found.refuse()
 
 
+def rule() -> noted.Rule:
+    """The rule about the notes of others: for why_not()."""
+    return noted.Rule(of_others())
+
+
 def why_not(
-    function: pci.Function, others: Iterable[overlap.Note] | None = None
+    function: pci.Function, others: noted.Rule | None = None
 ) -> str | None:
     """Say which other VAN has a function, a part of it, or the PF of a VF.
 
-    :param others: as of_others() has given it; pass it when asking about many
-        functions
+    :param others: rule(); pass it when asking about many functions
     :returns: a clause for an error; None if no other VAN has any of that
     """
-    whole = {'what': function.ids, 'device': function.parent}
-    wanted = _note(PCI, function.address, whole)
-    for found in of_others() if others is None else others:
-        if overlap.share_hardware(wanted, found) and _is_current(found):
-            return found.why_not()
+    for found in _sharing(function, rule() if others is None else others):
+        return found.note.why_not(found.both)
     return None
 
 
@@ -252,15 +235,34 @@ def needs_vfs(pf: pci.Function) -> list[str]:
     The journal of the caller does not know of them, and while their guest is
     off, such a VF may be bound to no driver.
     """
-    others = of_others()
+    others = rule()
     return [
-        f'VF {vf.address}: {reason}'
+        f'VF {vf.address}: {found.note.why_not()}'
         for vf in map(pci.find, pf.vf_addresses)
-        if vf is not None and (reason := why_not(vf, others)) is not None
+        if vf is not None
+        for found in itertools.islice(_sharing(vf, others, pf.address), 1)
     ]
 
 
-def _of_whole(function: pci.Function) -> Iterator[overlap.Note]:
+def _sharing(
+    function: pci.Function, others: noted.Rule, but: str = ''
+) -> Iterator[noted.InTheWay]:
+    """The notes of what shares hardware with a function.
+
+    Another function of its IOMMU group or of its FPGA does not.
+
+    :param but: a device in which that does not matter, the PF of a VF
+    """
+    whole = {'what': function.ids, 'device': function.parent}
+    for found in others.in_the_way(
+        _note(PCI, function.address, whole),
+        lambda node: not nodes.is_beside(node) and node.name != but,
+    ):
+        if _is_current(found.note):
+            yield found
+
+
+def _of_whole(function: pci.Function) -> Iterator[noted.Note]:
     """The notes of a function as a whole, and those of the PF of a VF."""
     for address in dict.fromkeys((function.address, function.parent)):
         for kind in (PCI, VGPU):
@@ -277,6 +279,20 @@ def check_namespace(wwn: str) -> None:
     :raises DeviceBusy: if another VAN has one
     """
     _check_free(_note(NAMESPACE, wwn, {'what': wwn}), FILE)
+
+
+def note_namespace(wwn: str, values: dict[str, Any]) -> None:
+    """Write what nvme_of.notes notes of a namespace.
+
+    :raises DeviceBusy: if it is given out, and another VAN has a file of it
+    :raises PrivilegeError: if the note cannot be written
+    """
+    with operation_lock.named('notes', _LOCK_SECONDS):
+        if values['given']:
+            check_namespace(wwn)
+        text = json.dumps(values)
+        if files.read(f'{NAMESPACE}-{wwn}') != text:
+            files.write(f'{NAMESPACE}-{wwn}', text)
 
 
 def check_noted(kind: str, name: str) -> None:
@@ -323,7 +339,7 @@ def values(kind: str, name: str, what: str) -> dict[str, Any] | None:
     return known if known is not None and known['what'] == what else None
 
 
-def noted(kind: str, name: str) -> dict[str, Any] | None:
+def any_values(kind: str, name: str) -> dict[str, Any] | None:
     """The values of a note, whatever its ``what`` says; None if none."""
     return _read(kind, name)
 
@@ -499,14 +515,14 @@ def adopt(who: holder.Holder, device: str) -> None:
     :param device: as the attach handle names it: an address, a UUID, ...
     """
     with operation_lock.named('notes', _LOCK_SECONDS):
-        for kind in _LABELS:
+        for kind in noted.LABELS:
             known = _load(kind, device)
             if known is None:
                 continue
-            noted = _holder(kind, device, known)
-            if noted is not None and (
-                noted == who
-                or (noted.instance, noted.van) != (who.instance, who.van)
+            before = _holder(kind, device, known)
+            if before is not None and (
+                before == who
+                or (before.instance, before.van) != (who.instance, who.van)
             ):
                 continue
             # Of a namespace, it is nvme_of_notes that says what is unknown.

@@ -17,8 +17,8 @@ from oslo_config import cfg
 
 from os_acc import exception
 from os_acc import opts
-from os_acc.claims import availability
-from os_acc.claims import companions
+from os_acc.availability import companions
+from os_acc.availability import functions as availability
 from os_acc.claims import holder
 from os_acc.kernel import mdev
 from os_acc.kernel import pci

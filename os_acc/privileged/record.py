@@ -31,22 +31,6 @@ class Record:
 
 
 @dataclasses.dataclass(frozen=True)
-class Function(Record):
-    """A PCI function that was bound to VFIO.
-
-    :ivar ids: vendor:product
-    :ivar driver: its driver before; None if it had none
-    :ivar override: its driver_override before; None if it was unset
-    :ivar vfio_driver: the driver that it was to be bound to
-    """
-
-    ids: str
-    driver: str | None
-    override: str | None
-    vfio_driver: str
-
-
-@dataclasses.dataclass(frozen=True)
 class Vfs(Record):
     """The VFs that were made on a PF.
 
@@ -57,21 +41,6 @@ class Vfs(Record):
 
     number: int
     autoprobe: str | None
-
-
-@dataclasses.dataclass(frozen=True)
-class Mdev(Record):
-    """A mediated device that was made."""
-
-    parent: str
-    type: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Vgpu(Record):
-    """The vGPU type that was set on a VF."""
-
-    number: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,69 +56,6 @@ class Storage(Record):
     ids: str
     empty: bool
     instance: str | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class Port(Record):
-    """The settings of a NIC's VF that were changed on its PF.
-
-    :ivar ids: vendor:product
-    :ivar ours: what was set, by the names of rtnetlink.SETTINGS
-    :ivar before: what was there before, by the same names
-    """
-
-    ids: str
-    ours: dict[str, Any]
-    before: dict[str, Any]
-
-
-@dataclasses.dataclass(frozen=True)
-class DflCard(Record):
-    """A card whose ports or driver os-acc is changing. See dfl_ports.
-
-    :ivar released: the numbers of the ports that were to be released
-    :ivar unbound: whether it was to be unbound from its driver and bound again
-    """
-
-    released: list[int]
-    unbound: bool
-
-
-@dataclasses.dataclass(frozen=True)
-class Removal(Record):
-    """A chip whose functions are being removed from the bus.
-
-    :ivar buses: the buses to scan, so that its functions are found again
-    """
-
-    buses: list[str]
-
-
-@dataclasses.dataclass(frozen=True)
-class DflPort(Record):
-    """A port of a card whose programming has begun and has not succeeded.
-
-    :ivar failed: True: it has failed; False: it may still be under way
-    """
-
-    failed: bool
-
-
-@dataclasses.dataclass(frozen=True)
-class DeviceFile(Record):
-    """A device file whose owner or permissions were changed.
-
-    :ivar name: of the accelerator that the file is of
-    :ivar inode: another file at the same path has another one
-    :ivar before: user id, group id and permissions before
-    :ivar ours: the same, as they were to be set
-    """
-
-    name: str
-    path: str
-    inode: int
-    before: list[int]
-    ours: list[int]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,70 +78,6 @@ class ContainerSpec(Record):
     nodes: list[list[Any]]
     handle: str = ''
     containers: list[str] = dataclasses.field(default_factory=list)
-
-
-@dataclasses.dataclass(frozen=True)
-class IdxdDevice(Record):
-    """A device of Intel DSA or IAA that was set up and enabled.
-
-    :ivar ids: vendor:product
-    :ivar mode: of each work queue, as size
-    :ivar queues: the group of each work queue, by its number in digits
-    :ivar engines: the group of each engine, by its number in digits
-    """
-
-    ids: str
-    mode: str
-    size: int
-    queues: dict[str, int]
-    engines: dict[str, int]
-
-
-@dataclasses.dataclass(frozen=True)
-class IdxdQueue(Record):
-    """A work queue of Intel DSA or IAA that was configured and enabled.
-
-    :ivar ids: vendor:product
-    :ivar van: the UUID of the VAN that has it
-    :ivar before: what its files contained before, by their names
-    """
-
-    ids: str
-    van: str
-    before: dict[str, str]
-
-
-@dataclasses.dataclass(frozen=True)
-class IdxdFiles(Record):
-    """The device files that a work queue has had for a VAN in this boot.
-
-    The kernel forgets who has a work queue open when it is disabled, and gives
-    it another number when it is enabled again.
-
-    :ivar files: path, major number, minor number and, as
-        open_files.place_of() says it, the place of each
-    """
-
-    van: str
-    files: list[list[Any]]
-
-
-@dataclasses.dataclass(frozen=True)
-class Connection(Record):
-    """The connections of an instance to a subsystem of an NVMe-oF target.
-
-    :ivar nqn: of the subsystem
-    :ivar instance: its UUID
-    :ivar portals: those that nobody was connected to before, each as address,
-        port and transport
-    :ivar namespaces: the world wide names of those that the instance has by
-        these connections
-    """
-
-    nqn: str
-    instance: str
-    portals: list[list[Any]]
-    namespaces: list[str]
 
 
 _T = TypeVar('_T', bound=Record)
@@ -303,18 +145,6 @@ class Records(Generic[_T]):
         self._files.delete(name)
 
 
-functions = Records('functions', Function)
 vfs = Records('vfs', Vfs)
-mdevs = Records('mdevs', Mdev)
-vgpus = Records('vgpus', Vgpu)
 storage = Records('storage', Storage)
-ports = Records('ports', Port)
-dfl_cards = Records('dfl-cards', DflCard)
-removals = Records('removals', Removal)
-dfl_ports = Records('dfl-ports', DflPort)
-device_files = Records('device-files', DeviceFile)
 container_specs = Records('container-specs', ContainerSpec)
-idxd_devices = Records('idxd-devices', IdxdDevice)
-idxd_queues = Records('idxd-queues', IdxdQueue)
-idxd_files = Records('idxd-files', IdxdFiles)
-connections = Records('connections', Connection)

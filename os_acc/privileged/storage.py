@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 
 from os_acc import exception
-from os_acc.claims import storage
+from os_acc.availability import storage
 from os_acc.kernel import pci
 from os_acc.privileged import held
 from os_acc.privileged import offers

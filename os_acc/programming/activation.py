@@ -65,7 +65,7 @@ def reenumerate(label: str, before: Mapping[str, Seen]) -> None:
         return
     seconds = CONF.os_acc.device_timeout
     if all(pci.inode(each) == seen.inode for each, seen in there.items()):
-        from os_acc.privileged import reenumeration as privileged
+        from os_acc.privileged.fpga import reenumeration as privileged
 
         privileged.reenumerate(min(there), seconds)
     for address, seen in there.items():
@@ -115,7 +115,7 @@ def _missing(address: str, seen: Seen, seconds: float) -> str:
 
 def _make_vfs(pf: str, number: int, seconds: float) -> None:
     """Make the VFs of a PF again, or wait for who has made them before."""
-    from os_acc.privileged import vfs as privileged_vfs
+    from os_acc.privileged.pci import vfs as privileged_vfs
 
     if not sriov.count(pf):
         # If os-acc may not make so many, another service makes them.

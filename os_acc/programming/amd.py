@@ -39,7 +39,7 @@ class AMDProgrammer(programmer.Programmer):
         return _image(file).uuid
 
     def check(self, file: bitstreams.Bitstream | None) -> None:
-        from os_acc.privileged import amd
+        from os_acc.privileged.fpga import amd
 
         amd.check(self.device, self.needed(file).path)
 
@@ -49,7 +49,7 @@ class AMDProgrammer(programmer.Programmer):
         function_id: str | None,
         report: progress.Report,
     ) -> str:
-        from os_acc.privileged import amd
+        from os_acc.privileged.fpga import amd
 
         file = self.needed(file)
         # Read before: its errors mean that nothing was changed.

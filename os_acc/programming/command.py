@@ -42,7 +42,7 @@ class CommandProgrammer(programmer.Programmer):
         self._label = programs.label(device, region)
 
     def check(self, file: bitstreams.Bitstream | None) -> None:
-        from os_acc.privileged import programming as privileged
+        from os_acc.privileged.fpga import command as privileged
 
         privileged.check(self.device, self._region, self.needed(file).path)
 
@@ -52,7 +52,7 @@ class CommandProgrammer(programmer.Programmer):
         function_id: str | None,
         report: progress.Report,
     ) -> str:
-        from os_acc.privileged import programming as privileged
+        from os_acc.privileged.fpga import command as privileged
 
         file = self.needed(file)
         report(None, 'programming')
@@ -83,7 +83,7 @@ class CommandProgrammer(programmer.Programmer):
         if self._spec.progress is None:
             yield
             return
-        from os_acc.privileged import programming as privileged
+        from os_acc.privileged.fpga import command as privileged
 
         def ask() -> tuple[float, str] | None:
             now = privileged.percent(self.device, self._region)
@@ -107,7 +107,7 @@ class CommandProgrammer(programmer.Programmer):
         return bool(self._spec.clear)
 
     def clear(self) -> None:
-        from os_acc.privileged import programming as privileged
+        from os_acc.privileged.fpga import command as privileged
 
         with fpga_manager.told(self.device):
             privileged.clear(

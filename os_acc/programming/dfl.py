@@ -41,7 +41,7 @@ class DflProgrammer(programmer.Programmer):
         self._label = programs.label(device, region)
 
     def check(self, file: bitstreams.Bitstream | None) -> None:
-        from os_acc.privileged import dfl as privileged
+        from os_acc.privileged.fpga import dfl as privileged
 
         privileged.check(
             self.device,
@@ -56,7 +56,7 @@ class DflProgrammer(programmer.Programmer):
         function_id: str | None,
         report: progress.Report,
     ) -> str:
-        from os_acc.privileged import dfl as privileged
+        from os_acc.privileged.fpga import dfl as privileged
 
         file = self.needed(file)
         # An id that is no UUID would be refused as a wrong argument.
@@ -96,7 +96,7 @@ class DflProgrammer(programmer.Programmer):
         return self._read(file).functions[0]
 
     def heal(self) -> bool:
-        from os_acc.privileged import dfl as privileged
+        from os_acc.privileged.fpga import dfl as privileged
 
         healed = privileged.heal(
             self.device, self._region, CONF.os_acc.device_timeout

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from os_acc import exception
-from os_acc.claims import host_use
+from os_acc.availability import host_use
 from os_acc.kernel import chip
 from os_acc.kernel import pci
 from os_acc.kernel import vfio

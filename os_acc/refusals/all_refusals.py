@@ -4,16 +4,16 @@
 
 from __future__ import annotations
 
-from os_acc.refusals import file_refusals
+from os_acc.kinds.devfile import refusals as file_refusals
+from os_acc.kinds.idxd import refusals as idxd_refusals
+from os_acc.kinds.nvme_of import refusals as nvme_of_refusals
+from os_acc.kinds.vgpu import refusals as vgpu_refusals
 from os_acc.refusals import host_refusals
-from os_acc.refusals import idxd_refusals
-from os_acc.refusals import nvme_of_refusals
 from os_acc.refusals import nvme_refusals
 from os_acc.refusals import offer_refusals
 from os_acc.refusals import reasons
 from os_acc.refusals import refusals
 from os_acc.refusals import service_refusals
-from os_acc.refusals import vgpu_refusals
 
 MODULES = (
     refusals,

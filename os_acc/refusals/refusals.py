@@ -229,6 +229,14 @@ CHIP_TAKEN = Refusal(
     'request another card, request the functions for one instance, or release '
     'that one: os-acc unplug {instance}',
 )
+PART_TAKEN = Refusal(
+    Kind.ALLOCATED,
+    'instance {instance} has {what}, and both are of {of} (VAN {van})',
+    'Who has a device file of a PCI function may control all of it: its VFs '
+    'and their mediated devices. So two instances cannot have the one and the '
+    'other.',
+    'request another device, or release that one: os-acc unplug {instance}',
+)
 GROUP_TAKEN = Refusal(
     Kind.GROUP_ALLOCATED,
     'instance {instance} has {member} of the same IOMMU group {group} (VAN '

@@ -9,10 +9,10 @@ import dataclasses
 from os_acc.kernel import host_parts
 from os_acc.kernel import pci
 from os_acc.kernel import sysfs
+from os_acc.kinds.idxd import entry as spec_idxd
+from os_acc.kinds.nvme_of import entry as spec_nvme_of
 from os_acc.spec import address as spec_address
 from os_acc.spec import edits as spec_edits
-from os_acc.spec import idxd as spec_idxd
-from os_acc.spec import nvme_of as spec_nvme_of
 
 BIND_OS_ACC, BIND_LIBVIRT, BIND_NONE = 'os-acc', 'libvirt', 'none'
 BINDS = (BIND_OS_ACC, BIND_LIBVIRT, BIND_NONE)

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from typing import Any
 
 from os_acc.kernel import reset
+from os_acc.kinds.devfile import entry as spec_device_files
+from os_acc.kinds.idxd import entry as spec_idxd
+from os_acc.kinds.nvme_of import entry as spec_nvme_of
 from os_acc.spec import address as spec_address
 from os_acc.spec import commands as spec_commands
-from os_acc.spec import device_files as spec_device_files
 from os_acc.spec import edits as spec_edits
 from os_acc.spec import entry as spec_entry
-from os_acc.spec import idxd as spec_idxd
-from os_acc.spec import nvme_of as spec_nvme_of
 from os_acc.spec import values as spec_values
 
 
@@ -98,7 +98,7 @@ _KEYS: dict[str, Reader] = (
         'deny': spec_values.flag,
         'was': spec_values.ids,
     }
-    | spec_device_files.KEYS
+    | {name: key.read for name, key in spec_device_files.KEYS.items()}
 )
 
 # An entry with one of these keys offers parts of devices only.

@@ -26,10 +26,10 @@ from os_acc.kernel import sysfs
 from os_acc.privileged import container_specs
 from os_acc.privileged import held
 from os_acc.privileged import privsep
-from os_acc.privileged import root_copy
 from os_acc.privileged import root_folder
-from os_acc.privileged import rtnetlink
+from os_acc.privileged.fpga import root_copy
 from os_acc.privileged.nvme import function as nvme_function
+from os_acc.privileged.pci import rtnetlink
 from os_acc.testing import kernel_functions
 from os_acc.testing import kernel_mdevs
 from os_acc.testing import kernel_rdma

@@ -30,6 +30,8 @@ class Functions(kernel_openers.Openers):
     :ivar native: the host's own driver of each function
     :ivar vfs: how the VFs of each PF are made
     :ivar ports: what each VF of a PF's interface has: see rtnetlink.read_vf()
+    :ivar bus: the folder below sys/devices of the functions that are made from
+        now on, such as pci0000:00/0000:00:01.0 for those behind a bridge
     """
 
     def __init__(self, root: pathlib.Path) -> None:
@@ -37,6 +39,7 @@ class Functions(kernel_openers.Openers):
         self.native: dict[str, str | None] = {}
         self.vfs: dict[str, dict[str, Any]] = {}
         self.ports: dict[str, list[dict[str, Any]]] = {}
+        self.bus = 'pci0000:00'
         self._made: dict[str, dict[str, Any]] = {}
         self._off: dict[str, dict[str, Any]] = {}
         self._gone = 0
@@ -70,7 +73,7 @@ class Functions(kernel_openers.Openers):
         del made['self']
         self._made[address] = made
         vendor, product = ids.split(':')
-        path = self.sys / 'devices/pci0000:00' / address
+        path = self.sys / 'devices' / self.bus / address
         folder = str(path)
         os.makedirs(folder)
         modalias = (

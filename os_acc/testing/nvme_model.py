@@ -110,7 +110,7 @@ class Drive:
         self.opened = 0
         self._registers: dict[int, int] = {}
         self._queues: dict[int, dict[str, int]] = {}
-        self._new_completion: dict[int, int] = {}
+        self._new_completion: dict[int, tuple[int, int]] = {}
         self._status = 0
         self._polls = 0
 
@@ -144,24 +144,47 @@ class Drive:
                     self._registers[0x28] | self._registers[0x2C] << 32,
                     self._registers[0x30] | self._registers[0x34] << 32,
                     (self._registers[0x24] & 0xFFF) + 1,
+                    (self._registers[0x24] >> 16 & 0xFFF) + 1,
                 )
 
     @staticmethod
-    def _queue(sq: int, cq: int, entries: int) -> dict[str, int]:
+    def _queue(
+        sq: int, cq: int, entries: int, completions: int
+    ) -> dict[str, int]:
+        """A pair of queues.
+
+        :param entries: of the submission queue
+        :param completions: the entries of the completion queue
+        """
         return {
             'sq': sq,
             'cq': cq,
             'entries': entries,
+            'completions': completions,
             'head': 0,
+            'submitted': 0,
             'tail': 0,
             'phase': 1,
+            'taken': 0,
         }
 
     def _doorbell(self, number: int, value: int) -> None:
-        if number % 2:
-            return  # the head of a completion queue
+        """The tail of a submission queue, or the head of a completion queue.
+
+        The controller stops as long as the completion queue is full: one entry
+        less than its size.
+        """
         queue = self._queues[number // 2]
-        while queue['head'] != value:
+        size = queue['completions']
+        if number % 2:
+            posted = (queue['tail'] - queue['taken']) % size
+            assert (value - queue['taken']) % size <= posted
+            queue['taken'] = value
+        else:
+            queue['submitted'] = value
+        while queue['head'] != queue['submitted']:
+            if (queue['tail'] + 1) % size == queue['taken']:
+                return
             place = queue['sq'] - IOVA + queue['head'] * 64
             command = bytes(self.memory[place : place + 64])
             queue['head'] = (queue['head'] + 1) % queue['entries']
@@ -186,7 +209,7 @@ class Drive:
         self.memory[place : place + 16] = struct.pack(
             '<IIHHHH', 0, 0, 0, number, cid, status << 1 | queue['phase']
         )
-        queue['tail'] = (queue['tail'] + 1) % queue['entries']
+        queue['tail'] = (queue['tail'] + 1) % queue['completions']
         queue['phase'] ^= queue['tail'] == 0
 
     # Commands.
@@ -200,12 +223,12 @@ class Drive:
         elif opcode == 0x02:
             self._answer(prp1, self._log_page(cdw10 & 0xFF))
         elif opcode == 0x05:
-            self._new_completion[cdw10 & 0xFFFF] = prp1
+            made = prp1, (cdw10 >> 16) + 1
+            self._new_completion[cdw10 & 0xFFFF] = made
         elif opcode == 0x01:
+            place, size = self._new_completion[cdw11 >> 16]
             self._queues[cdw10 & 0xFFFF] = self._queue(
-                prp1,
-                self._new_completion[cdw11 >> 16],
-                (cdw10 >> 16) + 1,
+                prp1, place, (cdw10 >> 16) + 1, size
             )
         elif opcode == 0x15:
             self._attach(nsid, cdw10 & 0xF, prp1)

@@ -29,8 +29,8 @@ from os_acc import plugin as plugin_base
 from os_acc.journal import commits
 from os_acc.kernel import boot
 from os_acc.privileged import held
-from os_acc.privileged import root_copy
 from os_acc.privileged import root_folder
+from os_acc.privileged.fpga import root_copy
 from os_acc.testing import mortal as mortal_module
 
 #: Values of [os_acc] that keep the tests short.

@@ -15,9 +15,9 @@ import os_acc
 from os_acc import host as _host  # noqa: F401
 from os_acc import loader
 from os_acc import objects
-from os_acc.privileged import dfl as _dfl  # noqa: F401
-from os_acc.privileged import programming as _programming  # noqa: F401
-from os_acc.privileged import reenumeration as _reenumeration  # noqa: F401
+from os_acc.privileged.fpga import command as _programming  # noqa: F401
+from os_acc.privileged.fpga import dfl as _dfl  # noqa: F401
+from os_acc.privileged.fpga import reenumeration as _reenumeration  # noqa: F401
 from os_acc.testing.children import run as run
 from os_acc.testing.children import start as start
 from os_acc.testing.children import wait as wait
@@ -34,7 +34,7 @@ def configure(state_path: str, **fake_options: Any) -> None:
     conf.set_override('state_path', state_path, 'os_acc')
     # One VAN at a time, so that the boundaries always have the same order.
     conf.set_override('max_workers', 1, 'os_acc')
-    from os_acc.drivers.fake.driver import FakeDriver
+    from os_acc.kinds.fake.driver.driver import FakeDriver
 
     FakeDriver.load('fake')
     for name, value in fake_options.items():

@@ -33,7 +33,6 @@ from os_acc import journal
 from os_acc import objects
 from os_acc.deadlines import waiting
 from os_acc.kernel import device_cgroup
-from os_acc.kernel import device_files
 from os_acc.kernel import sysfs
 from os_acc.privileged import container_specs
 from os_acc.privileged import held
@@ -41,6 +40,7 @@ from os_acc.privileged import privsep
 from os_acc.privileged import record
 from os_acc.privileged import root_files
 from os_acc.privileged import root_folder
+from os_acc.privileged.kernel import file_owner
 
 KIND = 'os-acc.openstack.org/accelerator'
 CLASS = 'CUSTOM_ACC'
@@ -685,7 +685,7 @@ WATCHED = (
     (journal.Journal, 'journal', ['settle']),
     (CDIPlugin, 'plugin', ['plug', 'unplug']),
     (root_files.RootFiles, 'files', ['write', 'delete']),
-    (device_files, 'device_files', ['set_owner', 'set_mode']),
+    (file_owner, 'device_files', ['set_owner', 'set_mode']),
 )
 
 

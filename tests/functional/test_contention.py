@@ -18,7 +18,7 @@ import os_acc
 from os_acc import exception
 from os_acc import journal
 from os_acc import objects
-from os_acc.drivers.fake.hardware import Hardware
+from os_acc.kinds.fake.driver.hardware import Hardware
 
 # Measuring coverage would slow down the many processes of this test.
 # It takes 5 minutes on two CPUs, and 10 beside the lab. So .ci/run does fewer

@@ -24,9 +24,9 @@ import shared_kernel
 
 import os_acc
 from os_acc import objects
-from os_acc.drivers.fake.driver import FakeDriver
-from os_acc.drivers.mdev import MdevDriver
-from os_acc.drivers.pci.driver import PCIDriver
+from os_acc.kinds.fake.driver.driver import FakeDriver
+from os_acc.kinds.mdev.driver.driver import MdevDriver
+from os_acc.kinds.pci.driver.driver import PCIDriver
 from os_acc.testing import driver_processes
 
 # Measuring coverage would slow down the many processes of this test.

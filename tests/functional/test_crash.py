@@ -30,9 +30,9 @@ from os_acc import journal
 from os_acc import objects
 from os_acc import plugin
 from os_acc.attach import recorder
-from os_acc.drivers.fake.driver import FakeDriver
-from os_acc.drivers.fake.hardware import Hardware
 from os_acc.kernel import boot
+from os_acc.kinds.fake.driver.driver import FakeDriver
+from os_acc.kinds.fake.driver.hardware import Hardware
 from os_acc.operations import recovery
 from os_acc.privileged import privsep
 

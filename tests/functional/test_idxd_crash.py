@@ -23,8 +23,8 @@ import pytest
 import os_acc
 from os_acc import objects
 from os_acc.privileged import held
-from os_acc.privileged import record
 from os_acc.privileged import root_files
+from os_acc.privileged.idxd import records
 from os_acc.testing import kernel as kernel_module
 
 # Measuring coverage would slow down the many processes of this test.
@@ -104,8 +104,8 @@ class Host:
         folder = pathlib.Path(held.FOLDER)
         return [
             *(os.listdir(folder) if folder.exists() else []),
-            *record.idxd_devices.names(),
-            *record.idxd_queues.names(),
+            *records.idxd_devices.names(),
+            *records.idxd_queues.names(),
         ]
 
     def check(self, plugged: bool) -> None:

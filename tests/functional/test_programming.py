@@ -29,7 +29,7 @@ import os_acc
 from os_acc import exception
 from os_acc import journal
 from os_acc import objects
-from os_acc.drivers.fake.hardware import Hardware
+from os_acc.kinds.fake.driver.hardware import Hardware
 from os_acc.privileged import privsep
 from os_acc.testing import kernel as kernel_module
 

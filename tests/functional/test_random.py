@@ -28,8 +28,8 @@ from test_full_disk import Disk
 import os_acc
 from os_acc import exception
 from os_acc import objects
-from os_acc.drivers.fake.hardware import Hardware
 from os_acc.kernel import boot
+from os_acc.kinds.fake.driver.hardware import Hardware
 
 # Measuring coverage would slow down the many processes of this test.
 pytestmark = pytest.mark.no_cover

@@ -25,7 +25,7 @@ from os_acc.cli import app
 
 # Imported before the fork, so that a child starts in milliseconds.
 from os_acc.cli import cni as _cni  # noqa: F401
-from os_acc.drivers.fake.hardware import Hardware
+from os_acc.kinds.fake.driver.hardware import Hardware
 
 # Measuring coverage would slow down the many processes of this test.
 pytestmark = [pytest.mark.no_cover, pytest.mark.timeout(1800)]

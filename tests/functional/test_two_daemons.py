@@ -30,8 +30,8 @@ import os_acc
 from os_acc import exception
 from os_acc import objects
 from os_acc.privileged import context
-from os_acc.privileged import pci
-from os_acc.privileged import programming as privileged
+from os_acc.privileged.fpga import command as privileged
+from os_acc.privileged.pci import functions as pci
 from os_acc.testing import kernel as kernel_module
 
 INSTANCE, OTHER = str(uuid.uuid4()), str(uuid.uuid4())

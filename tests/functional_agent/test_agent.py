@@ -29,6 +29,7 @@ import pytest
 
 import os_acc
 from os_acc import exception
+from os_acc import journal
 from os_acc import loader
 from os_acc import objects
 from os_acc.cyborg import connections
@@ -639,6 +640,18 @@ def test_it_programs(fpga: Agent, tmp_path: pathlib.Path) -> None:
     fpga.period()
     function = [t for t in fpga.traits('card') if 'FUNCTION' in t]
     assert function[0].startswith('CUSTOM_FPGA_FUNCTION_ID_OS_ACC_SHA256')
+
+
+def test_the_history_names_the_agent(
+    fpga: Agent, tmp_path: pathlib.Path
+) -> None:
+    """Not the program in which the tests run."""
+    base.FPGADriver.create('os_acc').program(cpid(fpga), image(tmp_path))
+    conf = os_acc.CONF.os_acc
+    read = journal.Journal(conf.state_path, conf.journal_timeout, True)
+    found = {each.program for each in read.events()}
+    read.close()
+    assert found == {'cyborg-agent'}
 
 
 def test_an_error_of_programming_gets_to_the_conductor(

@@ -204,7 +204,8 @@ import os_acc
 from os_acc import objects
 from os_acc.kernel import libvirt_domains, sysfs
 from os_acc.privileged import root_folder
-from os_acc.privileged import context, held, root_copy
+from os_acc.privileged import context, held
+from os_acc.privileged.fpga import root_copy
 root, config, instance, uuid, address, image, afu = sys.argv[1:]
 for name in ('sys', 'proc', 'dev'):
     setattr(sysfs, name.upper(), f'{root}/host/{name}')

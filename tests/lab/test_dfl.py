@@ -26,8 +26,8 @@ from os_acc.kernel import sriov
 from os_acc.kernel import sysfs
 
 # Loaded here once, for the forked children: in the lab that takes its time.
-from os_acc.privileged import dfl as _dfl  # noqa: F401
-from os_acc.privileged import dfl_ioctl
+from os_acc.privileged.fpga import dfl as _dfl  # noqa: F401
+from os_acc.privileged.fpga import dfl_ioctl
 
 service = test_unprivileged.service
 sudoers = test_unprivileged.sudoers

@@ -21,7 +21,7 @@ from os_acc.kernel import vfio
 from os_acc.privileged import context
 from os_acc.privileged import held
 from os_acc.privileged import root_folder
-from os_acc.privileged import vfio_binding
+from os_acc.privileged.kernel import vfio_binding
 
 service = test_unprivileged.service
 sudoers = test_unprivileged.sudoers
@@ -44,8 +44,8 @@ SPECS = (
 NO_ENTRIES = (
     'os.system',
     'os_acc.kernel.sysfs.write',
-    'os_acc.privileged.pci.vfio_binding.bind',
-    'os_acc.privileged.record.functions.delete',
+    'os_acc.privileged.pci.functions.vfio_binding.bind',
+    'os_acc.privileged.pci.records.functions.delete',
 )
 
 

@@ -22,8 +22,8 @@ import use
 import os_acc
 from os_acc import exception
 from os_acc import objects
-from os_acc.privileged import network
-from os_acc.privileged import rtnetlink
+from os_acc.privileged.pci import network
+from os_acc.privileged.pci import rtnetlink
 from os_acc.testing import kernel as kernel_module
 
 BUS = pathlib.Path('/sys/bus/netdevsim')

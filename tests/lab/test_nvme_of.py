@@ -25,9 +25,9 @@ from os_acc import journal
 from os_acc import objects
 from os_acc.privileged import command
 from os_acc.privileged import held
-from os_acc.privileged import nvme_of_connections
-from os_acc.privileged import nvme_of_notes
-from os_acc.privileged import record
+from os_acc.privileged.nvme_of import connections as nvme_of_connections
+from os_acc.privileged.nvme_of import notes as nvme_of_notes
+from os_acc.privileged.nvme_of import records
 
 INSTANCE = '7b0a6bb0-1111-4222-8333-444455556666'
 NAMESPACES = ['7b0a6bb0-1111-4222-8333-44445555000' + n for n in '12']
@@ -37,7 +37,7 @@ WATCHED = (
     (LibvirtPlugin, 'plugin', ['plug', 'unplug']),
     (command, 'command', ['run']),
     (nvme_of_notes, 'note', ['write', 'delete']),
-    (type(record.connections), 'record', ['write', 'delete']),
+    (type(records.connections), 'record', ['write', 'delete']),
     (nvme_of_connections, 'connection', ['connect', 'disconnect']),
 )
 
@@ -48,8 +48,8 @@ def target(tmp_path):
     yield made
     made.remove()
     # A failed test has left them.
-    for name in record.connections.names():
-        record.connections.delete(name)
+    for name in records.connections.names():
+        records.connections.delete(name)
     for name in NAMESPACES:
         nvme_of_notes.delete(f'uuid.{name}', held.Cleaned.GONE)
 
@@ -312,7 +312,7 @@ def test_killed(target, tmp_path, report):
             unplug = lambda: os_acc.unplug(use.instance(INSTANCE))  # noqa: E731
             assert process(unplug)[0] == 0
         assert nvmet.connections() == []
-        assert record.connections.names() == [], names[kill_at]
+        assert records.connections.names() == [], names[kill_at]
     report(
         f'lab: nvme_of killed at {len(chosen)} of {len(names)} steps, '
         f'from step {chosen[0]}'

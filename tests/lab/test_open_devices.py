@@ -12,7 +12,7 @@ import os_acc
 from os_acc import exception
 from os_acc.kernel import pci
 from os_acc.kernel import vfio
-from os_acc.privileged import vfio_binding
+from os_acc.privileged.kernel import vfio_binding
 
 
 @pytest.fixture

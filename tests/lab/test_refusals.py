@@ -13,7 +13,7 @@ import use
 import os_acc
 from os_acc import exception
 from os_acc.kernel import vfio
-from os_acc.privileged import vfio_binding
+from os_acc.privileged.kernel import vfio_binding
 
 
 def refused(address: str, kind: type[Exception], snapshot) -> str:

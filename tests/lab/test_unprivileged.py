@@ -27,7 +27,7 @@ from os_acc import exception
 from os_acc import objects
 from os_acc.kernel import sriov
 from os_acc.privileged import context
-from os_acc.privileged import vfs
+from os_acc.privileged.pci import vfs
 from os_acc.spec import files as spec_files
 
 NOBODY = 65534
@@ -389,8 +389,8 @@ def test_the_daemon_offers_nothing_by_itself(service, sudoers, snapshot):
     service.write_config(specs=())
 
     def work():
-        from os_acc.privileged import mdev
-        from os_acc.privileged import pci
+        from os_acc.privileged.mdev import devices as mdev
+        from os_acc.privileged.pci import functions as pci
 
         name = '11111111-2222-4333-8444-555555555555'
         calls = (

@@ -33,11 +33,11 @@ from os_acc.kernel import vfio
 # Loaded here once: in the lab that takes its time.
 from os_acc.privileged import container_specs as _container_specs  # noqa: F401
 from os_acc.privileged import device_users as _device_users  # noqa: F401
-from os_acc.privileged import mdev as _mdev  # noqa: F401
-from os_acc.privileged import network as _network  # noqa: F401
-from os_acc.privileged import nvme_of as _nvme_of  # noqa: F401
-from os_acc.privileged import pci as _pci  # noqa: F401
 from os_acc.privileged import privsep
+from os_acc.privileged.mdev import devices as _mdev  # noqa: F401
+from os_acc.privileged.nvme_of import namespaces as _nvme_of  # noqa: F401
+from os_acc.privileged.pci import functions as _pci  # noqa: F401
+from os_acc.privileged.pci import network as _network  # noqa: F401
 
 # Find the entry points once. Forked children have them in memory.
 loader.load_all()

@@ -12,6 +12,9 @@ import sys
 import os_acc
 from os_acc.cli import app
 
+# For a test of the demo, which else takes two seconds.
+SHORT_DELAYS = {'prepareVAN': '0.02', 'program': '0.2'}
+
 
 @dataclasses.dataclass
 class Result:

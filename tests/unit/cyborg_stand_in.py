@@ -197,6 +197,6 @@ def helpers() -> set[int]:
             command = (folder / 'cmdline').read_text()
         except OSError:
             continue
-        if int(stat[1]) == os.getpid() and 'cyborg/helper' in command:
+        if int(stat[1]) == os.getpid() and 'cyborg/driver/helper' in command:
             found.add(int(folder.name))
     return found

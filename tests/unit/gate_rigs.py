@@ -25,10 +25,10 @@ import os_acc
 from os_acc import programming
 from os_acc.kernel import chip
 from os_acc.kernel import pci
-from os_acc.privileged import amd as privileged_amd
-from os_acc.privileged import dfl as privileged_dfl
-from os_acc.privileged import dfl_ioctl
-from os_acc.privileged import programming as privileged
+from os_acc.privileged.fpga import amd as privileged_amd
+from os_acc.privileged.fpga import command as privileged
+from os_acc.privileged.fpga import dfl as privileged_dfl
+from os_acc.privileged.fpga import dfl_ioctl
 from os_acc.spec import device_spec
 
 SIBLING, PF = '0000:0a:00.0', '0000:0a:00.1'

@@ -14,7 +14,7 @@ import pytest
 
 import os_acc
 from os_acc import exception
-from os_acc.claims import availability
+from os_acc.availability import functions as availability
 from os_acc.refusals import all_refusals
 from os_acc.spec import device_spec
 from os_acc.spec import of_device as spec_of_device

@@ -19,9 +19,9 @@ import pytest
 
 import os_acc
 from os_acc import exception
+from os_acc.availability import functions as availability
+from os_acc.availability import group_use
 from os_acc.claims import allocated
-from os_acc.claims import availability
-from os_acc.claims import group_use
 from os_acc.kernel import pci
 from os_acc.kernel import sriov
 from os_acc.spec import device_spec

@@ -292,7 +292,7 @@ def test_a_key_manager_that_fails(glance, signed):
 
 def test_a_key_manager_that_does_not_answer(glance, signed):
     option('verify_signatures', 'required')
-    option('stall_timeout', 1.0)
+    option('stall_timeout', 0.5)
     image = glance.put_image(CONTENT, **signed(CONTENT))
     end = threading.Event()
     glance.hook = lambda path: '/secrets/' in path and end.wait(20)

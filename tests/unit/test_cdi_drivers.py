@@ -18,7 +18,7 @@ from os_acc import objects
 from os_acc.kernel import device_file
 from os_acc.privileged import container_specs
 from os_acc.privileged import held
-from os_acc.privileged import nvme_of_notes
+from os_acc.privileged.nvme_of import notes as nvme_of_notes
 
 DSA = '0000:6a:01.0'
 A = 'uuid.1b4e28ba-2fa1-11d2-883f-0016d3cca427'

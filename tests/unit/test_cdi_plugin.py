@@ -23,7 +23,6 @@ from acc_plug_cdi import report
 import os_acc
 from os_acc import exception
 from os_acc import objects
-from os_acc.claims import file_groups
 from os_acc.containers import nodes as container_nodes
 from os_acc.kernel import boot
 from os_acc.kernel import device_file
@@ -33,6 +32,7 @@ from os_acc.kernel import file_system
 from os_acc.kernel import mdev
 from os_acc.kernel import sriov
 from os_acc.kernel import sysfs
+from os_acc.kinds.devfile import groups as file_groups
 from os_acc.privileged import container_offers
 from os_acc.privileged import container_specs
 from os_acc.privileged import held

@@ -14,13 +14,13 @@ import vendor as vendor_module
 import os_acc
 from os_acc import exception
 from os_acc import health
+from os_acc.availability import chip_use
+from os_acc.availability import vf_availability
 from os_acc.claims import allocated
-from os_acc.claims import chip_use
-from os_acc.claims import fpga_ids
-from os_acc.claims import vf_availability
 from os_acc.journal import programs
 from os_acc.kernel import chip
 from os_acc.kernel import pci
+from os_acc.kinds.fpga import ids as fpga_ids
 from os_acc.spec import device_spec
 
 SLOT = '0000:0a:00'

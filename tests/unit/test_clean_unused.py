@@ -10,7 +10,7 @@ import pytest
 import os_acc
 from os_acc import exception
 from os_acc.kernel import pci
-from os_acc.privileged import pci as privileged
+from os_acc.privileged.pci import functions as privileged
 
 CARD = '0000:09:00.0'
 NVME_PF = '0000:0a:00.0'

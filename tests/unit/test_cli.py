@@ -24,6 +24,7 @@ from os_acc import journal
 from os_acc import locking
 from os_acc import progress
 from os_acc.cli import app
+from os_acc.cli import demo
 from os_acc.cli import progress as cli_progress
 from os_acc.journal import programs
 from os_acc.operations import recovery
@@ -743,6 +744,7 @@ def test_rebuild_where_a_journal_is(run):
 
 
 def test_demo(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(demo, 'DELAYS', command.SHORT_DELAYS)
     monkeypatch.setattr('tempfile.tempdir', str(tmp_path))
     before = os.listdir(tmp_path)
     out = run.fine('demo').out

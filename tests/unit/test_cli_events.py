@@ -19,9 +19,9 @@ from os_acc import exception
 from os_acc import journal
 from os_acc.cli import following
 from os_acc.cli import history
-from os_acc.drivers.fake import driver as fake
 from os_acc.journal import database
 from os_acc.journal import events
+from os_acc.kinds.fake.driver import driver as fake
 
 CONF = """
 [os_acc]

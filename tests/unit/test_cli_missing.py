@@ -15,7 +15,7 @@ from os_acc import loader
 from os_acc.cli import bundle
 from os_acc.cli import doctor
 from os_acc.cli import exit_codes
-from os_acc.drivers.fake import driver
+from os_acc.kinds.fake.driver import driver
 
 VAN = '061c0c22-0139-4404-af0c-dad4469dc6b7'
 PCI = ('--resource-class', 'CUSTOM_FAKE_PCI')

@@ -20,7 +20,7 @@ from os_acc import progress
 from os_acc.cli import interruption
 from os_acc.cli import notices
 from os_acc.cli import waiting
-from os_acc.drivers.fake import driver as fake_driver
+from os_acc.kinds.fake.driver import driver as fake_driver
 
 CLASS = 'CUSTOM_FAKE_PCI'
 PLUG = ('plug', 'web-1', '--resource-class', CLASS, '--count', '2')

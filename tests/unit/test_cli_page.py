@@ -12,6 +12,8 @@ import command
 import pages
 import pytest
 
+from os_acc.cli import demo
+
 PAGE = 'cli.rst'
 UUID = r'[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}'
 WANTED = ('INSTANCE', 'ARQS')
@@ -65,7 +67,8 @@ def outline(text):
     return {line.strip() for line in text.splitlines()}
 
 
-def test_the_demo(run):
+def test_the_demo(run, monkeypatch):
+    monkeypatch.setattr(demo, 'DELAYS', command.SHORT_DELAYS)
     (text,) = pages.blocks(PAGE, 'console', 'os-acc demo')
     ((arguments, shown),) = pages.steps(text)
     said = run.fine(*arguments).out

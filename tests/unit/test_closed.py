@@ -20,13 +20,13 @@ from os_acc import exception
 from os_acc.kernel import mdev as os_mdev
 from os_acc.kernel import pci
 from os_acc.privileged import held
-from os_acc.privileged import mdev as privileged_mdev
 from os_acc.privileged import offers
 from os_acc.privileged import operation_lock
-from os_acc.privileged import pci as privileged_pci
-from os_acc.privileged import programming as privileged_programming
-from os_acc.privileged import storage_calls
-from os_acc.privileged import vfs as privileged_vfs
+from os_acc.privileged.fpga import command as privileged_programming
+from os_acc.privileged.mdev import devices as privileged_mdev
+from os_acc.privileged.pci import functions as privileged_pci
+from os_acc.privileged.pci import storage_calls
+from os_acc.privileged.pci import vfs as privileged_vfs
 from os_acc.spec import device_spec
 
 VF = '0000:41:00.4'

@@ -17,7 +17,7 @@ from os_acc import exception
 from os_acc import journal
 from os_acc.cli import cni
 from os_acc.cli import cni_config
-from os_acc.drivers.fake.driver import FakeDriver
+from os_acc.kinds.fake.driver.driver import FakeDriver
 from os_acc.state import instance_names
 
 CONFIGURATION = {

@@ -15,9 +15,9 @@ import os_acc
 from os_acc import exception
 from os_acc import objects
 from os_acc.privileged import held
-from os_acc.privileged import network as privileged_network
-from os_acc.privileged import pci as privileged_pci
-from os_acc.privileged import vfs as privileged_vfs
+from os_acc.privileged.pci import functions as privileged_pci
+from os_acc.privileged.pci import network as privileged_network
+from os_acc.privileged.pci import vfs as privileged_vfs
 
 CARD = '0000:3b:00.0'
 SOUND = '0000:3b:00.1'

@@ -14,7 +14,7 @@ import pytest
 import os_acc
 from os_acc import exception
 from os_acc import objects
-from os_acc.privileged import pci as privileged_pci
+from os_acc.privileged.pci import functions as privileged_pci
 from os_acc.testing import mortal
 
 GPU = '0000:3b:00.0'

@@ -25,15 +25,15 @@ from os_acc import exception
 from os_acc import health
 from os_acc import objects
 from os_acc import testing
-from os_acc.drivers import fpga
-from os_acc.drivers import mdev
-from os_acc.drivers import nvidia_vgpu
-from os_acc.drivers.devfile.driver import DevfileDriver
-from os_acc.drivers.fake.driver import FakeDriver
-from os_acc.drivers.idxd.driver import IdxdDriver
-from os_acc.drivers.nvme_of.driver import NVMeOFDriver
-from os_acc.drivers.pci.driver import PCIDriver
 from os_acc.kernel import vgpu_config
+from os_acc.kinds.devfile.driver.driver import DevfileDriver
+from os_acc.kinds.fake.driver.driver import FakeDriver
+from os_acc.kinds.fpga.driver import driver as fpga
+from os_acc.kinds.idxd.driver.driver import IdxdDriver
+from os_acc.kinds.mdev.driver import driver as mdev
+from os_acc.kinds.nvme_of.driver.driver import NVMeOFDriver
+from os_acc.kinds.pci.driver.driver import PCIDriver
+from os_acc.kinds.vgpu.driver import driver as nvidia_vgpu
 
 OTHER_GPU = '0000:2b:00.0'
 

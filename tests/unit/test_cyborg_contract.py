@@ -19,9 +19,9 @@ import pytest
 
 from os_acc import objects
 from os_acc import testing
-from os_acc.drivers.cyborg import driver as cyborg_driver
-from os_acc.drivers.cyborg import process
 from os_acc.kernel import sysfs
+from os_acc.kinds.cyborg.driver import driver as cyborg_driver
+from os_acc.kinds.cyborg.driver import process
 
 NAMES = ['plain', 'fpga']
 

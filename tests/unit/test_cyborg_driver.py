@@ -35,8 +35,8 @@ import os_acc
 from os_acc import exception
 from os_acc import health
 from os_acc import objects
-from os_acc.drivers.cyborg import listing as cyborg_listing
 from os_acc.journal import health as health_rows
+from os_acc.kinds.cyborg.driver import listing as cyborg_listing
 
 
 def test_not_enabled(here):

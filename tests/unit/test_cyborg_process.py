@@ -28,7 +28,7 @@ import pytest
 
 import os_acc
 from os_acc import exception
-from os_acc.drivers.cyborg import output
+from os_acc.kinds.cyborg.driver import output
 
 
 def test_one_process_serves_all_calls(here, caplog):
@@ -272,7 +272,7 @@ def test_it_ends_with_its_parent(here):
     here.tell('program', 'hang')
     code = (
         'import sys, time\n'
-        'from os_acc.drivers.cyborg import process as cyborg_process\n'
+        'from os_acc.kinds.cyborg.driver import process as cyborg_process\n'
         'helpers = cyborg_process.Helpers("", ["fpga"], [])\n'
         'helpers.call("program", 60, "hang", driver="fpga",\n'
         '             controlpath_id={}, image="")\n'

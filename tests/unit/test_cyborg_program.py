@@ -106,6 +106,7 @@ def test_a_link_out_of_the_allowed_folders(here, tmp_path):
 
 
 def test_no_secret_in_an_error(here):
+    os_acc.CONF.set_override('retry_interval', 0, 'os_acc_bitstreams')
     url = 'https://user:s3cret@127.0.0.1:9/x.gbs?token=t0ken'
     err = cause(vf(0, bitstream=url))
     assert 's3cret' not in str(err)
@@ -184,7 +185,7 @@ def test_programming_that_loses_the_device(here):
 
 def test_programming_that_hangs(here):
     wanted = vf(0, bitstream=here.image(), function_id=F1)
-    option('program_timeout', 3.0)
+    option('program_timeout', 1.5)
     here.tell('program', 'hang')
     err = cause(wanted)
     assert isinstance(err, exception.Timeout)

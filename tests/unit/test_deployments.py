@@ -18,7 +18,7 @@ import os_acc
 from os_acc import exception
 from os_acc import loader
 from os_acc import objects
-from os_acc.drivers.fake.driver import FakeDriver
+from os_acc.kinds.fake.driver.driver import FakeDriver
 
 
 def on_x86(van):

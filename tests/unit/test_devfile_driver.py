@@ -16,9 +16,10 @@ from os_acc import exception
 from os_acc import objects
 from os_acc.kernel import device_file
 from os_acc.kernel import device_files
-from os_acc.privileged import device_files as privileged
 from os_acc.privileged import held
-from os_acc.privileged import record
+from os_acc.privileged.devfile import device_files as privileged
+from os_acc.privileged.devfile import records
+from os_acc.privileged.kernel import file_owner
 from os_acc.spec import device_spec
 from os_acc.testing import mortal
 
@@ -44,7 +45,7 @@ def nodes(kernel, monkeypatch):
         os_acc.unplug(objects.InstanceInfo(uuid=owner, name='', project_id=''))
     if not getattr(made, 'changed', False):
         assert made.snapshot() == before
-    assert record.device_files.names() == []
+    assert records.device_files.names() == []
     assert held.files.names() == []
 
 
@@ -853,7 +854,7 @@ def test_a_crash_at_each_record_and_note(nodes, monkeypatch):
                 os_acc.recover()
                 os_acc.unplug(instance)
                 assert nodes.of('acc1') == (0, 6, 0o660)
-                assert record.device_files.names() == []
+                assert records.device_files.names() == []
                 assert held.files.names() == []
 
 
@@ -1050,11 +1051,11 @@ def test_diagnosed(nodes):
 
 def test_numbers_of_a_van_of_another_driver(nodes):
     """Such as idxd: all of its files are its own."""
-    from os_acc.drivers.devfile import files
+    from os_acc.drivers import given_files
 
     _, van = plug(named(A))
     van.driver_data = {}
-    assert files.own_files(van) == [
+    assert given_files.own_files(van) == [
         device_file.DeviceFile('/dev/acc1', device_file.Number('c', 240, 1))
     ]
     assert device_spec.load(os_acc.CONF).entries
@@ -1065,7 +1066,7 @@ def opened_at_the_change(nodes, monkeypatch, name):
 
     :returns: gets the process id; once it is emptied, another program does so
     """
-    change, pids = device_files.set_owner, []
+    change, pids = file_owner.set_owner, []
 
     def opened(fd, uid, gid):
         if not pids:
@@ -1073,7 +1074,7 @@ def opened_at_the_change(nodes, monkeypatch, name):
             pids.append(nodes.kernel.hold(str(path), name, 'c 240:1'))
         change(fd, uid, gid)
 
-    monkeypatch.setattr(device_files, 'set_owner', opened)
+    monkeypatch.setattr(file_owner, 'set_owner', opened)
     return pids
 
 
@@ -1100,7 +1101,7 @@ def test_a_program_opens_a_file_while_it_is_given_out(
     assert f'process {pids[0]} (early) has /dev/acc1 open' in text
     assert nodes.of('acc1') == (0, 6, 0o660)
     assert held.files.names() == []
-    assert record.device_files.names() == []
+    assert records.device_files.names() == []
     nodes.kernel.end(pids[0])
     instance, _ = plug(named(A))
     assert nodes.of('acc1') == (1001, 6, int(mode, 8))

@@ -15,13 +15,14 @@ from hypothesis import strategies as st
 import pytest
 
 from os_acc import exception
-from os_acc.claims import file_groups
 from os_acc.kernel import device_file
 from os_acc.kernel import device_files
 from os_acc.kernel import file_place
 from os_acc.kernel import sysfs
+from os_acc.kinds.devfile import entry as spec_device_files
+from os_acc.kinds.devfile import groups as file_groups
 from os_acc.objects import fields
-from os_acc.spec import device_files as spec_device_files
+from os_acc.privileged.kernel import file_owner
 from os_acc.spec import device_spec
 
 GPU = '0000:3b:00.0'
@@ -66,8 +67,8 @@ def test_owner_and_mode_of_a_file_opened_by_path(tmp_path, monkeypatch):
     (tmp_path / 'file').touch(0o600)
     with device_files.opened('/dev/file') as fd:
         assert device_files.status(fd).number is None
-        device_files.set_owner(fd, os.getuid(), os.getgid())
-        device_files.set_mode(fd, 0o640)
+        file_owner.set_owner(fd, os.getuid(), os.getgid())
+        file_owner.set_mode(fd, 0o640)
         assert device_files.status(fd).mode == 0o640
 
 
@@ -409,12 +410,41 @@ def test_no_file_belongs_to_two_accelerators(five, entries):
     for each in found:
         text = file_groups.to_text(each.spec)
         again = file_groups.from_text(text)
-        assert file_groups.alike(again, each.spec)
+        assert spec_device_files.alike(again, each.spec)
         assert again.devices == each.spec.devices
     assert file_groups.from_text(None) is None
 
 
 # --- keys
+
+
+# For each key, values that are not its default.
+VALUES = {
+    'devices': ['/dev/a', ['/dev/b', '/dev/c*']],
+    'with': ['/dev/d', ['/dev/e', '/dev/f*']],
+    'shared': [True, 1, 7],
+    'owner': ['qemu', 0, '107'],
+    'group': ['render', 44],
+    'mode': ['0600', '777', '0000'],
+    'permissions': ['r', 'rwm'],
+    'keeps_data': [True],
+}
+
+
+@pytest.mark.parametrize('key', spec_device_files.KEYS)
+def test_no_key_is_lost_over_a_reboot(key):
+    """What is written down for a VAN says it, and so does the comparison."""
+    entry = {'resource_class': 'CUSTOM_A', 'devices': '/dev/a'}
+    field = 'along' if key == 'with' else key
+    (plain,) = device_spec.parse(device_spec.json.dumps(entry))
+    for value in VALUES[key]:
+        text = device_spec.json.dumps(entry | {key: value})
+        (spec,) = device_spec.parse(text)
+        again = file_groups.from_text(file_groups.to_text(spec))
+        assert getattr(again, field) == getattr(spec, field)
+        assert spec_device_files.alike(again, spec)
+        # Which files they name does not count.
+        assert spec_device_files.alike(plain, spec) is (key == 'devices')
 
 
 @pytest.mark.parametrize(

@@ -16,16 +16,16 @@ import pytest
 
 import os_acc
 from os_acc import exception
-from os_acc.drivers.pci import driver as pci_driver
-from os_acc.drivers.pci import listing as pci_listing
 from os_acc.kernel import mdev
 from os_acc.kernel import sriov
 from os_acc.kernel import sysfs
+from os_acc.kinds.pci.driver import driver as pci_driver
+from os_acc.kinds.pci.driver import listing as pci_listing
 from os_acc.privileged import cleaning
-from os_acc.privileged import mdev as privileged_mdev
-from os_acc.privileged import module_loading
-from os_acc.privileged import pci as privileged_pci
-from os_acc.privileged import vfs as privileged_vfs
+from os_acc.privileged.kernel import module_loading
+from os_acc.privileged.mdev import devices as privileged_mdev
+from os_acc.privileged.pci import functions as privileged_pci
+from os_acc.privileged.pci import vfs as privileged_vfs
 
 PARENT = '0000:42:00.0'
 VF_DRIVER = 'uio_pci_generic'

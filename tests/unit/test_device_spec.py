@@ -19,9 +19,9 @@ import os_acc
 from os_acc import exception
 from os_acc.kernel import pci
 from os_acc.kernel import pci_scan
+from os_acc.kinds.idxd import entry as spec_idxd
 from os_acc.spec import address as spec_address
 from os_acc.spec import device_spec
-from os_acc.spec import idxd as spec_idxd
 from os_acc.spec import reading as spec_reading
 
 

@@ -15,8 +15,8 @@ import pytest
 
 import os_acc
 from os_acc import exception
-from os_acc.drivers.pci import listing
 from os_acc.kernel import pci
+from os_acc.kinds.pci.driver import listing
 from os_acc.spec import device_spec
 
 

@@ -22,10 +22,10 @@ from os_acc import objects
 from os_acc.kernel import dfl
 from os_acc.kernel import pci
 from os_acc.kernel import sriov
-from os_acc.privileged import dfl as privileged
-from os_acc.privileged import dfl_ports
-from os_acc.privileged import record
-from os_acc.privileged import vfs as privileged_vfs
+from os_acc.privileged.fpga import dfl as privileged
+from os_acc.privileged.fpga import dfl_ports
+from os_acc.privileged.fpga import records
+from os_acc.privileged.pci import vfs as privileged_vfs
 from os_acc.testing import kernel as kernel_module
 from os_acc.testing import mortal
 
@@ -205,7 +205,7 @@ def test_a_port_that_stays_in_reset(card, images):
 
     path = images.add(AES)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr('os_acc.privileged.dfl_ioctl.program', stays)
+        patch.setattr('os_acc.privileged.fpga.dfl_ioctl.program', stays)
         with pytest.raises(exception.DeviceError, match='stays in reset'):
             program(path)
     assert program(images.add(AES))
@@ -387,7 +387,7 @@ def test_killed_in_the_ioctl_of_a_port_that_a_vf_has(
         raise mortal.Crash
 
     with monkeypatch.context() as patch:
-        patch.setattr('os_acc.privileged.dfl_ioctl.program', killed)
+        patch.setattr('os_acc.privileged.fpga.dfl_ioctl.program', killed)
         with pytest.raises(mortal.Crash):
             privileged.program(PF, '0', first, digest[first], None, 30.0)
     privileged.program(PF, '1', second, digest[second], None, 30.0)
@@ -436,7 +436,7 @@ def test_recovery_of_several_cards(kernel, failed, images):
         program(images.add(AES))
     kernel.handlers['bind'] = failed.bind
     kernel.add_function('0000:0a:00.0', '8086:bcce')
-    record.dfl_cards.write('0000:0a:00.0', record.DflCard([], True))
+    records.dfl_cards.write('0000:0a:00.0', records.DflCard([], True))
     kernel.fail('*/dfl-pci/bind', 5)
     with pytest.raises(exception.DeviceError, match='0a:00'):
         privileged.recover(5.0)
@@ -503,7 +503,7 @@ def test_arguments(kernel, card, images, field, value):
 def test_ports_are_not_given_back_under_a_vf(kernel, card):
     privileged_vfs.create_vfs(PF, 2, 30.0)
     with pytest.raises(exception.DeviceBusy, match='it has 2 VFs'):
-        dfl_ports.give_back(pci.get(PF), 5.0)
+        dfl_ports.after_vfs(pci.get(PF), 5.0)
     assert card.calls == [('release', 0), ('release', 1)]
 
 

@@ -20,7 +20,7 @@ import os_acc
 from os_acc import exception
 from os_acc import loader
 from os_acc import opts
-from os_acc.claims import proposals
+from os_acc.availability import proposals
 from os_acc.kernel import pci
 from os_acc.kernel import pci_names
 from os_acc.spec import device_spec
@@ -155,8 +155,15 @@ def test_the_drivers_and_plugins_of_this_release_are_listed():
 
 
 def test_the_records_of_root_are_listed():
-    code = (PACKAGE / 'privileged/record.py').read_text()
-    kept = re.findall(r"^\w+ = Records\('([\w-]+)'", code, re.MULTILINE)
+    kept = [
+        name
+        for path in (PACKAGE / 'privileged').rglob('record*.py')
+        for name in re.findall(
+            r"^\w+ = (?:record\.)?Records\('([\w-]+)'",
+            path.read_text(),
+            re.MULTILINE,
+        )
+    ]
     assert 'functions' in kept
     section = (SOURCE / 'linux.rst').read_text().partition('.. _record:')[2]
     listed = re.findall(r'^``([\w-]+)``  ', section, re.MULTILINE)

@@ -15,7 +15,7 @@ import os_acc
 from os_acc import exception
 from os_acc import loader
 from os_acc import objects
-from os_acc.drivers.fake import hardware as fake_hardware
+from os_acc.kinds.fake.driver import hardware as fake_hardware
 
 DATA = pathlib.Path(__file__).parent.parent / 'data'
 

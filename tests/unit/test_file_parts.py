@@ -19,7 +19,7 @@ import pytest
 
 import os_acc
 from os_acc import exception
-from os_acc.claims import file_availability
+from os_acc.kinds.devfile import rules as file_availability
 from os_acc.privileged import held
 
 SATA = 'pci0000:00/0000:00:17.0/ata1/host0/target0:0:0/0:0:0:0'
@@ -61,6 +61,18 @@ def disk(host):
     host.nodes.add('sg1', 'c 21:1', f'{SATA}/scsi_generic/sg1', 'scsi_generic')
 
 
+def nvme(host):
+    drive = 'pci0000:00/0000:07:00.0/nvme/nvme7'
+    host.block('nvme7n1', 'b 259:20', f'{drive}/nvme7n1')
+    host.block('nvme7n1p1', 'b 259:21', f'{drive}/nvme7n1/nvme7n1p1')
+    host.nodes.add('ng7n1', 'c 243:7', f'{drive}/ng7n1', 'nvme-generic')
+
+
+def tape(host):
+    for name, number in (('st0', 'c 9:0'), ('nst0', 'c 9:128')):
+        host.nodes.add(name, number, f'{SATA}/scsi_tape/{name}', 'scsi_tape')
+
+
 def virtual(host):
     host.block('loop7', 'b 7:7', 'virtual/block/loop7')
     host.block('loop7p1', 'b 259:9', 'virtual/block/loop7/loop7p1')
@@ -76,6 +88,9 @@ PAIRS = [
     pytest.param(disk, 'sdb', 'sdb1', id='partition'),
     pytest.param(disk, 'sdb', 'sg1', id='sg'),
     pytest.param(disk, 'sdb1', 'sg1', id='sg of a partition'),
+    pytest.param(nvme, 'nvme7n1', 'ng7n1', id='ng'),
+    pytest.param(nvme, 'nvme7n1p1', 'ng7n1', id='ng of a partition'),
+    pytest.param(tape, 'st0', 'nst0', id='tape'),
     pytest.param(virtual, 'loop7', 'loop7p1', id='virtual'),
     pytest.param(usb, 'bus/usb/001/004', 'video0', id='usb'),
 ]
@@ -131,7 +146,7 @@ def test_one_device_at_once(host, monkeypatch, show, one, other):
     """Two requests are checked one after the other."""
     show(host)
     devices.spec(entry(one, 0), entry(other, 1))
-    meeting = threading.Barrier(2, timeout=1.0)
+    meeting = threading.Barrier(2, timeout=0.4)
     check = file_availability.obstacles
 
     def obstacles(*args, **kwargs):
@@ -192,24 +207,43 @@ def file_of_namespace(host) -> str:
     return name
 
 
+def generic_file_of_namespace(host) -> str:
+    """As file_of_namespace(): the character device beside it."""
+    name = file_of_namespace(host)
+    folder = (host.kernel.sys / 'class/block' / name).resolve()
+    name = name.replace('nvme', 'ng')
+    place = (folder.parent / name).relative_to(host.kernel.sys / 'devices')
+    host.nodes.add(name, 'c 243:7', str(place), 'nvme-generic')
+    return name
+
+
+FILES = [file_of_namespace, generic_file_of_namespace]
+
+
+@pytest.mark.parametrize('file_of_namespace', FILES)
 @pytest.mark.parametrize('journal', ['nova', 'other'])
-def test_a_file_of_a_namespace_that_an_instance_has(host, namespace, journal):
+def test_a_file_of_a_namespace_that_an_instance_has(
+    host, namespace, journal, file_of_namespace
+):
     """A glob such as /dev/nvme*n1 names the disk of another instance."""
     os_acc.CONF.set_override('plugin', 'libvirt', 'os_acc')
     devices.spec(namespace)
     instance, _ = plug(devices.wanted('CUSTOM_FAST'))
-    file_of_namespace(host)
+    name = file_of_namespace(host)
     host.use(journal)
     os_acc.CONF.set_override('plugin', 'noop', 'os_acc')
-    devices.spec(entry('nvme*n1'))
+    devices.spec(entry(f'{name[:2]}*n1'))
     busy(devices.wanted('CUSTOM_0'), instance)
     host.use('nova')
     assert os_acc.unplug(instance) == 1
     assert held.files.names() == []
 
 
+@pytest.mark.parametrize('file_of_namespace', FILES)
 @pytest.mark.parametrize('journal', ['nova', 'other'])
-def test_a_namespace_of_whose_file_an_instance_has(host, namespace, journal):
+def test_a_namespace_of_whose_file_an_instance_has(
+    host, namespace, journal, file_of_namespace
+):
     """The administrator has connected it."""
     host.fabric.connect(nvme_of_model.NQN, 'nqn.2014-08.org.example:host')
     name = file_of_namespace(host)

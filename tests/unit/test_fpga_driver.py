@@ -26,9 +26,9 @@ from os_acc import objects
 from os_acc.bitstreams import file as bitstream_file
 from os_acc.privileged import command
 from os_acc.privileged import operation_lock
-from os_acc.privileged import programming as privileged
-from os_acc.privileged import root_copy
 from os_acc.privileged import root_folder
+from os_acc.privileged.fpga import command as privileged
+from os_acc.privileged.fpga import root_copy
 
 FPGA, VFS = vendor_module.FPGA, vendor_module.VFS
 
@@ -381,7 +381,8 @@ def test_regions_in_parallel(tool):
         devices.instance(), [request(tool, 'aes'), request(tool, 'sha')]
     )
     assert len(tool.calls()) == 2
-    assert {tool.function('0'), tool.function('1')} == {'aes', 'sha'}
+    # A region may be busy when the second one asks.
+    assert {tool.function(each) for each in '012'} == {'aes', 'sha', None}
 
 
 def test_others_may_look_while_it_is_programmed(kernel, tool):

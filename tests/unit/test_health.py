@@ -25,9 +25,9 @@ from os_acc.doctor import state as doctor_state
 from os_acc.journal import health as rows
 from os_acc.journal import programs
 from os_acc.objects import device as device_objects
-from os_acc.privileged import pci as privileged_pci
-from os_acc.privileged import reenumeration as privileged
 from os_acc.privileged import root_folder
+from os_acc.privileged.fpga import reenumeration as privileged
+from os_acc.privileged.pci import functions as privileged_pci
 from os_acc.programming import announcing
 from os_acc.spec import device_spec
 from os_acc.testing import mortal
@@ -366,7 +366,7 @@ def test_a_parent_of_mediated_devices(here):
 
 @pytest.mark.parametrize('named', [False, True])
 def test_a_device_that_is_no_pci_function(kernel, tmp_path, named):
-    from os_acc.drivers.fake.driver import FakeDriver
+    from os_acc.kinds.fake.driver.driver import FakeDriver
 
     FakeDriver.load('fake')
     for name, value in {
@@ -558,7 +558,7 @@ def test_the_administrator_programs_what_needs_a_cold_reboot(tool):
 
 def test_the_tool_makes_it_leave_the_bus(tool, kernel, monkeypatch):
     tool.configure('single', activation='reenumerate')
-    from os_acc.privileged import programming as programs_as_root
+    from os_acc.privileged.fpga import command as programs_as_root
 
     program_it = programs_as_root.program
 
@@ -602,7 +602,7 @@ def test_it_does_not_come_back(tool, kernel):
 
 def test_somebody_opens_it_before_it_leaves_the_bus(tool, kernel, monkeypatch):
     """It has another function by then, and the journal must not deny it."""
-    from os_acc.privileged import programming as programs_as_root
+    from os_acc.privileged.fpga import command as programs_as_root
 
     assert program(tool, 'aes') is True
     tool.configure('single', activation='reenumerate')
@@ -720,8 +720,8 @@ def test_found_again_in_spite_of_other_errors(
         raise RuntimeError('cannot do it')
 
     killed_while_it_is_off_the_bus(tool, kernel)
-    monkeypatch.setattr('os_acc.privileged.programming.sweep', fail)
-    monkeypatch.setattr('os_acc.privileged.dfl.recover', fail)
+    monkeypatch.setattr('os_acc.privileged.fpga.command.sweep', fail)
+    monkeypatch.setattr('os_acc.privileged.fpga.dfl.recover', fail)
     os_acc.recover()
     assert device(FPGA).health == 'ok'
     assert caplog.text.count('cannot do it') == 2

@@ -18,10 +18,10 @@ from os_acc.journal import journal as journal_module
 from os_acc.kernel import pci
 from os_acc.privileged import held
 from os_acc.privileged import holders
-from os_acc.privileged import mdev as privileged_mdev
 from os_acc.privileged import operation_lock
-from os_acc.privileged import pci as privileged_pci
-from os_acc.privileged import vfs as privileged_vfs
+from os_acc.privileged.mdev import devices as privileged_mdev
+from os_acc.privileged.pci import functions as privileged_pci
+from os_acc.privileged.pci import vfs as privileged_vfs
 
 UUID = '11111111-2222-4333-8444-555555555555'
 OTHER_UUID = '11111111-2222-4333-8444-666666666666'
@@ -167,7 +167,7 @@ def test_a_claim_that_fails_leaves_no_note(here, monkeypatch):
     def fail(*_):
         raise exception.DeviceError(device='x', reason='no port')
 
-    monkeypatch.setattr('os_acc.drivers.pci.port.state', fail)
+    monkeypatch.setattr('os_acc.kinds.pci.driver.port.state', fail)
     with pytest.raises(exception.PlugException):
         os_acc.plug(devices.instance(), [devices.pci(devices.GPU)])
     assert notes() == []

@@ -144,7 +144,7 @@ def test_a_kill_after_a_failure(tool, told, killed):
 
 
 def test_a_kill_during_the_programming(tool, told, monkeypatch):
-    from os_acc.privileged import programming as privileged
+    from os_acc.privileged.fpga import command as privileged
 
     def kill(*args):
         raise Killed

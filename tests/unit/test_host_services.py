@@ -16,8 +16,8 @@ import pytest
 import services
 
 import os_acc
-from os_acc.claims import host_use
-from os_acc.claims.host_signs import boot_signs
+from os_acc.availability import host_use
+from os_acc.availability.host_signs import boot_signs
 from os_acc.kernel import pci
 from os_acc.kernel import rdma
 from os_acc.kernel import sysfs

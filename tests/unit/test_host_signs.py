@@ -23,9 +23,9 @@ import services
 
 import os_acc
 from os_acc import exception
-from os_acc.claims import host_use
-from os_acc.claims.host_signs import routes
-from os_acc.claims.host_signs import table
+from os_acc.availability import host_use
+from os_acc.availability.host_signs import routes
+from os_acc.availability.host_signs import table
 from os_acc.kernel import open_files
 from os_acc.kernel import pci
 from os_acc.kernel import sysfs

@@ -23,9 +23,9 @@ from os_acc import objects
 from os_acc import testing
 from os_acc.kernel import pci
 from os_acc.privileged import held
-from os_acc.privileged import idxd as privileged
-from os_acc.privileged import record
 from os_acc.privileged import root_files
+from os_acc.privileged.idxd import queues as privileged
+from os_acc.privileged.idxd import records
 
 DSA, IAA = '0000:6a:01.0', '0000:6a:02.0'
 ENTRY = {'idxd': DSA, 'wq_size': 16}
@@ -79,8 +79,8 @@ def notes():
     folder = pathlib.Path(held.FOLDER)
     return [
         *(sorted(os.listdir(folder)) if folder.exists() else []),
-        *record.idxd_devices.names(),
-        *record.idxd_queues.names(),
+        *records.idxd_devices.names(),
+        *records.idxd_queues.names(),
     ]
 
 

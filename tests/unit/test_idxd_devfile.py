@@ -12,10 +12,10 @@ import pytest
 import os_acc
 from os_acc import exception
 from os_acc import objects
-from os_acc.claims import file_groups
-from os_acc.privileged import device_files as privileged
+from os_acc.kinds.devfile import groups as file_groups
 from os_acc.privileged import held
-from os_acc.privileged import idxd as privileged_idxd
+from os_acc.privileged.devfile import device_files as privileged
+from os_acc.privileged.idxd import queues as privileged_idxd
 from os_acc.spec import device_spec
 
 DSA = '0000:6a:01.0'

@@ -23,9 +23,9 @@ from os_acc import health
 from os_acc import objects
 from os_acc import testing
 from os_acc.drivers import allocation
-from os_acc.drivers.fake.driver import FakeDriver
 from os_acc.kernel import device_file
 from os_acc.kernel import sysfs
+from os_acc.kinds.fake.driver.driver import FakeDriver
 from os_acc.testing import driver_processes
 from os_acc.testing import rules
 

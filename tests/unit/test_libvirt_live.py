@@ -60,6 +60,13 @@ def plugin(clean, libvirt):
     return made
 
 
+def give_up_soon() -> None:
+    """For a guest that does not give the device back in three attempts."""
+    conf = os_acc.CONF
+    conf.set_override('detach_timeout', 1.0, 'os_acc_libvirt')
+    conf.set_override('detach_attempt_timeout', 0.1, 'os_acc_libvirt')
+
+
 def new_van(handle=None, number: int = 1) -> objects.VAN:
     return objects.VAN(
         uuid=f'0000000{number}-1111-4222-8333-444455556666',
@@ -295,7 +302,10 @@ def test_an_event_that_is_lost(plugin, daemon, van, plugged):
     assert plugged.live == []
 
 
-def test_the_guest_says_no_and_then_yes(plugin, daemon, van, plugged):
+def test_the_guest_says_no_and_then_yes(
+    plugin, daemon, van, plugged, monkeypatch
+):
+    monkeypatch.setattr(detach, 'PAUSE', 0.05)
     daemon.script['detach'] = [
         config_first,
         plugged.later(0.05, plugged.refuse),
@@ -307,10 +317,12 @@ def test_the_guest_says_no_and_then_yes(plugin, daemon, van, plugged):
 def test_the_guest_does_not_answer(plugin, daemon, van, plugged):
     nothing = [lambda *_: None] * 3
     daemon.script['detach'] = [config_first, *nothing]
+    give_up_soon()
     with pytest.raises(exception.Timeout, match='3 attempts'):
         plugin.unplug(van, INSTANCE, True)
     assert len(plugged.live) == 1
     assert plugged.connection.listeners == {}
+    os_acc.CONF.set_override('detach_timeout', 20.0, 'os_acc_libvirt')
     plugin.unplug(van, INSTANCE, True)
     assert plugged.live == []
 
@@ -388,6 +400,7 @@ def test_not_now(plugin, daemon, van, plugged, err, monkeypatch):
     plugin.unplug(van, INSTANCE, True)
     assert plugged.live == []
     plugin.plug(van, INSTANCE, True)
+    give_up_soon()
     daemon.script['detach'] = [config_first, *([err] * 3)]
     with pytest.raises(exception.Timeout, match=str(err)):
         plugin.unplug(van, INSTANCE, True)
@@ -869,7 +882,7 @@ def test_a_refusal_is_not_taken_for_a_broken_connection(plugin, daemon, van):
 
 
 def test_a_libvirtd_that_hangs(plugin, libvirt, van, monkeypatch):
-    os_acc.CONF.set_override('connect_timeout', 0.5, 'os_acc_libvirt')
+    os_acc.CONF.set_override('connect_timeout', 0.2, 'os_acc_libvirt')
     go_on = threading.Event()
     monkeypatch.setattr(libvirt, 'open', lambda uri: go_on.wait(30))
     (found,) = plugin.diagnose()

@@ -25,15 +25,16 @@ from os_acc.kernel import device_file
 from os_acc.kernel import libvirt_domains
 from os_acc.kernel import open_files
 from os_acc.kernel import pci
+from os_acc.kernel import sriov
 from os_acc.kernel import sysfs
 from os_acc.kernel import vfio
 from os_acc.privileged import context
 from os_acc.privileged import device_users
-from os_acc.privileged import function_reset
-from os_acc.privileged import module_loading
 from os_acc.privileged import operation_lock
-from os_acc.privileged import vf_number
-from os_acc.privileged import vfio_binding
+from os_acc.privileged.kernel import function_reset
+from os_acc.privileged.kernel import module_loading
+from os_acc.privileged.kernel import vf_number
+from os_acc.privileged.kernel import vfio_binding
 
 MDEV = '6e1c1f0e-8a4e-4d6b-9f1d-0c2b3a4d5e6f'
 
@@ -109,15 +110,25 @@ def test_a_function_that_cannot_be_read(here):
     assert pci.find(devices.GPU) is None
 
 
-def test_vfs_that_fewer_come_of(here):
-    """The driver of a PF makes fewer, with no error."""
-
-    def fewer():
-        raise OSError(errno.EIO, 'Input/output error')
-
-    here.fail('*/sriov_numvfs', fewer)
+def test_vfs_that_the_kernel_refuses(here):
+    here.fail('*/sriov_numvfs', errno.EIO)
     with pytest.raises(exception.DeviceError, match='sriov_numvfs 3'):
         vf_number.create(devices.PF, 3, 1.0)
+
+
+def test_vfs_that_fewer_come_of(here):
+    """The driver of a PF makes fewer, with no error. None of them stays."""
+    asked = []
+
+    def fewer(path, text):
+        asked.append(text)
+        here.write_numvfs(path.parent.name, min(int(text), 2))
+
+    here.handlers['sriov_numvfs'] = fewer
+    with pytest.raises(exception.DeviceError, match='2 VFs instead of 3'):
+        vf_number.create(devices.PF, 3, 1.0)
+    assert asked == ['3', '0']
+    assert sriov.count(devices.PF) == 0
 
 
 def test_too_many_vfs(here):

@@ -14,7 +14,7 @@ from os_acc import exception
 from os_acc import objects
 from os_acc.kernel import mdev as linux_mdev
 from os_acc.privileged import held
-from os_acc.privileged import record
+from os_acc.privileged.mdev import records
 
 
 @pytest.fixture
@@ -191,17 +191,38 @@ def test_owner_external(here):
     remove(here, request.handle.uuid)
 
 
+def test_one_that_is_left_is_cleaned_when_it_is_closed(here, tmp_path):
+    os_acc.CONF.set_override('owner', 'external', 'os_acc_mdev')
+    said = tmp_path / 'said'
+    request, instance = devices.mdev(), devices.instance()
+    uuid = request.handle.uuid
+    make(here, uuid, 'mtty-1')
+    os_acc.plug(instance, [request])
+    os_acc.CONF.set_override(
+        'cleaning_command', f"sh -c 'echo $0 >> {said}' {{address}}", 'os_acc'
+    )
+    group = (here.mdev / uuid / 'iommu_group').readlink().name
+    pid = here.hold(here.root / f'dev/vfio/{group}')
+    with pytest.raises(exception.UnplugException):
+        os_acc.unplug(instance)
+    assert not said.exists()
+    here.end(pid)
+    assert os_acc.unplug(instance) == 1
+    assert said.read_text() == f'{uuid}\n'
+    remove(here, uuid)
+
+
 def test_an_mdev_that_the_agent_removed_first(here):
     """Cyborg gives the next ARQ the same UUID: nothing is left of the VAN."""
     os_acc.CONF.set_override('owner', 'cyborg', 'os_acc_mdev')
     request, instance = devices.mdev(), devices.instance()
     uuid = request.handle.uuid
     os_acc.plug(instance, [request])
-    kinds = [record.mdevs.read(uuid), held.files.read(f'mdev-{uuid}')]
+    kinds = [records.mdevs.read(uuid), held.files.read(f'mdev-{uuid}')]
     assert None not in kinds
     remove(here, uuid)
     assert os_acc.unplug(instance) == 1
-    assert record.mdevs.read(uuid) is None
+    assert records.mdevs.read(uuid) is None
     assert held.files.read(f'mdev-{uuid}') is None
 
 

@@ -18,7 +18,7 @@ import pytest
 import vgpu_card
 
 import os_acc
-from os_acc.claims import nothing_offered
+from os_acc.availability import nothing_offered
 from os_acc.kernel import sysfs
 from os_acc.kernel import vgpu_config
 from os_acc.spec import device_spec

@@ -277,7 +277,7 @@ class TestWholeGPU:
         assert here.driver_of(VF) == 'nvidia'
 
     def test_not_by_the_privileged_half(self, card, here):
-        from os_acc.privileged import pci as privileged
+        from os_acc.privileged.pci import functions as privileged
 
         devices.spec({'vendor_id': '10de'})
         with pytest.raises(exception.DeviceError, match='keeps for a vGPU'):
@@ -329,15 +329,20 @@ class TestPreset:
         assert isinstance(err, exception.DeviceBusy)
         assert card.kind_of(VF) == 559
 
-    def test_not_given_on_while_the_guest_has_it(self, card, here):
+    def test_not_given_on_while_the_guest_has_it(self, card, here, tmp_path):
+        said = tmp_path / 'said'
+        run = f"sh -c 'echo $0 >> {said}' {{address}}"
+        os_acc.CONF.set_override('cleaning_command', run, 'os_acc')
         instance = devices.instance()
         os_acc.plug(instance, [devices.pci(VF)])
         pid = here.hold(here.node(VF))
         with pytest.raises(exception.UnplugException) as caught:
             os_acc.unplug(instance)
         assert 'has ' in str(caught.value.__cause__)
+        assert not said.exists()
         here.end(pid)
         assert os_acc.unplug(instance) == 1
+        assert said.read_text() == f'{VF}\n'
         assert card.kind_of(VF) == 559
 
     def test_after_a_reboot(self, card, here):

@@ -268,6 +268,29 @@ def test_a_format_that_does_not_end(drive):
         empty(seconds=0.3)
 
 
+def test_a_completion_queue_that_is_full(drive, monkeypatch):
+    """The drive goes on when it is told that completions were taken."""
+    write, told = drive.write32, []
+
+    def keep(offset, value):
+        if offset == 0x1004:  # the completion queue's doorbell
+            told.append((offset, value))
+        else:
+            write(offset, value)
+
+    made = controllers.Controller(drive, ADDRESS)
+    made.start()
+    monkeypatch.setattr(drive, 'write32', keep)
+    for _ in range(7):
+        made.admin(commands.request_queues())
+    assert len(told) == 7
+    with pytest.raises(exception.Timeout):
+        made.admin(commands.request_queues(), seconds=0.1)
+    assert len(drive.log) == 7
+    write(*told[-1])
+    assert len(drive.log) == 8
+
+
 def test_a_refused_command_says_its_status(drive):
     drive.hooks[FORMAT] = lambda: drive.namespaces.clear()
     with pytest.raises(

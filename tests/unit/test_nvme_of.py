@@ -20,18 +20,18 @@ import os_acc
 from os_acc import exception
 from os_acc import health
 from os_acc import objects
-from os_acc.claims import nvme_of_availability as availability
 from os_acc.journal import health as rows
 from os_acc.kernel import nvme_of
 from os_acc.kernel import open_files
+from os_acc.kinds.nvme_of import entry as spec_nvme_of
+from os_acc.kinds.nvme_of import rules as availability
 from os_acc.privileged import held
-from os_acc.privileged import module_loading
-from os_acc.privileged import nvme_of as privileged
-from os_acc.privileged import nvme_of_commands as commands
-from os_acc.privileged import nvme_of_notes as notes
-from os_acc.privileged import record
+from os_acc.privileged.kernel import module_loading
+from os_acc.privileged.nvme_of import commands
+from os_acc.privileged.nvme_of import namespaces as privileged
+from os_acc.privileged.nvme_of import notes
+from os_acc.privileged.nvme_of import records
 from os_acc.spec import device_spec
-from os_acc.spec import nvme_of as spec_nvme_of
 from os_acc.testing import mortal
 
 A = 'uuid.1b4e28ba-2fa1-11d2-883f-0016d3cca427'
@@ -93,7 +93,7 @@ def test_a_dry_run(fabric, tmp_path):
 
 
 def all_notes(fabric) -> list[str]:
-    return held.files.names() + record.connections.names()
+    return held.files.names() + records.connections.names()
 
 
 @pytest.mark.parametrize('real', [False, True])
@@ -212,7 +212,10 @@ def test_another_namespace_of_the_connection_is_in_use(fabric, kernel, caplog):
         'proc/self/mountinfo',
         f'36 35 {number.strip()} / /data rw - ext4 /dev/x rw\n',
     )
+    give_up_soon()
     os_acc.unplug(instance)
+    os_acc.CONF.clear_override('connect_timeout', 'os_acc_nvme_of')
+    os_acc.CONF.clear_override('disconnect_timeout', 'os_acc_nvme_of')
     assert len(fabric.connections()) == 1
     assert 'stays: block device' in caplog.text
     found = list(os_acc_findings('connection'))

@@ -220,6 +220,16 @@ class TestPCIAddress:
             again = objects.PCIHandle(address=handle.address)
             assert again.address == handle.address
 
+    @given(
+        st.from_regex(r'([0-9a-fA-F]{3,9}:)?[0-9a-fA-F]{2}:[0-3]?.\.[0-9]')
+        | st.from_regex(r'0[0-9a-f]{3,7}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]')
+    )
+    def test_canonical_is_what_would_be_written(self, text):
+        assert pci_address.is_canonical(text) == (
+            pci_address.parse(text) is not None
+            and pci_address.canonical(text) == text
+        )
+
 
 class TestUUID:
     @pytest.mark.parametrize('value', [UUID, UUID.upper(), uuid.UUID(UUID)])

@@ -16,8 +16,8 @@ import vendor
 import os_acc
 from os_acc import exception
 from os_acc.kernel import pci
-from os_acc.privileged import mdev as privileged_mdev
-from os_acc.privileged import pci as privileged
+from os_acc.privileged.mdev import devices as privileged_mdev
+from os_acc.privileged.pci import functions as privileged
 from os_acc.spec import device_spec
 from os_acc.spec import parts as spec_parts
 

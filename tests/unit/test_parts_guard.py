@@ -16,10 +16,10 @@ from os_acc import objects
 from os_acc.kernel import pci
 from os_acc.privileged import container_specs
 from os_acc.privileged import held
-from os_acc.privileged import mdev as privileged_mdev
-from os_acc.privileged import pci as privileged
-from os_acc.privileged import storage_calls
-from os_acc.privileged import unused
+from os_acc.privileged.mdev import devices as privileged_mdev
+from os_acc.privileged.pci import functions as privileged
+from os_acc.privileged.pci import storage_calls
+from os_acc.privileged.pci import unused
 from os_acc.spec import device_spec
 
 CARD = '0000:6b:00.0'

@@ -353,6 +353,7 @@ def test_the_kernel_refuses_the_bind(here):
 
 
 def test_no_driver_takes_it(here):
+    os_acc.CONF.set_override('device_timeout', 0.6, 'os_acc')
     here.add_driver('vfio-pci2')
     here.allowed = lambda address, driver: driver != 'vfio-pci'
     err = cause(devices.pci(devices.GPU))

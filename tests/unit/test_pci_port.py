@@ -19,9 +19,9 @@ import pytest
 import os_acc
 from os_acc import exception
 from os_acc import objects
-from os_acc.privileged import network as privileged
-from os_acc.privileged import record
-from os_acc.privileged import vfs as privileged_vfs
+from os_acc.privileged.pci import network as privileged
+from os_acc.privileged.pci import records
+from os_acc.privileged.pci import vfs as privileged_vfs
 from os_acc.testing import mortal
 
 PF = '0000:08:00.0'
@@ -532,7 +532,7 @@ def test_a_driver_that_does_something_else(kept, monkeypatch):
             write_vf(interface, number, name, value)
 
     monkeypatch.setattr(
-        'os_acc.privileged.rtnetlink.write_vf', ignore_the_vlan
+        'os_acc.privileged.pci.rtnetlink.write_vf', ignore_the_vlan
     )
     err = cause(request(VFS[0]))
     assert 'vlan is [0, 0] after it was set to [101, 3]' in str(err)
@@ -794,6 +794,6 @@ def test_a_trusted_vf_that_device_spec_no_longer_trusts(kept):
 def test_removed_vfs_leave_no_record(nics):
     privileged_vfs.create_vfs(PF, 2, 5.0)
     privileged.set_port(VFS[0], {'vlan': [5, 0]}, 1.0)
-    assert record.ports.read(VFS[0]) is not None
+    assert records.ports.read(VFS[0]) is not None
     assert privileged_vfs.remove_vfs(PF, 5.0) == []
-    assert record.ports.read(VFS[0]) is None
+    assert records.ports.read(VFS[0]) is None

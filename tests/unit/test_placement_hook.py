@@ -21,7 +21,7 @@ from os_acc import loader as acc_loader
 from os_acc.cyborg import connections
 from os_acc.cyborg import names
 from os_acc.cyborg import programmed
-from os_acc.drivers.fake import driver as fake_driver
+from os_acc.kinds.fake.driver import driver as fake_driver
 from os_acc.placement import client as placement_client
 from os_acc.placement import inventory
 from os_acc.programming import hooks

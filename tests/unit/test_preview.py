@@ -115,7 +115,7 @@ def test_a_driver_that_cannot_show_a_device(here, look, monkeypatch):
         raise ValueError('no')
 
     monkeypatch.setattr(
-        'os_acc.drivers.pci.driver.PCIDriver.show_device', fail
+        'os_acc.kinds.pci.driver.driver.PCIDriver.show_device', fail
     )
     (found,) = look(devices.instance(), devices.pci('0000:99:00.0'))
     assert found[3] == 'ValueError: no'

@@ -215,7 +215,7 @@ def test_a_fork_while_it_is_being_started(daemon, monkeypatch, tmp_path):
 
 def test_a_fork_does_not_wait_for_ever(daemon, monkeypatch):
     monkeypatch.setattr(privsep, 'LONGEST_WAIT', 0.1)
-    monkeypatch.setenv('PAUSE', '2')
+    monkeypatch.setenv('PAUSE', '1')
     context.start_in_background()
     time.sleep(0.2)
     pid = start(lambda: who())
@@ -307,12 +307,12 @@ def find(argument: str) -> list[int]:
     [
         'context',
         'device_users',
-        'mdev',
-        'network',
+        'fpga.command',
+        'mdev.devices',
         'offers',
-        'pci',
-        'programming',
-        'storage_calls',
+        'pci.functions',
+        'pci.network',
+        'pci.storage_calls',
     ],
 )
 def test_the_daemon_loads_nothing_of_the_service(module):

@@ -17,13 +17,14 @@ import os_acc
 from os_acc import exception
 from os_acc.kernel import mdev
 from os_acc.kernel import sriov
-from os_acc.privileged import mdev as privileged_mdev
 from os_acc.privileged import operation_lock
-from os_acc.privileged import pci as privileged_pci
-from os_acc.privileged import record
 from os_acc.privileged import root_folder
-from os_acc.privileged import vf_number
-from os_acc.privileged import vfs as privileged_vfs
+from os_acc.privileged.kernel import vf_number
+from os_acc.privileged.mdev import devices as privileged_mdev
+from os_acc.privileged.mdev import records as mdev_records
+from os_acc.privileged.pci import functions as privileged_pci
+from os_acc.privileged.pci import records as pci_records
+from os_acc.privileged.pci import vfs as privileged_vfs
 from os_acc.testing import mortal
 
 INSTANCE = str(uuid.uuid4())
@@ -186,7 +187,7 @@ def test_vans_of_an_earlier_version_are_an_error_with_a_remedy(here):
     """They have no record. Root changes nothing."""
     instance = devices.instance()
     os_acc.plug(instance, [devices.pci(CARD)])
-    record.functions.delete(CARD)
+    pci_records.functions.delete(CARD)
     with pytest.raises(exception.UnplugException, match='no record') as caught:
         os_acc.unplug(instance)
     assert here.driver_of(CARD) == 'vfio-pci'
@@ -266,7 +267,7 @@ def test_an_mdev_that_somebody_else_made_meanwhile_is_not_ours(
 def test_an_mdev_of_an_earlier_version(here):
     request, instance = devices.mdev(), devices.instance()
     os_acc.plug(instance, [request])
-    record.mdevs.delete(request.handle.uuid)
+    mdev_records.mdevs.delete(request.handle.uuid)
     with pytest.raises(exception.UnplugException, match='echo 1 > '):
         os_acc.unplug(instance)
     assert mdev.find(request.handle.uuid)
@@ -405,7 +406,7 @@ def test_no_vfs_on_a_pf_that_is_bound_to_vfio(here):
 
 
 def test_the_step_that_takes_too_long_is_named(here):
-    os_acc.CONF.set_override('device_timeout', 1.0, 'os_acc')
+    os_acc.CONF.set_override('device_timeout', 0.6, 'os_acc')
     instance = devices.instance()
     del here.native[devices.GPU]  # probing it does nothing
     here.native[devices.GPU] = None
@@ -428,7 +429,7 @@ def test_the_step_that_takes_too_long_is_named(here):
 
 
 def test_vfs_that_do_not_appear_are_named(here, monkeypatch):
-    os_acc.CONF.set_override('device_timeout', 4.0, 'os_acc')
+    os_acc.CONF.set_override('device_timeout', 1.5, 'os_acc')
     monkeypatch.setattr(vf_number, '_complete', lambda pf, number: False)
     with pytest.raises(
         exception.PlugException, match=f'2 VFs of {devices.PF}'
@@ -516,7 +517,7 @@ def test_a_link_in_the_place_of_a_lock(here, tmp_path):
 @pytest.mark.parametrize('name', ['../x', '', '.', '..', 'a/b', '.x'])
 def test_names_that_are_paths(here, name):
     with pytest.raises(exception.InvalidRequest):
-        record.functions.read(name)
+        pci_records.functions.read(name)
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,8 @@ from os_acc import exception
 from os_acc import health
 from os_acc import objects
 from os_acc import programming
-from os_acc.drivers.fake import hardware as fake_hardware
 from os_acc.kernel import boot
+from os_acc.kinds.fake.driver import hardware as fake_hardware
 from os_acc.programming import hooks as hooks_module
 
 SINGLE, DYNAMIC = 'single', 'dynamic'
@@ -160,7 +160,7 @@ class CommandRig(Rig):
 
 @pytest.fixture(params=['fake', 'command'])
 def make(request, tmp_path, kernel):
-    from os_acc.drivers.fake.driver import FakeDriver
+    from os_acc.kinds.fake.driver.driver import FakeDriver
 
     FakeDriver.load('fake')
 
@@ -178,7 +178,7 @@ def make(request, tmp_path, kernel):
 
 @pytest.fixture(params=['single', 'dynamic'])
 def fake_rig(request, tmp_path, kernel):
-    from os_acc.drivers.fake.driver import FakeDriver
+    from os_acc.kinds.fake.driver.driver import FakeDriver
 
     FakeDriver.load('fake')
     made = FakeRig(request.param, tmp_path)
@@ -277,8 +277,10 @@ def test_two_functions_for_one_on_a_single_device(single):
 
 
 def test_two_functions_for_one_on_a_dynamic_device(dynamic):
+    """Each gets a region. A region may be busy when the second one asks."""
     dynamic.plug('aes', 'sha')
-    assert sorted(map(dynamic.inside, '01')) == ['aes', 'sha']
+    inside = [dynamic.inside(region) for region in '012']
+    assert sorted(filter(None, inside)) == ['aes', 'sha']
     assert dynamic.count() == 2
 
 

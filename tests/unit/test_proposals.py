@@ -9,7 +9,7 @@ import pytest
 
 import os_acc
 from os_acc import exception
-from os_acc.claims import proposals
+from os_acc.availability import proposals
 from os_acc.kernel import pci
 from os_acc.kernel import pci_names
 from os_acc.spec import device_spec

@@ -249,7 +249,7 @@ def test_nothing_to_offer(run):
 
 
 def test_a_class_without_a_driver_is_left_out(run, monkeypatch):
-    from os_acc.drivers.mdev import MdevDriver
+    from os_acc.kinds.mdev.driver.driver import MdevDriver
 
     monkeypatch.setattr(MdevDriver, 'can_handle', lambda *a: False)
     result = run('provider-config')
@@ -260,7 +260,7 @@ def test_a_class_without_a_driver_is_left_out(run, monkeypatch):
 def test_nothing_is_written_if_the_discovery_fails(
     install, folder, monkeypatch
 ):
-    from os_acc.drivers.mdev import MdevDriver
+    from os_acc.kinds.mdev.driver.driver import MdevDriver
 
     def fails(driver):
         raise OSError('no')

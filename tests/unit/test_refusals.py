@@ -26,8 +26,8 @@ EVERY = {
 # The drivers drc and fake have no devices of Linux.
 MAKE_THEIR_OWN = {
     'refusals/reasons.py',
-    'drivers/drc.py',
-    'drivers/fake/driver.py',
+    'kinds/drc/driver.py',
+    'kinds/fake/driver/driver.py',
 }
 
 

@@ -17,7 +17,7 @@ import time
 import pytest
 
 from os_acc import exception
-from os_acc.privileged import root_copy
+from os_acc.privileged.fpga import root_copy
 
 DIGEST = hashlib.sha256(b'aes').hexdigest()
 

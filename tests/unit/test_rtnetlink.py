@@ -19,7 +19,7 @@ from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 import pytest
 
 from os_acc import exception
-from os_acc.privileged import rtnetlink
+from os_acc.privileged.pci import rtnetlink
 
 # Attributes of include/uapi/linux/if_link.h
 IFLA_IFNAME, IFLA_VFINFO_LIST, IFLA_VF_INFO = 3, 22, 1

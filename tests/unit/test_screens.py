@@ -33,9 +33,9 @@ from os_acc.cli import doctor
 from os_acc.cli import history
 from os_acc.cli import progress
 from os_acc.cli import tables
-from os_acc.drivers.fake import driver
 from os_acc.journal import health
 from os_acc.kernel import boot
+from os_acc.kinds.fake.driver import driver
 from os_acc.operations import orphans
 
 SCREENS = pathlib.Path(__file__).parent / 'screens'

@@ -15,7 +15,7 @@ from os_acc import journal
 from os_acc import locking
 from os_acc import objects
 from os_acc import programming
-from os_acc.drivers.fake.driver import FakeDriver
+from os_acc.kinds.fake.driver.driver import FakeDriver
 from os_acc.programming import contents
 from os_acc.spec import device_spec
 

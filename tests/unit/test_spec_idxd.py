@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 import pytest
 
 from os_acc import exception
-from os_acc.claims import idxd_availability
-from os_acc.claims import idxd_names
 from os_acc.kernel import idxd
+from os_acc.kinds.idxd import entry as spec_idxd
+from os_acc.kinds.idxd import names as idxd_names
+from os_acc.kinds.idxd import rules as idxd_availability
 from os_acc.spec import device_spec
-from os_acc.spec import idxd as spec_idxd
 from os_acc.spec import parts as spec_parts
 
 DSA = '0000:6a:01.0'
@@ -148,4 +148,7 @@ def test_a_note_that_is_not_one(value):
 )
 def test_names(name):
     assert idxd_names.split(name) is None
+    text = '^DeviceFileHandle: name is .* expected the name of a work queue'
+    with pytest.raises(exception.InvalidRequest, match=text):
+        idxd_names.parse(name)
     assert idxd_names.split(idxd_names.name_of(DSA, 7)) == (DSA, 7)

@@ -19,7 +19,7 @@ import pytest
 
 import os_acc
 from os_acc import exception
-from os_acc.privileged import dfl
+from os_acc.privileged.fpga import dfl
 from os_acc.spec import device_spec
 
 DSA = '0000:6a:01.0'

@@ -13,8 +13,8 @@ import pytest
 import os_acc
 from os_acc import exception
 from os_acc.kernel import pci
-from os_acc.privileged import pci as privileged
-from os_acc.privileged import storage_calls
+from os_acc.privileged.pci import functions as privileged
+from os_acc.privileged.pci import storage_calls
 from os_acc.testing import mortal
 
 RAID = '0000:07:00.0'
@@ -339,10 +339,10 @@ def test_bound_to_a_driver_of_somebody_else(here, drive):
 
 
 def test_progress_is_reported(here, drive, monkeypatch):
-    from os_acc.drivers.pci import release
+    from os_acc.kinds.pci.driver import release
 
     monkeypatch.setattr(release, '_REPORT_EVERY', 0.01)
-    drive.oacs, drive.sanicap, drive.sanitize_polls = 0, 2, 8
+    drive.oacs, drive.sanicap, drive.sanitize_polls = 0, 2, 6
     instance = plug()
     seen = []
     os_acc.unplug(

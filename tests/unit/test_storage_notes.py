@@ -22,11 +22,11 @@ import os_acc
 from os_acc import exception
 from os_acc.kernel import pci
 from os_acc.privileged import held
-from os_acc.privileged import pci as privileged
 from os_acc.privileged import record
 from os_acc.privileged import storage
-from os_acc.privileged import storage_calls
 from os_acc.privileged import storage_notes
+from os_acc.privileged.pci import functions as privileged
+from os_acc.privileged.pci import storage_calls
 from os_acc.testing import mortal
 
 DISK, IDS, VFIO = devices.DISK, '1b36:0010', 'vfio-pci'

@@ -26,10 +26,10 @@ import os_acc
 from os_acc import exception
 from os_acc import objects
 from os_acc.claims import holder
-from os_acc.drivers.pci import taking
 from os_acc.kernel import pci
+from os_acc.kinds.pci.driver import taking
 from os_acc.privileged import held
-from os_acc.privileged import pci as privileged
+from os_acc.privileged.pci import functions as privileged
 from os_acc.testing import mortal
 
 DAMAGED = 'journal.db.damaged-20260101T000000-1'
@@ -284,7 +284,10 @@ def test_deny_with_the_other_journal(journals):
     ],
 )
 def test_a_caller_that_lies_about_itself(journals, value):
-    with pytest.raises(exception.InvalidRequest, match='holder'):
+    with pytest.raises(
+        exception.InvalidRequest,
+        match=r'^privileged call: holder is .* expected the UUID and the path',
+    ):
         privileged.hold(devices.GPU, os_acc_holder=value)
 
 

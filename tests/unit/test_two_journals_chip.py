@@ -4,12 +4,15 @@
 
 from __future__ import annotations
 
+import claim_notes
 import device_nodes
 import devices
 import pytest
 
 import os_acc
 from os_acc import exception
+from os_acc.claims import holder
+from os_acc.kernel import pci
 from os_acc.privileged import held
 
 # The management function of a card of Xilinx, and its user function.
@@ -108,6 +111,18 @@ def test_files_of_two_pfs(use, kernel, monkeypatch):
     error = devices.refused(devices.pci(USER))
     assert isinstance(error, exception.DeviceBusy), error
     assert instance.uuid in str(error)
+
+
+def test_another_function_may_manage_the_card(use):
+    """Its journal says which. It is no hardware that both share."""
+    first, second = (pci.get(each) for each in (FIRST, SECOND))
+    with holder.acting_for(claim_notes.ONE):
+        held.note(held.PCI, SECOND, second.ids, device=FIRST)
+    with holder.acting_for(claim_notes.OTHER):
+        assert held.why_not(first) is None
+        with pytest.raises(exception.DeviceBusy) as caught:
+            held.note_function(first)
+    assert claim_notes.ONE.instance in str(caught.value)
 
 
 def test_a_card_that_is_no_fpga(use):

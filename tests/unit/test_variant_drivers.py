@@ -11,7 +11,7 @@ import os_acc
 from os_acc import exception
 from os_acc.kernel import pci
 from os_acc.kernel import vfio
-from os_acc.privileged import pci as privileged_pci
+from os_acc.privileged.pci import functions as privileged_pci
 from os_acc.spec import device_spec
 
 VARIANT = 'mlx5_vfio_pci'

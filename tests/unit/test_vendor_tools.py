@@ -20,9 +20,10 @@ import vendor_tools
 
 import os_acc
 from os_acc import exception
-from os_acc.privileged import amd
-from os_acc.privileged import programming as privileged
+from os_acc.privileged.fpga import amd
+from os_acc.privileged.fpga import command as privileged
 from os_acc.programming import bitstreams
+from os_acc.programming import command as programming_command
 from os_acc.programming import programmers
 from os_acc.spec import commands as spec_commands
 from os_acc.spec import device_spec
@@ -245,7 +246,7 @@ def test_base_is_active_after_a_cold_reboot(tools, image):
 @pytest.mark.parametrize('name', ['shell.xsabin', 'shell.bin'])
 def test_base_without_force_asks_and_gets_no_answer(tools, image, mode, name):
     """In the mode ok, the end of the input would mean yes."""
-    os_acc.CONF.set_override('program_timeout', 2.0, 'os_acc')
+    os_acc.CONF.set_override('program_timeout', 1.0, 'os_acc')
     value = base_entry(tools)
     value['program'] = value['program'].removesuffix(' --force')
     configure(value)
@@ -264,7 +265,8 @@ def test_base_without_force_asks_and_gets_no_answer(tools, image, mode, name):
     assert not (tools.host / 'asked').exists()
 
 
-def test_the_percentage_is_reported(tools, image):
+def test_the_percentage_is_reported(tools, image, monkeypatch):
+    monkeypatch.setattr(programming_command, '_REPORT_EVERY', 0.05)
     configure(base_entry(tools))
     tools.mode('percent')
     seen: list[float] = []

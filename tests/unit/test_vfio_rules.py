@@ -13,11 +13,11 @@ import pytest
 
 import os_acc
 from os_acc import exception
-from os_acc.claims import vfio_rules
-from os_acc.drivers.pci import report_vfio
+from os_acc.availability import vfio_rules
 from os_acc.kernel import device_file
 from os_acc.kernel import vfio
-from os_acc.privileged import vfio_binding
+from os_acc.kinds.pci.driver import report_vfio
+from os_acc.privileged.kernel import vfio_binding
 
 DENIED = '0000:0a:00.0'
 ECAP = 'sys/class/iommu/{}/intel-iommu/ecap'

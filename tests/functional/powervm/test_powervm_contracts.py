@@ -16,7 +16,7 @@ import os_acc
 from os_acc import objects
 from os_acc import powervm
 from os_acc import testing
-from os_acc.drivers import drc
+from os_acc.kinds.drc import driver as drc
 
 SLOTS = novalink.FREE_SLOTS
 

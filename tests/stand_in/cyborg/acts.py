@@ -20,10 +20,11 @@ from typing import Any
 
 FOLDER = pathlib.Path(os.environ['STAND_IN'])
 
-ERRORS = {
-    'raise': RuntimeError('the device is broken'),
-    'exit': SystemExit(3),
-    'long error': RuntimeError('first' + 'x' * 10**7 + 'last'),
+# Made when a test asks for one: the long text takes time.
+ERRORS: dict[str, Callable[[], BaseException]] = {
+    'raise': lambda: RuntimeError('the device is broken'),
+    'exit': lambda: SystemExit(3),
+    'long error': lambda: RuntimeError('first' + 'x' * 10**7 + 'last'),
 }
 # What a tool prints: bytes in lines, and in one line. Each is several times
 # what os-acc's process may take more memory for: see test_cyborg_process.py.
@@ -51,7 +52,7 @@ def act(step: str) -> None:
         number = int(what.split()[1])
         raise OSError(number, os.strerror(number))
     if what in ERRORS:
-        raise ERRORS[what]
+        raise ERRORS[what]()
     if what in PRINTED:
         subprocess.run(PRINTED[what], shell=True, check=True)
     if what in ACTS:

@@ -1,0 +1,377 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""May a PCI function be taken now, and if not, why?
+
+Discovery, selection, the check before a VAN takes a function, the privileged
+half and os-acc doctor all ask obstacles(), so that they agree. The caller
+passes what the journal knows as plain data, see allocated.Holder.
+
+Only root can see which processes and libvirt domains have a function open. A
+caller that can find out passes a function that does so, see
+privileged.device_users.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Sequence
+import dataclasses
+import itertools
+
+from os_acc import exception
+from os_acc.availability import chip_use
+from os_acc.availability import companions
+from os_acc.availability import group_use
+from os_acc.availability import host_use
+from os_acc.availability import storage
+from os_acc.availability import vfio_driver
+from os_acc.availability import vfio_rules
+from os_acc.claims import allocated
+from os_acc.kernel import open_files
+from os_acc.kernel import pci
+from os_acc.kernel import sriov
+from os_acc.kernel import vfio
+from os_acc.kernel import vgpu
+from os_acc.kinds.vgpu import refusals as vgpu_refusals
+from os_acc.refusals import offer_refusals
+from os_acc.refusals import reasons
+from os_acc.refusals import refusals
+from os_acc.spec import device_spec
+from os_acc.spec import parts as spec_parts
+
+Kind = reasons.Kind
+Reason = reasons.Reason
+
+
+@dataclasses.dataclass(frozen=True)
+class Obstacle:
+    """One reason why a device cannot be taken.
+
+    :ivar device: what it is about, such as 'PCI function 0000:3b:00.0'
+    :ivar text: a whole clause, such as 'it has 2 VFs'
+    :ivar remedy: what the operator can do about it; empty if unknown
+    """
+
+    kind: Kind
+    device: str
+    text: str
+    remedy: str = ''
+
+    @classmethod
+    def of(cls, device: str, reason: Reason) -> Obstacle:
+        return cls(reason.kind, device, reason.text, reason.remedy)
+
+    def error(self) -> exception.ExceptionBase:
+        """The error to raise if the device is needed."""
+        if self.kind is Kind.NOT_OFFERED:
+            return exception.DeviceNotFound(
+                wanted=self.device, reason=self.text
+            )
+        if self.kind in (Kind.UNSUITABLE, Kind.NO_IOMMU_GROUP):
+            return exception.DeviceError(device=self.device, reason=self.text)
+        if self.kind in (Kind.HOST_USE, Kind.GROUP_HOST_USE):
+            return exception.DeviceInUseByHost(
+                device=self.device, by=self.text
+            )
+        if self.kind is Kind.UNHEALTHY:
+            return exception.DeviceUnhealthy(
+                device=self.device, reason=self.text
+            )
+        return exception.DeviceBusy(device=self.device, reason=self.text)
+
+
+def obstacles(
+    function: pci.Function,
+    spec: device_spec.Spec | None,
+    bind: str,
+    taker: allocated.Taker = allocated.ANYONE,
+    holders: allocated.Holders | None = None,
+    snapshot: host_use.Snapshot | None = None,
+    as_root: bool = False,
+    alone: bool = False,
+    refused: Iterable[Reason] | None = None,
+    held: bool = False,
+    beside: Sequence[allocated.Holder] | None = None,
+    users: Callable[[], Sequence[str]] | None = None,
+) -> Iterator[Obstacle]:
+    """Say why a PCI function cannot be taken as a whole.
+
+    :param spec: the entry of device_spec for it; None if there is none
+    :param bind: who is to bind it to VFIO, one of device_spec.BINDS
+    :param holders: what the journal knows; None if the journal is unavailable
+    :param snapshot: pass one when asking about many functions
+    :param as_root: this process is root: also find block devices that the
+        host has opened exclusively
+    :param alone: the caller knows that it is alone in its IOMMU group
+    :param refused: what vfio_refusals() says of it, or of a VF of the same PF,
+        and vfio_rules.of_host(); None: they are called here
+    :param held: the caller knows that a VAN has had it since before, so that
+        device_spec and the device's health do not matter
+    :param beside: what chip_use.beside() says of it, or of a VF of the same
+        PF; None: it is called here
+    :param users: finds who has the function open: a clause for each user.
+        Called last. None: do not check this
+    :returns: all obstacles, the most important one first
+    """
+    if holders is None:
+        holders = allocated.Holders()
+    if refused is None:
+        refused = _refusals(function, spec)
+    along = companions.of(function, spec, bind)
+    with_them = taker
+    if along:
+        addresses = taker.functions | {each.address for each in along}
+        with_them = dataclasses.replace(taker, functions=addresses)
+    # The VAN has had the function since before a reboot. It keeps it, even if
+    # device_spec no longer offers it, or if it has failed since.
+    held = held or holders.has(taker.van_uuid, function.address)
+    for reason in itertools.chain(
+        () if held else _not_offered(function, spec),
+        _unsuitable(function),
+        _cannot_be_emptied(function, spec, bind),
+        _reserved(function.address, holders),
+        refused,
+        taken_by_others(function, taker, holders) if holders else (),
+        chip_use.obstacles(function, spec, taker, holders, beside),
+        () if held else _unhealthy(function, holders),
+        _host_uses(function, snapshot, as_root),
+        _companions(along, taker, holders, snapshot, as_root),
+        ()
+        if alone
+        else group_use.obstacles(function, with_them, holders, snapshot),
+        _not_bound(function) if bind == device_spec.BIND_NONE else (),
+        () if users is None else _open(users),
+    ):
+        yield Obstacle.of(f'PCI function {function.address}', reason)
+
+
+def offer_obstacles(
+    function: pci.Function, spec: device_spec.Spec | None
+) -> Iterator[Obstacle]:
+    """Say why device_spec does not offer a function as a whole.
+
+    :param spec: the entry of device_spec for it; None if there is none
+    """
+    for reason in _not_offered(function, spec):
+        yield Obstacle.of(f'PCI function {function.address}', reason)
+
+
+def _cannot_be_emptied(
+    function: pci.Function, spec: device_spec.Spec | None, bind: str
+) -> Iterator[Reason]:
+    command = storage.has_command(spec)
+    if (reason := storage.refusal(function, bind, command)) is not None:
+        yield reason
+
+
+def _open(users: Callable[[], Sequence[str]]) -> Iterator[Reason]:
+    if found := users():
+        yield refusals.opened(found)
+
+
+def vfio_refusals(
+    function: pci.Function, spec: device_spec.Spec | None
+) -> Iterator[Reason]:
+    """Say why the kernel would refuse a function for a guest.
+
+    The answer is the same for all VFs of a PF, unless VFIO has one already.
+    vfio_rules.of_host() is not included, because it is the same for all.
+    """
+    if vfio_rules.is_listed(function.ids) and not vfio.is_bound(function):
+        driver = vfio_driver.driver_for(function, spec or device_spec.Spec())
+        reason = vfio_rules.denied(function.ids, driver)
+        if reason is not None:
+            yield reason
+    if (reason := vfio_rules.of_group(function)) is not None:
+        yield reason
+
+
+def _refusals(
+    function: pci.Function, spec: device_spec.Spec | None
+) -> Iterator[Reason]:
+    yield from vfio_refusals(function, spec)
+    if (reason := vfio_rules.of_host()) is not None:
+        yield reason
+
+
+def _not_bound(function: pci.Function) -> Iterator[Reason]:
+    if not vfio.is_bound(function):
+        yield refusals.NOT_BOUND.say(driver=function.driver or 'no driver')
+
+
+def _not_offered(
+    function: pci.Function, spec: device_spec.Spec | None
+) -> Iterator[Reason]:
+    if spec is None:
+        yield device_spec.not_offered(function.address)
+    elif not spec_parts.offers_whole(spec, function):
+        yield offer_refusals.FOR_PARTS_ONLY.say(parts=spec_parts.text(spec))
+    elif spec.names_interface_of(function):
+        yield refusals.OWN_INTERFACE.say(interface=spec.devname)
+    elif (main := companions.main_of(function, spec)) is not None:
+        yield refusals.COMPANION_ONLY.say(main=main)
+
+
+def _unsuitable(function: pci.Function) -> Iterator[Reason]:
+    if vgpu.is_place(function):
+        now = vgpu.current(function.address)
+        yield vgpu_refusals.FOR_VGPU.say(
+            state=f'vGPU type {now} is set on it'
+            if now
+            else 'it has no type now'
+        )
+    if function.is_bridge:
+        yield refusals.BRIDGE.say()
+    if function.is_pf and (number := sriov.count(function.address)):
+        yield refusals.HAS_VFS.say(number=number)
+
+
+def reserved_obstacles(
+    address: str, holders: allocated.Holders
+) -> Iterator[Obstacle]:
+    """Say why a function, which need not exist, is kept back."""
+    for reason in _reserved(address, holders):
+        yield Obstacle.of(f'PCI function {address}', reason)
+    if (why := holders.unhealthy.of_device(address)) is not None:
+        yield Obstacle.of(f'PCI function {address}', why)
+
+
+def _reserved(address: str, holders: allocated.Holders) -> Iterator[Reason]:
+    if (reason := holders.reserved(address)) is not None:
+        yield refusals.RESERVED.say(reason=reason, address=address)
+
+
+def unhealthy_obstacles(
+    function: pci.Function, holders: allocated.Holders
+) -> Iterator[Obstacle]:
+    """Say whether a function, or its device, has failed."""
+    for reason in _unhealthy(function, holders):
+        yield Obstacle.of(f'PCI function {function.address}', reason)
+
+
+def _unhealthy(
+    function: pci.Function, holders: allocated.Holders
+) -> Iterator[Reason]:
+    if (reason := holders.unhealthy.of_function(function)) is not None:
+        yield reason
+
+
+def answer_obstacles(function: pci.Function) -> Iterator[Obstacle]:
+    """Say whether a function does not answer any more."""
+    if not pci.answers(function.address):
+        yield Obstacle.of(
+            f'PCI function {function.address}', refusals.NO_ANSWER.say()
+        )
+
+
+def taken_by_others(
+    function: pci.Function,
+    taker: allocated.Taker,
+    holders: allocated.Holders,
+) -> Iterator[Reason]:
+    """The VANs that have a function, a part of it, or all of its PF."""
+    whole = holders.of_function(function.address)
+    if whole is not None and whole.van_uuid != taker.van_uuid:
+        yield _taken(whole, 'it')
+    for part in holders.on(function.address):
+        if (
+            part is not whole
+            and part.van_uuid != taker.van_uuid
+            and not _is_beside(part, function, taker)
+        ):
+            yield _taken(part, part.handle or 'it')
+    for what, addresses in (
+        ('{}, which it is behind', function.above),
+        ('{}, which is behind it', function.behind),
+    ):
+        for address in addresses:
+            near = holders.of_function(address)
+            if near is not None and near.van_uuid != taker.van_uuid:
+                yield _taken(near, what.format(address))
+    if (pf := function.physfn) is not None:
+        for found in whole_obstacles(pf, f'PF {pf}', taker, holders):
+            yield refusals.PF_TAKEN.say(holder=found.text)
+
+
+def _is_beside(
+    part: allocated.Holder, function: pci.Function, taker: allocated.Taker
+) -> bool:
+    """Whether the taker's instance has a function that is no VF of this one.
+
+    A card of Xilinx has a management function and a user function, which one
+    instance may have.
+    """
+    address = allocated.function_in(part.handle)
+    if part.instance_uuid != taker.instance_uuid or address is None:
+        return False
+    found = pci.find(address)
+    return found is not None and found.physfn != function.address
+
+
+def whole_obstacles(
+    address: str,
+    device: str,
+    taker: allocated.Taker,
+    holders: allocated.Holders,
+) -> Iterator[Obstacle]:
+    """Say which VAN has the whole of a device, when a part of it is wanted.
+
+    :param address: of the device
+    :param device: the device, for the error
+    """
+    whole = holders.of_function(address)
+    if whole is None or whole.van_uuid == taker.van_uuid:
+        return
+    # A VAN that only requests the device does not have it yet. Both claim
+    # under the lock of the device, so one of them sees the other.
+    if whole.device is not None:
+        yield Obstacle.of(device, _taken(whole, 'it'))
+
+
+def _taken(holder: allocated.Holder, what: str) -> Reason:
+    return refusals.TAKEN.say(
+        instance=holder.instance_uuid, what=what, van=holder.van_uuid
+    )
+
+
+def host_obstacles(
+    function: pci.Function,
+    snapshot: host_use.Snapshot | None = None,
+    as_root: bool = False,
+) -> Iterator[Obstacle]:
+    """Say what the host itself uses a function for. See obstacles()."""
+    for reason in _host_uses(function, snapshot, as_root):
+        yield Obstacle.of(f'PCI function {function.address}', reason)
+
+
+def _host_uses(
+    function: pci.Function, snapshot: host_use.Snapshot | None, as_root: bool
+) -> Iterator[Reason]:
+    if as_root and snapshot is None:
+        snapshot = host_use.Snapshot.read()
+    if (use := host_use.by_host(function, snapshot)) is not None:
+        yield use
+    if as_root and snapshot is not None:
+        names = snapshot.below(function.path)
+        for name in open_files.exclusively_used(names):
+            yield refusals.OPEN_EXCLUSIVELY.say(name=name)
+
+
+def _companions(
+    along: Sequence[pci.Function],
+    taker: allocated.Taker,
+    holders: allocated.Holders,
+    snapshot: host_use.Snapshot | None,
+    as_root: bool,
+) -> Iterator[Reason]:
+    """Check the functions that are bound to VFIO along with a function."""
+    for each in along:
+        whole = holders.of_function(each.address)
+        if whole is not None and whole.instance_uuid != taker.instance_uuid:
+            yield _taken(whole, f'its companion {each.address}')
+        for use in _host_uses(each, snapshot, as_root):
+            yield refusals.COMPANION_USED.say(
+                address=each.address, use=use.text
+            )

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Where no sign can tell whether the host uses a function, for the doctor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+import os
+
+from os_acc.availability.host_signs import boot_signs
+from os_acc.availability.host_signs import classes
+from os_acc.availability.host_signs import kernel_signs
+from os_acc.availability.host_signs import rdma_signs
+from os_acc.availability.host_signs import snapshot
+from os_acc.availability.host_signs import zfs
+from os_acc.kernel import pci
+from os_acc.kernel import sysfs
+from os_acc.kernel import vfio
+
+Snapshot = snapshot.Snapshot
+
+_CLASS_CXL = 0x0502  # PCI_CLASS_MEMORY_CXL
+
+# Base classes of coprocessors and of encryption controllers.
+_CLASSES_CRYPTO = (0x0B, 0x10, 0x12)
+
+
+def of(function: pci.Function, host: Snapshot) -> Iterator[tuple[str, str]]:
+    """What cannot be told about a function.
+
+    :returns: what it is, and what to do about it
+    """
+    if function.base_class == pci.CLASS_DISPLAY:
+        yield from _console(function, host)
+    if function.base_class == pci.CLASS_STORAGE:
+        yield from _boot(function, host)
+        yield from _dump(host)
+        yield from _pools(function, host)
+    if function.base_class in _CLASSES_CRYPTO:
+        yield from _crypto(function)
+    if function.pci_class >> 8 == _CLASS_CXL:
+        yield from _cxl(function, host)
+    if (
+        name := host.once(rdma_signs.untold).get(function.address)
+    ) is not None:
+        yield (
+            'the kernel does not tell how many programs use its RDMA device '
+            f'{name}: it counts as free until root looks for open files, just '
+            'before it is taken',
+            'use Linux 5.0 or later',
+        )
+
+
+def _console(
+    function: pci.Function, host: Snapshot
+) -> Iterator[tuple[str, str]]:
+    if (
+        'boot_vga' not in function.entries
+        and 'boot_display' not in function.entries
+        and not host.once(_has_boot_display)
+        and not sysfs.read_long(f'{sysfs.PROC}/iomem')
+    ):
+        yield (
+            "no file tells whether the host's console is on it: it is no VGA "
+            'controller, this kernel has no file boot_display, and '
+            '/proc/iomem cannot be read',
+            'look where the console is, or deny the device; Linux 6.18 and '
+            'later tell',
+        )
+
+
+def _has_boot_display(host: Snapshot) -> bool:
+    return any(
+        sysfs.read(f'{path}/boot_display') is not None
+        for _, path in classes.of_class('drm')
+    )
+
+
+def _boot(function: pci.Function, host: Snapshot) -> Iterator[tuple[str, str]]:
+    # A disk without partitions has no boot loader.
+    paths = {host.paths[name] for name in host.blocks_of(function.address)}
+    if boot_signs.shows_boot_disk(host) or not any(
+        os.path.dirname(path) in paths for path in paths
+    ):
+        return
+    efi = f'{sysfs.SYS}/firmware/efi'
+    if not sysfs.names(f'{sysfs.SYS}/firmware'):
+        why = '/sys/firmware is empty, as in many containers'
+        advice = 'start the container so that it has the /sys of the host'
+    elif not sysfs.names(efi):
+        why = 'the host has not booted with UEFI'
+        advice = (
+            'on x86, load the module edd; else deny the disk that has the '
+            'boot loader'
+        )
+    elif not sysfs.names(f'{efi}/efivars'):
+        why = 'the variables of the firmware are not mounted'
+        advice = (
+            f'mount efivarfs at {efi}/efivars, also in the container that '
+            'os-acc runs in'
+        )
+    elif not sysfs.names(f'{sysfs.DEV}/disk'):
+        why = 'the links of udev below /dev/disk are not here'
+        advice = 'in a container, let it have the /dev of the host'
+    else:
+        why = 'its boot option names no disk of this host'
+        advice = 'deny the disk that has the boot loader: efibootmgr -v'
+    yield (
+        'no file tells from which disk the firmware has booted the host: '
+        f'{why}. A boot partition that is not mounted is not seen',
+        advice,
+    )
+
+
+def _dump(host: Snapshot) -> Iterator[tuple[str, str]]:
+    if not boot_signs.has_crash_kernel():
+        return
+    start = 'no file tells whether the crash kernel writes its dump to it: '
+    advice = 'else deny the disk that is to have the dump'
+    names = boot_signs.KDUMP_FILES
+    if not any(sysfs.read_long(f'{sysfs.ETC}/{name}') for name in names):
+        files = ', '.join(f'/etc/{name}' for name in names)
+        yield (
+            f'{start}a crash kernel is loaded, and there is none of {files}',
+            f'in a container, mount the file of the host there; {advice}',
+        )
+    elif unknown := boot_signs.unknown_dump_targets(host):
+        paths = ', '.join(f'/dev/{x.replace("!", "/")}' for x in unknown)
+        yield (
+            f'{start}kdump names {paths}, and no block device '
+            'has that name here',
+            f'in a container, let it have the /dev of the host; {advice}',
+        )
+
+
+def _pools(
+    function: pci.Function, host: Snapshot
+) -> Iterator[tuple[str, str]]:
+    pools = zfs.imported()
+    if (
+        pools
+        and host.blocks_of(function.address)
+        and not sysfs.names(sysfs.UDEV_DATA)
+    ):
+        yield (
+            'no file tells whether it is a member of a ZFS pool: '
+            f'{", ".join(pools)} is imported, and udev has nothing in '
+            '/run/udev/data. It counts as free until root looks whether '
+            'somebody has opened it, just before it is taken',
+            'in a container, mount /run/udev of the host there',
+        )
+
+
+def _crypto(function: pci.Function) -> Iterator[tuple[str, str]]:
+    if (
+        function.driver is not None
+        and not vfio.is_bound(function)
+        and not any(kernel_signs.crypto_modules(function))
+    ):
+        yield (
+            "no file tells whether the host's kernel uses its algorithms: "
+            f'driver {function.driver} is no module, and /proc/crypto does '
+            'not tell the drivers in the kernel apart',
+            'see the algorithms with a refcnt above 1 in /proc/crypto',
+        )
+
+
+def _cxl(function: pci.Function, host: Snapshot) -> Iterator[tuple[str, str]]:
+    _, number = host.once(kernel_signs.endpoints).get(
+        function.address, ('', None)
+    )
+    if number is None and not vfio.is_bound(function):
+        yield (
+            'no file tells whether its memory is memory of the host: the '
+            'kernel shows no decoders_committed of it',
+            'load the modules cxl_mem and cxl_port, and use Linux 6.7 or '
+            'later; do not give the device away before you know',
+        )

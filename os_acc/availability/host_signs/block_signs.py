@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The signs that the host uses a block device."""
+
+from __future__ import annotations
+
+import os
+
+from os_acc.availability.host_signs import mounts
+from os_acc.availability.host_signs import sign
+from os_acc.availability.host_signs import snapshot
+from os_acc.availability.host_signs import zfs
+from os_acc.kernel import block_files
+from os_acc.kernel import lio
+from os_acc.kernel import nvmet
+from os_acc.kernel import sysfs
+from os_acc.refusals import host_refusals
+from os_acc.refusals import reasons
+from os_acc.refusals import refusals
+
+Reason = reasons.Reason
+Snapshot = snapshot.Snapshot
+
+
+def _mounted(host: Snapshot, name: str) -> Reason | None:
+    number = sysfs.read(f'{host.paths[name]}/dev') or ''
+    place = host.once(mounts.read).of(number, name)
+    if place is None:
+        return None
+    return refusals.MOUNTED.say(name=name, place=place)
+
+
+def _mounted_on_demand(host: Snapshot, name: str) -> Reason | None:
+    place = host.once(mounts.automatic).get(name)
+    if place is None:
+        return None
+    return host_refusals.AUTOMOUNT.say(name=name, place=place)
+
+
+def _has_superblock(host: Snapshot, name: str) -> Reason | None:
+    kind = host.once(mounts.superblocks).get(name)
+    if kind is None or _mounted(host, name) is not None:
+        return None
+    return host_refusals.SUPERBLOCK.say(name=name, kind=kind)
+
+
+def _in_btrfs(host: Snapshot, name: str) -> Reason | None:
+    uuid = host.once(mounts.btrfs_members).get(name)
+    if uuid is None:
+        return None
+    return host_refusals.IN_BTRFS.say(name=name, uuid=uuid)
+
+
+def _in_zpool(host: Snapshot, name: str) -> Reason | None:
+    if not (pools := host.once(zfs.imported)):
+        return None
+    pool = zfs.pool_of(host.paths[name])
+    if pool is None or (pool and pool not in pools):
+        return None
+    # A cache or a spare device does not tell of which pool it is.
+    return host_refusals.IN_ZPOOL.say(name=name, pool=pool or ', '.join(pools))
+
+
+def _swap(host: Snapshot, name: str) -> Reason | None:
+    if name in host.once(_swaps):
+        return refusals.SWAP.say(name=name)
+    return None
+
+
+def _swaps(host: Snapshot) -> frozenset[str]:
+    lines = sysfs.read_long(f'{sysfs.PROC}/swaps').splitlines()[1:]
+    paths = [sysfs.unescaped(line.split()[0]) for line in lines if line]
+    return frozenset(filter(None, map(block_files.name_of, paths)))
+
+
+def _journal(host: Snapshot, name: str) -> Reason | None:
+    if name in host.once(_journals):
+        return host_refusals.JOURNAL.say(name=name)
+    return None
+
+
+def _journals(host: Snapshot) -> frozenset[str]:
+    """The names of the journals in use: jbd2_journal_init_dev().
+
+    A journal within its file system has the name of the disk, - and a number.
+    """
+    return frozenset(sysfs.names(f'{sysfs.PROC}/fs/jbd2'))
+
+
+def _held(host: Snapshot, name: str) -> Reason | None:
+    upper = sysfs.names(f'{host.paths[name]}/holders')
+    if not upper:
+        return None
+    labels = ', '.join(map(_upper_label, upper))
+    return refusals.PART_OF_BLOCK_DEVICE.say(name=name, upper=labels)
+
+
+def _upper_label(name: str) -> str:
+    label = sysfs.read(f'{sysfs.SYS}/class/block/{name}/dm/name')
+    return f'{name} ({label})' if label else name
+
+
+def _in_bcache(host: Snapshot, name: str) -> Reason | None:
+    if os.path.isdir(f'{host.paths[name]}/bcache'):
+        return refusals.PART_OF_BLOCK_DEVICE.say(name=name, upper='bcache')
+    return None
+
+
+def _backs(host: Snapshot, name: str) -> Reason | None:
+    upper = host.once(_backed).get(name)
+    if upper is None:
+        return None
+    return refusals.PART_OF_BLOCK_DEVICE.say(name=name, upper=upper)
+
+
+def _backed(host: Snapshot) -> dict[str, str]:
+    """The loop or zram device of each block device that is behind one."""
+    found = {}
+    for upper, path in host.paths.items():
+        if text := sysfs.read(f'{path}/loop/backing_file'):
+            name = block_files.behind_loop(upper, text)
+        elif text := sysfs.read(f'{path}/backing_dev'):
+            name = block_files.name_of(text)
+        else:
+            continue
+        if name is not None:
+            found[name] = upper
+    return found
+
+
+def _served(host: Snapshot, name: str) -> Reason | None:
+    if name in host.once(_by_rnbd):
+        return host_refusals.EXPORTED_BY_RNBD.say(name=name)
+    return None
+
+
+def _by_rnbd(host: Snapshot) -> frozenset[str]:
+    folder = f'{sysfs.SYS}/class/rnbd-server/ctl/devices'
+    links = (
+        sysfs.link(f'{folder}/{name}/block_dev')
+        for name in sysfs.names(folder)
+    )
+    return frozenset(filter(None, links))
+
+
+def _exported(host: Snapshot, name: str) -> Reason | None:
+    subsystem = host.once(nvmet.exported).get(name)
+    if subsystem is None:
+        return None
+    return refusals.EXPORTED_NAMESPACE.say(name=name, subsystem=subsystem)
+
+
+def _lun(host: Snapshot, name: str) -> Reason | None:
+    store = host.once(lio.backstores).get(name)
+    if store is None:
+        return None
+    return host_refusals.EXPORTED_LUN.say(name=name, store=store)
+
+
+SIGNS = (
+    sign.BlockSign(
+        '/proc/PID/mountinfo',
+        'A file system on it is mounted, in the mount namespace of any '
+        'process that this process can see. The number of the device says '
+        'so, or the source, or a log or realtime device of XFS.',
+        'Linux 2.6.26',
+        _mounted,
+    ),
+    sign.BlockSign(
+        '/etc/fstab, with an autofs in /proc/PID/mountinfo',
+        'It is mounted as soon as somebody looks there (x-systemd.automount).',
+        'systemd 205',
+        _mounted_on_demand,
+    ),
+    sign.BlockSign(
+        '/sys/fs/KIND/NAME (ext4, xfs, f2fs, nilfs2, erofs), '
+        '/proc/fs/ntfs3/NAME',
+        'A file system on it is mounted, also where this process does not '
+        'see the mount: in a mount namespace of a process that is hidden, or '
+        'after umount --lazy.',
+        'Linux 2.6.29 (ext4), 3.17 (XFS)',
+        _has_superblock,
+    ),
+    sign.BlockSign(
+        '/sys/fs/btrfs/UUID/devices/NAME',
+        'It is a member of a btrfs that is mounted. mountinfo names one '
+        'member only.',
+        'Linux 3.14',
+        _in_btrfs,
+    ),
+    sign.BlockSign(
+        '/proc/spl/kstat/zfs/POOL, with ID_FS_TYPE=zfs_member and '
+        'ID_FS_LABEL in /run/udev/data/bMAJOR:MINOR',
+        'It is a member of a ZFS pool that is imported.',
+        'OpenZFS 0.6, udev 165',
+        _in_zpool,
+    ),
+    sign.BlockSign(
+        '/proc/swaps',
+        'The host swaps to it.',
+        'Linux 2.6',
+        _swap,
+    ),
+    sign.BlockSign(
+        '/proc/fs/jbd2/NAME',
+        'The journal of a mounted ext4 or OCFS2 of another disk is on it.',
+        'Linux 2.6.28',
+        _journal,
+    ),
+    sign.BlockSign(
+        '/sys/class/block/NAME/holders',
+        'md, dm, LVM, bcache or DRBD has it.',
+        'Linux 2.6.17',
+        _held,
+    ),
+    sign.BlockSign(
+        '/sys/class/block/NAME/bcache',
+        'bcache has it as a cache or as a backing device, also if no bcache '
+        'device is running.',
+        'Linux 3.10',
+        _in_bcache,
+    ),
+    sign.BlockSign(
+        '/sys/class/block/loopN/loop/backing_file, '
+        '/sys/class/block/zramN/backing_dev',
+        'A loop device or zram keeps its data on it. The path may be that of '
+        'another mount namespace: the loop device itself tells root the '
+        'number.',
+        'Linux 2.6.37, 4.14',
+        _backs,
+    ),
+    sign.BlockSign(
+        '/sys/kernel/config/nvmet/subsystems/NQN/namespaces/N/device_path',
+        'The NVMe target exports it, even if the export is disabled.',
+        'Linux 4.8',
+        _exported,
+    ),
+    sign.BlockSign(
+        '/sys/class/rnbd-server/ctl/devices/NAME/block_dev',
+        'The RNBD target exports it over RDMA.',
+        'Linux 5.8',
+        _served,
+    ),
+    sign.BlockSign(
+        '/sys/kernel/config/target/core/HBA/NAME/udev_path and info',
+        'The SCSI target (LIO) has it as a backstore, also for vhost.',
+        'Linux 2.6.38',
+        _lun,
+    ),
+)

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The signs that the host uses a PCI function, beside its disks and NICs."""
+
+from __future__ import annotations
+
+import re
+
+from os_acc.availability.host_signs import classes
+from os_acc.availability.host_signs import mounts
+from os_acc.availability.host_signs import sign
+from os_acc.availability.host_signs import snapshot
+from os_acc.availability.host_signs import ways
+from os_acc.kernel import lio
+from os_acc.kernel import nvmet
+from os_acc.kernel import pci
+from os_acc.kernel import sysfs
+from os_acc.kernel import vfio
+from os_acc.kinds.idxd import use as idxd_use
+from os_acc.refusals import host_refusals
+from os_acc.refusals import reasons
+from os_acc.refusals import refusals
+
+Reason = reasons.Reason
+Snapshot = snapshot.Snapshot
+
+# Of an NVMe controller: storage, and for NVMe over Fabrics network cards and
+# Fibre Channel.
+_ON_THE_WAY = (pci.CLASS_STORAGE, pci.CLASS_NETWORK, pci.CLASS_SERIAL)
+
+_UUID = re.compile('[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}')
+
+
+def _has_mdev(host: Snapshot, function: pci.Function) -> Reason | None:
+    if function.driver is None or vfio.is_bound(function):
+        return None
+    for entry in sorted(function.entries):
+        if _UUID.fullmatch(entry):
+            return refusals.HAS_MDEV.say(uuid=entry)
+    return None
+
+
+def _has_queues(host: Snapshot, function: pci.Function) -> Reason | None:
+    return idxd_use.use_of(function)
+
+
+def _has_vgpu(host: Snapshot, function: pci.Function) -> Reason | None:
+    kind = None
+    if 'nvidia' in function.entries:
+        kind = sysfs.read_int(f'{function.path}/nvidia/current_vgpu_type')
+    return refusals.HAS_VGPU.say(number=kind) if kind else None
+
+
+def _has_vdpa(host: Snapshot, function: pci.Function) -> Reason | None:
+    name = host.once(_vdpa_devices).get(function.address)
+    return None if name is None else host_refusals.HAS_VDPA.say(name=name)
+
+
+def _vdpa_devices(host: Snapshot) -> dict[str, str]:
+    folder = f'{sysfs.SYS}/bus/vdpa/devices'
+    return {
+        address: name
+        for name in sysfs.names(folder)
+        for address in ways.functions_in(sysfs.place(f'{folder}/{name}'))
+    }
+
+
+def _for_guest(host: Snapshot, function: pci.Function) -> Reason | None:
+    for address in function.behind:
+        found = pci.find(address)
+        if found is not None and vfio.is_bound(found):
+            return host_refusals.BEHIND_IT.say(
+                address=address, driver=found.driver
+            )
+    return None
+
+
+def _exported(host: Snapshot, function: pci.Function) -> Reason | None:
+    try:
+        found = host.once(_controllers).get(function.address)
+    except OSError:
+        # It may be any drive, and nothing else.
+        if function.base_class in _ON_THE_WAY:
+            raise
+        return None
+    if found is None:
+        return None
+    return refusals.EXPORTED_CONTROLLER.say(name=found[0], subsystem=found[1])
+
+
+def _controllers(host: Snapshot) -> dict[str, tuple[str, str]]:
+    """By function: the exported controller that needs it, and its export."""
+    folder = f'{sysfs.SYS}/class/nvme'
+    known = sysfs.names(folder)
+    return {
+        address: (name, subsystem)
+        for name, subsystem in host.once(nvmet.exported).items()
+        if name in known
+        for way in host.finder.of_controller(sysfs.place(f'{folder}/{name}'))
+        for address in ways.functions_in(way)
+    }
+
+
+def _shares(host: Snapshot, function: pci.Function) -> Reason | None:
+    if any(entry.startswith('virtio') for entry in function.entries):
+        return host.once(_shared).get(function.address)
+    return None
+
+
+def _shared(host: Snapshot) -> dict[str, Reason]:
+    return classes.by_function(
+        (path, host_refusals.SHARED.say(tag=tag, place=place))
+        for path, tag, place in mounts.shared(host)
+    )
+
+
+def _passed_through(host: Snapshot, function: pci.Function) -> Reason | None:
+    try:
+        return host.once(_scsi_devices).get(function.address)
+    except OSError:
+        # It may be any adapter, and nothing else.
+        if function.base_class in _ON_THE_WAY:
+            raise
+        return None
+
+
+def _scsi_devices(host: Snapshot) -> dict[str, Reason]:
+    folder = f'{sysfs.SYS}/class/scsi_device'
+    return classes.by_function(
+        (
+            sysfs.place(f'{folder}/{name}'),
+            host_refusals.EXPORTED_SCSI.say(name=name, store=store),
+        )
+        for name, store in lio.scsi_devices().items()
+    )
+
+
+SIGNS = (
+    sign.FunctionSign(
+        '/sys/bus/pci/devices/ADDRESS/UUID',
+        'It has a mediated device, which a guest may have.',
+        'Linux 4.10',
+        _has_mdev,
+    ),
+    sign.FunctionSign(
+        '/sys/bus/dsa/devices/wqN.M/state',
+        'It has work queues that are enabled.',
+        'Linux 5.6',
+        _has_queues,
+    ),
+    sign.FunctionSign(
+        '/sys/bus/pci/devices/ADDRESS/nvidia/current_vgpu_type',
+        'It is set up for a vGPU.',
+        'vGPU 17 of NVIDIA',
+        _has_vgpu,
+    ),
+    sign.FunctionSign(
+        '/sys/bus/vdpa/devices/NAME',
+        'It has a vDPA device, which the host or a guest (vhost) has.',
+        'Linux 5.7',
+        _has_vdpa,
+    ),
+    sign.FunctionSign(
+        '/sys/bus/pci/devices/ADDRESS/pciDOMAIN:BUS',
+        'A function of the PCI domain of a VMD endpoint is bound to VFIO: a '
+        'guest may have it.',
+        'Linux 4.5',
+        _for_guest,
+    ),
+    sign.FunctionSign(
+        '/sys/kernel/config/nvmet/subsystems/NQN/passthru/device_path',
+        'The NVMe target passes its controller through.',
+        'Linux 5.9',
+        _exported,
+    ),
+    sign.FunctionSign(
+        '/sys/kernel/config/target/core/pscsi_N/NAME/info, with '
+        '/sys/class/scsi_device/H:C:T:L',
+        'The SCSI target (LIO) passes a SCSI device of it through, such as a '
+        'tape drive, which is no block device.',
+        'Linux 2.6.38',
+        _passed_through,
+    ),
+    sign.FunctionSign(
+        '/sys/fs/virtiofs/N/tag and device, '
+        '/sys/bus/virtio/drivers/9pnet_virtio/NAME/mount_tag, with '
+        '/proc/PID/mountinfo',
+        'A directory that it shares with this virtual machine is mounted.',
+        'Linux 6.9, 2.6.24',
+        _shares,
+    ),
+)

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The signs that the host serves others by a PCI function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Iterator
+
+from os_acc.availability.host_signs import sign
+from os_acc.availability.host_signs import snapshot
+from os_acc.availability.host_signs import ways
+from os_acc.kernel import configfs
+from os_acc.kernel import pci
+from os_acc.kernel import sysfs
+from os_acc.refusals import host_refusals
+from os_acc.refusals import reasons
+
+Reason = reasons.Reason
+Snapshot = snapshot.Snapshot
+
+# Network controllers, and serial buses: Fibre Channel and InfiniBand.
+_MAY_SERVE = (pci.CLASS_NETWORK, pci.CLASS_SERIAL)
+
+
+def _nvmet(host: Snapshot, function: pci.Function) -> Reason | None:
+    return _serves(host, _nvmet_ports, function)
+
+
+def _lio(host: Snapshot, function: pci.Function) -> Reason | None:
+    return _serves(host, _lio_ports, function)
+
+
+def _serves(
+    host: Snapshot,
+    read: Callable[[Snapshot], dict[str, str]],
+    function: pci.Function,
+) -> Reason | None:
+    try:
+        port = host.once(read).get(function.address)
+    except OSError:
+        # It may be any port of the host, and nothing else.
+        if function.base_class in _MAY_SERVE or host.interfaces_of(
+            function.address
+        ):
+            raise
+        return None
+    return None if port is None else host_refusals.SERVES.say(port=port)
+
+
+def _nvmet_ports(host: Snapshot) -> dict[str, str]:
+    """The port of the NVMe target by the function that it depends on.
+
+    A port without a subsystem does not listen: nvmet_port_subsys_allow_link()
+    in drivers/nvme/target/configfs.c.
+    """
+    folder = f'{configfs.root("nvmet", "nvmet")}/ports'
+    found: dict[str, str] = {}
+    for name in sysfs.names(folder):
+        path = f'{folder}/{name}'
+        if not sysfs.names(f'{path}/subsystems'):
+            continue
+        kind = sysfs.read(f'{path}/addr_trtype')
+        address = sysfs.read(f'{path}/addr_traddr') or ''
+        places: list[str] = []
+        if kind == 'fc':
+            places = host.finder.of_port(address)
+        elif kind in ('tcp', 'rdma'):
+            places = host.finder.of_local_address(address)
+        label = f'{name} ({kind} {address}) of the NVMe target'
+        found.update(_by_function(places, label))
+    return found
+
+
+def _lio_ports(host: Snapshot) -> dict[str, str]:
+    """The port of the SCSI target by the function that it depends on."""
+    folder = configfs.root('target_core_mod', 'target')
+    found: dict[str, str] = {}
+    for fabric in sysfs.folders(folder):
+        if fabric == 'core':
+            continue
+        for name in sysfs.folders(f'{folder}/{fabric}'):
+            places = _places(host, fabric, name, f'{folder}/{fabric}/{name}')
+            label = f'{name} ({fabric}) of the SCSI target'
+            found.update(_by_function(places, label))
+    return found
+
+
+def _places(
+    host: Snapshot, fabric: str, name: str, path: str
+) -> Iterator[str]:
+    if fabric == 'iscsi':
+        # Portals, such as np/192.0.2.1:3260 or np/[2001:db8::1]:3260.
+        for group in sysfs.folders(path):
+            for portal in sysfs.folders(f'{path}/{group}/np'):
+                address = portal.rpartition(':')[0]
+                yield from host.finder.of_local_address(address)
+        return
+    # A port of Fibre Channel or InfiniBand: its name is that of the target.
+    # A virtual port has that of its port first: PORT@NAME:NODE, in
+    # drivers/scsi/qla2xxx/tcm_qla2xxx.c.
+    wanted = name.partition('@')[0].removeprefix('0x')
+    wanted = wanted.replace(':', '').lower()
+    for kind, file in (('fc_host', 'port_name'), ('infiniband', '')):
+        folder = f'{sysfs.SYS}/class/{kind}'
+        for device in sysfs.names(folder):
+            here = f'{folder}/{device}'
+            texts = (
+                [sysfs.read(f'{here}/{file}')]
+                if file
+                else [
+                    sysfs.read(f'{here}/ports/{port}/gids/0')
+                    for port in sysfs.names(f'{here}/ports')
+                ]
+            )
+            for text in texts:
+                plain = (text or '').removeprefix('0x').replace(':', '')
+                if len(wanted) >= 16 and plain.endswith(wanted):
+                    yield sysfs.place(here)
+
+
+def _by_function(
+    places: Iterator[str] | list[str], label: str
+) -> Iterator[tuple[str, str]]:
+    for place in places:
+        for address in ways.functions_in(place):
+            yield address, label
+
+
+SIGNS = (
+    sign.FunctionSign(
+        '/sys/kernel/config/nvmet/ports/N/addr_traddr, with '
+        '/sys/class/fc_host/hostN/port_name or /proc/net/route',
+        'A port of the NVMe target has an address of its interface, or is '
+        'its port of Fibre Channel. A port that listens at any address '
+        'depends on no certain card.',
+        'Linux 4.8',
+        _nvmet,
+    ),
+    sign.FunctionSign(
+        '/sys/kernel/config/target/FABRIC/NAME, with '
+        '/sys/class/fc_host/hostN/port_name, '
+        '/sys/class/infiniband/NAME/ports/N/gids/0 or /proc/net/route',
+        'A target of the SCSI target (LIO) has its port of Fibre Channel or '
+        'InfiniBand, or a portal of iSCSI has an address of its interface.',
+        'Linux 3.1',
+        _lio,
+    ),
+)

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The signs that an interface or RDMA device is used where sysfs shows none.
+
+Another network namespace may have it, or programs use its verbs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from os_acc.availability.host_signs import classes
+from os_acc.availability.host_signs import sign
+from os_acc.availability.host_signs import snapshot
+from os_acc.availability.host_signs import ways
+from os_acc.kernel import pci
+from os_acc.kernel import rdma
+from os_acc.kernel import sysfs
+from os_acc.kernel import vfio
+from os_acc.refusals import reasons
+from os_acc.refusals import service_refusals
+
+Reason = reasons.Reason
+Snapshot = snapshot.Snapshot
+
+_CLASS_USB = 0x0C03
+
+# The kernel's directories of the devices below a function that belong to
+# network namespaces, and what such a device is.
+_KINDS = {'net': 'interface', 'infiniband': 'RDMA device'}
+
+
+def _elsewhere(host: Snapshot, function: pci.Function) -> Reason | None:
+    if function.driver is None or vfio.is_bound(function):
+        return None
+    for path, kind in _directories(function):
+        # The kernel removes the directory along with the last device in it:
+        # cleanup_glue_dir() in drivers/base/core.c.
+        shown = len(sysfs.names(path))
+        if not shown or shown < sysfs.count_folders(path):
+            return service_refusals.INTERFACE_ELSEWHERE.say(
+                what=_KINDS[kind], driver=function.driver
+            )
+    return None
+
+
+def _directories(function: pci.Function) -> Iterator[tuple[str, str]]:
+    for kind in _KINDS:
+        if kind in function.entries:
+            yield f'{function.path}/{kind}', kind
+    # Below devices that the driver makes: virtio, SFs, USB.
+    if (
+        function.base_class == pci.CLASS_NETWORK
+        or function.pci_class >> 8 == _CLASS_USB
+    ):
+        for part in function.parts:
+            if part not in _KINDS:
+                yield from _below(f'{function.path}/{part}')
+
+
+def _below(path: str) -> Iterator[tuple[str, str]]:
+    for name in sysfs.folders(path):
+        if name in _KINDS:
+            yield f'{path}/{name}', name
+        elif name != 'power' and not pci.is_address(name):
+            yield from _below(f'{path}/{name}')
+
+
+def _users(host: Snapshot) -> dict[str, Reason]:
+    numbers = rdma.user_contexts()
+    return classes.by_function(
+        (path, service_refusals.RDMA_USERS.say(name=name, number=number))
+        for name, path in rdma.places().items()
+        if (number := numbers.get(name))
+    )
+
+
+def untold(host: Snapshot) -> dict[str, str]:
+    """The RDMA devices of which the kernel tells no number of users.
+
+    :returns: the name of the RDMA device by the address of its function
+    """
+    numbers = rdma.user_contexts()
+    return {
+        address: name
+        for name, path in rdma.places().items()
+        if name not in numbers
+        for address in ways.functions_in(path)
+    }
+
+
+SIGNS = (
+    sign.FunctionSign(
+        '/sys/bus/pci/devices/ADDRESS/net and infiniband',
+        'The directory is there, and is empty or has more links than '
+        'entries: an interface or RDMA device is in another network '
+        'namespace. Without the directory the driver has made none.',
+        'Linux 2.6.35',
+        _elsewhere,
+    ),
+    sign.HostSign(
+        '/sys/class/infiniband/NAME, with netlink (RDMA_NLDEV_CMD_RES_GET)',
+        'Programs have user contexts of its RDMA device: they have its verbs '
+        'open.',
+        'Linux 5.0',
+        _users,
+    ),
+)

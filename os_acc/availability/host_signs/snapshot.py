@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The block devices and network interfaces of the host at one moment."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+import functools
+import os
+from typing import Any
+from typing import TypeVar
+
+from os_acc.availability.host_signs import ways
+from os_acc.kernel import sysfs
+
+T = TypeVar('T')
+
+
+class Snapshot:
+    """What the signs look at. Each file is read once, when it is needed.
+
+    :ivar paths: the directory in sysfs of each block device that can be
+        opened, by its name
+    :ivar interfaces: the directory in sysfs of each network interface, by its
+        name
+    :ivar errors: by the name of a block device, why its way cannot be told.
+        Each PCI function that it may need then counts as used
+    """
+
+    def __init__(
+        self, paths: dict[str, str], interfaces: dict[str, str]
+    ) -> None:
+        self.paths = paths
+        self.interfaces = interfaces
+        self.errors: dict[str, OSError] = {}
+        self._known: dict[Callable[[Snapshot], Any], Any] = {}
+
+    @classmethod
+    def read(cls) -> Snapshot:
+        """Find the block devices and interfaces.
+
+        :raises OSError: if a whole class cannot be listed
+        """
+        block, net = f'{sysfs.SYS}/class/block', f'{sysfs.SYS}/class/net'
+        found = cls(
+            {}, {name: _place(f'{net}/{name}') for name in sysfs.names(net)}
+        )
+        for name in sysfs.names(block):
+            try:
+                path = sysfs.place(f'{block}/{name}')
+            except OSError as err:
+                found.paths[name] = f'{block}/{name}'
+                found.errors[name] = err
+                continue
+            try:
+                if _can_open(path):
+                    found.paths[name] = path
+            except OSError as err:
+                found.paths[name] = path
+                found.errors[name] = err
+        return found
+
+    def once(self, read: Callable[[Snapshot], T]) -> T:
+        """What a function reads of the host; it is called only once.
+
+        :raises OSError: what the function raises, at each call
+        """
+        if read not in self._known:
+            try:
+                self._known[read] = read(self)
+            except OSError as err:
+                self._known[read] = err
+        found = self._known[read]
+        if isinstance(found, OSError):
+            raise found
+        return found  # type: ignore[no-any-return]
+
+    def below(self, path: str) -> list[str]:
+        """The names of the block devices that need a device.
+
+        :param path: the device's directory in sysfs
+        """
+        start = f'{sysfs.place(path)}/'
+        return [
+            name
+            for name, found in self._ways.items()
+            if any(way.startswith(start) for way in found)
+        ]
+
+    def same_as(self, path: str) -> list[str]:
+        """The directories that show the same disk or partition as another.
+
+        :param path: the directory in sysfs of a block device
+        """
+        found = []
+        for name in self._twins(path):
+            there = self.paths[name]
+            if path not in self._keys:
+                disk = os.path.basename(os.path.dirname(path))
+                number = os.path.basename(path).removeprefix(disk)
+                there = f'{there}/{name}{number}'
+            found.append(there)
+        return found
+
+    def folders(self, path: str) -> list[str]:
+        """The directories of a device and of the NVMe subsystems on it.
+
+        A namespace of several paths has its character device, such as ng0n1,
+        in its subsystem: nvme_cdev_add() in drivers/nvme/host/multipath.c.
+
+        :param path: as for below()
+        """
+        found = (
+            self.finder.subsystem_of(self.paths[name])
+            for name in self.below(path)
+        )
+        return [path, *sorted({each for each in found if each})]
+
+    def blocks_of(self, address: str) -> list[str]:
+        """The names of the block devices that need a PCI function."""
+        return self._blocks.get(address, [])
+
+    def errors_of(self, address: str) -> list[OSError]:
+        """Why it is unknown what needs a PCI function; usually empty."""
+        blocks = self.blocks_of(address)
+        return [self.errors[name] for name in blocks if name in self.errors]
+
+    def interfaces_of(self, address: str) -> list[str]:
+        """The names of the network interfaces of a PCI function."""
+        return self._interfaces.get(address, [])
+
+    @functools.cached_property
+    def finder(self) -> ways.Ways:
+        """Finds the ways from block devices, addresses and ports."""
+        return ways.Ways(self.interfaces)
+
+    @functools.cached_property
+    def _ways(self) -> dict[str, list[str]]:
+        found = {}
+        for name, path in self.paths.items():
+            try:
+                ways_of = self.finder.of_block(path)
+            except OSError as err:
+                self.errors.setdefault(name, err)
+                ways_of = [path]
+            if name in self.errors and not any(
+                map(ways.functions_in, ways_of)
+            ):
+                ways_of = [path, *self.finder.every()]
+            found[name] = ways_of
+        # The same disk by another adapter counts for both.
+        return {
+            name: found[name]
+            + [way for other in self._twins(path) for way in found[other]]
+            for name, path in self.paths.items()
+        }
+
+    def _twins(self, path: str) -> list[str]:
+        """The names of what is the same disk as a disk or as a partition's."""
+        key = self._keys.get(path) or self._keys.get(os.path.dirname(path))
+        found = self._disks.get(key, []) if key else []
+        return [
+            name
+            for name in found
+            if self.paths[name] not in (path, os.path.dirname(path))
+        ]
+
+    @functools.cached_property
+    def _keys(self) -> dict[str, str]:
+        """What ways.identity() says of each disk, by its directory."""
+        found = {}
+        for name, path in self.paths.items():
+            try:
+                key = ways.identity(path)
+            except OSError as err:
+                self.errors.setdefault(name, err)
+                continue
+            if key is not None:
+                found[path] = key
+        return found
+
+    @functools.cached_property
+    def _disks(self) -> dict[str, list[str]]:
+        found = defaultdict(list)
+        for name, path in self.paths.items():
+            if path in self._keys:
+                found[self._keys[path]].append(name)
+        return found
+
+    @functools.cached_property
+    def _blocks(self) -> dict[str, list[str]]:
+        return _by_function(self._ways)
+
+    @functools.cached_property
+    def _interfaces(self) -> dict[str, list[str]]:
+        return _by_function(
+            {name: [path] for name, path in self.interfaces.items()}
+        )
+
+
+def _place(path: str) -> str:
+    """The directory of an interface; the link to it, if that is unreadable.
+
+    Its card then has no interface that is known, and counts as used.
+    """
+    try:
+        return sysfs.place(path)
+    except OSError:
+        return path
+
+
+def _can_open(path: str) -> bool:
+    """Whether a block device has a file in /dev.
+
+    A path to a namespace with several paths is hidden and has no number:
+    GENHD_FL_HIDDEN, device_add_disk() in block/genhd.c since Linux 4.15.
+    """
+    return (
+        sysfs.read(f'{path}/dev') is not None
+        and sysfs.read(f'{path}/hidden') != '1'
+    )
+
+
+def _by_function(found: dict[str, list[str]]) -> dict[str, list[str]]:
+    by_address = defaultdict(list)
+    for name, paths in found.items():
+        for address in {
+            each for path in paths for each in ways.functions_in(path)
+        }:
+            by_address[address].append(name)
+    return by_address

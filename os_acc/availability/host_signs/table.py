@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""All signs by which the host shows that it uses a PCI function.
+
+This is the one place that answers "what of this host depends on this PCI
+function?". The documentation takes its table from here.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import TypeVar
+
+from os_acc.availability.host_signs import block_signs
+from os_acc.availability.host_signs import boot_signs
+from os_acc.availability.host_signs import console_signs
+from os_acc.availability.host_signs import function_signs
+from os_acc.availability.host_signs import interface_signs
+from os_acc.availability.host_signs import kernel_signs
+from os_acc.availability.host_signs import port_signs
+from os_acc.availability.host_signs import rdma_signs
+from os_acc.availability.host_signs import service_signs
+from os_acc.availability.host_signs import sign
+from os_acc.availability.host_signs import snapshot
+from os_acc.kernel import pci
+from os_acc.refusals import host_refusals
+from os_acc.refusals import reasons
+
+Reason = reasons.Reason
+Snapshot = snapshot.Snapshot
+T = TypeVar('T')
+
+#: Asked by kind: host, function, interface, block device; each in this order.
+#: A module of signs adds its own.
+SIGNS: tuple[sign.Sign, ...] = (
+    *console_signs.SIGNS,
+    *function_signs.SIGNS,
+    *interface_signs.SIGNS,
+    *rdma_signs.SIGNS,
+    *port_signs.SIGNS,
+    *block_signs.SIGNS,
+    *boot_signs.SIGNS,
+    *service_signs.SIGNS,
+    *kernel_signs.SIGNS,
+)
+
+
+# There are thousands of functions, so the signs are sorted once.
+_OF_HOST = [each for each in SIGNS if isinstance(each, sign.HostSign)]
+_OF_FUNCTION = [each for each in SIGNS if isinstance(each, sign.FunctionSign)]
+_OF_INTERFACE = [
+    each for each in SIGNS if isinstance(each, sign.InterfaceSign)
+]
+_OF_BLOCK = [each for each in SIGNS if isinstance(each, sign.BlockSign)]
+
+
+def uses(function: pci.Function, host: Snapshot) -> Iterator[Reason]:
+    """Say what the host uses a PCI function for, by all signs.
+
+    :returns: a reason for each use; a file that cannot be read is one
+    """
+    try:
+        errors = host.errors_of(function.address)
+    except OSError as err:
+        yield _unreadable(err, '/sys/class')
+        return
+    for each_error in errors:
+        yield _unreadable(each_error, '/sys/class/block/NAME')
+    by_address, of_all = host.once(_of_host)
+    yield from of_all
+    yield from by_address.get(function.address, ())
+    for each in _OF_FUNCTION:
+        yield from _said(each.find, each.file, host, function)
+    for name in host.interfaces_of(function.address):
+        for of_interface in _OF_INTERFACE:
+            yield from _said(of_interface.find, of_interface.file, host, name)
+    for name in host.blocks_of(function.address):
+        yield from block_uses(name, host)
+
+
+def block_uses(name: str, host: Snapshot) -> Iterator[Reason]:
+    """Say what the host uses a block device for. See uses()."""
+    for each in _OF_BLOCK:
+        yield from _said(each.find, each.file, host, name)
+
+
+def _of_host(host: Snapshot) -> tuple[dict[str, list[Reason]], list[Reason]]:
+    """The uses by address, and those that count for every function."""
+    found: dict[str, list[Reason]] = defaultdict(list)
+    of_all = []
+    for each in _OF_HOST:
+        try:
+            for address, reason in each.find(host).items():
+                found[address].append(reason)
+        except (OSError, ValueError) as err:
+            of_all.append(_unreadable(err, each.file))
+    return found, of_all
+
+
+def _said(
+    find: Callable[[Snapshot, T], Reason | None],
+    file: str,
+    host: Snapshot,
+    subject: T,
+) -> Sequence[Reason]:
+    """What a sign says of a block device, an interface or a function."""
+    try:
+        reason = find(host, subject)
+    except (OSError, ValueError) as err:
+        reason = _unreadable(err, file)
+    return () if reason is None else (reason,)
+
+
+def _unreadable(err: OSError | ValueError, file: str) -> Reason:
+    """Say that a sign cannot be read.
+
+    :param file: the file of the sign, if the error does not name one
+    """
+    if isinstance(err, OSError):
+        return host_refusals.UNREADABLE.say(
+            file=err.filename or file, error=err.strerror or err
+        )
+    return host_refusals.UNREADABLE.say(file=file, error=err)

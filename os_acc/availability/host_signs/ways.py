@@ -1,0 +1,299 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""On which devices a block device, an address or a port depends.
+
+Most block devices are below their devices in sysfs. These are not: namespaces
+with several NVMe controllers, NVMe over Fabrics, and disks of iSCSI.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import os
+import re
+
+from os_acc.availability.host_signs import routes
+from os_acc.kernel import pci
+from os_acc.kernel import sysfs
+
+_CONTROLLER = re.compile(r'nvme\d+')
+_INTERFACE = re.compile('/net/([^/]+)/')
+_SCSI_HOST = re.compile(r'/(host\d+)/session(\d+)/')
+# nvmet_fc_parse_traddr() in drivers/nvme/target/fc.c takes 0x or not.
+_PORT_NAME = re.compile('pn-(0x)?([0-9a-fA-F]{16})')
+_ANY = ('0.0.0.0', '::', '[::]')  # noqa: S104
+
+
+def functions_in(path: str) -> list[str]:
+    """The addresses of the PCI functions in a path of sysfs.
+
+    Bridges are among them, and a VMD endpoint that has a PCI domain of its
+    own: drivers/pci/controller/vmd.c.
+    """
+    return [part for part in path.split('/') if pci.is_address(part)]
+
+
+def identity(path: str) -> str | None:
+    """What two block devices have in common that are the same disk.
+
+    Without multipath the kernel shows a disk once for each adapter, or for
+    each port of an NVMe drive.
+
+    :param path: the directory in sysfs of a block device
+    :returns: None if it is no disk with a worldwide name
+    """
+    if name := sysfs.read(f'{path}/wwid'):
+        # nvme_global_check_duplicate_ids() in drivers/nvme/host/core.c warns
+        # of drives whose names are not unique. Those of one drive have the
+        # same subsystem, too.
+        subsystem = sysfs.read(f'{os.path.dirname(path)}/subsysnqn')
+        return f'{name} {subsystem}' if subsystem else None
+    try:
+        name = sysfs.read(f'{path}/device/wwid') or ''
+    except OSError as err:
+        # A disk without one: sdev_show_wwid() in drivers/scsi/scsi_sysfs.c.
+        if err.errno != errno.EINVAL:
+            raise
+        return None
+    # The others (t10) contain a serial number, which adapters make up.
+    return name if name.startswith(('naa.', 'eui.')) else None
+
+
+class Ways:
+    """Finds the ways from the host's side to its devices.
+
+    A way is a path in sysfs that contains what it depends on. If a way cannot
+    be told, it is the way by all devices that could be meant.
+
+    :param interfaces: the directory in sysfs of each network interface
+    """
+
+    def __init__(self, interfaces: dict[str, str]) -> None:
+        self._interfaces = interfaces
+        folder = f'{sysfs.SYS}/class/nvme-subsystem'
+        self._subsystems = {
+            sysfs.place(f'{folder}/{name}') for name in sysfs.names(folder)
+        }
+
+    @functools.cached_property
+    def _routes(self) -> routes.Routes:
+        return routes.Routes()
+
+    def every(self) -> list[str]:
+        """The ways by all that a block device may need."""
+        folders = ('nvme', 'fc_host', 'scsi_host')
+        return [f'{path}/' for path in self._interfaces.values()] + [
+            sysfs.place(f'{sysfs.SYS}/class/{folder}/{name}')
+            for folder in folders
+            for name in sysfs.names(f'{sysfs.SYS}/class/{folder}')
+        ]
+
+    def of_block(self, path: str) -> list[str]:
+        """The ways to a block device.
+
+        :param path: its directory in sysfs
+        """
+        found = [path]
+        above = path
+        while (above := os.path.dirname(above)) not in ('/', ''):
+            if above in self._subsystems:
+                found += self._of_subsystem(above)
+            elif '/nvme-fabrics/' in f'{above}/' and _CONTROLLER.fullmatch(
+                os.path.basename(above)
+            ):
+                found += self.of_controller(above)
+        if functions_in(path):
+            return found
+        if match := _INTERFACE.search(path):
+            found += self.of_interface(match[1])
+        if match := _SCSI_HOST.search(path):
+            found += self._of_session(match[1], match[2])
+        return found
+
+    def subsystem_of(self, path: str) -> str | None:
+        """The directory of the NVMe subsystem that a block device is in.
+
+        :param path: the directory in sysfs of the block device
+        :returns: None if it is in none, as without multipath
+        """
+        above = os.path.dirname(path)
+        return above if above in self._subsystems else None
+
+    def of_interface(self, name: str) -> list[str]:
+        """The ways to a network interface, by those that it is set up on."""
+        found, todo = set(), [name]
+        while todo:
+            path = self._interfaces.get(todo.pop())
+            if path is None or path in found:
+                continue
+            found.add(path)
+            todo += [
+                entry.removeprefix('lower_')
+                for entry in sysfs.names(path)
+                if entry.startswith('lower_')
+            ]
+        return [f'{path}/' for path in sorted(found)]
+
+    def of_address(self, address: str) -> list[str]:
+        """The ways to an IP address, which is local or remote."""
+        return [
+            way
+            for name in sorted(self._routes.interfaces(address))
+            for way in self.of_interface(name)
+        ]
+
+    def of_local_address(self, address: str) -> list[str]:
+        """The ways to what listens at an IP address; none if it is any.
+
+        What listens at any address depends on no certain interface.
+        """
+        return [] if address in _ANY else self.of_address(address)
+
+    def of_port(self, text: str) -> list[str]:
+        """The ways to a local port of Fibre Channel.
+
+        :param text: such as nn-0x20000090fa942779:pn-0x10000090fa942779
+        """
+        folder = f'{sysfs.SYS}/class/fc_host'
+        match = _PORT_NAME.search(text)
+        every, found = [], []
+        for name in sysfs.names(folder):
+            way = sysfs.place(f'{folder}/{name}')
+            every.append(way)
+            port = sysfs.read(f'{way}/port_name') or ''
+            if match and port.removeprefix('0x') == match[2].lower():
+                found.append(way)
+        return found or every
+
+    def of_controller(self, path: str) -> list[str]:
+        """The ways to an NVMe controller.
+
+        :param path: its directory in sysfs
+        """
+        found = [f'{path}/']
+        transport = sysfs.read(f'{path}/transport')
+        values = dict(
+            part.split('=', 1)
+            for part in (sysfs.read(f'{path}/address') or '').split(',')
+            if '=' in part
+        )
+        if transport == 'fc':
+            found += self.of_port(values.get('host_traddr', ''))
+        elif transport in ('tcp', 'rdma'):
+            found += self._of_connection(
+                values.get('host_iface'),
+                values.get('host_traddr') or values.get('src_addr'),
+                values.get('traddr'),
+            )
+        return found
+
+    def _of_subsystem(self, path: str) -> list[str]:
+        return [
+            way
+            for entry in sysfs.names(path)
+            if _CONTROLLER.fullmatch(entry)
+            for way in self.of_controller(sysfs.place(f'{path}/{entry}'))
+        ]
+
+    def _of_session(self, host: str, session: str) -> list[str]:
+        """The ways to a session of iSCSI that the CPU does.
+
+        The address of the host is the local address of its connection:
+        iscsi_sw_tcp_host_get_param() in drivers/scsi/iscsi_tcp.c.
+        """
+        folder = f'{sysfs.SYS}/class/iscsi_host/{host}'
+        peers = f'{sysfs.SYS}/class/iscsi_connection'
+        found: list[str] = []
+        for name in sysfs.names(peers):
+            if name.startswith(f'connection{session}:'):
+                found += self._of_connection(
+                    _told(f'{folder}/netdev'),
+                    _told(f'{peers}/{name}/local_ipaddr')
+                    or _told(f'{folder}/ipaddress'),
+                    _told(f'{peers}/{name}/address')
+                    or _told(f'{peers}/{name}/persistent_address'),
+                )
+        return found or self._of_connection(None, None, None)
+
+    def _of_connection(
+        self, interface: str | None, local: str | None, remote: str | None
+    ) -> list[str]:
+        """The ways to a connection, by the first that tells.
+
+        :param interface: the name of the interface that it is bound to
+        """
+        found: list[str] = []
+        if interface:
+            found = self.of_interface(interface)
+        for address in (local, remote):
+            if address and not found:
+                found = self.of_address(address)
+        return found or [f'{path}/' for path in self._interfaces.values()]
+
+
+def _told(path: str) -> str | None:
+    """Read an attribute of iSCSI, which fails while a session is down."""
+    try:
+        text = sysfs.read(path)
+    except OSError:
+        return None
+    return None if text in ('', '<NULL>', '(null)', 'default') else text
+
+
+#: Where the ways are read, for the documentation: the kernel file, the way
+#: that it tells, and since when.
+WAYS = (
+    (
+        '/sys/class/block/NAME, /sys/class/net/NAME',
+        'The path of the link has each PCI function on the way: the card, '
+        'the bridges above it, and the VMD endpoint of a PCI domain.',
+        'Linux 2.6.26',
+    ),
+    (
+        '/sys/class/block/NAME/hidden',
+        'It is one path to a namespace of several paths. Nobody can open it; '
+        'the disk of the subsystem counts.',
+        'Linux 4.15',
+    ),
+    (
+        '/sys/class/nvme-subsystem/NAME/nvmeN',
+        'The disk of the subsystem depends on each of its controllers.',
+        'Linux 4.15',
+    ),
+    (
+        '/sys/class/block/NAME/wwid, /sys/class/nvme/nvmeN/subsysnqn, '
+        '/sys/class/block/NAME/device/wwid',
+        'Disks with one worldwide name are one disk, without multipath: it '
+        'depends on each adapter, because a guest with any of them can write '
+        'to it.',
+        'Linux 4.8 (NVMe), 4.5 (SCSI)',
+    ),
+    (
+        '/sys/class/nvme/nvmeN/transport and address, with '
+        '/sys/class/fc_host/hostN/port_name',
+        'A disk of NVMe over Fibre Channel depends on its local port; on all '
+        'ports, if none has that name.',
+        'Linux 4.10',
+    ),
+    (
+        '/sys/class/nvme/nvmeN/transport and address, with '
+        '/proc/net/route, ipv6_route and if_inet6',
+        'A disk of NVMe over TCP or RDMA depends on its interface: '
+        'host_iface, else the interface of host_traddr or src_addr, else the '
+        'route to traddr; on all interfaces, if nothing tells.',
+        'Linux 4.8 (RDMA), 5.0 (TCP)',
+    ),
+    (
+        '/sys/class/iscsi_host/hostN/netdev and ipaddress, '
+        '/sys/class/iscsi_connection/NAME/local_ipaddr and address',
+        'A disk of iSCSI in software depends on the interface of its '
+        'connection. With offload, the path of the disk has the card.',
+        'Linux 2.6.22',
+    ),
+    (
+        '/sys/class/net/NAME/lower_OTHER',
+        'An interface such as a bond or a VLAN depends on those below it.',
+        'Linux 3.14',
+    ),
+)

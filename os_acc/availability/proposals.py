@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Entries of device_spec that could be of use on this host.
+
+The operator decides: a class code does not say whether a function is meant for
+guests. Never proposed is what the host itself uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+import dataclasses
+
+from os_acc.availability import functions as availability
+from os_acc.availability import host_use
+from os_acc.kernel import host_parts
+from os_acc.kernel import pci
+from os_acc.kernel import pci_names
+from os_acc.kernel import pci_scan
+from os_acc.kernel import sriov
+from os_acc.kernel import xrt
+from os_acc.spec import device_spec
+from os_acc.spec import of_device as spec_of_device
+
+Kind = availability.Kind
+
+# Intel's data movers and compressors have the class 'other system peripheral':
+# drivers/dma/idxd/registers.h in the kernel. Old QAT:
+# drivers/crypto/intel/qat/qat_common/adf_accel_devices.h.
+_INTEL = {
+    '8086:0b25': 'data streaming accelerator (DSA)',
+    '8086:11fb': 'data streaming accelerator (DSA)',
+    '8086:1212': 'data streaming accelerator (DSA)',
+    '8086:0cfe': 'analytics accelerator (IAA)',
+    '8086:1216': 'analytics accelerator (IAA)',
+    '8086:b02d': 'analytics accelerator (IAA)',
+    '8086:fd2d': 'analytics accelerator (IAA)',
+    '8086:0435': 'QuickAssist (QAT)',
+    '8086:18a0': 'QuickAssist (QAT)',
+    '8086:18ee': 'QuickAssist (QAT)',
+    '8086:19e2': 'QuickAssist (QAT)',
+    '8086:37c8': 'QuickAssist (QAT)',
+    '8086:4940': 'QuickAssist (QAT)',
+    '8086:4942': 'QuickAssist (QAT)',
+    '8086:4944': 'QuickAssist (QAT)',
+    '8086:4946': 'QuickAssist (QAT)',
+    '8086:4948': 'QuickAssist (QAT)',
+    '8086:6f54': 'QuickAssist (QAT)',
+}
+
+# AMD's cards that were Xilinx's.
+_XILINX = '10ee'
+
+# Base classes: PCI Code and ID Assignment Specification, chapter 1.
+_CLASSES = {
+    0x0B: 'co-processor',
+    0x10: 'encryption controller',
+    0x12: 'processing accelerator',
+}
+
+# What an operator has to solve before the function can be given out.
+_HINDRANCES = (Kind.NO_IOMMU_GROUP, Kind.GROUP_HOST_USE, Kind.UNSUITABLE)
+
+
+@dataclasses.dataclass(frozen=True)
+class Proposal:
+    """A function that could be offered.
+
+    :ivar what: what it is: name, ids and kind
+    :ivar notes: whole sentences that the operator should know
+    :ivar named_by: the source of the entry that names it already; None: none
+    """
+
+    address: str
+    what: str
+    notes: tuple[str, ...]
+    named_by: str | None
+
+    def text(self) -> str:
+        """Lines for a configuration file: comments, and the option.
+
+        There is no option if an entry names the function already.
+        """
+        lines = [f'# {self.address}: {self.what}']
+        lines += [f'# {note}' for note in self.notes]
+        if self.named_by is None:
+            lines += map(
+                spec_of_device.line, spec_of_device.entries(self.address)
+            )
+        return '\n'.join(lines) + '\n'
+
+
+def proposals(specs: device_spec.Specs) -> list[Proposal]:
+    """Find the functions that could be offered, in order of their addresses.
+
+    VFs are left out, because an entry that names a PF also names its VFs.
+
+    :param specs: the present entries of device_spec
+    """
+    snapshot = host_use.Snapshot.read()
+    found = [
+        (function, label)
+        for function in pci_scan.functions()
+        if not function.is_vf
+        and (label := _label(function)) is not None
+        and not any(availability.host_obstacles(function, snapshot))
+    ]
+    names = pci_names.of(function.ids for function, _ in found)
+    return [
+        _proposal(function, label, names, specs, snapshot)
+        for function, label in found
+    ]
+
+
+def _label(function: pci.Function) -> str | None:
+    """What kind of accelerator a function is; None if it seems to be none."""
+    base_class, ids = function.base_class, function.ids
+    if (label := _INTEL.get(ids)) is not None:
+        return label
+    if host_parts.what(function) is not None:
+        return None
+    if base_class == pci.CLASS_DISPLAY:
+        return 'display controller'
+    if base_class == pci.CLASS_NETWORK:
+        return 'network card with SR-IOV' if function.is_pf else None
+    return _CLASSES.get(base_class)
+
+
+def _proposal(
+    function: pci.Function,
+    label: str,
+    names: dict[str, str],
+    specs: device_spec.Specs,
+    snapshot: host_use.Snapshot,
+) -> Proposal:
+    name = names.get(function.ids)
+    what = f'{function.ids}, {label}'
+    if name is not None:
+        what = f'{name} ({what})'
+    if function.numa_node is not None:
+        what += f', NUMA node {function.numa_node}'
+    entry = specs.first(function)
+    return Proposal(
+        address=function.address,
+        what=what,
+        notes=tuple(_notes(function, entry, snapshot)),
+        named_by=None if entry is None else entry.source,
+    )
+
+
+def _notes(
+    function: pci.Function,
+    entry: device_spec.Spec | None,
+    snapshot: host_use.Snapshot,
+) -> Iterator[str]:
+    if entry is not None:
+        verb = 'denies' if entry.deny else 'offers'
+        yield f'Already in device_spec: {entry.source} {verb} it.'
+    if function.is_pf and (total := sriov.total(function.address)):
+        yield (
+            f'It can have {total} VFs. To give out VFs, add "num_vfs" with '
+            'their number.'
+        )
+    if (what := _management(function)) is not None:
+        yield (
+            f'It is {what}, by which the host programs and resets the card: '
+            'who has it controls the card. Offer the user function of the '
+            'card instead.'
+        )
+    spec = entry or device_spec.Spec()
+    for found in availability.obstacles(
+        function, spec, device_spec.BIND_OS_ACC, snapshot=snapshot
+    ):
+        if found.kind in _HINDRANCES:
+            yield f'It cannot be given out now: {found.text}.'
+
+
+def _management(function: pci.Function) -> str | None:
+    """What a management function of AMD's Alveo is; None if it is none.
+
+    With no driver, its number tells: XRT's tables of product ids,
+    XOCL_MGMT_PCI_IDS and XOCL_USER_XDMA_PCI_IDS in its driver's devices.h,
+    have even ids for the first functions of cards, odd ones for the second.
+    """
+    if function.driver == xrt.MANAGEMENT:
+        return f'the management function of an Alveo ({xrt.MANAGEMENT})'
+    vendor, _, product = function.ids.partition(':')
+    place, _, number = function.address.rpartition('.')
+    user = pci.find(f'{place}.1') if number == '0' else None
+    if (
+        vendor == _XILINX
+        and function.driver is None
+        and user is not None
+        and user.ids == f'{vendor}:{int(product, 16) + 1:04x}'
+    ):
+        return 'probably the management function of an Alveo'
+    return None

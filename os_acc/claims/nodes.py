@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The places in the tree of resources: each kind of node is made here only.
+
+A kind that gives access to the device of another one, as a device file does,
+claims the node of that device, and needs to know nothing else of that kind.
+"""
+
+from __future__ import annotations
+
+from os_acc.claims import facts
+from os_acc.claims import resource
+from os_acc.kernel import pci
+
+Resource = resource.Resource
+
+
+def function(
+    known: facts.Facts, address: str, pf: str | None = None
+) -> Resource:
+    """A PCI function: in its PF if it is a VF, or behind other functions.
+
+    :param pf: of a VF that may not be there now; None: unknown
+    """
+    there = known.function(address)
+    above: Resource | None = None
+    pf = pf_of(known, address, pf)
+    if pf != address:
+        above = function(known, pf)
+    elif there is not None:
+        for each in there.behind:
+            above = Resource('PCI function', each, above)
+    return Resource('PCI function', address, above)
+
+
+def pf_of(known: facts.Facts, address: str, pf: str | None) -> str:
+    """The address of the PF of a VF; of another function, its own.
+
+    :param pf: as for function()
+    """
+    there = known.function(address)
+    return there.parent if there is not None else pf or address
+
+
+def whole(address: str) -> Resource:
+    """A PCI function as one that others may be behind."""
+    return Resource('whole PCI function', address)
+
+
+def group(number: str) -> Resource:
+    """An IOMMU group."""
+    return Resource('IOMMU group', number)
+
+
+def place_in_fpga(pf: str) -> Resource:
+    """What stands on a PF of an FPGA, for who may program the FPGA."""
+    return Resource('place in an FPGA', pf)
+
+
+def card(address: str) -> Resource:
+    """The card that a function manages."""
+    return Resource('card of', address)
+
+
+def mdev(known: facts.Facts, uuid: str, parent: str | None) -> Resource:
+    """A mediated device on its parent.
+
+    :param parent: the name of its parent; None: unknown
+    """
+    above: Resource | None = None
+    if parent is not None and pci.is_address(parent):
+        above = function(known, parent)
+    elif parent is not None:
+        above = Resource('parent of mdevs', parent)
+    return Resource('mdev', uuid, above)
+
+
+def queue(known: facts.Facts, address: str, number: int) -> Resource:
+    """A work queue of a PCI function."""
+    return Resource(
+        'work queue', f'{address}-wq{number}', function(known, address)
+    )
+
+
+def setting_up(address: str) -> Resource:
+    """The setting up of all work queues of a function."""
+    return Resource('setting up of', address)
+
+
+def namespace(wwn: str) -> Resource:
+    """A namespace of NVMe."""
+    return Resource('namespace', wwn)
+
+
+def device_file(name: str) -> Resource:
+    """An accelerator of device files."""
+    return Resource('device file', name)
+
+
+def number(text: str) -> Resource:
+    """A device number, such as 'c 226:0'. It is valid for one boot."""
+    return Resource('device number', text)
+
+
+def place(name: str) -> Resource:
+    """A device to which a file gives access, or in which such a one is."""
+    return Resource('device', name)
+
+
+def is_device(node: Resource) -> bool:
+    """Whether a node is a device that has parts: see Resource.within."""
+    return node.kind in ('PCI function', 'mdev', 'parent of mdevs')
+
+
+def is_group(node: Resource) -> bool:
+    """Whether a node is an IOMMU group."""
+    return node.kind == 'IOMMU group'
+
+
+def is_in_fpga(node: Resource) -> bool:
+    """Whether a node is what stands on a PF of an FPGA."""
+    return node.kind == 'place in an FPGA'
+
+
+def is_beside(node: Resource) -> bool:
+    """Whether a node is beside the tree of devices.
+
+    Who has one part of it shares no hardware with who has another.
+    """
+    return is_group(node) or is_in_fpga(node) or node.kind == 'card of'
+
+
+def slot(index: str) -> Resource:
+    """An I/O slot of Power."""
+    return Resource('slot', index)
+
+
+def bus_group(bus: str) -> Resource:
+    """The slots of a bus of Power, as far as they must move together."""
+    return Resource('bus group', bus)
+
+
+def handle(identity: str) -> Resource:
+    """An attach handle, of whatever kind. No two VANs have the same one."""
+    return Resource('handle', identity)

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""What a VAN claims, by its attach handle.
+
+Only this module knows all kinds. A handle of the drivers pci, fpga and
+nvidia_vgpu is a PCI function; those of cyborg are of these kinds, too. Of a
+TestHandle, as fake has it, nothing but the handle itself is claimed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from os_acc.claims import conflict
+from os_acc.claims import facts
+from os_acc.claims import nodes
+from os_acc.claims import resource
+from os_acc.kernel import pci as functions
+from os_acc.kinds.devfile import claims as devfile
+from os_acc.kinds.drc import claims as drc
+from os_acc.kinds.idxd import claims as idxd
+from os_acc.kinds.mdev import claims as mdev
+from os_acc.kinds.nvme_of import claims as nvme_of
+from os_acc.kinds.pci import claims as pci
+
+#: How the identities of handles begin that claim more than the handle itself.
+_OF_DEVICES = ('pci/', 'mdev/', 'file/', 'block/', 'drc/')
+
+
+def is_of_device(handle: str) -> bool:
+    """Whether a VAN with a handle may exclude one with another handle."""
+    return handle.startswith(_OF_DEVICES)
+
+
+def holding(row: facts.Row, known: facts.Facts) -> conflict.Holding:
+    """What a VAN claims.
+
+    If claims meet on one node, the strictest counts.
+    """
+    found: dict[resource.Resource, resource.Claim] = {}
+    for each in _claims(row, known):
+        other = found.get(each.node)
+        if other is None or _rank(each) > _rank(other):
+            found[each.node] = each
+    return conflict.Holding(row.van_uuid, tuple(found.values()))
+
+
+def _rank(claim: resource.Claim) -> int:
+    if claim.mode == resource.EXCLUSIVE:
+        return 2
+    return int(claim.mode != resource.PART)
+
+
+def _claims(row: facts.Row, known: facts.Facts) -> Iterator[resource.Claim]:
+    kind, _, rest = row.handle.partition('/')
+    name, _, share = rest.partition('/')
+    yield resource.Claim(
+        nodes.handle(row.handle), resource.EXCLUSIVE, row.van_uuid
+    )
+    if kind == 'pci' and functions.is_address(rest):
+        yield from pci.claims(row, rest, known)
+    elif kind == 'mdev':
+        yield from mdev.claims(row, rest, known)
+    elif kind == 'file' and idxd.is_queue(name):
+        yield from idxd.claims(row, name, known)
+    elif kind == 'file':
+        yield from devfile.claims(row, name, share or None, known)
+    elif kind == 'block':
+        yield from nvme_of.claims(row, rest)
+    elif kind == 'drc':
+        yield from drc.claims(row, rest, known)

@@ -1,0 +1,325 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Claiming device files for VANs: choose, take, give back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Sequence
+import contextlib
+import itertools
+import logging
+
+from oslo_config import cfg
+
+from os_acc import driver
+from os_acc import exception
+from os_acc import log
+from os_acc import objects
+from os_acc.claims import allocated
+from os_acc.deadlines import waiting
+from os_acc.drivers import allocation
+from os_acc.drivers import choosing
+from os_acc.drivers import given_files
+from os_acc.kernel import boot
+from os_acc.kernel import device_file
+from os_acc.kinds.devfile import groups as file_groups
+from os_acc.kinds.devfile import rules as file_availability
+from os_acc.kinds.devfile.driver import files
+from os_acc.kinds.pci.driver import entry_reasons
+from os_acc.spec import device_spec
+
+LOG = logging.getLogger(__name__)
+CONF = cfg.CONF
+
+
+def claim(
+    by: driver.DriverBase, van: objects.VAN, name: str, share: str | None
+) -> None:
+    """Give an accelerator that a request names to a VAN.
+
+    :param share: which of its shares; None: it is not shared, or any
+    :raises DeviceNotFound: if no entry of device_spec makes it
+    :raises DeviceBusy, DeviceInUseByHost, DeviceError: if it cannot be taken
+    """
+    found = file_groups.find(name, specs())
+    if found is None:
+        raise file_availability.not_named(name).error()
+    _claim(by, van, found, share)
+
+
+def claim_again(by: driver.DriverBase, van: objects.VAN) -> None:
+    """Give a VAN the same accelerator again: after a reboot, or if lost.
+
+    The numbers of its files may differ from those that it had.
+
+    :raises Timeout: if it does not come back within device_timeout
+    :raises DeviceBusy: if a process still has a file open by its old number
+    :raises: as claim()
+    """
+    handle, data = given_files.held_by(van), van.driver_data
+    assert handle is not None
+    before = file_groups.from_text(data.get(files.ENTRY))
+    found = waiting.until(
+        lambda: file_groups.find(handle.name, specs(), before),
+        CONF.os_acc.device_timeout,
+        f'device file {handle.name} to come back',
+        data.get(files.SUBSYSTEM) or None,
+    )
+    known = given_files.own_files(van)
+    if (
+        van.boot_id == boot.boot_id()
+        and found.spec.shared is None
+        and known != [each.file for each in found.own]
+    ):
+        allocation.check_open(file_availability.label(found), _users(known))
+    _claim(by, van, found, handle.share, before)
+
+
+def choose(
+    by: driver.DriverBase,
+    van: objects.VAN,
+    request: objects.AcceleratorRequest,
+) -> None:
+    """Give the first accelerator that serves a request to a VAN.
+
+    :raises DeviceNotFound: if there is none that can be taken
+    """
+    holders = allocation.holders(by)
+    choosing.choose(
+        by,
+        van,
+        request,
+        file_groups.read(specs()),
+        lambda found: (
+            [found]
+            if files.kind_of(found).serves(request)
+            and not (found.spec.shared is None and holders.of_file(found.name))
+            else []
+        ),
+        lambda found: _claim(by, van, found, None),
+        lambda: give_back(van, 0.0),
+        'device_spec offers no such device file that is left on this host',
+        entry_reasons.refused(by, specs(), request),
+    )
+
+
+def give_back(van: objects.VAN, release_seconds: float) -> None:
+    """Undo a claim: restore the files, and let the privileged half forget.
+
+    :param release_seconds: how long the instance may take to close the files
+    :raises DeviceBusy: if a process still has a file open
+    """
+    handle = given_files.held_by(van)
+    if handle is None or files.ENTRY not in van.driver_data:
+        return
+    from os_acc.privileged.devfile import device_files as privileged
+
+    # The numbers of an earlier boot are those of other devices now. Who has a
+    # file open that the instance never got is not waited for.
+    now = (
+        van.boot_id == boot.boot_id()
+        and handle.share is None
+        and files.PENDING not in van.driver_data
+    )
+    left = privileged.give_back(
+        handle.name,
+        handle.share or '',
+        files.arguments(given_files.own_files(van)) if now else [],
+        release_seconds,
+        CONF.os_acc.device_timeout,
+    )
+    logger = log.about(LOG, van.instance_uuid, van.uuid)
+    for each in left:
+        logger.warning('%s', each)
+
+
+def is_intact(van: objects.VAN) -> bool:
+    """Whether the files of a VAN are there, with numbers, owner and mode."""
+    handle = given_files.held_by(van)
+    if handle is None or files.ENTRY not in van.driver_data:
+        return True
+    before = file_groups.from_text(van.driver_data[files.ENTRY])
+    assert before is not None
+    found = file_groups.find(handle.name, specs(), before)
+    if found is None or found.path != handle.files[0].path:
+        return False
+    if given_files.own_files(van) != [each.file for each in found.own]:
+        return False
+    wanted = (
+        _account('user', before.owner),
+        _account('group', before.group),
+        before.mode,
+    )
+    return all(
+        value is None or value == have
+        for each in found.own
+        for value, have in zip(
+            wanted, (each.uid, each.gid, each.mode), strict=True
+        )
+    )
+
+
+def _account(kind: str, name: str | None) -> int | None:
+    return None if name is None else file_availability.account(kind, name)
+
+
+def specs() -> device_spec.Specs:
+    return device_spec.load_for_vans(CONF)
+
+
+def _users(
+    those: Sequence[device_file.DeviceFile],
+) -> Sequence[str]:
+    from os_acc.privileged.devfile import device_files as privileged
+
+    return privileged.users(files.arguments(those))
+
+
+@contextlib.contextmanager
+def _locks(
+    by: driver.DriverBase, found: file_groups.Accelerator
+) -> Iterator[None]:
+    """Lock an accelerator, and what is behind its files.
+
+    The driver pci holds the same locks while it claims a PCI function, and
+    the driver mdev that of the parent.
+    """
+    with contextlib.ExitStack() as stack:
+        device = files.device_of(found)
+        # Files behind no PCI function and no parent of mdevs have one lock:
+        # they may be those of a disk and of its partitions.
+        stack.enter_context(
+            by.lock('file' if device == found.name else device)
+        )
+        function = files.function_of(found)
+        if function is not None:
+            stack.enter_context(
+                allocation.shared_locks(by, function, found.function_spec)
+            )
+        yield
+
+
+def _claim(
+    by: driver.DriverBase,
+    van: objects.VAN,
+    seen: file_groups.Accelerator,
+    share: str | None,
+    before: device_spec.Spec | None = None,
+) -> None:
+    """Take an accelerator for a VAN.
+
+    :param before: the entry by which the VAN has had it since before
+    """
+    with _locks(by, seen):
+        # The numbers of a file may change until now.
+        found = file_groups.find(seen.name, specs(), before)
+        if found is None:
+            raise file_availability.not_named(seen.name).error()
+        known = allocation.holders(by)
+        if before is None:
+            refusal = file_availability.not_cleaned(
+                found, bool(CONF.os_acc.cleaning_command)
+            )
+            allocation.check(iter([refusal] if refusal else []))
+        allocation.check(
+            file_availability.obstacles(
+                found,
+                allocation.taker_of(by, van),
+                known,
+                given_files.numbers(by.vans_on(None)),
+                held=before is not None,
+                users=lambda: _users([each.file for each in found.own]),
+            )
+        )
+        _take(van, found, _share(van, found, share, known), before is None)
+
+
+def _share(
+    van: objects.VAN,
+    found: file_groups.Accelerator,
+    wanted: str | None,
+    holders: allocated.Holders,
+) -> str | None:
+    """The share that a VAN gets: the lowest number that no other VAN has.
+
+    :raises DeviceBusy: if VANs of this and of other journals have all shares
+    """
+    most = found.spec.shared
+    taken = {
+        (each.handle or '').rpartition('/')[2]
+        for each in holders.of_file(found.name)
+        if each.van_uuid != van.uuid
+    }
+    if wanted is None:
+        if most is None:
+            return None
+        from os_acc.privileged.devfile import device_files as privileged
+
+        others = privileged.shares_of_others(found.name)
+        taken.update(others)
+        numbers = range(most) if most else itertools.count()
+        for number in map(str, numbers):
+            if number not in taken:
+                return number
+        raise exception.DeviceBusy(
+            device=file_availability.label(found),
+            reason=f'all {most} shares are taken, {len(others)} of them by '
+            'VANs of other journals of this host',
+        )
+    if van.handle is None and (
+        most is None
+        or not wanted.isdigit()
+        or str(int(wanted)) != wanted
+        or (most and int(wanted) >= most)
+    ):
+        raise exception.InvalidRequest(
+            subject='DeviceFileHandle',
+            field='share',
+            value=wanted,
+            expected='no share, because the file is not shared'
+            if most is None
+            else f'a number below {most or 10**9}',
+        )
+    return wanted
+
+
+def _take(
+    van: objects.VAN,
+    found: file_groups.Accelerator,
+    share: str | None,
+    is_new: bool,
+) -> None:
+    """Let the privileged half give out the files.
+
+    :param is_new: the VAN has not had them before
+    """
+    van.driver_data = {
+        **van.driver_data,
+        files.ENTRY: file_groups.to_text(found.spec),
+        given_files.OWN: str(len(found.own)),
+        files.SUBSYSTEM: found.place.subsystem,
+        **({files.PENDING: 'yes'} if is_new else {}),
+    }
+    handle = files.handle_of(found, share)
+    van.handle = handle
+    van.device = files.device_of(found)
+    van.live_migratable = False
+    van.save()
+    from os_acc.privileged.devfile import device_files as privileged
+
+    privileged.take(
+        found.name,
+        share or '',
+        files.arguments(each.file for each in found.own),
+        CONF.os_acc.device_timeout,
+    )
+    van.driver_data = {
+        key: value
+        for key, value in van.driver_data.items()
+        if key != files.PENDING
+    }
+    van.save()
+    log.about(LOG, van.instance_uuid, van.uuid).info(
+        'device file %s is taken as %s', found.path, handle.identity
+    )

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The driver devfile: gives device files, such as /dev/dri/renderD128."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from oslo_config import cfg
+
+from os_acc import driver
+from os_acc import finding
+from os_acc import objects
+from os_acc.kinds.devfile.driver import claim
+from os_acc.kinds.devfile.driver import files
+from os_acc.kinds.devfile.driver import report
+from os_acc.kinds.idxd import names as idxd_names
+
+CONF = cfg.CONF
+
+
+class DevfileDriver(driver.DriverBase):
+    cleans = True
+    handle_types = ('DeviceFileHandle',)
+
+    def can_handle(self, request: objects.AcceleratorRequest) -> bool:
+        if request.handle is not None:
+            # The driver idxd names its handles in its own way.
+            return (
+                isinstance(request.handle, objects.DeviceFileHandle)
+                and idxd_names.split(request.handle.name) is None
+            )
+        wanted = request.resource_class
+        return wanted is not None and (
+            wanted.startswith(files.PREFIX)
+            or any(
+                spec.resource_class == wanted and spec.devices
+                for spec in claim.specs().entries
+            )
+        )
+
+    def get_devices(self) -> list[objects.Device]:
+        return report.devices(self, claim.specs())
+
+    def show_device(self, address: str) -> dict[str, Any] | None:
+        return report.show(self, address, claim.specs())
+
+    def diagnose(self) -> Iterator[finding.Finding]:
+        return report.findings(self, claim.specs())
+
+    def prepareVAN(
+        self,
+        van: objects.VAN,
+        request: objects.AcceleratorRequest,
+        instance_info: objects.InstanceInfo,
+    ) -> None:
+        wanted = van.handle or request.handle
+        if wanted is None:
+            claim.choose(self, van, request)
+            return
+        wanted = objects.DeviceFileHandle.cast(wanted, f'driver {self.name!r}')
+        if van.handle is not None:
+            claim.claim_again(self, van)
+        else:
+            claim.claim(self, van, wanted.name, wanted.share)
+
+    def is_intact(self, van: objects.VAN) -> bool:
+        return claim.is_intact(van)
+
+    def unprepareVAN(
+        self, van: objects.VAN, instance_info: objects.InstanceInfo
+    ) -> None:
+        if not self.is_anothers(van):
+            claim.give_back(van, CONF.os_acc.release_timeout)

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Device files as VANs have them: handles, and what driver_data says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+import dataclasses
+import logging
+import re
+from typing import Any
+
+from os_acc import exception
+from os_acc import objects
+from os_acc.drivers import given_files
+from os_acc.kernel import boot
+from os_acc.kernel import device_file
+from os_acc.kernel import mdev
+from os_acc.kernel import pci
+from os_acc.kinds.devfile import groups as file_groups
+from os_acc.kinds.pci.driver import listing as pci_listing
+from os_acc.spec import device_spec
+
+LOG = logging.getLogger(__name__)
+
+#: How the resource classes begin of files whose entry sets none.
+PREFIX = 'CUSTOM_FILE_'
+
+# Keys of VAN.driver_data.
+ENTRY = 'entry'  # of device_spec, by which the VAN has got the files
+PENDING = 'pending'  # set until the instance can have got the files
+SUBSYSTEM = 'subsystem'  # whose kernel events tell that the device is back
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """The names in Placement that a request can select a device by."""
+
+    resource_class: str
+    traits: tuple[str, ...]
+
+    def serves(self, request: objects.AcceleratorRequest) -> bool:
+        return self.resource_class == request.resource_class and set(
+            request.traits
+        ) <= set(self.traits)
+
+
+def kind_of(found: file_groups.Accelerator) -> Kind:
+    """Name an accelerator as Placement does.
+
+    Its traits are those of its entry, and those of the PCI function behind
+    it.
+    """
+    traits = found.spec.traits
+    function = function_of(found)
+    if function is not None:
+        behind = pci_listing.kind_of(function, device_spec.Spec())
+        traits = tuple(dict.fromkeys((*traits, *behind.traits)))
+    name = found.spec.resource_class
+    if name is None:
+        letters = re.sub('[^A-Za-z]', '', found.path.rpartition('/')[2])
+        name = PREFIX + (letters.upper() or 'DEVICE')
+    return Kind(name, traits)
+
+
+def function_of(found: file_groups.Accelerator) -> pci.Function | None:
+    """The PCI function behind an accelerator."""
+    address = found.place.function
+    return pci.find(address) if address is not None else None
+
+
+def device_of(found: file_groups.Accelerator) -> str:
+    """What VAN.device is: as for PCIHandle, the PF of a VF.
+
+    So whoever asks for the VANs on a PF, such as what programs an FPGA, finds
+    those that have the file of one of its VFs. The handle has the function
+    itself.
+    """
+    function = function_of(found)
+    if function is not None:
+        return function.parent
+    for uuid in found.place.mdevs:
+        if (there := mdev.find(uuid)) is not None:
+            return there.parent
+    return found.name
+
+
+def handle_of(
+    found: file_groups.Accelerator, share: str | None
+) -> objects.DeviceFileHandle:
+    return objects.DeviceFileHandle(
+        name=found.name,
+        share=share,
+        files=[
+            objects.DeviceFile(
+                path=each.path,
+                type=each.number.kind,
+                major=each.number.major,
+                minor=each.number.minor,
+                permissions=found.spec.permissions,
+            )
+            for each in found.files
+        ],
+    )
+
+
+def arguments(nodes: Iterable[device_file.DeviceFile]) -> list[list[Any]]:
+    """Name files as privileged.device_files takes them."""
+    return [[each.path, *each.number] for each in nodes]
+
+
+def claimed(van: objects.VAN, specs: device_spec.Specs) -> tuple[str, ...]:
+    """The numbers that a VAN's own files have now, for os_acc.claims.
+
+    What it got before a reboot of the host, and does not have again yet, has
+    other numbers now.
+    """
+    handle = given_files.held_by(van)
+    if handle is None:
+        return ()
+    if van.boot_id == boot.boot_id():
+        return given_files.texts(
+            each.number for each in given_files.own_files(van)
+        )
+    try:
+        before = file_groups.from_text(van.driver_data.get(ENTRY))
+        if before is None:
+            return ()
+        found = file_groups.find(handle.name, specs, before)
+    except (exception.ExceptionBase, OSError, ValueError) as err:
+        # It must not keep others from other devices. Another version of os-acc
+        # may have written the entry.
+        LOG.warning('VAN %s: %s', van.uuid, exception.describe(err))
+        return ()
+    return () if found is None else given_files.texts(found.numbers)

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The report of device files: for discovery, device show and the doctor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+import itertools
+from typing import Any
+
+from os_acc import driver
+from os_acc import exception
+from os_acc import finding
+from os_acc import objects
+from os_acc.availability import functions as availability
+from os_acc.availability import host_use
+from os_acc.claims import allocated
+from os_acc.drivers import allocation
+from os_acc.drivers import choosing
+from os_acc.drivers import given_files
+from os_acc.drivers import inventory
+from os_acc.kinds.devfile import groups as file_groups
+from os_acc.kinds.devfile import rules as file_availability
+from os_acc.kinds.devfile.driver import files
+from os_acc.spec import device_spec
+
+Kind = availability.Kind
+
+# The operator need not do anything.
+_NORMAL = (Kind.NOT_OFFERED, Kind.ALLOCATED)
+
+
+def devices(
+    by: driver.DriverBase, specs: device_spec.Specs
+) -> list[objects.Device]:
+    """See DriverBase.get_devices."""
+    view = _View(by)
+    there = {found.name: found for found in file_groups.read(specs)}
+    return choosing.report(by, there, lambda name: view.device(there[name]))
+
+
+class _View:
+    """What all devices of one report are judged by."""
+
+    def __init__(self, by: driver.DriverBase) -> None:
+        self._driver = by.name
+        self.holders = allocation.holders(by)
+        self._numbers = given_files.numbers(by.vans_on(None))
+        self._snapshot = host_use.Snapshot.read()
+
+    def obstacles(
+        self, found: file_groups.Accelerator
+    ) -> Iterator[availability.Obstacle]:
+        return file_availability.obstacles(
+            found,
+            holders=self.holders,
+            numbers=self._numbers,
+            snapshot=self._snapshot,
+        )
+
+    def device(self, found: file_groups.Accelerator) -> objects.Device:
+        kind = files.kind_of(found)
+        return inventory.device(
+            found.name,
+            self._driver,
+            self._handles(found),
+            function=files.function_of(found),
+            resource_class=kind.resource_class,
+            traits=list(kind.traits),
+        )
+
+    def _handles(
+        self, found: file_groups.Accelerator
+    ) -> list[objects.DeviceHandleInfo]:
+        obstacles = list(self.obstacles(found))
+        held = self.holders.of_file(found.name)
+        if found.spec.shared is None:
+            holder = held[0] if held else None
+            return [
+                inventory.handle(
+                    files.handle_of(found, None), obstacles, holder
+                )
+            ]
+        by_share = {
+            (each.handle or '').rpartition('/')[2]: each for each in held
+        }
+        most = found.spec.shared or len(by_share) + 1
+        numbers = (str(n) for n in itertools.count())
+        free = (n for n in numbers if n not in by_share)
+        shares = [
+            *by_share,
+            *itertools.islice(free, max(most - len(by_share), 0)),
+        ]
+        return [
+            inventory.handle(
+                files.handle_of(found, share), obstacles, by_share.get(share)
+            )
+            for share in shares
+        ]
+
+
+def show(
+    by: driver.DriverBase, address: str, specs: device_spec.Specs
+) -> dict[str, Any] | None:
+    """See DriverBase.show_device. A path is an address, too."""
+    for found in file_groups.read(specs):
+        if address not in (found.name, *(each.path for each in found.files)):
+            continue
+        view = _View(by)
+        held = view.holders.of_file(found.name)
+        return {
+            'address': found.name,
+            'driver': by.name,
+            'status': _status(found, view)[1],
+            'in device_spec': found.spec.source,
+            'files': [
+                f'{each.path} ({each.number.kind} {each.number.major}:'
+                f'{each.number.minor}), user {each.uid}, group {each.gid}, '
+                f'mode {each.mode:04o}'
+                for each in found.files
+            ],
+            'sysfs': found.place.folder,
+            'subsystem': found.place.subsystem or None,
+            'pci functions': list(found.place.functions),
+            'mediated devices': list(found.place.mdevs),
+            'shared': _shared(found.spec),
+            'vans': list(map(_van, held)),
+        }
+    return None
+
+
+def _shared(spec: device_spec.Spec) -> str:
+    if spec.shared is None:
+        return 'no'
+    return f'by {spec.shared} VANs' if spec.shared else 'by any number of VANs'
+
+
+def _van(holder: allocated.Holder) -> str:
+    return (
+        f'{holder.van_uuid} of instance {holder.instance_uuid}: '
+        f'{holder.handle}'
+    )
+
+
+def _status(
+    found: file_groups.Accelerator, view: _View
+) -> tuple[str, str, str]:
+    """Whether it could be given out now: verdict, text, advice."""
+    for each in view.obstacles(found):
+        if each.kind in _NORMAL:
+            return finding.OK, each.text, ''
+        return finding.WARNING, each.text, each.remedy
+    return finding.OK, 'free', ''
+
+
+def findings(
+    by: driver.DriverBase, specs: device_spec.Specs
+) -> Iterator[finding.Finding]:
+    """See ExtensionBase.diagnose."""
+    entries = [each for each in specs.entries if each.devices]
+    if not entries:
+        return
+    view = _View(by)
+    found = file_groups.read(specs)
+    for each in found:
+        subject = f'device file {each.path}'
+        try:
+            verdict, text, advice = _status(each, view)
+        except (OSError, ValueError, exception.DeviceError) as err:
+            yield choosing.finding_of(subject, err)
+        else:
+            text = f'{each.name}: {text}'
+            yield finding.Finding(subject, verdict, text, advice)

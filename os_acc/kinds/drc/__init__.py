@@ -1,0 +1,3 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""I/O slots of Power, by their DRC indexes."""

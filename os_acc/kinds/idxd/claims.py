@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""What a work queue of Intel DSA or IAA claims."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from os_acc.claims import facts
+from os_acc.claims import nodes
+from os_acc.claims import resource
+from os_acc.kinds.idxd import names as idxd_names
+
+# The driver idxd sets up all queues of a device together.
+_OS_ACC = 'os-acc'
+
+
+def is_queue(name: str) -> bool:
+    """Whether a DeviceFileHandle of a name is a work queue."""
+    return idxd_names.split(name) is not None
+
+
+def claims(
+    row: facts.Row, name: str, known: facts.Facts
+) -> Iterator[resource.Claim]:
+    """Claim the queue, and the setting up of its device if it is to come."""
+    address, number = idxd_names.parse(name)
+    if row.device is None:
+        return
+    queue = nodes.queue(known, address, number)
+    yield from resource.claims_of(queue, resource.EXCLUSIVE, row.van_uuid)
+    if not known.is_set_up(address):
+        yield resource.Claim(
+            nodes.setting_up(address), resource.EXCLUSIVE, _OS_ACC
+        )
+    for each in row.numbers:
+        yield resource.Claim(nodes.number(each), resource.EXCLUSIVE, name)

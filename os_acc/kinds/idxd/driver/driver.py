@@ -1,0 +1,294 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The driver idxd: gives work queues of Intel DSA and IAA to programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+import logging
+from typing import Any
+
+from oslo_config import cfg
+
+from os_acc import driver
+from os_acc import exception
+from os_acc import finding
+from os_acc import log
+from os_acc import objects
+from os_acc.availability import device_numbers
+from os_acc.claims import allocated
+from os_acc.deadlines import waiting
+from os_acc.drivers import allocation
+from os_acc.drivers import choosing
+from os_acc.drivers import given_files
+from os_acc.kernel import device_file
+from os_acc.kernel import device_files
+from os_acc.kernel import idxd
+from os_acc.kernel import pci
+from os_acc.kinds.idxd import names as idxd_names
+from os_acc.kinds.idxd import rules as idxd_availability
+from os_acc.kinds.idxd.driver import report
+from os_acc.kinds.pci.driver import entry_reasons
+from os_acc.privileged import root_folder
+from os_acc.spec import device_spec
+
+LOG = logging.getLogger(__name__)
+CONF = cfg.CONF
+
+
+class IdxdDriver(driver.DriverBase):
+    cleans = True
+    handle_types = ('DeviceFileHandle',)
+
+    def can_handle(self, request: objects.AcceleratorRequest) -> bool:
+        if request.handle is not None:
+            return (
+                isinstance(request.handle, objects.DeviceFileHandle)
+                and idxd_names.split(request.handle.name) is not None
+            )
+        wanted = request.resource_class
+        return wanted is not None and any(
+            spec.queues is not None
+            and (
+                spec.resource_class == wanted
+                or (spec.resource_class is None and wanted in report.CLASSES)
+            )
+            for spec in self._specs().entries
+        )
+
+    def get_devices(self) -> list[objects.Device]:
+        holders = allocation.holders(self)
+        specs = self._specs()
+        return choosing.report(
+            self,
+            report.named(specs),
+            lambda address: report.device(self.name, address, specs, holders),
+        )
+
+    def show_device(self, address: str) -> dict[str, Any] | None:
+        """Show a device by the address of its PCI function."""
+        if not pci.is_address(address):
+            return None
+        return report.shown(address, self._specs(), allocation.holders(self))
+
+    def diagnose(self) -> Iterator[finding.Finding]:
+        yield from report.findings(self._specs(), allocation.holders(self))
+
+    def prepareVAN(
+        self,
+        van: objects.VAN,
+        request: objects.AcceleratorRequest,
+        instance_info: objects.InstanceInfo,
+    ) -> None:
+        wanted = van.handle or request.handle
+        if wanted is None:
+            self._choose(van, request)
+            return
+        wanted = objects.DeviceFileHandle.cast(wanted, f'driver {self.name!r}')
+        address, number = idxd_names.parse(wanted.name)
+        if van.handle is None:
+            self._take(van, address, number)
+            return
+        # After a reboot, the kernel may find the device only later.
+        waiting.until(
+            lambda: idxd.find(address),
+            CONF.os_acc.device_timeout,
+            f'the DSA or IAA at {address} to come back',
+            'dsa',
+        )
+        with self.lock(address):
+            self._check_whole(van, address)
+            self._enable(van, address, number)
+
+    def _choose(
+        self, van: objects.VAN, request: objects.AcceleratorRequest
+    ) -> None:
+        """Take the first work queue that is free and as requested."""
+        choosing.choose(
+            self,
+            van,
+            request,
+            report.named(self._specs()),
+            lambda address: self._serving(address, request),
+            lambda address: self._take(van, address, None),
+            lambda: self._undo(van),
+            'device_spec offers no work queues of this kind on this host',
+            entry_reasons.refused(self, self._specs(), request),
+        )
+
+    def _serving(
+        self, address: str, request: objects.AcceleratorRequest
+    ) -> Iterator[str]:
+        """The address of a device, if its work queues serve a request."""
+        offered = report.offered(address, self._specs())
+        if offered is None:
+            return
+        kind = report.kind_of(offered[1], idxd.find(address))
+        if kind.resource_class == request.resource_class and set(
+            request.traits
+        ) <= set(kind.traits):
+            yield address
+
+    def _take(
+        self, van: objects.VAN, address: str, number: int | None
+    ) -> None:
+        """Take a work queue of a device.
+
+        :param number: of the work queue; None: the first that is free
+        :raises DeviceBusy: also if all are taken
+        """
+        with self.lock(address):
+            self._check_whole(van, address)
+            name = self._free(van, address, number)
+            van.handle = objects.DeviceFileHandle(name=name, files=[])
+            van.device = address
+            van.save()
+            self._enable(van, *idxd_names.parse(name))
+
+    def _check_whole(self, van: objects.VAN, address: str) -> None:
+        """Check that it is healthy, and no VAN has the whole function.
+
+        :raises DeviceBusy: if a VAN has it
+        :raises DeviceUnhealthy: see allocation.check_healthy()
+        """
+        allocation.check_healthy(self, van, address)
+        taker = allocated.Taker(van.uuid, van.instance_uuid)
+        allocation.check(
+            idxd_availability.whole_obstacles(
+                address, taker, allocation.holders(self)
+            )
+        )
+
+    def _free(self, van: objects.VAN, address: str, number: int | None) -> str:
+        """Find a work queue that nobody has. See _take()."""
+        function = pci.get(address)
+        device = idxd.find(address)
+        spec = self._specs().find(function)
+        settings = None if spec is None else spec.queues
+        holders = allocation.holders(self)
+        given = idxd_availability.files_given(address, holders)
+        ours = idxd_availability.has_queues(address, holders)
+        allocation.check(
+            idxd_availability.obstacles(
+                function, device, settings, ours, given
+            )
+        )
+        assert device is not None
+        assert settings is not None
+        numbers = idxd_availability.numbers(device, settings)
+        reasons = []
+        for each in numbers if number is None else [number]:
+            name = idxd_names.name_of(address, each)
+            obstacle = next(
+                idxd_availability.queue_obstacles(
+                    device, settings, each, False, given
+                ),
+                None,
+            )
+            holder = holders.of_handle(f'file/{name}')
+            if holder is not None and holder.van_uuid != van.uuid:
+                reasons.append(
+                    f'instance {holder.instance_uuid} has work queue {each}'
+                )
+            elif obstacle is None:
+                return name
+            elif number is not None:
+                raise obstacle.error()
+            else:
+                reasons.append(obstacle.text)
+        raise exception.DeviceBusy(
+            device=f'work queues of PCI function {address}',
+            reason='; '.join(reasons) or 'it has none',
+        )
+
+    def _enable(self, van: objects.VAN, address: str, number: int) -> None:
+        """Enable the work queue of a VAN, and save its device file.
+
+        The kernel chooses the number of the file only now.
+
+        :raises DeviceBusy: if another VAN was given that number: a container
+            may still have a device file with it
+        """
+        from os_acc.privileged.idxd import queues as privileged
+
+        path, major, minor = privileged.enable(
+            address, number, van.uuid, CONF.os_acc.device_timeout
+        )
+        file = objects.DeviceFile(
+            path=path, type='c', major=major, minor=minor, permissions='rw'
+        )
+        name = idxd_names.name_of(address, number)
+        allocation.check(
+            device_numbers.obstacles(
+                device_file.DeviceFile(
+                    file.path,
+                    device_file.Number(file.type, file.major, file.minor),
+                ),
+                name,
+                allocation.taker_of(self, van),
+                given_files.numbers(self.vans_on(None)),
+            )
+        )
+        van.handle = objects.DeviceFileHandle(name=name, files=[file])
+        van.save()
+        log.about(LOG, van.instance_uuid, van.uuid).info(
+            'work queue %s enabled as %s', name, path
+        )
+
+    def is_intact(self, van: objects.VAN) -> bool:
+        if not isinstance(van.handle, objects.DeviceFileHandle):
+            return True
+        address, number = idxd_names.parse(van.handle.name)
+        device = idxd.find(address)
+        queue = None if device is None else device.queue(number)
+        if device is None or queue is None or not queue.is_enabled:
+            return False
+        file = device.file(queue)
+        saved = [
+            (
+                each.path,
+                device_file.Number(each.type, each.major, each.minor),
+            )
+            for each in van.handle.files
+        ]
+        return (
+            file is not None
+            and saved == [(device_files.shown(file.path), file.number)]
+            and queue.label == idxd_names.label_of(van.uuid)
+            and device_file.number_of(file.path) == file.number
+        )
+
+    def unprepareVAN(
+        self, van: objects.VAN, instance_info: objects.InstanceInfo
+    ) -> None:
+        self._undo(van)
+
+    @staticmethod
+    def _undo(van: objects.VAN) -> None:
+        """Disable the work queue of a VAN."""
+        if not isinstance(van.handle, objects.DeviceFileHandle):
+            return
+        from os_acc.privileged.idxd import queues as privileged
+
+        name = van.handle.name
+        address, number = idxd_names.parse(name)
+        if not privileged.disable(
+            address,
+            number,
+            van.uuid,
+            CONF.os_acc.release_timeout,
+            CONF.os_acc.device_timeout,
+        ):
+            raise exception.DeviceError(
+                device=f'work queue {name}',
+                reason='the privileged daemon has no record of enabling it: '
+                f'the record below {root_folder.PATH} was lost. Disable it as '
+                'root, and run os-acc recover: accel-config disable-wq',
+            )
+        log.about(LOG, van.instance_uuid, van.uuid).info(
+            'work queue %s disabled', name
+        )
+
+    @staticmethod
+    def _specs() -> device_spec.Specs:
+        return device_spec.load(CONF)

@@ -1,0 +1,427 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The driver mdev: gives mediated devices, and makes them if needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+import logging
+import os
+from typing import Any
+
+import os_resource_classes as resource_classes
+from oslo_config import cfg
+
+from os_acc import driver
+from os_acc import exception
+from os_acc import finding
+from os_acc import log
+from os_acc import objects
+from os_acc.availability import functions as availability
+from os_acc.claims import allocated
+from os_acc.deadlines import waiting
+from os_acc.drivers import allocation
+from os_acc.drivers import choosing
+from os_acc.drivers import inventory
+from os_acc.kernel import mdev
+from os_acc.kernel import pci
+from os_acc.kernel import sysfs
+from os_acc.kinds.mdev.driver import handles as mdev_handles
+from os_acc.kinds.mdev.driver import room as mdev_room
+from os_acc.kinds.pci.driver import entry_reasons
+from os_acc.kinds.pci.driver import listing as pci_listing
+from os_acc.spec import device_spec
+from os_acc.spec import parts as spec_parts
+
+LOG = logging.getLogger(__name__)
+CONF = cfg.CONF
+
+OS_ACC, CYBORG, EXTERNAL = 'os-acc', 'cyborg', 'external'
+
+OPTS = (
+    cfg.StrOpt(
+        'owner',
+        default=OS_ACC,
+        choices=[
+            (OS_ACC, 'os-acc makes and removes them.'),
+            (
+                CYBORG,
+                'The Cyborg agent makes them when it binds an ARQ, and '
+                'removes them when it unbinds it. os-acc makes one that is '
+                'missing, as after a reboot, and leaves its removal to the '
+                'agent, which could not delete the ARQ otherwise.',
+            ),
+            (
+                EXTERNAL,
+                'Nova or Cyborg makes and removes them. os-acc only checks '
+                'that they exist.',
+            ),
+        ],
+        help='Who makes and removes the mediated devices that a request '
+        'names, as an ARQ does.',
+    ),
+)
+
+PREFIX = 'CUSTOM_MDEV_'
+
+
+class MdevDriver(driver.DriverBase):
+    CONFIG_OPTS = OPTS
+    cleans = True
+    handle_types = ('MdevHandle',)
+
+    def can_handle(self, request: objects.AcceleratorRequest) -> bool:
+        if request.handle is not None:
+            return isinstance(request.handle, objects.MdevHandle)
+        wanted = request.resource_class
+        return wanted is not None and (
+            wanted.startswith(PREFIX)
+            or any(
+                wanted == (spec.resource_class or resource_classes.VGPU)
+                # Then its class VGPU is for VFs of the driver nvidia_vgpu.
+                and spec.bind != device_spec.BIND_NONE
+                and self._is_for_mdevs(spec)
+                for spec in self._specs().entries
+            )
+        )
+
+    def _is_for_mdevs(self, spec: device_spec.Spec) -> bool:
+        """Whether an entry asks for mediated devices.
+
+        If it asks for VFs too, by its class, what its devices have counts.
+        """
+        asked = spec_parts.asked_for(spec)
+        if spec_parts.Part.MDEV not in asked:
+            return False
+        if spec_parts.Part.VF not in asked:
+            return True
+        found = map(self._parent, mdev.parents())
+        return any(each is not None and each[0] == spec for each in found)
+
+    def get_devices(self) -> list[objects.Device]:
+        made, holders = mdev.devices(), allocation.holders(self)
+        room = mdev_room.Room(made)
+        return choosing.report(
+            self,
+            mdev.parents(),
+            lambda parent: self._device(parent, made, holders, room),
+        )
+
+    def show_device(self, address: str) -> dict[str, Any] | None:
+        """Show a parent by its name, or a mediated device by its UUID."""
+        made, holders = mdev.devices(), allocation.holders(self)
+        found = next((each for each in made if each.uuid == address), None)
+        if found is not None:
+            return {
+                'address': address,
+                'driver': self.name,
+                'status': _status(address, holders),
+                'parent': found.parent,
+                'mdev type': found.type,
+                'iommu group': sysfs.link(
+                    f'{mdev.folder(address)}/iommu_group'
+                ),
+            }
+        if address not in mdev.parents() or pci.is_address(address):
+            # The driver pci shows PCI functions, parents included.
+            return None
+        return {
+            'address': address,
+            'driver': self.name,
+            'mdev types': [
+                f'{each.name} ({each.label}): {each.available} more'
+                for each in mdev.types(address)
+            ],
+            'mediated devices': [
+                f'{each.uuid} ({each.type}): {_status(each.uuid, holders)}'
+                for each in made
+                if each.parent == address
+            ],
+        }
+
+    def diagnose(self) -> Iterator[finding.Finding]:
+        holders, made = allocation.holders(self), mdev.devices()
+        for parent in mdev.parents():
+            try:
+                offered = self._parent(parent)
+            except (OSError, ValueError, exception.DeviceError) as err:
+                yield choosing.finding_of(f'mdev parent {parent}', err)
+                continue
+            if offered is None:
+                continue
+            _, types = offered
+            text = ', '.join(f'{t.name}: {t.available} more' for t in types)
+            yield finding.Finding(f'mdev parent {parent}', 'ok', text)
+            for each in made:
+                if each.parent != parent or holders.of_mdev(each.uuid):
+                    continue
+                yield finding.Finding(
+                    f'mdev {each.uuid}',
+                    finding.OK
+                    if self.config.owner != OS_ACC
+                    else finding.WARNING,
+                    f'it exists ({each.type} on {parent}), but no VAN has it: '
+                    'os-acc did not make it and does not remove it',
+                    'find out who made it (Nova, Cyborg, mdevctl); if nobody '
+                    f'needs it, mdevctl stop -u {each.uuid}',
+                )
+
+    def _device(
+        self,
+        parent: str,
+        made: list[mdev.Mdev],
+        holders: allocated.Holders,
+        room: mdev_room.Room,
+    ) -> objects.Device | None:
+        offered = self._parent(parent)
+        if offered is None:
+            return None
+        spec, types = offered
+        function = pci.find(parent) if pci.is_address(parent) else None
+        taken = list(
+            availability.whole_obstacles(
+                parent, parent, allocated.ANYONE, holders
+            )
+        )
+        handles = [
+            inventory.handle(
+                objects.MdevHandle.of_canonical(
+                    uuid=each.uuid, parent=parent, type=each.type
+                ),
+                taken,
+                holders.of_mdev(each.uuid),
+            )
+            for each in made
+            if each.parent == parent
+        ]
+        infos = []
+        for kind in types:
+            capacity = room.take(function, kind, spec.max_instances)
+            infos.append(
+                objects.DeviceMdevTypeInfo(
+                    name=kind.name,
+                    label=kind.label,
+                    capacity=capacity,
+                    available=0 if taken else capacity,
+                )
+            )
+        return inventory.device(
+            parent,
+            self.name,
+            handles,
+            infos,
+            function=function,
+            resource_class=self._class(spec, function, types[0]),
+            traits=[*spec.traits, *(type_trait(each.name) for each in types)],
+        )
+
+    def _parent(
+        self, parent: str
+    ) -> tuple[device_spec.Spec, list[mdev.Type]] | None:
+        """The entry for a parent, and the types of it that are offered.
+
+        :returns: None if none is
+        """
+        spec = self._specs().find_parent(parent)
+        if spec is None or not spec_parts.offers(spec, spec_parts.Part.MDEV):
+            return None
+        types = [
+            each for each in mdev.types(parent) if spec.allows_mdev(each.name)
+        ]
+        return (spec, types) if types else None
+
+    @staticmethod
+    def _class(
+        spec: device_spec.Spec, function: pci.Function | None, kind: mdev.Type
+    ) -> str:
+        if spec.resource_class is not None:
+            return spec.resource_class
+        if function and function.base_class == pci.CLASS_DISPLAY:
+            return str(resource_classes.VGPU)
+        return type_trait(kind.name)
+
+    def check_request(
+        self,
+        request: objects.AcceleratorRequest,
+        handle: objects.AttachHandle,
+    ) -> None:
+        wanted = mdev_handles.mdev_of(
+            objects.MdevHandle.cast(handle, f'driver {self.name!r}')
+        )
+        there = mdev.find(wanted.uuid) is not None
+        reason = None
+        if request.handle is None:
+            own = self._serving(wanted.parent, request, request.uuid)
+            if there or wanted.type not in {each.type for each in own}:
+                reason = f'it is no new device of {wanted.type} that serves it'
+        if self.config.owner == EXTERNAL and not there:
+            reason = 'Nova or Cyborg makes it with owner = external'
+        if reason is not None:
+            raise exception.DeviceNotFound(
+                wanted=f'mdev {wanted.uuid} on {wanted.parent}', reason=reason
+            )
+
+    def prepareVAN(
+        self,
+        van: objects.VAN,
+        request: objects.AcceleratorRequest,
+        instance_info: objects.InstanceInfo,
+    ) -> None:
+        wanted = van.handle or request.handle
+        if van.handle is not None and isinstance(wanted, objects.MdevHandle):
+            # After a reboot the parent may appear only once a service of its
+            # vendor has started.
+            path = mdev.parent_folder(wanted.parent)
+            waiting.until(
+                lambda: os.path.isdir(path),
+                CONF.os_acc.device_timeout,
+                f'mdev parent {wanted.parent} to come back',
+                'mdev',
+            )
+        if wanted is None:
+            self._choose(van, request)
+            return
+        wanted = objects.MdevHandle.cast(wanted, f'driver {self.name!r}')
+        self._make(van, wanted)
+
+    def _make(self, van: objects.VAN, handle: objects.MdevHandle) -> None:
+        """Take a mediated device, and make it if it does not exist."""
+        with self.lock(handle.parent):
+            allocation.check_not_whole(
+                self, van, handle.parent, f'mdev parent {handle.parent}'
+            )
+            wanted = mdev_handles.mdev_of(handle)
+            limit = None
+            if van.device is None:
+                spec = self._specs().check_mdev(wanted.parent, wanted.type)
+                limit = spec.max_instances
+            # Otherwise the VAN has had it since before, and keeps it.
+            there = mdev.find(wanted.uuid)
+            if there is None and self.config.owner == EXTERNAL:
+                there = waiting.until(
+                    lambda: mdev.find(wanted.uuid),
+                    CONF.os_acc.device_timeout,
+                    f'mdev {wanted.uuid}, which Nova or Cyborg makes with '
+                    'owner = external',
+                    'mdev',
+                )
+            if there is not None:
+                allocation.check_no_file(self, van, wanted.uuid)
+                mdev_handles.check_free(van, there, wanted)
+                mdev_handles.hold(wanted)
+            else:
+                self._check_room(wanted, limit)
+                # Only os-acc's own choice has the UUID of the VAN.
+                if self.config.owner != CYBORG or wanted.uuid == van.uuid:
+                    made = {mdev_handles.MADE: '1'}
+                    van.driver_data = {**van.driver_data, **made}
+            van.handle, van.device = handle, wanted.parent
+            van.save()
+            if there is None:
+                self._privileged_create(van, wanted)
+
+    @staticmethod
+    def _check_room(wanted: mdev.Mdev, limit: int | None) -> None:
+        """Check that a card may have one more mediated device of a type.
+
+        :param limit: max_instances of its entry of device_spec
+        :raises DeviceNotFound: if the parent lacks the type
+        :raises DeviceBusy: if the card has max_instances of it already
+        """
+        kind = mdev.type_of(wanted.parent, wanted.type)
+        is_pci = pci.is_address(wanted.parent)
+        function = pci.find(wanted.parent) if is_pci else None
+        room = mdev_room.Room(mdev.devices())
+        left = room.left(function, kind, limit)
+        if not kind.available or (left is not None and left < 1):
+            raise mdev.exhausted(wanted)
+
+    def _privileged_create(self, van: objects.VAN, wanted: mdev.Mdev) -> None:
+        from os_acc.privileged.mdev import devices as privileged
+
+        try:
+            privileged.create(
+                wanted.uuid,
+                wanted.parent,
+                wanted.type,
+                CONF.os_acc.device_timeout,
+            )
+        except exception.DeviceBusy:
+            if mdev.find(wanted.uuid) is not None:
+                # Somebody else has just made it: os-acc must not remove it.
+                van.handle, van.device, van.driver_data = None, None, {}
+                van.save()
+            raise
+        log.about(LOG, van.instance_uuid, van.uuid).info(
+            'mdev %s of type %s made on %s',
+            wanted.uuid,
+            wanted.type,
+            wanted.parent,
+        )
+
+    def _choose(
+        self, van: objects.VAN, request: objects.AcceleratorRequest
+    ) -> None:
+        """Make a device on the first parent that can, with the VAN's UUID."""
+        choosing.choose(
+            self,
+            van,
+            request,
+            mdev.parents(),
+            lambda parent: self._serving(parent, request, van.uuid),
+            lambda handle: self._make(van, handle),
+            lambda: mdev_handles.undo(van),
+            'device_spec offers no parent of this host that has such a type',
+            entry_reasons.refused(self, self._specs(), request),
+        )
+
+    def _serving(
+        self,
+        parent: str,
+        request: objects.AcceleratorRequest,
+        uuid: str,
+    ) -> Iterator[objects.MdevHandle]:
+        """The mediated devices of a parent that would serve a request.
+
+        :param uuid: which they would have
+        """
+        found = self._parent(parent)
+        if found is None:
+            return
+        spec, types = found
+        function = pci.find(parent) if pci.is_address(parent) else None
+        for kind in types:
+            traits = {type_trait(kind.name), *spec.traits}
+            if self._class(
+                spec, function, kind
+            ) == request.resource_class and traits.issuperset(request.traits):
+                yield objects.MdevHandle(
+                    uuid=uuid, parent=parent, type=kind.name
+                )
+
+    def is_intact(self, van: objects.VAN) -> bool:
+        return mdev_handles.is_there(van.handle)
+
+    def unprepareVAN(
+        self, van: objects.VAN, instance_info: objects.InstanceInfo
+    ) -> None:
+        if isinstance(van.handle, objects.MdevHandle) and not self.is_anothers(
+            van
+        ):
+            mdev_handles.release(van, van.handle)
+
+    @staticmethod
+    def _specs() -> device_spec.Specs:
+        return device_spec.load(CONF)
+
+
+def _status(uuid: str, holders: allocated.Holders) -> str:
+    holder = holders.of_mdev(uuid)
+    if holder is None:
+        return 'no VAN has it'
+    return f'VAN {holder.van_uuid} of instance {holder.instance_uuid}'
+
+
+def type_trait(kind: str) -> str:
+    """The trait of an mdev type, which is also its resource class."""
+    return pci_listing.custom(f'MDEV_{kind}')

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The mediated device of a VAN: whether it is free, and its release."""
+
+from __future__ import annotations
+
+import logging
+
+from oslo_config import cfg
+
+from os_acc import exception
+from os_acc import log
+from os_acc import objects
+from os_acc.drivers import allocation
+from os_acc.kernel import mdev
+from os_acc.privileged import root_folder
+
+LOG = logging.getLogger(__name__)
+CONF = cfg.CONF
+
+# Key of VAN.driver_data: os-acc makes, or has made, the device for this VAN.
+MADE = 'made'
+
+
+def mdev_of(handle: objects.MdevHandle) -> mdev.Mdev:
+    return mdev.Mdev(handle.uuid, handle.parent, handle.type)
+
+
+def is_there(handle: objects.AttachHandle | None) -> bool:
+    """Whether the mediated device of a VAN exists on its parent."""
+    if not isinstance(handle, objects.MdevHandle):
+        return True
+    wanted = mdev_of(handle)
+    return mdev.find(wanted.uuid) == wanted
+
+
+def check_free(van: objects.VAN, there: mdev.Mdev, wanted: mdev.Mdev) -> None:
+    """Check that a VAN can take a mediated device that exists already.
+
+    :raises DeviceBusy: if the UUID names a device of another type or parent,
+        or a guest has it
+    """
+    mdev.check_same(there, wanted)
+    from os_acc.privileged import device_users
+
+    allocation.check_open(
+        f'mdev {wanted.uuid}',
+        device_users.of_mdev(wanted.uuid, van.instance_uuid),
+    )
+
+
+def hold(there: mdev.Mdev) -> None:
+    """Tell the privileged half that a VAN has an mdev that exists already."""
+    from os_acc.privileged.mdev import devices as privileged
+
+    privileged.hold(there.uuid)
+
+
+def undo(van: objects.VAN) -> None:
+    """Undo a try to make the mediated device of a VAN, or to take one.
+
+    :raises: as release()
+    """
+    if isinstance(van.handle, objects.MdevHandle):
+        release(van, van.handle)
+
+
+def release(van: objects.VAN, handle: objects.MdevHandle) -> None:
+    """Release the mediated device of a VAN; remove it if os-acc made it.
+
+    :raises DeviceBusy: if a guest still has it open
+    :raises DeviceError: if the privileged half has no record of making it
+    """
+    wanted = mdev_of(handle)
+    if mdev.find(wanted.uuid) not in (None, wanted):
+        # Another device has the UUID by now.
+        return
+    from os_acc.privileged.mdev import devices as privileged
+
+    conf = CONF.os_acc
+    if MADE not in van.driver_data:
+        privileged.released(wanted.uuid, conf.release_timeout)
+        return
+    # Called even if it does not exist: its creation may still be under way.
+    if not privileged.remove(
+        wanted.uuid,
+        wanted.parent,
+        wanted.type,
+        conf.release_timeout,
+        conf.device_timeout,
+    ):
+        raise exception.DeviceError(
+            device=f'mdev {wanted.uuid}',
+            reason='the privileged daemon has no record of making it: it was '
+            'made by an earlier version of os-acc, or the record below '
+            f'{root_folder.PATH} was lost. Remove it as root, and run os-acc '
+            f'recover: echo 1 > {mdev.folder(wanted.uuid)}/remove',
+        )
+    log.about(LOG, van.instance_uuid, van.uuid).info(
+        'mdev %s removed', wanted.uuid
+    )

@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The driver nvme_of: gives namespaces that come over a network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+import logging
+import os
+from typing import Any
+
+from oslo_config import cfg
+
+from os_acc import driver
+from os_acc import exception
+from os_acc import finding
+from os_acc import log
+from os_acc import objects
+from os_acc.availability import host_use
+from os_acc.claims import allocated
+from os_acc.drivers import allocation
+from os_acc.drivers import choosing
+from os_acc.drivers import inventory
+from os_acc.kernel import nvme_of
+from os_acc.kernel import sysfs
+from os_acc.kinds.nvme_of import rules as availability
+from os_acc.kinds.nvme_of.driver import report
+from os_acc.kinds.pci.driver import entry_reasons
+from os_acc.spec import device_spec
+
+LOG = logging.getLogger(__name__)
+CONF = cfg.CONF
+
+#: The resource class of namespaces whose entry of device_spec names none.
+RESOURCE_CLASS = 'CUSTOM_NVME_OF'
+
+OPTS = (
+    cfg.FloatOpt(
+        'connect_timeout',
+        default=60.0,
+        min=1,
+        max=3600,
+        help='Seconds to connect one namespace: until its target has answered '
+        'and udev has made its link. Connections are made one after the '
+        'other.',
+    ),
+    cfg.FloatOpt(
+        'disconnect_timeout',
+        default=60.0,
+        min=1,
+        max=3600,
+        help='Seconds to end the connections of one namespace.',
+    ),
+    cfg.IntOpt(
+        'fast_io_fail_timeout',
+        default=120,
+        min=0,
+        max=86400,
+        help='Seconds after which the kernel fails what a guest reads and '
+        'writes while the connection to a target is lost. The kernel goes on '
+        'to connect again. 0: it lets the guest wait for ever. A guest that '
+        'waits so cannot be shut down.',
+    ),
+)
+
+
+class NVMeOFDriver(driver.DriverBase):
+    """Connects namespaces of NVMe-oF targets, each for one instance."""
+
+    CONFIG_OPTS = OPTS
+    cleans = True
+    handle_types = ('BlockHandle',)
+
+    def can_handle(self, request: objects.AcceleratorRequest) -> bool:
+        if request.handle is not None:
+            return isinstance(request.handle, objects.BlockHandle)
+        return request.resource_class is not None and any(
+            resource_class(spec) == request.resource_class
+            for _, spec in _specs().namespaces()
+        )
+
+    def get_devices(self) -> list[objects.Device]:
+        holders = allocation.holders(self)
+        named = list(_specs().namespaces())
+        snapshot = host_use.Snapshot.read() if named else None
+        specs = dict(named)
+        return choosing.report(
+            self,
+            specs,
+            lambda wwn: self._device(wwn, specs[wwn], holders, snapshot),
+        )
+
+    def _device(
+        self,
+        wwn: str,
+        spec: device_spec.Spec,
+        holders: allocated.Holders,
+        snapshot: host_use.Snapshot | None,
+    ) -> objects.Device:
+        return inventory.device(
+            wwn,
+            self.name,
+            [
+                inventory.handle(
+                    handle(wwn),
+                    availability.obstacles(
+                        wwn, spec, allocated.ANYONE, holders, snapshot
+                    ),
+                    holders.of_handle(handle(wwn).identity),
+                )
+            ],
+            resource_class=resource_class(spec),
+            traits=list(spec.traits),
+        )
+
+    def show_device(self, address: str) -> dict[str, Any] | None:
+        """Show a namespace by its world wide name."""
+        spec = _specs().find_namespace(address)
+        holder = allocation.holders(self).of_handle(f'block/{address}')
+        if spec is None and holder is None:
+            return None
+        return report.shown(address, self.name, spec, holder)
+
+    def diagnose(self) -> Iterator[finding.Finding]:
+        named = list(_specs().namespaces())
+        if named:
+            yield from report.findings(
+                named, allocation.holders(self), self.journal.handles()
+            )
+
+    def prepareVAN(
+        self,
+        van: objects.VAN,
+        request: objects.AcceleratorRequest,
+        instance_info: objects.InstanceInfo,
+    ) -> None:
+        wanted = van.handle or request.handle
+        if wanted is None:
+            self._choose(van, request)
+            return
+        wanted = objects.BlockHandle.cast(wanted, f'driver {self.name!r}')
+        if wanted.path != nvme_of.link(wanted.wwn):
+            raise exception.InvalidRequest(
+                subject=f'request {request.uuid}',
+                field='handle.path',
+                value=wanted.path,
+                expected=nvme_of.link(wanted.wwn),
+            )
+        self._take(van, wanted.wwn)
+
+    def _take(self, van: objects.VAN, wwn: str) -> None:
+        from os_acc.privileged.nvme_of import namespaces as privileged
+
+        with self.lock(wwn):
+            specs = _specs()
+            entry = (
+                specs.find_namespace(wwn)
+                if van.handle is None
+                else specs.known_namespace(wwn)
+            )
+            allocation.check(
+                availability.obstacles(
+                    wwn,
+                    entry,
+                    allocated.Taker(van.uuid, van.instance_uuid),
+                    allocation.holders(self),
+                )
+            )
+            van.handle, van.device = handle(wwn), wwn
+            van.driver_data = {
+                **van.driver_data,
+                'host_nqn': nvme_of.host_nqn(van.instance_uuid),
+            }
+            van.save()
+            privileged.connect(
+                wwn,
+                van.instance_uuid,
+                self.config.connect_timeout,
+                self.config.fast_io_fail_timeout,
+            )
+        log.about(LOG, van.instance_uuid, van.uuid).info(
+            'namespace %s connected', wwn
+        )
+
+    def _choose(
+        self, van: objects.VAN, request: objects.AcceleratorRequest
+    ) -> None:
+        """Take the first namespace that is free and can be connected."""
+        specs = dict(_specs().namespaces())
+
+        def serving(wwn: str) -> list[str]:
+            spec = specs[wwn]
+            fits = resource_class(spec) == request.resource_class
+            return [wwn] * (fits and set(request.traits) <= set(spec.traits))
+
+        choosing.choose(
+            self,
+            van,
+            request,
+            specs,
+            serving,
+            lambda wwn: self._take(van, wwn),
+            lambda: self._undo(van),
+            'device_spec offers no such namespace',
+            entry_reasons.refused(self, _specs(), request),
+        )
+
+    def is_intact(self, van: objects.VAN) -> bool:
+        """Whether the namespace is there, connected for the instance.
+
+        A connection that is lost counts too: the kernel makes it again.
+        """
+        if not isinstance(van.handle, objects.BlockHandle):
+            return True
+        host = nvme_of.host_nqn(van.instance_uuid)
+        found = nvme_of.blocks(van.handle.wwn)
+        path = f'{sysfs.DEV}{van.handle.path.removeprefix("/dev")}'
+        return (
+            len(found) == 1
+            and any(c.host_nqn == host for c in found[0].controllers())
+            and os.path.basename(os.path.realpath(path)) == found[0].name
+        )
+
+    def unprepareVAN(
+        self, van: objects.VAN, instance_info: objects.InstanceInfo
+    ) -> None:
+        if not self.is_anothers(van):
+            self._undo(van)
+
+    def _undo(self, van: objects.VAN) -> None:
+        if isinstance(van.handle, objects.BlockHandle):
+            self._give_back(van, van.handle.wwn)
+
+    def _give_back(self, van: objects.VAN, wwn: str) -> None:
+        from os_acc.privileged.nvme_of import namespaces as privileged
+
+        emptied = privileged.release(
+            wwn,
+            van.instance_uuid,
+            CONF.os_acc.release_timeout,
+            self.config.disconnect_timeout,
+        )
+        logger = log.about(LOG, van.instance_uuid, van.uuid)
+        if emptied:
+            logger.info('namespace %s released', wwn)
+        else:
+            logger.warning(
+                'namespace %s released, but not emptied, because its target '
+                'cannot be reached; it is emptied before another instance '
+                'gets it',
+                wwn,
+            )
+
+
+def handle(wwn: str) -> objects.BlockHandle:
+    """The handle of a namespace."""
+    made: objects.BlockHandle = objects.BlockHandle.of_canonical(
+        path=nvme_of.link(wwn), wwn=wwn
+    )
+    return made
+
+
+def resource_class(spec: device_spec.Spec) -> str:
+    """The resource class of the namespaces of an entry."""
+    return spec.resource_class or RESOURCE_CLASS
+
+
+def _specs() -> device_spec.Specs:
+    return device_spec.load_for_vans(CONF)

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""PCI functions between two tenants: bound to VFIO still, or reserved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from oslo_config import cfg
+
+from os_acc import driver
+from os_acc import exception
+from os_acc import objects
+from os_acc.availability import companions
+from os_acc.availability import storage
+from os_acc.drivers import allocation
+from os_acc.journal import reservations
+from os_acc.kernel import pci
+from os_acc.kernel import vfio
+from os_acc.kinds.pci.driver import release
+from os_acc.kinds.pci.driver import vfs as pci_vfs
+from os_acc.spec import device_spec
+
+CONF = cfg.CONF
+
+
+def stays(
+    by: driver.DriverBase,
+    van: objects.VAN,
+    specs: Callable[[], device_spec.Specs],
+) -> bool:
+    """Whether a VAN's function stays bound to VFIO at its release.
+
+    VFs that os-acc has made do not, because they are removed.
+    """
+    if pci_vfs.MADE in van.driver_data or (
+        van.driver_data[release.BIND] != device_spec.BIND_OS_ACC
+    ):
+        return False
+    function = pci.find(allocation.address_of(van))
+    try:
+        spec = specs().find(function) if function else None
+    except exception.InvalidRequest:
+        spec = None  # device_spec is malformed by now
+    if spec is None:
+        return False  # it is not offered any more: the host gets it
+    chosen: str = spec.between_tenants or by.config.between_tenants
+    return chosen == device_spec.BETWEEN_VFIO
+
+
+def reserve_later(
+    van: objects.VAN, specs: device_spec.Specs, function: pci.Function
+) -> None:
+    """Save that a function of one-time use is reserved at its release."""
+    spec = specs.known(function)
+    if spec is not None and spec.one_time_use:
+        van.driver_data = {
+            **van.driver_data,
+            reservations.RESERVE: 'device_spec has one_time_use, and '
+            f'instance {van.instance_uuid} had it',
+        }
+        van.save()
+
+
+def free(
+    by: driver.DriverBase, specs: device_spec.Specs, address: str
+) -> list[str]:
+    """Free a function that no VAN has: see DriverBase.free_device().
+
+    One that may hold the data of an instance is emptied first.
+    """
+    function = pci.find(address) if pci.is_address(address) else None
+    if function is None:
+        return []
+    from os_acc.privileged.pci import functions as privileged
+
+    with by.lock(function.parent):
+        holders = allocation.holders(by)
+        if (holder := holders.of_function(address)) is not None:
+            raise exception.DeviceBusy(
+                device=f'PCI function {address}',
+                reason=f'instance {holder.instance_uuid} has it (VAN '
+                f'{holder.van_uuid})',
+            )
+        done = []
+        spec = specs.held(function)
+        along = companions.of(function, spec, device_spec.BIND_OS_ACC)
+        for each in (function, *along):
+            if holders.of_function(each.address) is not None:
+                continue
+            name = 'it' if each is function else each.address
+            if storage.is_storage(each) and privileged.clean(
+                each.address,
+                each.ids,
+                specs.held(each).reset or by.config.reset,
+                0,
+                CONF.os_acc.device_timeout,
+                only_if_used=True,
+            ):
+                done.append(f'{name} was emptied')
+            if vfio.is_bound(pci.get(each.address)) and privileged.give_back(
+                each.address, each.ids, CONF.os_acc.device_timeout
+            ):
+                now = pci.driver_of(each.address) or 'no driver'
+                done.append(f'{name} is bound to {now} again')
+    return done

@@ -1,0 +1,458 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Claiming PCI functions for VANs: choose, take, bind, give back.
+
+The driver pci does nothing else. A driver that does more, such as fpga, uses
+Claims for what is the same for all PCI functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Sequence
+import itertools
+import logging
+
+from oslo_config import cfg
+
+from os_acc import driver
+from os_acc import exception
+from os_acc import objects
+from os_acc.availability import storage
+from os_acc.deadlines import waiting
+from os_acc.drivers import allocation
+from os_acc.drivers import choosing
+from os_acc.kernel import boot
+from os_acc.kernel import pci
+from os_acc.kernel import reset
+from os_acc.kernel import vfio
+from os_acc.kinds.pci.driver import between
+from os_acc.kinds.pci.driver import companions
+from os_acc.kinds.pci.driver import entry_reasons
+from os_acc.kinds.pci.driver import inventory as pci_inventory
+from os_acc.kinds.pci.driver import listing as pci_listing
+from os_acc.kinds.pci.driver import port
+from os_acc.kinds.pci.driver import release
+from os_acc.kinds.pci.driver import taking
+from os_acc.kinds.pci.driver import vfs as pci_vfs
+from os_acc.spec import device_spec
+from os_acc.spec import parts as spec_parts
+
+LOG = logging.getLogger(__name__)
+CONF = cfg.CONF
+
+#: The options that a driver that uses Claims needs in its own group.
+OPTS = (
+    cfg.StrOpt(
+        'bind',
+        default=device_spec.BIND_OS_ACC,
+        choices=[
+            (device_spec.BIND_OS_ACC, 'os-acc binds it.'),
+            (
+                device_spec.BIND_LIBVIRT,
+                'libvirt binds it, as a managed hostdev.',
+            ),
+            (device_spec.BIND_NONE, 'The operator binds it.'),
+        ],
+        help='Who binds a function to VFIO and back. An entry of device_spec '
+        'can set another value for its devices.',
+    ),
+    cfg.StrOpt(
+        'reset',
+        default=reset.AUTO,
+        choices=reset.CHOICES,
+        help='Whether a function is reset between two guests. An entry of '
+        'device_spec can set another value for its devices.',
+    ),
+    cfg.StrOpt(
+        'between_tenants',
+        default=device_spec.BETWEEN_HOST,
+        choices=[
+            (
+                device_spec.BETWEEN_HOST,
+                'It is bound to the driver that it had before.',
+            ),
+            (
+                device_spec.BETWEEN_VFIO,
+                'It stays bound to its VFIO driver. This is quicker, and no '
+                'driver of the host sees what a guest has left. "os-acc '
+                'device free" gives it back to the host.',
+            ),
+        ],
+        help='What a function that os-acc binds is bound to after its '
+        'release. An entry of device_spec can set another value for its '
+        'devices.',
+    ),
+)
+
+
+class Claims:
+    """Takes PCI functions for the VANs of one driver, and gives them back.
+
+    :param by: the driver, which has the options OPTS
+    :param specs: gives the entries of device_spec that are the driver's
+    """
+
+    def __init__(
+        self,
+        by: driver.DriverBase,
+        specs: Callable[[], device_spec.Specs],
+    ) -> None:
+        self._by = by
+        self._specs = specs
+
+    def get_devices(self) -> list[objects.Device]:
+        """Report the PCI functions. See DriverBase.get_devices()."""
+        return pci_inventory.devices(
+            self._by,
+            self._specs(),
+            self._by.config.bind,
+            allocation.holders(self._by),
+        )
+
+    def claim(
+        self, van: objects.VAN, request: objects.AcceleratorRequest
+    ) -> None:
+        """Take the function that a request names.
+
+        If the VAN has a function already, as after a reboot, that one is
+        taken again. Afterwards the VAN has its handle and device, and its row
+        has what the undo needs. This makes the VFs of a PF if needed, but
+        changes nothing else: bind() does that.
+
+        :raises UnsupportedHandle: if the request's handle is no PCIHandle
+        :raises DeviceNotFound: if there is no such function
+        :raises DeviceBusy, DeviceInUseByHost, DeviceError: if the function
+            cannot be taken
+        """
+        if van.handle is not None:
+            self._claim_again(van, request)
+        else:
+            taker = f'driver {self._by.name!r}'
+            handle = objects.PCIHandle.cast(request.handle, taker)
+            self._claim(van, request, handle)
+
+    def choose(
+        self,
+        van: objects.VAN,
+        request: objects.AcceleratorRequest,
+        prepare: Callable[[], None],
+        order: Callable[[str], int] | None = None,
+        leave_out: Callable[[str], bool] = lambda address: False,
+    ) -> None:
+        """Take the first function that serves a request, and prepare it.
+
+        :param prepare: what is done with it; another function is tried if
+            this fails
+        :param order: sort key of the addresses, lowest first
+        :param leave_out: whether not to try an address, asked when it is its
+            turn
+        :raises: as choosing.choose()
+        """
+        unreadable: dict[str, Exception] = {}
+        parents: dict[str, str] = {}
+        addresses: Iterable[str] = self._candidates(
+            request, unreadable, parents
+        )
+        if order is not None:
+            addresses = choosing.ranked(addresses, order)
+        failed: set[str | None] = set()  # PFs whose VFs cannot be made
+
+        def parts(address: str) -> Sequence[objects.PCIHandle]:
+            if leave_out(address) or (
+                failed
+                and pci.find(address) is None
+                and self.pf_of(address) in failed
+            ):
+                return ()
+            return (objects.PCIHandle(address=address),)
+
+        def take(handle: objects.PCIHandle) -> None:
+            try:
+                self._claim(van, request, handle, parents[handle.address])
+            except Exception:
+                if pci_vfs.MADE in van.driver_data:
+                    failed.add(van.device)
+                raise
+            prepare()
+
+        choosing.choose(
+            self._by,
+            van,
+            request,
+            addresses,
+            parts,
+            take,
+            lambda: self.give_back(van),
+            'device_spec offers no such PCI function that is left on this '
+            'host; os-acc device spec proposes lines for device_spec',
+            itertools.chain(
+                unreadable.values(),
+                entry_reasons.refused(self._by, self._specs(), request),
+            ),
+        )
+
+    def check_request(
+        self, request: objects.AcceleratorRequest, handle: objects.AttachHandle
+    ) -> None:
+        """Check that a free function may serve a request.
+
+        See DriverBase.check_request().
+        """
+        taker = f'driver {self._by.name!r}'
+        address = objects.PCIHandle.cast(handle, taker).address
+        function = pci.find(address)
+        pf = None if function is not None else self.pf_of(address)
+        spec = self._specs().check(function or pci.get(pf or address))
+        port.check(address, spec, request)
+        if (
+            request.handle is None
+            and function is not None
+            and not spec_parts.offers_whole(spec, function)
+        ):
+            raise exception.DeviceNotFound(
+                wanted=f'PCI function {address}',
+                reason='its entry of device_spec offers only parts of it',
+            )
+
+    def bind(self, van: objects.VAN) -> None:
+        """Make a VAN's function ready for its guest.
+
+        Binds it to VFIO, unless libvirt or the operator does, and its
+        companions after it. Then sets up the network port that it serves.
+
+        :raises: as privileged.pci.take, privileged.storage_calls.hand_out and
+            privileged.network.set_port
+        """
+        address = allocation.address_of(van)
+        function, bind = pci.get(address), van.driver_data[release.BIND]
+        wanted = companions.own(self._by, van)
+        if bind == device_spec.BIND_OS_ACC:
+            wanted = {address: van.driver_data, **wanted}
+        elif bind == device_spec.BIND_NONE and storage.is_storage(function):
+            from os_acc.privileged.pci import storage_calls
+
+            storage_calls.hand_out(
+                address, van.instance_uuid, CONF.os_acc.device_timeout
+            )
+        if wanted:
+            taking.take(self._by, van, wanted)
+        port.set_up(van)
+        between.reserve_later(van, self._specs(), function)
+
+    def is_intact(self, van: objects.VAN) -> bool:
+        """Say whether a VAN's functions are as bind() has left them.
+
+        The functions must be there, and bound to VFIO unless libvirt binds
+        them. The settings of a network port are not examined.
+        """
+        if van.handle is None or release.BIND not in van.driver_data:
+            return True  # an older version of os-acc noted nothing
+        own = allocation.address_of(van)
+        return _as_before(own, van.device or own) is not None and all(
+            taking.is_intact(address, data)
+            for address, data in (
+                (own, van.driver_data),
+                *companions.own(self._by, van).items(),
+            )
+        )
+
+    def give_back(self, van: objects.VAN) -> None:
+        """Clean and give back what a VAN has, and remove VFs made for it.
+
+        :raises DeviceBusy: if a guest still has it open
+        :raises CleaningFailed: if it could not be cleaned
+        :raises DeviceError, Timeout: if its driver could not be bound again,
+            or the VFs could not be removed
+        """
+        if van.handle is None:
+            return
+        if release.BIND in van.driver_data:
+            release.give_back(
+                self._by, van, between.stays(self._by, van, self._specs)
+            )
+        pci_vfs.remove(self._by, van)
+
+    def free(self, address: str) -> list[str]:
+        """Free a function that no VAN has: see DriverBase.free_device()."""
+        return between.free(self._by, self._specs(), address)
+
+    def pf_of(self, address: str) -> str | None:
+        """The PF that has, or would have, a VF at an address."""
+        for future, pf, _ in pci_listing.future(self._specs()):
+            if future == address:
+                return pf.address
+        return None
+
+    def _claim(
+        self,
+        van: objects.VAN,
+        request: objects.AcceleratorRequest,
+        wanted: objects.PCIHandle,
+        parent: str | None = None,
+    ) -> None:
+        """Take a function that no VAN has.
+
+        :param parent: if the function was chosen: the PF whose VF it is to
+            be, or its own address; None: the request names the function
+        """
+        address = wanted.address
+        function = pci.find(address)
+        if parent is not None:
+            pf = None if parent == address else parent
+        else:
+            pf = function.physfn if function else self.pf_of(address)
+        with self._by.lock(pf or address):
+            function, new = pci.find(address), False
+            if function is None and pf is not None:
+                port.check(address, self._specs().check(pci.get(pf)), request)
+                pci_vfs.create(self._by, van, address, pf, self._specs())
+                new = True
+            function = function or pci.get(address)
+            if function.physfn != pf:
+                # A new VF is on the bus before the kernel links it to its PF.
+                raise exception.DeviceBusy(
+                    device=f'PCI function {address}',
+                    reason=f'it is no VF of PF {pf} now'
+                    if function.physfn is None
+                    else f'the VFs of PF {function.physfn} are being made now',
+                )
+            spec = self._specs().check(function)
+            port.check(address, spec, request)
+            with allocation.shared_locks(self._by, function, spec):
+                bind = taking.bind_mode(self._by, wanted, spec)
+                allocation.check_function(
+                    self._by, van, function, spec, bind, new
+                )
+                made = (
+                    pci_vfs.known(self._by, pf, self._specs())
+                    if pf and not new
+                    else {}
+                )
+                data = {
+                    **van.driver_data,
+                    **made,
+                    **taking.before(self._by, van, function, spec, bind),
+                    **taking.companions_before(
+                        self._by, self._specs(), van, function, spec, bind
+                    ),
+                    **port.state(function, request, van.driver_data),
+                }
+                if bind != device_spec.BIND_OS_ACC:
+                    release.hold(address)
+                van.driver_data = data
+                van.device = pf or address
+                van.live_migratable = taking.is_live_migratable(
+                    function, spec, bind
+                )
+                van.handle = objects.PCIHandle(
+                    address=address,
+                    managed=bind == device_spec.BIND_LIBVIRT,
+                    physical_network=spec.physical_network,
+                )
+                van.save()
+
+    def _claim_again(
+        self, van: objects.VAN, request: objects.AcceleratorRequest
+    ) -> None:
+        """Take the same function again: after a reboot, or if it was lost."""
+        address = allocation.address_of(van)
+        pf = van.device or address
+        with self._by.lock(pf):
+            pci_vfs.create_again(van, pf, self._specs())
+            # VFs that another service makes appear once it has started.
+            function = waiting.until(
+                lambda: _as_before(address, pf),
+                CONF.os_acc.device_timeout,
+                f'PCI function {address} to come back'
+                + ('' if pf == address else f' as a VF of {pf}'),
+                'pci',
+            )
+            if function.ids != van.driver_data[release.IDS]:
+                raise exception.DeviceNotFound(
+                    wanted=f'PCI function {address}',
+                    reason=f'device {function.ids} is at that address now; '
+                    f'when it was plugged, {van.driver_data[release.IDS]} was',
+                )
+            bind = van.driver_data[release.BIND]
+            spec = self._specs().held(
+                function,
+                van.driver_data.get(release.VFIO_DRIVER),
+                release.COMMAND_EMPTIES in van.driver_data,
+            )
+            with allocation.shared_locks(self._by, function, spec):
+                allocation.check_function(
+                    self._by,
+                    van,
+                    function,
+                    spec,
+                    bind,
+                    new=False,
+                    along=companions.of(van),
+                )
+                if release.CLEANED in van.driver_data and (
+                    bind != device_spec.BIND_OS_ACC
+                ):
+                    release.hold(address)
+                data = dict(van.driver_data)
+                data.pop(release.CLEANED, None)
+                data.pop(port.REPRESENTOR, None)
+                if not vfio.is_bound(function):
+                    # Without a reboot it may be bound to nothing, and goes
+                    # back to the driver that it had at first.
+                    if van.boot_id != boot.boot_id():
+                        data.pop(release.DRIVER_BEFORE, None)
+                    data |= taking.before(self._by, van, function, spec, bind)
+                data |= taking.companions_before(
+                    self._by, self._specs(), van, function, spec, bind
+                )
+                van.driver_data = data | port.state(function, request, data)
+                van.save()
+
+    def _candidates(
+        self,
+        request: objects.AcceleratorRequest,
+        unreadable: dict[str, Exception],
+        parents: dict[str, str],
+    ) -> Iterator[str]:
+        """The functions that match a request and that no VAN has.
+
+        Whether they can be taken is checked for each as it is claimed.
+
+        :param unreadable: gets the error of each that cannot be read
+        :param parents: gets the PF of each VF, and the address of each other
+            function. Another function can be at the address when it is taken
+        """
+        specs = self._specs()
+        holders = allocation.holders(self._by)
+        for function, spec in pci_listing.listed(specs, unreadable=unreadable):
+            if (
+                pci_listing.kind_of(function, spec).serves(request)
+                and port.mismatch(spec, request) is None
+                and holders.of_function(function.address) is None
+                and spec_parts.offers_whole(spec, function)
+            ):
+                parents.setdefault(function.address, function.parent)
+                yield function.address
+        for address, pf, spec in pci_listing.future(specs):
+            if (
+                pci_listing.kind_of(pf, spec, vf=True).serves(request)
+                and port.mismatch(spec, request) is None
+                and holders.of_function(address) is None
+            ):
+                parents.setdefault(address, pf.address)
+                yield address
+
+
+def _as_before(address: str, pf: str) -> pci.Function | None:
+    """A function, if it is a VF as it was when a VAN got it, or none again.
+
+    After a change of the firmware, another function of a card can be where a
+    VF was.
+
+    :param pf: the PF that the VF had; the address itself: it was no VF
+    """
+    found = pci.find(address)
+    return found if found is not None and found.parent == pf else None

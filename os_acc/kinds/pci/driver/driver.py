@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The driver pci: any PCI function, PF or VF, bound to VFIO for a guest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import Any
+from typing import ClassVar
+
+from oslo_config import cfg
+
+from os_acc import driver
+from os_acc import finding
+from os_acc import objects
+from os_acc.kinds.pci.driver import claim
+from os_acc.kinds.pci.driver import listing as pci_listing
+from os_acc.kinds.pci.driver import report as pci_report
+from os_acc.spec import device_spec
+from os_acc.spec import parts as spec_parts
+
+CONF = cfg.CONF
+
+
+class PCIDriver(driver.DriverBase):
+    CONFIG_OPTS: ClassVar[Sequence[cfg.Opt]] = claim.OPTS
+    generic = True
+    sets_ports = True
+    cleans = True
+    handle_types = ('PCIHandle',)
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self._claims = claim.Claims(self, _specs)
+
+    def can_handle(self, request: objects.AcceleratorRequest) -> bool:
+        if request.handle is not None:
+            return isinstance(request.handle, objects.PCIHandle)
+        wanted = request.resource_class
+        if wanted is None:
+            return False
+        return (
+            wanted in ('PGPU', 'FPGA', 'SRIOV_NET_VF')
+            or wanted.startswith(pci_listing.PREFIX)
+            or any(
+                spec.resource_class == wanted
+                and spec_parts.offers_functions(spec)
+                for spec in _specs().entries
+            )
+        )
+
+    def get_devices(self) -> list[objects.Device]:
+        return self._claims.get_devices()
+
+    def show_device(self, address: str) -> dict[str, Any] | None:
+        return pci_report.show(self, address, _specs())
+
+    def diagnose(self) -> Iterator[finding.Finding]:
+        return pci_report.findings(self, _specs())
+
+    def free_device(self, address: str) -> list[str]:
+        return self._claims.free(address)
+
+    def check_request(
+        self,
+        request: objects.AcceleratorRequest,
+        handle: objects.AttachHandle,
+    ) -> None:
+        self._claims.check_request(request, handle)
+
+    def prepareVAN(
+        self,
+        van: objects.VAN,
+        request: objects.AcceleratorRequest,
+        instance_info: objects.InstanceInfo,
+    ) -> None:
+        if van.handle is None and request.handle is None:
+            self._claims.choose(van, request, lambda: self._claims.bind(van))
+            return
+        self._claims.claim(van, request)
+        self._claims.bind(van)
+
+    def is_intact(self, van: objects.VAN) -> bool:
+        return self._claims.is_intact(van)
+
+    def unprepareVAN(
+        self, van: objects.VAN, instance_info: objects.InstanceInfo
+    ) -> None:
+        if not self.is_anothers(van):
+            self._claims.give_back(van)
+
+
+def _specs() -> device_spec.Specs:
+    return device_spec.load_for_vans(CONF)

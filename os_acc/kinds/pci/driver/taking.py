@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Taking PCI functions: who binds them, what undo needs, and the binding."""
+
+from __future__ import annotations
+
+import logging
+
+from oslo_config import cfg
+
+from os_acc import driver
+from os_acc import log
+from os_acc import objects
+from os_acc.availability import companions as companion_functions
+from os_acc.availability import functions as availability
+from os_acc.availability import vfio_driver
+from os_acc.drivers import allocation
+from os_acc.kernel import pci
+from os_acc.kernel import reset
+from os_acc.kernel import vfio
+from os_acc.kinds.pci.driver import companions
+from os_acc.kinds.pci.driver import release
+from os_acc.spec import device_spec
+
+LOG = logging.getLogger(__name__)
+CONF = cfg.CONF
+
+
+def bind_mode(
+    by: driver.DriverBase,
+    wanted: objects.PCIHandle,
+    spec: device_spec.Spec,
+) -> str:
+    """Who is to bind a function.
+
+    The handle's ``managed`` goes first, except that a function that the
+    operator binds stays bound.
+    """
+    chosen: str = spec.bind or by.config.bind
+    if chosen == device_spec.BIND_NONE:
+        return chosen
+    if wanted.managed:
+        return device_spec.BIND_LIBVIRT
+    if wanted.managed is False:
+        return device_spec.BIND_OS_ACC
+    return chosen
+
+
+def before(
+    by: driver.DriverBase,
+    van: objects.VAN,
+    function: pci.Function,
+    spec: device_spec.Spec,
+    bind: str,
+) -> dict[str, str]:
+    """What undo needs to know of a function before it is touched."""
+    data = {
+        release.BIND: bind,
+        release.IDS: function.ids,
+        release.RESET: spec.reset or by.config.reset,
+    }
+    if spec.command_empties:
+        data[release.COMMAND_EMPTIES] = 'yes'
+    if not vfio.has_groups():
+        data[release.IOMMUFD] = 'yes'
+    if bind == device_spec.BIND_LIBVIRT and spec.vfio_driver is not None:
+        data[release.VFIO_DRIVER] = vfio_driver.driver_for(function, spec)
+    if bind == device_spec.BIND_OS_ACC:
+        data[release.VFIO_DRIVER] = vfio_driver.driver_for(function, spec)
+        if function.driver is not None:
+            data[release.DRIVER_BEFORE] = function.driver
+        # Another VAN of the instance has bound it to VFIO.
+        taken = companions.record_of(by, van, function)
+        if taken is not None and vfio.is_bound(function):
+            data.pop(release.DRIVER_BEFORE, None)
+            if release.DRIVER_BEFORE in taken:
+                data[release.DRIVER_BEFORE] = taken[release.DRIVER_BEFORE]
+    return data
+
+
+def companions_before(
+    by: driver.DriverBase,
+    specs: device_spec.Specs,
+    van: objects.VAN,
+    function: pci.Function,
+    spec: device_spec.Spec,
+    bind: str,
+) -> dict[str, str]:
+    """Check what is to be bound along with a function, and record it.
+
+    After a reboot this includes functions that were unplugged while the
+    VAN stayed.
+
+    :returns: for driver_data
+    :raises DeviceBusy: if somebody has one of them open
+    :raises DeviceNotFound: if device_spec denies one of them
+    """
+    known = companions.own(by, van)
+    along = {
+        each.address: each
+        for each in companion_functions.of(function, spec, bind)
+    }
+    new = [each for name, each in along.items() if name not in known]
+    if (denied := companion_functions.denied(specs, new)) is not None:
+        device = f'PCI function {function.address}'
+        raise availability.Obstacle.of(device, denied).error()
+    for address in known.keys() - along.keys():
+        left = pci.find(address)
+        if left is not None and left.ids == known[address][release.IDS]:
+            along[address] = left
+    if not along:
+        return {}
+    holders = allocation.holders(by)
+    records = {}
+    for address, each in along.items():
+        if holders.of_function(address) is not None:
+            continue  # another VAN of the instance has it
+        if address in known and vfio.is_bound(each):
+            records[address] = known[address]
+            continue
+        allocation.check_nobody_has_open(each, van.instance_uuid, holders)
+        its_spec = (
+            specs.held(each, known[address].get(release.VFIO_DRIVER))
+            if address in known
+            else companion_functions.entry_for(specs, each)
+        )
+        records[address] = {
+            # Few companions have a reset of their own to require.
+            **before(by, van, each, its_spec, device_spec.BIND_OS_ACC),
+            release.RESET: its_spec.reset or reset.AUTO,
+        }
+    return companions.to_data(records)
+
+
+def take(
+    by: driver.DriverBase,
+    van: objects.VAN,
+    wanted: dict[str, dict[str, str]],
+) -> None:
+    """Bind functions of a VAN to VFIO.
+
+    :param wanted: by address what before() and companions_before() gave
+    :raises: as privileged.pci.take
+    """
+    requests = by.requests_of(van.instance_uuid)
+    siblings = allocation.functions_of(requests) | {
+        allocation.address_of(van),
+        *wanted,
+    }
+    for each, data in wanted.items():
+        _take(van, each, data, siblings)
+    # It is known for certain only now that the module vfio is loaded.
+    if not vfio.has_groups() and release.IOMMUFD not in van.driver_data:
+        van.driver_data = {**van.driver_data, release.IOMMUFD: 'yes'}
+        van.save()
+
+
+def _take(
+    van: objects.VAN,
+    address: str,
+    data: dict[str, str],
+    siblings: set[str],
+) -> None:
+    from os_acc.privileged.pci import functions as privileged
+
+    name = privileged.take(
+        address,
+        data[release.VFIO_DRIVER],
+        sorted(siblings - {address}),
+        van.instance_uuid,
+        CONF.os_acc.device_timeout,
+    )
+    log.about(LOG, van.instance_uuid, van.uuid).info(
+        'PCI function %s is bound to %s', address, name
+    )
+
+
+def is_intact(address: str, data: dict[str, str]) -> bool:
+    """Whether a function of a VAN is there, and bound as a guest needs it.
+
+    libvirt binds a function only when the guest starts.
+
+    :param data: what before() gave
+    """
+    function = pci.find(address)
+    if function is None or function.ids != data[release.IDS]:
+        return False
+    by_libvirt = data[release.BIND] == device_spec.BIND_LIBVIRT
+    return by_libvirt or vfio.is_bound(function)
+
+
+def is_live_migratable(
+    function: pci.Function, spec: device_spec.Spec, bind: str
+) -> bool:
+    """Whether an instance can be live migrated with a function.
+
+    libvirt chooses the VFIO driver as os-acc does (src/util/virpci.c).
+    """
+    if spec.live_migratable is not None:
+        return spec.live_migratable
+    if bind == device_spec.BIND_NONE and function.driver is not None:
+        return vfio.is_migratable(function.driver)
+    return vfio.is_migratable(vfio_driver.driver_for(function, spec))

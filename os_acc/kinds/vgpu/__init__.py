@@ -1,0 +1,3 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""vGPUs that are VFs with a type, as of NVIDIA."""

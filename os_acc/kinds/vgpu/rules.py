@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Whether a VF can be given out with an NVIDIA vGPU type."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from os_acc.availability import functions as availability
+from os_acc.claims import allocated
+from os_acc.kernel import pci
+from os_acc.kernel import vgpu
+from os_acc.kinds.vgpu import refusals as vgpu_refusals
+from os_acc.spec import device_spec
+
+Obstacle = availability.Obstacle
+
+
+def offers_vgpus(spec: device_spec.Spec) -> bool:
+    """Whether an entry of device_spec offers the VFs that it names as vGPUs.
+
+    Without vgpu_type it offers those that have a type, if its bind is none:
+    the operator has set the types, as in Nova's documentation.
+    """
+    return spec.vgpu_type is not None or spec.bind == device_spec.BIND_NONE
+
+
+def vgpu_obstacles(
+    vf: pci.Function,
+    spec: device_spec.Spec,
+    taker: allocated.Taker = allocated.ANYONE,
+    holders: allocated.Holders | None = None,
+    card: vgpu.Card | None = None,
+) -> Iterator[Obstacle]:
+    """Say why a VF cannot be given out with the vGPU type of its entry.
+
+    The type may be set already, by the operator.
+
+    :param spec: the entry of device_spec for it
+    :param card: pass one when asking about many VFs of a PF
+    """
+    address, device = vf.address, f'VF {vf.address}'
+    if not offers_vgpus(spec):
+        yield Obstacle.of(device, vgpu_refusals.NO_VGPU_TYPE.say())
+        return
+    card = card or vgpu.Card.read(pci.get(vf.parent))
+    now = card.current.get(address)
+    if now is None:
+        yield Obstacle.of(device, vgpu_refusals.NO_VGPU_FILE.say())
+        return
+    # Without VANs, Holders is false, and still knows what has failed.
+    holders = allocated.Holders() if holders is None else holders
+    if not holders.has(taker.van_uuid, address):
+        yield from availability.unhealthy_obstacles(vf, holders)
+    for reason in availability.taken_by_others(vf, taker, holders):
+        yield Obstacle.of(device, reason)
+    wanted = spec.vgpu_type
+    if now != vgpu.NONE:
+        if wanted is not None and card.number_of(wanted) != now:
+            reason = vgpu_refusals.OTHER_VGPU_TYPE.say(
+                present=vgpu.label(now), wanted=wanted
+            )
+            yield Obstacle.of(device, reason)
+    elif wanted is None:
+        yield Obstacle.of(device, vgpu_refusals.VGPU_TYPE_UNSET.say())
+    else:
+        yield from _vgpu_capacity(address, wanted, spec.max_instances, card)
+
+
+def _vgpu_capacity(
+    address: str, wanted: str, limit: int | None, card: vgpu.Card
+) -> Iterator[Obstacle]:
+    device = f'vGPU type {wanted} on VF {address}'
+    number = card.number_of(wanted)
+    if number is None or number not in card.possible[address]:
+        types = vgpu.types_text(address)
+        yield Obstacle.of(device, vgpu_refusals.VGPU_TYPES.say(types=types))
+    elif not card.left(number, limit):
+        places = card.places(number, limit)
+        yield Obstacle.of(device, vgpu_refusals.VGPUS_FULL.say(places=places))

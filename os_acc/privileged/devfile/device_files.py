@@ -1,0 +1,463 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Giving device files to VANs, as root: who has them open, owner and mode.
+
+The caller names an accelerator of device files. Which files these are, and who
+is to own them, is looked up here, in device_spec as root reads it. What was
+there before is in a record of its own: see records.DeviceFile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Sequence
+import re
+from typing import Any
+
+from os_acc import exception
+from os_acc.deadlines import waiting
+from os_acc.kernel import device_file
+from os_acc.kernel import device_files
+from os_acc.kernel import file_place
+from os_acc.kernel import open_files
+from os_acc.kinds.devfile import groups as file_groups
+from os_acc.kinds.devfile import rules as file_availability
+from os_acc.privileged import arguments
+from os_acc.privileged import cleaning
+from os_acc.privileged import context
+from os_acc.privileged import held
+from os_acc.privileged import offers
+from os_acc.privileged import operation_lock
+from os_acc.privileged import root_folder
+from os_acc.privileged.devfile import notes as file_notes
+from os_acc.privileged.devfile import records
+from os_acc.privileged.kernel import file_owner
+from os_acc.refusals import refusals
+from os_acc.spec import device_spec
+
+_SHARE = re.compile('|[0-9]{1,9}')
+_MOST_FILES = 256
+_LARGEST_NUMBER = 2**32 - 1
+
+
+@context.entry
+def users(files: Sequence[Sequence[Any]]) -> list[str]:
+    """Find who has device files open.
+
+    :param files: path, type ('c' or 'b'), major and minor number of each
+    :returns: a clause for each user, such as
+        'process 4711 (python3) has /dev/dri/renderD128 open'
+    """
+    return _users(_files(files))
+
+
+@context.entry
+def shares_of_others(name: str) -> list[str]:
+    """Find which shares of an accelerator VANs of other journals have.
+
+    :returns: the number of each
+    """
+    first = _note(name, '0').removesuffix('0')
+    return [
+        each.name.removeprefix(first)
+        for each in held.of_others()
+        if each.kind == held.FILE and each.name.startswith(first)
+    ]
+
+
+@context.entry
+def take(
+    name: str, share: str, files: Sequence[Sequence[Any]], seconds: float
+) -> None:
+    """Note that a VAN has an accelerator, and give its files to the owner.
+
+    :param name: of the accelerator
+    :param share: of the VAN, if the files are shared; else ''
+    :param files: the files that the caller has seen, see users()
+    :raises DeviceNotFound: if device_spec does not offer it, and no VAN has
+        it since before
+    :raises DeviceBusy: if a process has a file open, also if it opened the
+        file before its owner was changed; or the files or their numbers are
+        not what the caller has seen
+    :raises DeviceInUseByHost, DeviceError: see file_availability
+    :raises PrivilegeError: if note or record cannot be written
+    """
+    note = _note(name, share)
+    seen = _files(files)
+    seconds = arguments.seconds(seconds)
+
+    def act() -> None:
+        with operation_lock.named(f'file-{name}', seconds / 2):
+            found, spec = _found(name, note)
+            if spec is None:
+                _check_share(share, found.spec.shared)
+                _check_cleanable(found)
+            _check_same(found, seen)
+            held.check_noted(held.FILE, note)
+            _check_free(found, spec is not None)
+            held.note(
+                held.FILE,
+                note,
+                name,
+                device=found.path,
+                entry=file_groups.to_text(found.spec),
+                **file_notes.values(found),
+            )
+            for node in found.own:
+                _change(node, found)
+            if found.spec.shared is None:
+                _check_still_free(found, note, spec is not None)
+
+    waiting.at_most(act, seconds, f'device file {name} to be given out')
+
+
+@context.entry
+@held.undoes_own(returns=list[str]())
+def give_back(
+    name: str,
+    share: str,
+    files: Sequence[Sequence[Any]],
+    release_seconds: float,
+    seconds: float,
+) -> list[str]:
+    """Clean it, restore owner and permissions of the files, delete the note.
+
+    ``{address}`` of ``[os_acc] cleaning_command`` is the path of the first
+    file.
+
+    device_spec need not offer them any more: the record says what was changed.
+    What somebody else has changed since stays.
+
+    :param files: those that must be closed first, see users(); none if the
+        files are shared
+    :param release_seconds: how long to wait until they are closed
+    :returns: a clause for each file that is not restored
+    :raises DeviceBusy: if a process still has a file open
+    :raises CleaningFailed: if cleaning_command failed
+    :raises DeviceInUseByHost: if the host uses it by now, so that it is not
+        cleaned
+    """
+    note = _note(name, share)
+    held.check_noted(held.FILE, note)
+    closed = [*_files(files), *(() if share else _changed(name))]
+    seconds = arguments.seconds(seconds)
+    _wait_until_closed(name, closed, arguments.seconds(release_seconds))
+
+    with operation_lock.named(f'file-{name}', seconds / 2) as lock:
+        cleaned = _clean(name, share)
+
+        def act() -> list[str]:
+            left = _restore(name) if not share else []
+            # Who has opened a file since the first look keeps it.
+            _wait_until_closed(name, closed, 0.0)
+            held.forget(held.FILE, note, cleaned, name)
+            return left
+
+        return waiting.at_most(
+            operation_lock.kept_until(lock, act),
+            seconds,
+            f'device file {name} to be given back',
+        )
+
+
+def _clean(name: str, share: str) -> held.Cleaned:
+    """Run the operator's command on an accelerator that is closed.
+
+    :raises CleaningFailed: if the command failed
+    :raises DeviceBusy, DeviceInUseByHost: if somebody uses it by now, as after
+        a reboot
+    """
+    if share:
+        return held.Cleaned.SHARED
+    noted = held.values(held.FILE, _note(name, share), name)
+    if noted is None:
+        return held.Cleaned.NEVER_GIVEN
+    before = file_groups.from_text(noted.get('entry'))
+    found = file_groups.find(name, offers.specs(), before)
+    if found is None:
+        return held.Cleaned.GONE
+    if cleaning.is_wanted():
+        _check_free(found, True)
+    return cleaning.run_command(found.path)
+
+
+def held_by(name: str, share: str) -> file_groups.Accelerator:
+    """Find an accelerator that a VAN has. See take().
+
+    :raises DeviceNotFound: if no VAN has it, or it is not there
+    """
+    found, spec = _found(name, _note(name, share))
+    if spec is None:
+        raise exception.DeviceNotFound(
+            wanted=f'device file {found.path}', reason='no VAN has it'
+        )
+    return found
+
+
+def _note(name: str, share: str) -> str:
+    """The name of the note of a VAN that has an accelerator."""
+    if not isinstance(name, str) or not isinstance(share, str):
+        arguments.refuse('name', name, 'a text')
+    if not _SHARE.fullmatch(share):
+        arguments.refuse('share', share, 'a number, or an empty text')
+    root_folder.check_name(f'{held.FILE}-{name}')
+    return file_place.with_share(name, share)
+
+
+def _check_share(share: str, most: int | None) -> None:
+    """Check that the entry of device_spec has such a share."""
+    if most is None and share:
+        arguments.refuse('share', share, "'': the files are not shared")
+    if most is not None and not (share and int(share) < (most or 10**9)):
+        arguments.refuse('share', share, 'a number below shared of the entry')
+
+
+def _check_cleanable(found: file_groups.Accelerator) -> None:
+    """Check that it can be cleaned after its use, if that is wanted.
+
+    :raises DeviceError: if not
+    """
+    refusal = file_availability.not_cleaned(found, cleaning.is_wanted())
+    if refusal is not None:
+        raise refusal.error()
+
+
+def _files(
+    values: Sequence[Sequence[Any]],
+) -> list[device_file.DeviceFile]:
+    """Check device files that a caller names."""
+    if not isinstance(values, list | tuple) or len(values) > _MOST_FILES:
+        arguments.refuse('files', values, f'up to {_MOST_FILES} device files')
+    found = []
+    for each in values:
+        if not isinstance(each, list | tuple) or len(each) != 4:
+            arguments.refuse('files', each, 'path, type, major and minor')
+        path, kind, major, minor = each
+        if kind not in ('c', 'b'):
+            arguments.refuse('files (type)', kind, "'c' or 'b'")
+        number = device_file.Number(
+            kind,
+            arguments.whole(major, 'files (major)', _LARGEST_NUMBER),
+            arguments.whole(minor, 'files (minor)', _LARGEST_NUMBER),
+        )
+        found.append(
+            device_file.DeviceFile(device_files.check_path(path), number)
+        )
+    return found
+
+
+def _found(
+    name: str, note: str
+) -> tuple[file_groups.Accelerator, device_spec.Spec | None]:
+    """Find an accelerator that os-acc may touch.
+
+    :returns: also the entry by which a VAN has it since before, if one has
+    :raises DeviceNotFound: if device_spec does not offer it, and no VAN has it
+    """
+    noted = held.values(held.FILE, note, name) or {}
+    before = file_groups.from_text(noted.get('entry'))
+    found = file_groups.find(name, offers.specs(), before)
+    if found is None:
+        raise file_availability.not_named(name).error()
+    return found, before
+
+
+def _check_same(
+    found: file_groups.Accelerator, seen: Iterable[device_file.DeviceFile]
+) -> None:
+    if [each.file for each in found.own] != list(seen):
+        raise exception.DeviceBusy(
+            device=file_availability.label(found),
+            reason='its files, or their numbers, have changed since they were '
+            'looked at',
+        )
+
+
+def _check_free(found: file_groups.Accelerator, is_held: bool) -> None:
+    for obstacle in file_availability.obstacles(
+        found,
+        as_root=True,
+        held=is_held,
+        users=lambda: _users([each.file for each in found.own]),
+    ):
+        raise obstacle.error()
+
+
+def _check_still_free(
+    found: file_groups.Accelerator, note: str, is_held: bool
+) -> None:
+    """Check that nobody has opened the files before they were changed.
+
+    Who has a file open keeps it, whoever owns it now. If somebody does, the
+    files are given back.
+
+    :param is_held: a VAN has it since before, and its note stays
+    :raises DeviceBusy: if somebody has
+    """
+    users = _users([each.file for each in found.own])
+    if not users:
+        return
+    left = _restore(found.name)
+    if not is_held:
+        held.forget(held.FILE, note, held.Cleaned.NEVER_GIVEN, found.name)
+    raise exception.DeviceBusy(
+        device=file_availability.label(found),
+        reason='; '.join([refusals.opened(users).text, *left]),
+    )
+
+
+def _users(files: Sequence[device_file.DeviceFile]) -> list[str]:
+    return open_files.users_of(files)
+
+
+def _wait_until_closed(
+    name: str, files: Sequence[device_file.DeviceFile], seconds: float
+) -> None:
+    """Wait until no process has the files open.
+
+    :raises DeviceBusy: if one still has
+    """
+    found: list[str] = []
+
+    def closed() -> bool:
+        found[:] = _users(files) if files else []
+        return not found
+
+    try:
+        waiting.until(closed, seconds, name)
+    except exception.Timeout as err:
+        raise exception.DeviceBusy(
+            device=f'device file {files[0].path} (after {seconds:g} s)',
+            reason=refusals.opened(found).text,
+        ) from err
+
+
+def _wanted(
+    node: device_files.Node, found: file_groups.Accelerator
+) -> list[int]:
+    """User, group and permissions that a file is to have."""
+    spec = found.spec
+    now = [node.uid, node.gid, node.mode]
+    for place, kind, name in (
+        (0, 'user', spec.owner),
+        (1, 'group', spec.group),
+    ):
+        number = file_availability.account(kind, name) if name else None
+        if number is not None:
+            now[place] = number
+    if spec.mode is not None:
+        now[2] = spec.mode
+    return now
+
+
+def _change(node: device_files.Node, found: file_groups.Accelerator) -> None:
+    """Give a file to its owner. The record is written first."""
+    wanted = _wanted(node, found)
+    with device_files.opened(node.path) as fd:
+        now = device_files.node_of(node.path, fd)
+        if now.number != node.number:
+            raise _replaced(node)
+        before = [now.uid, now.gid, now.mode]
+        known = records.device_files.read(_key(node.number))
+        if known is not None and _is_ours(known, found.name, now):
+            # An earlier call was interrupted, or udev has restored a part.
+            before = known.before
+        elif wanted == before:
+            return
+        records.device_files.write(
+            _key(node.number),
+            records.DeviceFile(
+                found.name, node.path, now.inode, before, wanted
+            ),
+        )
+        _set(fd, now, wanted)
+    after = device_files.look(node.path)
+    if after is None or (after.number, after.inode) != (
+        node.number,
+        now.inode,
+    ):
+        raise _replaced(node)
+
+
+def _replaced(node: device_files.Node) -> exception.DeviceBusy:
+    return exception.DeviceBusy(
+        device=f'device file {node.path}',
+        reason='another file has taken its place meanwhile',
+    )
+
+
+def _key(number: device_file.Number) -> str:
+    return f'{number.kind}-{number.major}-{number.minor}'
+
+
+def _is_ours(
+    known: records.DeviceFile, name: str, now: device_files.Node
+) -> bool:
+    """Whether a file has no owner or permissions but those of a record."""
+    return (
+        (known.name, known.path, known.inode) == (name, now.path, now.inode)
+    ) and all(
+        value in pair
+        for value, pair in zip(
+            (now.uid, now.gid, now.mode),
+            zip(known.before, known.ours, strict=True),
+            strict=True,
+        )
+    )
+
+
+def _set(fd: int, now: device_files.Node, wanted: Sequence[int]) -> None:
+    uid, gid, mode = wanted
+    if (now.uid, now.gid) != (uid, gid):
+        file_owner.set_owner(fd, uid, gid)
+    if now.mode != mode:
+        file_owner.set_mode(fd, mode)
+
+
+def _changed(name: str) -> list[device_file.DeviceFile]:
+    """The files of an accelerator that the record says were changed."""
+    found = []
+    for key in records.device_files.names():
+        known = records.device_files.read(key)
+        if known is not None and known.name == name:
+            kind, major, minor = key.split('-')
+            number = device_file.Number(kind, int(major), int(minor))
+            found.append(device_file.DeviceFile(known.path, number))
+    return found
+
+
+def _restore(name: str) -> list[str]:
+    """Restore the files of an accelerator as their records say."""
+    left = []
+    for key in records.device_files.names():
+        known = records.device_files.read(key)
+        if known is None or known.name != name:
+            continue
+        if (why := _restored(key, known)) is not None:
+            left.append(why)
+        records.device_files.delete(key)
+    return left
+
+
+def _restored(key: str, known: records.DeviceFile) -> str | None:
+    """Restore one file; say why it is left as it is, if it is."""
+    try:
+        with device_files.opened(known.path) as fd:
+            now = device_files.node_of(known.path, fd)
+            if now.inode != known.inode or _key(now.number) != key:
+                return None  # the kernel has made the file anew
+            have = [now.uid, now.gid, now.mode]
+            back = [
+                before if value in (before, ours) else value
+                for value, before, ours in zip(
+                    have, known.before, known.ours, strict=True
+                )
+            ]
+            _set(fd, now, back)
+    except (FileNotFoundError, exception.DeviceNotFound):
+        return None
+    except exception.DeviceError as err:
+        return f'{known.path} is left as it is: {err}'
+    if back == known.before:
+        return None
+    return f'{known.path} keeps what somebody else has set since'

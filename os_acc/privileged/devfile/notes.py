@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""What the note of a VAN with device files says of them: see held."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from os_acc.kernel import file_place
+from os_acc.kernel import mdev
+from os_acc.kernel import pci
+from os_acc.kinds.devfile import groups as file_groups
+from os_acc.kinds.fpga import ids as fpga_ids
+
+
+def values(found: file_groups.Accelerator) -> dict[str, Any]:
+    """The devices of an accelerator, and those in which they are.
+
+    They are noted, because the kernel may have other names for them when the
+    next VAN wants one of them.
+    """
+    places = [file_place.of(each.number) for each in found.own]
+    around = [file_place.around(each) for each in places]
+    files = {each.name for each in places}
+    files.update(names[0] for names in around if names)
+    within = {name for names in around for name in names[1:]}
+    for each in places:
+        within.update(each.functions, each.mdevs)
+    for wwn in map(file_place.namespace_of, places):
+        within.update([wwn] if wwn is not None else [])
+    made: dict[str, Any] = {
+        'parent': _parent(found),
+        'files': sorted(files),
+        'within': sorted(within),
+    }
+    if any(
+        fpga_ids.is_fpga(function, found.function_spec)
+        for function in map(pci.find, found.place.functions)
+        if function is not None
+    ):
+        made['fpga'] = True
+    return made
+
+
+def _parent(found: file_groups.Accelerator) -> str | None:
+    """The PF of a VF behind the files, or the parent of a mediated device."""
+    for each in map(pci.find, found.place.functions):
+        if each is not None:
+            return each.parent
+    for there in map(mdev.find, found.place.mdevs):
+        if there is not None:
+            return there.parent
+    return None

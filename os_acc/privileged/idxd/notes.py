@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""What os-acc has set on work queues and their devices, as root.
+
+The record says what is set in this boot of the host, and what was there
+before. The notes say which VAN has which work queue, also after a reboot: see
+held.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from os_acc import exception
+from os_acc.kernel import device_file
+from os_acc.kernel import device_files
+from os_acc.kernel import file_place
+from os_acc.kernel import idxd
+from os_acc.kernel import open_files
+from os_acc.kernel import pci
+from os_acc.kinds.idxd import entry as spec_idxd
+from os_acc.kinds.idxd import names as idxd_names
+from os_acc.kinds.idxd import rules as idxd_availability
+from os_acc.privileged import held
+from os_acc.privileged import offers
+from os_acc.privileged.idxd import records
+from os_acc.privileged.idxd import setup as idxd_setup
+from os_acc.refusals import refusals
+
+
+def settings_of(
+    function: pci.Function, name: str, van: str
+) -> spec_idxd.Queues | None:
+    """How a work queue is set up: as it was given out, or by device_spec."""
+    noted = held.values(held.IDXD, name, van)
+    if noted is not None and noted.get('ids') == function.ids:
+        found = spec_idxd.of_note(noted.get('settings'))
+        if found is not None:
+            return found
+    spec = offers.specs().find(function)
+    return None if spec is None else spec.queues
+
+
+def check_note(function: pci.Function, name: str, van: str) -> None:
+    """Check that no other VAN has a work queue, also since before a reboot.
+
+    The record does not survive a reboot, the notes do. A note of another
+    device that had the address does not count.
+
+    :raises DeviceBusy: if another VAN has it
+    """
+    noted = held.any_values(held.IDXD, name)
+    if (
+        noted is not None
+        and noted['what'] != van
+        and noted.get('ids') == function.ids
+    ):
+        held.check_noted(held.IDXD, name)
+        raise exception.DeviceBusy(
+            device=f'work queue {name}',
+            reason=f'VAN {noted["what"]} has it, by the note of the '
+            'privileged daemon. If there is no such VAN, delete the note with '
+            f'os-acc device deny {function.address}, and allow the device '
+            'again',
+        )
+
+
+def note(
+    function: pci.Function, name: str, van: str, settings: spec_idxd.Queues
+) -> None:
+    """Note that a VAN has a work queue. It tells one VAN from another."""
+    held.note(
+        held.IDXD,
+        name,
+        van,
+        device=function.address,
+        ids=function.ids,
+        settings=dataclasses.asdict(settings),
+    )
+
+
+def mine(
+    function: pci.Function, name: str, van: str
+) -> records.IdxdQueue | None:
+    """The record of a work queue that a VAN has in this boot.
+
+    :raises DeviceBusy: if another VAN has it
+    """
+    known = records.idxd_queues.read(name)
+    if known is None or known.ids != function.ids:
+        return None
+    if known.van != van:
+        raise exception.DeviceBusy(
+            device=f'work queue {name}', reason=f'VAN {known.van} has it'
+        )
+    queue = _find_queue(name)
+    if queue is None or not is_of(queue, van):
+        # Somebody else has disabled it and configured it since.
+        return None
+    return known
+
+
+def is_of(queue: idxd.Queue, van: str) -> bool:
+    """Whether a work queue is as enable() leaves it, or on the way there."""
+    if queue.is_enabled:
+        return queue.label == idxd_names.label_of(van)
+    return queue.label in ('', idxd_names.label_of(van))
+
+
+def _find_queue(name: str) -> idxd.Queue | None:
+    address, number = idxd_names.parse(name)
+    device = idxd.find(address)
+    return None if device is None else device.queue(number)
+
+
+def has(queue: idxd.Queue, van: str) -> bool:
+    """Whether a work queue is enabled for a VAN."""
+    return queue.is_enabled and queue.label == idxd_names.label_of(van)
+
+
+def files_given(function: pci.Function) -> dict[int, str]:
+    """Which work queues VANs have as device files, by other entries.
+
+    :returns: who has it, by the number of the work queue
+    """
+    found = {}
+    for kind, name in held.of_device(function.address):
+        queue = idxd_names.of_file(file_place.without_share(name))
+        if kind == held.FILE and queue is not None:
+            found[queue[1]] = 'a VAN'
+    return found
+
+
+def layout_of(function: pci.Function) -> idxd_availability.Layout | None:
+    """What os-acc has set on a device that is set up now; None if nothing.
+
+    If an earlier call was interrupted before it had enabled the device, this
+    undoes what that call has set.
+    """
+    known = records.idxd_devices.read(function.address)
+    if known is None:
+        return None
+    layout = _of_record(known)
+    device = idxd.find(function.address)
+    if known.ids == function.ids and device is not None:
+        if not device.is_enabled:
+            _reset_queues(function, device, layout)
+            idxd_setup.clear(idxd_setup.read(function.address), layout)
+        elif all(
+            queue.size == layout.size
+            for queue in device.queues
+            if queue.number in layout.queues
+        ):
+            return layout
+    # Otherwise it left the bus, or somebody else has set it up again since.
+    records.idxd_devices.delete(function.address)
+    return None
+
+
+def _reset_queues(
+    function: pci.Function,
+    device: idxd.Device,
+    layout: idxd_availability.Layout,
+) -> None:
+    """Undo what is set on work queues of a device that is disabled."""
+    for queue in device.queues:
+        name = idxd_names.name_of(function.address, queue.number)
+        known = records.idxd_queues.read(name)
+        if known is not None and known.ids == function.ids:
+            if not queue.is_enabled and is_of(queue, known.van):
+                mode = layout.mode
+                idxd_setup.reset(device, queue, known.before, mode)
+            records.idxd_queues.delete(name)
+
+
+def _of_record(known: records.IdxdDevice) -> idxd_availability.Layout:
+    return idxd_availability.Layout(
+        known.mode,
+        known.size,
+        {int(number): group for number, group in known.queues.items()},
+        {int(number): group for number, group in known.engines.items()},
+    )
+
+
+def in_use(function: pci.Function) -> bool:
+    """Whether a VAN has a work queue of a device in this boot."""
+    for name in records.idxd_queues.names():
+        found = idxd_names.split(name)
+        if found is None or found[0] != function.address:
+            continue
+        known = records.idxd_queues.read(name)
+        if known is not None and known.ids == function.ids:
+            return True
+    return False
+
+
+def note_file(name: str, van: str, file: device_file.DeviceFile) -> None:
+    """Record a device file of a work queue that was enabled for a VAN."""
+    known = records.idxd_files.read(name)
+    files = [] if known is None or known.van != van else known.files
+    number = file.number
+    place = open_files.place_of(file.path)
+    wanted = [file.path, number.major, number.minor, place]
+    if wanted not in files:
+        made = records.IdxdFiles(van, [*files, wanted])
+        records.idxd_files.write(name, made)
+
+
+def users(name: str, van: str) -> list[str]:
+    """Who has a VAN's work queue open, in whatever state it is.
+
+    A program that had it open when it was disabled keeps the file and its
+    mapping. With that, it can submit work to the queue of the next VAN: the
+    portal of the queue is the same.
+
+    :returns: a clause for each
+    """
+    address, number = idxd_names.parse(name)
+    device = idxd.find(address)
+    queue = None if device is None else device.queue(number)
+    now = None if device is None or queue is None else device.file(queue)
+    files, places = _files_of(name, van)
+    is_mine = queue is not None and has(queue, van)
+    if now is not None:
+        # The kernel gives no number away while a program has it open.
+        files = {each for each in files if each.number != now.number}
+        if is_mine:
+            files.add(now)
+    found = open_files.users_of(files, places=places)
+    if not found and is_mine and now and queue and queue.clients > 0:
+        # It is mapped, or its process is being killed.
+        found = [refusals.STILL_OPEN.say(path=now.path).text]
+    return found
+
+
+def _files_of(
+    name: str, van: str
+) -> tuple[set[device_file.DeviceFile], dict[str, device_file.Number]]:
+    """The device files that a work queue has had for a VAN.
+
+    :returns: also the number of each by what /proc/PID/maps shows: its place
+        in the host's /dev, or its path, if a container has one of its own
+    """
+    known = records.idxd_files.read(name)
+    files: set[device_file.DeviceFile] = set()
+    places: dict[str, device_file.Number] = {}
+    for path, major, minor, place in (
+        known.files if known is not None and known.van == van else ()
+    ):
+        number = device_file.Number('c', major, minor)
+        files.add(device_file.DeviceFile(path, number))
+        places |= {place or path: number, device_files.shown(path): number}
+    return files, places
+
+
+def forget(name: str, van: str, cleaned: held.Cleaned) -> None:
+    """Delete records and note of a VAN's work queue."""
+    given = records.idxd_files.read(name)
+    if given is not None and given.van == van:
+        records.idxd_files.delete(name)
+    known = records.idxd_queues.read(name)
+    if known is not None and known.van == van:
+        records.idxd_queues.delete(name)
+    held.forget(held.IDXD, name, cleaned, van)

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""What an undo needs to know of work queues: see record."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from os_acc.privileged import record
+
+
+@dataclasses.dataclass(frozen=True)
+class IdxdDevice(record.Record):
+    """A device of Intel DSA or IAA that was set up and enabled.
+
+    :ivar ids: vendor:product
+    :ivar mode: of each work queue, as size
+    :ivar queues: the group of each work queue, by its number in digits
+    :ivar engines: the group of each engine, by its number in digits
+    """
+
+    ids: str
+    mode: str
+    size: int
+    queues: dict[str, int]
+    engines: dict[str, int]
+
+
+@dataclasses.dataclass(frozen=True)
+class IdxdQueue(record.Record):
+    """A work queue of Intel DSA or IAA that was configured and enabled.
+
+    :ivar ids: vendor:product
+    :ivar van: the UUID of the VAN that has it
+    :ivar before: what its files contained before, by their names
+    """
+
+    ids: str
+    van: str
+    before: dict[str, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class IdxdFiles(record.Record):
+    """The device files that a work queue has had for a VAN in this boot.
+
+    The kernel forgets who has a work queue open when it is disabled, and gives
+    it another number when it is enabled again.
+
+    :ivar files: path, major number, minor number and, as
+        open_files.place_of() says it, the place of each
+    """
+
+    van: str
+    files: list[list[Any]]
+
+
+idxd_devices = record.Records('idxd-devices', IdxdDevice)
+idxd_queues = record.Records('idxd-queues', IdxdQueue)
+idxd_files = record.Records('idxd-files', IdxdFiles)

@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Making and removing mediated devices and vGPUs, as root."""
+
+from __future__ import annotations
+
+import os
+
+from os_acc import exception
+from os_acc.deadlines import waiting
+from os_acc.kernel import mdev
+from os_acc.kernel import vgpu
+from os_acc.privileged import arguments
+from os_acc.privileged import cleaning
+from os_acc.privileged import context
+from os_acc.privileged import device_users
+from os_acc.privileged import held
+from os_acc.privileged import offers
+from os_acc.privileged import operation_lock
+from os_acc.privileged.kernel import mdev_files
+from os_acc.privileged.kernel import vgpu_type
+from os_acc.privileged.mdev import records
+
+
+@context.entry
+def create(uuid: str, parent: str, kind: str, seconds: float) -> None:
+    """Make a mediated device. See mdev_files.create().
+
+    :raises DeviceNotFound: if device_spec does not offer it
+    :raises DeviceBusy: also if it exists already and os-acc did not make it
+    """
+    wanted = _wanted(uuid, parent, kind)
+    seconds = arguments.seconds(seconds)
+    deadline = waiting.Deadline(seconds)
+
+    def act() -> None:
+        path = mdev.parent_folder(parent)
+        with operation_lock.held(path, deadline.left(0.5)):
+            _remember(wanted)
+            mdev_files.create(wanted, deadline.left())
+
+    waiting.at_most(act, seconds, f'mdev {uuid} to be made')
+
+
+@context.entry
+def announce(uuid: str, parent: str, kind: str, seconds: float) -> None:
+    """Note that Cyborg is about to make a mediated device for os-acc.
+
+    remove() then removes it.
+
+    :raises DeviceNotFound: if device_spec does not offer it
+    :raises DeviceBusy: if it exists already
+    """
+    wanted = _wanted(uuid, parent, kind)
+    path = mdev.parent_folder(parent)
+    with operation_lock.held(path, arguments.seconds(seconds)):
+        _remember(wanted)
+
+
+def _wanted(uuid: str, parent: str, kind: str) -> mdev.Mdev:
+    wanted = arguments.an_mdev(uuid, parent, kind)
+    offers.check_mdev(wanted, new=True)
+    mdev.check_type(parent, kind)
+    return wanted
+
+
+def _remember(wanted: mdev.Mdev) -> None:
+    """Write the record of a device that is about to be made."""
+    there = mdev.find(wanted.uuid)
+    if there is not None:
+        mdev.check_same(there, wanted)
+        if records.mdevs.read(wanted.uuid) is None:
+            raise exception.DeviceBusy(
+                device=f'mdev {wanted.uuid}',
+                reason='somebody else has made it',
+            )
+    held.note_mdev(wanted)
+    records.mdevs.write(wanted.uuid, records.Mdev(wanted.parent, wanted.type))
+
+
+@context.entry
+@held.undoes_own(returns=True)
+def remove(
+    uuid: str, parent: str, kind: str, release_seconds: float, seconds: float
+) -> bool:
+    """Remove a mediated device that os-acc made and its guest has closed.
+
+    :param release_seconds: how long the guest may take to close it
+    :returns: False if there is no record that os-acc made it; it then stays
+    :raises DeviceBusy: if a guest still has it open, or the UUID is another
+        device's
+    """
+    seconds = arguments.seconds(seconds)
+    wanted = arguments.an_mdev(uuid, parent, kind)
+    release_seconds = arguments.seconds(release_seconds)
+    path, folder = mdev.parent_folder(parent), mdev.folder(uuid)
+    if not os.path.isdir(path):
+        # The parent is gone, and its mediated devices with it.
+        held.forget(held.MDEV, uuid, held.Cleaned.GONE, held.mdev_text(wanted))
+        return True
+    with operation_lock.held(path, seconds / 2):
+        # With the lock held, no creation is under way.
+        there = mdev.find(uuid)
+        known = records.mdevs.read(uuid)
+        if there is None:
+            if known == records.Mdev(parent, kind):
+                records.mdevs.delete(uuid)
+            held.forget(
+                held.MDEV, uuid, held.Cleaned.GONE, held.mdev_text(wanted)
+            )
+            return True
+    held.check_noted(held.MDEV, uuid)
+    if offers.has_nothing_to_undo(
+        lambda: offers.check_mdev(wanted, new=False)
+    ):
+        return False
+    mdev.check_same(there, wanted)
+    if known is None:
+        return False
+    with operation_lock.held(folder, seconds / 2) as lock:
+        device_users.wait_until_closed(folder, f'mdev {uuid}', release_seconds)
+        cleaned = cleaning.run_command(uuid)
+        deadline = waiting.Deadline(seconds)
+
+        def act() -> None:
+            with operation_lock.held(path, deadline.left(0.5)):
+                mdev_files.remove(uuid, deadline.left())
+                records.mdevs.delete(uuid)
+                held.forget(held.MDEV, uuid, cleaned)
+
+        waiting.at_most(
+            operation_lock.kept_until(lock, act),
+            seconds,
+            f'mdev {uuid} to be removed',
+        )
+    return True
+
+
+@context.entry
+def hold(uuid: str) -> None:
+    """Note that a VAN has a mediated device that somebody else has made.
+
+    :raises DeviceNotFound: if there is none, or device_spec does not offer it
+    """
+    mdev.folder(uuid)
+    if (there := mdev.find(uuid)) is None:
+        raise exception.DeviceNotFound(
+            wanted=f'mdev {uuid}', reason='this host has none'
+        )
+    offers.check_mdev(there, new=True)
+    held.note_mdev(there)
+
+
+@context.entry
+@held.undoes_own(returns=None)
+def released(uuid: str, release_seconds: float) -> None:
+    """Wait until a mediated device's guest has closed it, then clean it.
+
+    :raises DeviceBusy: if the guest still has it open
+    """
+    mdev.folder(uuid)
+    release_seconds = arguments.seconds(release_seconds)
+    # Otherwise its owner has removed it already.
+    held.check_noted(held.MDEV, uuid)
+    cleaned = held.Cleaned.GONE
+    if (there := mdev.find(uuid)) is not None:
+        if offers.has_nothing_to_undo(
+            lambda: offers.check_mdev(there, new=False)
+        ):
+            return
+        folder = mdev.folder(uuid)
+        with operation_lock.held(folder, release_seconds):
+            device_users.wait_until_closed(
+                folder, f'mdev {uuid}', release_seconds
+            )
+            cleaned = cleaning.run_command(uuid)
+    # If os-acc made it in place of the Cyborg agent, it is the agent's now.
+    records.mdevs.delete(uuid)
+    held.forget(held.MDEV, uuid, cleaned)
+
+
+@context.entry
+def set_vgpu_type(address: str, number: int, seconds: float) -> None:
+    """Set the vGPU type of a VF.
+
+    :raises DeviceBusy: if the VF has another type
+    :raises DeviceNotFound: if device_spec does not offer the VF for this type
+    """
+    function = arguments.there(address)
+    arguments.whole(number, 'number', 2**31, least=1)
+    seconds = arguments.seconds(seconds)
+    offers.check_vgpu(function, number)
+    deadline = waiting.Deadline(seconds)
+
+    def act() -> None:
+        with held.locked(function, deadline.left(0.5)):
+            if (now := vgpu.current(address)) not in (vgpu.NONE, number):
+                raise exception.DeviceBusy(
+                    device=f'VF {address}', reason=f'it has vGPU type {now}'
+                )
+            held.note_vgpu(function, number)
+            if now == vgpu.NONE:
+                records.vgpus.write(address, records.Vgpu(number))
+            vgpu_type.set_type(address, number, deadline.left())
+
+    waiting.at_most(act, seconds, f'VF {address} to have vGPU type {number}')
+
+
+@context.entry
+@held.undoes_own(returns=True)
+def clear_vgpu_type(
+    address: str, number: int, release_seconds: float, seconds: float
+) -> bool:
+    """Clear the vGPU type of a VF, once its guest has closed the VF.
+
+    :param number: the type that os-acc has set. If the VF has another type,
+        somebody else has set it, and nothing is changed
+    :returns: False if the VF has this type, but there is no record that
+        os-acc set it; it then stays
+    :raises DeviceBusy: if a guest still has the VF open
+    """
+    function = arguments.there(address)
+    arguments.whole(number, 'number', 2**31, least=1)
+    seconds = arguments.seconds(seconds)
+    release_seconds = arguments.seconds(release_seconds)
+    with held.locked(function, seconds / 2) as lock:
+        known = records.vgpus.read(address)
+        if vgpu.current(address) != number:
+            held.forget(held.VGPU, address, held.Cleaned.GONE)
+            return True
+        if known is None or known.number != number:
+            held.forget(held.VGPU, address, held.Cleaned.GONE)
+            return False
+        device_users.wait_until_closed(
+            function.path, f'VF {address}', release_seconds
+        )
+        cleaned = cleaning.run_command(address)
+        deadline = waiting.Deadline(seconds)
+
+        def act() -> None:
+            vgpu_type.set_type(address, vgpu.NONE, deadline.left())
+            records.vgpus.delete(address)
+            held.forget(held.VGPU, address, cleaned)
+
+        waiting.at_most(
+            operation_lock.kept_until(lock, act),
+            seconds,
+            f'the vGPU type of VF {address} to be cleared',
+        )
+    return True
+
+
+@context.entry
+@held.undoes_own(returns=None)
+def released_vgpu(address: str, release_seconds: float) -> None:
+    """Wait until a vGPU's guest has closed its VF, then clean it.
+
+    The vGPU type stays set.
+
+    :raises DeviceBusy: if the guest still has it open
+    :raises DeviceError: if it cannot have a vGPU type: the host may use it
+    """
+    function = arguments.there(address)
+    release_seconds = arguments.seconds(release_seconds)
+    if offers.has_nothing_to_undo(lambda: offers.check_part(function)):
+        return
+    with held.locked(function, release_seconds):
+        if not vgpu.is_vgpu_function(address):
+            raise exception.DeviceError(
+                device=f'PCI function {address}',
+                reason="NVIDIA's driver has no vGPU on it, so it is not "
+                'cleaned as one: the host may use it',
+            )
+        device_users.wait_until_closed(
+            function.path, f'VF {address}', release_seconds
+        )
+        cleaned = cleaning.run_command(address)
+    held.forget(held.VGPU, address, cleaned)

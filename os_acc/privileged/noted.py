@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The notes of the privileged half, as os_acc.claims compares them.
+
+Each note is a VAN with an attach handle: see Note.row(). So the one rule says
+which notes are in the way of a device, for every kind: see in_the_way().
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
+import dataclasses
+import functools
+from typing import Any
+
+from os_acc import exception
+from os_acc.claims import conflict
+from os_acc.claims import facts
+from os_acc.claims import holder
+from os_acc.claims import nodes
+from os_acc.claims import of_handle
+from os_acc.claims import reader
+from os_acc.claims import resource
+from os_acc.kernel import file_place
+from os_acc.kernel import mdev
+from os_acc.kernel import pci
+from os_acc.kinds.idxd import names as idxd_names
+from os_acc.spec import device_spec
+
+#: Kinds of notes: a whole function, the VFs of a PF, a VF as a vGPU, an mdev,
+#: device files, a work queue of Intel DSA or IAA.
+PCI, VFS, VGPU, MDEV, FILE = 'pci', 'vfs', 'vgpu', 'mdev', 'file'
+IDXD = 'idxd'
+#: The kind of the notes of nvme_of_notes, which has its own rules.
+NAMESPACE = 'namespace'
+
+#: What errors call a device, by the kind of its note. VANs have all of these.
+LABELS = {
+    PCI: 'PCI function',
+    VGPU: 'VF',
+    MDEV: 'mdev',
+    FILE: 'device file',
+    IDXD: 'work queue',
+    NAMESPACE: 'namespace',
+}
+
+# The kinds of the attach handles of VANs with such notes.
+_HANDLES = {
+    PCI: 'pci',
+    VGPU: 'pci',
+    MDEV: 'mdev',
+    FILE: 'file',
+    IDXD: 'file',
+    NAMESPACE: 'block',
+}
+
+_WANTED = 'wanted'
+
+
+@dataclasses.dataclass(frozen=True)
+class Note:
+    """A note: which device, or part of one, a VAN has.
+
+    :ivar kind: one of the kinds that LABELS has
+    :ivar name: the address of the function, the UUID of the mdev, ...
+    :ivar values: what the note says; 'what' is '' if it cannot be read
+    :ivar holder: who has it; None: an earlier version did not note that, or
+        the note cannot be read
+    """
+
+    kind: str
+    name: str
+    values: dict[str, Any]
+    holder: holder.Holder | None
+
+    @property
+    def label(self) -> str:
+        """The device, for errors."""
+        return f'{LABELS[self.kind]} {self.name}'
+
+    @property
+    def is_readable(self) -> bool:
+        return bool(self.values['what'] != '')
+
+    @property
+    def ids(self) -> str:
+        """vendor:product of the function that the VAN has; '': unknown."""
+        if self.kind == IDXD:  # which has its VAN in the place of that
+            return str(self.values.get('ids', ''))
+        return str(self.values['what']) if self.kind in (PCI, VGPU) else ''
+
+    @property
+    def function(self) -> str:
+        """The address of the function that ids are of."""
+        return self.device if self.kind == IDXD else self.name
+
+    @property
+    def device(self) -> str:
+        """As VAN.device: the PF of a VF, the parent of an mdev, ..."""
+        found = self.values.get('parent' if self.kind == FILE else 'device')
+        if found is None and self.kind == MDEV:
+            found = self._parent_of_mdev()
+        return str(found or self.name)
+
+    def _parent_of_mdev(self) -> str | None:
+        if self.is_readable:
+            return str(self.values['what']).partition(' ')[0]
+        if file_place.mdev_in(self.name) != self.name:
+            return None
+        there = mdev.find(self.name)
+        return None if there is None else there.parent
+
+    @property
+    def is_of_another(self) -> bool:
+        """Whether it is not of the VAN for which this call is made.
+
+        What cannot be read counts as another's.
+        """
+        if self.holder is None:
+            return not self.is_readable
+        return holder.is_of_another(self.holder)
+
+    def is_about(self, other: Note) -> bool:
+        """Whether two notes may be about one and the same device."""
+        return (self.kind, self.name) == (other.kind, other.name)
+
+    def refuse(self) -> None:
+        """Refuse the device to others than the VAN that has it.
+
+        :raises DeviceBusy: if this call is made for another
+        """
+        if self.is_of_another:
+            raise self.error()
+
+    def error(
+        self, node: resource.Resource | None = None
+    ) -> exception.DeviceBusy:
+        """The error if something else cannot be given out because of it.
+
+        :param node: as for why_not()
+        """
+        return exception.DeviceBusy(
+            device=self.label, reason=self.why_not(node), noted=self.holder
+        )
+
+    def why_not(self, node: resource.Resource | None = None) -> str:
+        """Say who has the device, and what to do.
+
+        :param node: in which it is, and what is wanted, too; None: the label
+            tells that
+        """
+        other, who = self.holder, holder.current()
+        if other is None:
+            what = 'cannot be read'
+            if self.is_readable:
+                what = 'names no VAN: an earlier version of os-acc wrote it'
+            return (
+                f'the note {self.kind}-{self.name} of the privileged daemon '
+                f'{what}, so nobody knows who has it. If no instance '
+                'or container has it, delete the note with os-acc device deny '
+                '--lost-journal, and allow the device again'
+            )
+        text = (
+            f'instance {other.instance} has it (VAN {other.van} of the '
+            f'journal {other.path}), by the note of the privileged daemon. '
+        )
+        if node is not None:
+            text += f'It shares {node} with what is wanted. '
+        text += 'Release it with that journal. '
+        if who is not None and who.path == other.path:
+            text += (
+                'It is not the one that is at this path here: another '
+                'container has it, or it was replaced. If it was set aside as '
+                'damaged, run os-acc recover --rebuild. '
+            )
+        return text + (
+            'If that journal is lost for good, delete the note with os-acc '
+            'device deny --lost-journal, and allow the device again'
+        )
+
+    def row(self, owner: str) -> facts.Row:
+        """The VAN that has it, for the rule of claims.
+
+        :param owner: stands for the VAN and for its instance
+        """
+        name = self.name
+        if self.kind == FILE:
+            name = file_place.without_share(name)
+            if name != self.name:
+                name += f'/{self.name.rpartition("=")[2]}'
+        return facts.Row(
+            f'{_HANDLES[self.kind]}/{name}',
+            self.device,
+            owner,
+            owner,
+            noted=self._files() if self.kind == FILE else facts.Files(),
+        )
+
+    def _files(self) -> facts.Files:
+        """What was behind the files: see devfile.notes."""
+        name = file_place.without_share(self.name)
+        places = [name, *map(str, self.values.get('files', ()))]
+        around = [str(each) for each in self.values.get('within', ())]
+        queues = map(idxd_names.of_file, places)
+        functions = [each for each in around if pci.is_address(each)]
+        mdevs = [each for each in around if file_place.mdev_in(each) == each]
+        rest = [each for each in around if each not in (*functions, *mdevs)]
+        return facts.Files(
+            tuple(functions),
+            tuple(mdevs),
+            tuple(each for each in queues if each is not None),
+            # Of these, one may be a namespace; the others hold nobody up.
+            tuple(rest),
+            tuple(dict.fromkeys(places)),
+            tuple(rest),
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class InTheWay:
+    """A note that is in the way of a device.
+
+    :ivar node: of the tree of resources, where both meet
+    :ivar both: the same, if neither of them is named by it
+    """
+
+    note: Note
+    node: resource.Resource
+    both: resource.Resource | None
+
+
+class Rule:
+    """Asks the one rule about notes.
+
+    :param others: the notes that may be in the way
+    :param wanted: what will be wanted; needed if it counts who has which
+        functions of an FPGA
+    """
+
+    def __init__(self, others: Iterable[Note], *wanted: Note) -> None:
+        self._others = list(others)
+        self._rows = [
+            each.row(str(number)) for number, each in enumerate(self._others)
+        ]
+        programs = {
+            address
+            for each in (*self._others, *wanted)
+            if each.values.get('fpga') is True
+            for address in (each.device, file_place.function_in(each.name))
+        }
+        self._known = reader.Reader(
+            device_spec.Specs(),
+            lambda address: address in programs,
+            rows=[*self._rows, *(each.row(_WANTED) for each in wanted)],
+        )
+
+    @functools.cached_property
+    def _held(self) -> conflict.Held:
+        return conflict.Held(
+            of_handle.holding(each, self._known) for each in self._rows
+        )
+
+    def in_the_way(
+        self,
+        wanted: Note,
+        counts: Callable[[resource.Resource], bool] = lambda node: True,
+    ) -> Iterator[InTheWay]:
+        """Say which notes are in the way of a device, each once.
+
+        :param counts: whether it matters that both meet on a node
+        """
+        if not self._others:
+            return
+        own = of_handle.holding(wanted.row(_WANTED), self._known)
+        told = set()
+        for found in self._held.conflicts(own):
+            number = int(found.holding.van_uuid)
+            if number not in told and counts(found.node):
+                told.add(number)
+                yield _in_the_way(wanted, self._others[number], found.node)
+
+
+def _in_the_way(wanted: Note, note: Note, node: resource.Resource) -> InTheWay:
+    named = node.name in (wanted.name, note.name)
+    shown = not named and nodes.is_device(node)
+    return InTheWay(note, node, node if shown else None)

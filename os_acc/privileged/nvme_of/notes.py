@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Which instance has had a namespace last, by a note that survives a reboot.
+
+There is a note from before an instance gets a namespace until the namespace
+was released, and emptied if os-acc is to empty it. A note that is not "given"
+says that the namespace was released, but may hold the data of the instance.
+
+Callers hold the operation lock of the namespace.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+from typing import Any
+
+from os_acc import exception
+from os_acc.claims import holder
+from os_acc.kinds.nvme_of import entry as spec_nvme_of
+from os_acc.privileged import held
+
+LOG = logging.getLogger(__name__)
+
+#: In place of the UUID of an instance, if the note cannot be understood.
+UNKNOWN = 'unknown'
+
+
+@dataclasses.dataclass(frozen=True)
+class Note:
+    """What a note says.
+
+    :ivar instance: the UUID of the instance, or UNKNOWN
+    :ivar given: whether the instance has the namespace now
+    :ivar target: where the namespace came from; None if that is unknown
+    :ivar holder: the VAN and the journal that have it; None if unknown
+    """
+
+    instance: str
+    given: bool
+    target: spec_nvme_of.Target | None
+    holder: holder.Holder | None = None
+
+    @property
+    def is_of_another(self) -> bool:
+        """Whether a VAN of another journal has the namespace now."""
+        noted = self.holder
+        return self.given and noted is not None and holder.is_of_another(noted)
+
+
+def read(wwn: str) -> Note | None:
+    """Read the note of a namespace; None if there is none.
+
+    :raises PrivilegeError: if it cannot be read or trusted
+    """
+    text = held.files.read(_name(wwn))
+    if text is None:
+        return None
+    try:
+        found: dict[str, Any] = json.loads(text)
+        return Note(
+            instance=str(found['instance']),
+            given=found['given'] is True,
+            target=spec_nvme_of.read('note', found['target']),
+            holder=holder.from_wire(found['holder'])
+            if found.get('holder') is not None
+            else None,
+        )
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        exception.InvalidRequest,
+    ) as err:
+        path = held.files.path(_name(wwn))
+        LOG.warning('%s: %s', path, exception.describe(err))
+        return Note(UNKNOWN, given=False, target=None)
+
+
+def write(wwn: str, note: Note) -> None:
+    """Write the note of a namespace, with the VAN of this call.
+
+    :raises DeviceBusy: if it is given, and another VAN has a file of it
+    :raises PrivilegeError: if it cannot be written
+    """
+    target, who = note.target, holder.current()
+    values: dict[str, Any] = {
+        'what': '' if target is None else target.nqn,
+        'device': wwn,
+        'instance': note.instance,
+        'given': note.given,
+        'holder': None if who is None else who.to_wire(),
+        'target': None
+        if target is None
+        else {
+            'nqn': target.nqn,
+            'portals': [list(dataclasses.astuple(p)) for p in target.portals],
+            'namespaces': [wwn],
+            'dhchap_secret_file': target.secret_file,
+            'erase': target.erase,
+        },
+    }
+    held.note_namespace(wwn, values)
+
+
+def delete(wwn: str, cleaned: held.Cleaned) -> None:
+    """Delete the note of a namespace, if there is one.
+
+    :param cleaned: as for held.forget()
+    """
+    # A file system that is read-only refuses to delete even what is not there.
+    if held.files.read(_name(wwn)) is not None:
+        held.files.delete(_name(wwn))
+        LOG.debug('%s is released: %s', wwn, cleaned.value)
+
+
+def _name(wwn: str) -> str:
+    return f'{held.NAMESPACE}-{wwn}'

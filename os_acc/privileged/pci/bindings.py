@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""How PCI functions were bound before os-acc changed that, as root.
+
+The caller holds the operation lock of the function.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from os_acc import exception
+from os_acc.kernel import modules
+from os_acc.kernel import pci
+from os_acc.kernel import vfio
+from os_acc.privileged import device_users
+from os_acc.privileged import held
+from os_acc.privileged import storage
+from os_acc.privileged.kernel import vfio_binding
+from os_acc.privileged.pci import records
+from os_acc.spec import device_spec
+
+
+def remember(
+    function: pci.Function,
+    vfio_driver: str,
+    spec: device_spec.Spec | None = None,
+) -> None:
+    """Write the record of a function that is about to be bound to VFIO.
+
+    If an earlier take() or give_back() was interrupted, there is a record
+    already. It says what was there before os-acc changed anything, so it
+    stays.
+
+    :param spec: the entry of device_spec for it
+    """
+    now = vfio.Binding.of(function)
+    known = records.functions.read(function.address)
+    if known is not None and (
+        known.ids != function.ids
+        or (
+            now.driver not in (None, known.vfio_driver)
+            and not _wrote_override(now, known)
+        )
+    ):
+        # The function is not as take() or give_back() leave it: another
+        # function, or somebody else has bound it since.
+        known = None
+    held.note_function(function, spec, vfio_driver=vfio_driver)
+    records.functions.write(
+        function.address,
+        dataclasses.replace(known, vfio_driver=vfio_driver)
+        if known is not None
+        else records.Function(
+            function.ids, now.driver, now.override, vfio_driver
+        ),
+    )
+
+
+def restore(
+    address: str, ids: str, seconds: float, shares: bool = False
+) -> bool:
+    """Bind a function as the record says. See pci.give_back()."""
+    now = same(address, ids)
+    known = records.functions.read(address)
+    if known is None or known.ids != ids:
+        return False
+    to = _before(now, known)
+    if to.driver != now.driver:
+        device = f'PCI function {address}'
+        device_users.wait_until_closed(now.path, device, 0, shares)
+        storage.check_empty(now)
+        if to.driver and modules.loaded_driver(to.driver) is None:
+            raise exception.DeviceError(
+                device=device,
+                reason=f'its earlier driver {to.driver} is not loaded any '
+                'more: load it',
+            )
+    vfio_binding.restore(address, to, seconds)
+    records.functions.delete(address)
+    held.forget(held.PCI, address, held.Cleaned.EARLIER)
+    return True
+
+
+def _before(function: pci.Function, known: records.Function) -> vfio.Binding:
+    """How a function is to be bound again.
+
+    This leaves alone a driver or a driver_override that somebody else has set
+    since take().
+    """
+    now = vfio.Binding.of(function)
+    foreign = now.driver is not None and not vfio.is_bound(function)
+    return vfio.Binding(
+        now.driver if foreign else known.driver,
+        known.override if _wrote_override(now, known) else now.override,
+    )
+
+
+def _wrote_override(now: vfio.Binding, known: records.Function) -> bool:
+    """Whether driver_override is as take() or give_back() have written it.
+
+    vfio_binding.restore() writes the earlier driver to it for a moment.
+    """
+    return now.override is not None and now.override in (
+        known.vfio_driver,
+        known.driver,
+    )
+
+
+def same(address: str, ids: str) -> pci.Function:
+    """Read a function again, under the lock.
+
+    :raises DeviceNotFound: if another device is at the address
+    """
+    function = pci.get(address)
+    if function.ids != ids:
+        raise exception.DeviceNotFound(
+            wanted=f'PCI function {address}, {ids}',
+            reason=f'{function.ids} is at that address now',
+        )
+    return function

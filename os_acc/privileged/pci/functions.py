@@ -1,0 +1,308 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Taking, cleaning and giving back PCI functions and VFs, as root."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from os_acc.availability import functions as availability
+from os_acc.availability import storage as storage_functions
+from os_acc.availability import vfio_driver
+from os_acc.claims import allocated
+from os_acc.deadlines import waiting
+from os_acc.kernel import modules
+from os_acc.kernel import pci
+from os_acc.kernel import vfio
+from os_acc.kernel import vgpu
+from os_acc.kinds.vgpu import rules as vgpu_availability
+from os_acc.privileged import arguments
+from os_acc.privileged import cleaning
+from os_acc.privileged import context
+from os_acc.privileged import device_users
+from os_acc.privileged import held
+from os_acc.privileged import offers
+from os_acc.privileged import operation_lock
+from os_acc.privileged import storage
+from os_acc.privileged.kernel import module_loading
+from os_acc.privileged.kernel import vfio_binding
+from os_acc.privileged.pci import bindings
+from os_acc.privileged.pci import records
+from os_acc.privileged.pci import unused
+from os_acc.spec import device_spec
+
+# Seconds to wait for an earlier operation on a function.
+_HOLD = 5.0
+
+
+@context.entry
+def take(
+    address: str,
+    driver: str,
+    siblings: Sequence[str],
+    instance_uuid: str,
+    seconds: float,
+) -> str:
+    """Bind a function that nobody uses to a VFIO driver.
+
+    :param driver: the VFIO driver's module
+    :param siblings: addresses of the functions that go to the same guest
+    :param instance_uuid: the instance that gets it
+    :param seconds: for the whole operation
+    :returns: the driver's name as the kernel spells it
+    :raises DeviceInUseByHost, DeviceBusy: if it is used, or may hold the data
+        of another instance
+    :raises DeviceError: if no guest can use it, the kernel refuses, or it
+        stores data and cannot be emptied. It is then bound as before, unless
+        it may hold the data of an instance
+    :raises Timeout: if it is not bound in time
+    """
+    function = arguments.function(address)
+    allowed = arguments.addresses(siblings)
+    arguments.uuid(instance_uuid)
+    seconds = arguments.seconds(seconds)
+    spec = offers.entry(function)
+    expected = vfio_driver.driver_for(function, spec)
+    if not isinstance(driver, str) or not modules.same(driver, expected):
+        arguments.refuse('driver', driver, expected)
+    if spec.bind == device_spec.BIND_NONE:
+        arguments.refuse(
+            'address',
+            address,
+            'a function that os-acc may bind; device_spec has bind = none',
+        )
+    deadline = waiting.Deadline(seconds)
+
+    def act() -> str:
+        with held.locked(function, deadline.left(0.5)):
+            _check_available(address, allowed, instance_uuid)
+            name = module_loading.load_driver(driver, deadline.left())
+            before = pci.get(address)
+            storage.check(before, instance_uuid)
+            bindings.remember(before, name, spec)
+            vfio_binding.bind(address, name, deadline.left())
+            try:
+                storage.hand_out(before, instance_uuid)
+            except BaseException:
+                # No driver of the host may see what an instance has left: it
+                # stays on VFIO until clean() has emptied it.
+                if not vfio.is_bound(before) and storage.is_empty(before):
+                    bindings.restore(address, before.ids, deadline.left(0.9))
+                raise
+            return name
+
+    return waiting.at_most(
+        act, seconds, f'PCI function {address} to be bound to {driver}'
+    )
+
+
+def _check_available(
+    address: str, siblings: Sequence[str], instance_uuid: str
+) -> None:
+    """Check again, under the lock, that a function can be taken.
+
+    The privileged half has no journal; the calling driver has checked it.
+
+    :param siblings: those of them that the host uses, or that device_spec
+        does not name, cannot go to a guest, so they count as the host's
+    """
+    function = pci.get(address)
+    allowed = unused.idle(name for name in siblings if name != address)
+    group = function.iommu_group
+    shares = any(
+        other.iommu_group == group and vfio.is_bound(other)
+        for other in allowed
+    )
+    for obstacle in availability.obstacles(
+        function,
+        offers.entry(function),
+        device_spec.BIND_OS_ACC,
+        allocated.Taker(
+            instance_uuid=instance_uuid,
+            functions=frozenset(other.address for other in allowed),
+        ),
+        as_root=True,
+        held=held.of_function(held.PCI, function) is not None,
+        users=lambda: device_users.find(function, instance_uuid, shares),
+    ):
+        raise obstacle.error()
+
+
+@context.entry
+@held.undoes_own(returns=False)
+def clean(
+    address: str,
+    ids: str,
+    reset_mode: str,
+    release_seconds: float,
+    seconds: float,
+    only_if_used: bool = False,
+    shares: bool = False,
+    instance_uuid: str | None = None,
+) -> bool:
+    """Clean a function, once its guest has closed it.
+
+    It stays bound, except that a function that stores data is bound to VFIO
+    first, so that no driver of the host sees the data. A function that was
+    emptied, and that no guest has had since, is not emptied again.
+
+    A function that is not bound to VFIO, as after a reboot, may be in use by
+    now. It is cleaned only if take() could take it, or, if it stores no data,
+    if nobody uses it.
+
+    :param ids: vendor:product of the function when it was taken
+    :param reset_mode: one of reset.MODES
+    :param release_seconds: how long the guest may take to close it
+    :param seconds: for the reset
+    :param only_if_used: do nothing unless it stores data, and a guest has had
+        it since it was last emptied
+    :param shares: whether the guest keeps other functions of its IOMMU group
+    :param instance_uuid: the instance that had it; its domain may still name
+        it, if libvirt has given it back to the host
+    :returns: False if there was nothing to clean
+    :raises DeviceBusy: if a guest still has it open, or somebody uses a
+        function that stores data
+    :raises DeviceInUseByHost: if the host uses it by now: a reset would harm
+        the host
+    :raises DeviceNotFound: if device_spec does not offer it as a whole, no VAN
+        has it since before, and take() has not changed it
+    :raises CleaningFailed: if it could not be cleaned
+    """
+    function = arguments.there(address)
+    if instance_uuid is not None:
+        arguments.uuid(instance_uuid)
+    seconds = arguments.seconds(seconds)
+    # The lock is held from the first check to the end of the cleaning, even
+    # if the caller dies meanwhile.
+    with held.locked(function, seconds / 2) as lock:
+        function = bindings.same(address, ids)
+        stores = storage_functions.is_storage(function)
+        if only_if_used and not (stores and storage.was_handed_out(function)):
+            return False
+        if _was_taken(function) or storage.was_handed_out(function):
+            offers.check_part(function)
+        elif offers.has_nothing_to_undo(lambda: offers.check(function)):
+            return False
+        device_users.wait_until_closed(
+            function.path, f'PCI function {address}', release_seconds, shares
+        )
+        if stores and storage.is_empty(function):
+            return False
+        if not vfio.is_bound(function):
+            unused.check(function, instance_uuid or '', shares)
+            if stores:
+                function = _bind_to_clean(function, seconds, lock)
+        cleaning.clean(function, reset_mode, seconds, lock)
+        return True
+
+
+def _was_taken(function: pci.Function) -> bool:
+    """Whether take() has changed it in this boot, so that this is undone."""
+    known = records.functions.read(function.address)
+    return known is not None and known.ids == function.ids
+
+
+def _bind_to_clean(
+    function: pci.Function, seconds: float, lock: int
+) -> pci.Function:
+    """Bind a function that stores data to VFIO, as after a reboot."""
+    address = function.address
+    module = vfio_driver.driver_for(function, offers.entry(function))
+
+    def act() -> None:
+        name = module_loading.load_driver(module, seconds / 2)
+        bindings.remember(function, name)
+        vfio_binding.bind(address, name, seconds / 2)
+
+    waiting.at_most(
+        operation_lock.kept_until(lock, act),
+        seconds,
+        f'PCI function {address} to be bound to {module}',
+    )
+    return pci.get(address)
+
+
+@context.entry
+@held.undoes_own(returns=True)
+def give_back(
+    address: str, ids: str, seconds: float, shares: bool = False
+) -> bool:
+    """Bind a function as it was before take(). It must be clean.
+
+    If somebody else has bound it to another driver since, it stays bound to
+    that driver, and only what take() wrote to driver_override is undone.
+
+    device_spec need not offer it any more: the record says that take() has
+    changed it, which it does only while device_spec offers the function.
+
+    :param ids: vendor:product of the function when it was taken
+    :param seconds: for the whole operation
+    :param shares: whether the guest keeps other functions of its IOMMU group
+    :returns: False if there is no record that take() has changed the
+        function; then this changes nothing
+    :raises DeviceBusy: if a guest has it open
+    :raises CleaningFailed: if it may hold data of a guest
+    :raises DeviceError, Timeout: if its driver could not be bound again
+    """
+    function = arguments.there(address)
+    seconds = arguments.seconds(seconds)
+    deadline = waiting.Deadline(seconds)
+
+    def act() -> bool:
+        with held.locked(function, deadline.left(0.5)):
+            return bindings.restore(address, ids, deadline.left(), shares)
+
+    return waiting.at_most(
+        act, seconds, f'PCI function {address} to be given back'
+    )
+
+
+@context.entry
+def hold(address: str) -> None:
+    """Note that a VAN has a function that others bind to VFIO and back.
+
+    The note allows what take() would allow, no more: a function that
+    device_spec offers for mdevs or vGPUs only is not noted as a whole.
+
+    :raises DeviceBusy: if another VAN has it
+    :raises DeviceNotFound: if device_spec does not offer it
+    :raises PrivilegeError: if the note cannot be written
+    """
+    function = arguments.offered(address)
+    with held.locked(function, _HOLD):
+        if held.renew(function):
+            return
+        spec = offers.entry(function)
+        if vgpu.is_place(function) and vgpu_availability.offers_vgpus(spec):
+            held.note_vgpu(function, None)
+            return
+        offers.check(function)
+        held.note_function(function, spec)
+
+
+@context.entry
+def let_go(address: str, ids: str) -> None:
+    """Delete the note of hold() or take(), once the function is clean.
+
+    The function may be gone.
+
+    :param ids: vendor:product of the function that the VAN had. The note of
+        another device stays
+    :raises PrivilegeError: if the note cannot be deleted
+    """
+    arguments.addresses([address])
+    if not isinstance(ids, str):
+        arguments.refuse('ids', ids, 'vendor:product')
+    held.forget(held.PCI, address, held.Cleaned.EARLIER, ids)
+
+
+@context.entry
+def override_of(address: str, seconds: float) -> str | None:
+    """Read a function's driver_override, for ``os-acc device show``.
+
+    :raises Timeout: if it cannot be read now
+    """
+    function = pci.get(address)
+    return vfio_binding.read_binding(
+        function, arguments.seconds(seconds)
+    ).override

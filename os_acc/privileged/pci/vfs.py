@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Making and removing the VFs of PFs, as root."""
+
+from __future__ import annotations
+
+from os_acc import exception
+from os_acc.availability import vf_availability
+from os_acc.deadlines import waiting
+from os_acc.kernel import pci
+from os_acc.kernel import sriov
+from os_acc.privileged import arguments
+from os_acc.privileged import context
+from os_acc.privileged import held
+from os_acc.privileged import offers
+from os_acc.privileged import record
+from os_acc.privileged import vf_cards
+from os_acc.privileged.kernel import vf_number
+from os_acc.privileged.pci import records
+
+
+@context.entry
+def create_vfs(pf: str, number: int, seconds: float) -> None:
+    """Create the VFs that device_spec sets for a PF that has none.
+
+    :param number: num_vfs of the PF's entry of device_spec. If it has none
+        any more, as many as were made for the VANs that have VFs of the PF
+    :raises DeviceNotFound: as offers.vfs_entry
+    :raises InvalidRequest: if it is another number
+    :raises DeviceBusy: if the PF has VFs already, or is bound to VFIO
+    :raises DeviceError, Timeout: as vf_number.create
+    """
+    function = arguments.there(pf)
+    spec, possible = offers.vfs_entry(function)
+    arguments.whole(number, 'number', sriov.total(pf), least=1)
+    seconds = arguments.seconds(seconds)
+    if number not in possible:
+        wanted = ' or '.join(map(str, sorted(possible))) or None
+        arguments.refuse('number', number, f'num_vfs of device_spec, {wanted}')
+    deadline = waiting.Deadline(seconds)
+
+    def act() -> None:
+        with held.locked(function, deadline.left(0.5)):
+            if there := sriov.count(pf):
+                raise exception.DeviceBusy(
+                    device=f'PF {pf}', reason=f'it has {there} VFs'
+                )
+            for obstacle in vf_availability.vfs_obstacles(
+                pci.get(pf), spec=spec
+            ):
+                raise obstacle.error()
+            # An earlier call that was interrupted has set autoprobe already.
+            known = record.vfs.read(pf)
+            before = known.autoprobe if known else sriov.autoprobe(pf)
+            held.note_vfs(function, number)
+            record.vfs.write(pf, record.Vfs(number, before))
+            for card in vf_cards.ALL:
+                card.before_vfs(pci.get(pf), number, deadline.left(0.5))
+            vf_number.create(pf, number, deadline.left())
+
+    waiting.at_most(act, seconds, f'{number} VFs of PF {pf} to be made')
+
+
+@context.entry
+def made_vfs(pf: str, seconds: float) -> int:
+    """How many VFs of a PF os-acc has made in this boot; 0 if none.
+
+    The caller is about to give one of them to a VAN. So this notes that they
+    must come back after a reboot, as create_vfs() does.
+    """
+    function = arguments.offered(pf)
+    with held.locked(function, arguments.seconds(seconds)):
+        known = record.vfs.read(pf)
+        if known is None or known.number != sriov.count(pf):
+            return 0
+        held.note_vfs(function, known.number)
+        return known.number
+
+
+@context.entry
+def remove_vfs(pf: str, seconds: float) -> list[str]:
+    """Remove the VFs that create_vfs() has made, if nobody uses any of them.
+
+    If the VFs stay, sriov_drivers_autoprobe of the PF is still restored.
+
+    :returns: clauses that say why the VFs stay; empty if the PF has none now
+    :raises DeviceError, Timeout: if they cannot be removed
+    """
+    function = arguments.there(pf)
+    seconds = arguments.seconds(seconds)
+    deadline = waiting.Deadline(seconds)
+
+    def act() -> list[str]:
+        with held.locked(function, deadline.left(0.5)):
+            return _remove_vfs(pci.get(pf), deadline)
+
+    return waiting.at_most(act, seconds, f'the VFs of PF {pf} to be removed')
+
+
+def _remove_vfs(pf: pci.Function, deadline: waiting.Deadline) -> list[str]:
+    known, there = record.vfs.read(pf.address), sriov.count(pf.address)
+    if known is None:
+        held.forget(held.VFS, pf.address, held.Cleaned.EARLIER)
+        return ['os-acc has no record that it made them'] if there else []
+    if there not in (0, known.number):
+        # Somebody else has removed os-acc's VFs and made these.
+        vf_number.restore_autoprobe(pf.address, known.autoprobe)
+        record.vfs.delete(pf.address)
+        held.forget(held.VFS, pf.address, held.Cleaned.EARLIER)
+        return [f'somebody else has changed their number to {there}']
+    if users := [*vf_availability.vf_users(pf), *held.needs_vfs(pf)]:
+        vf_number.restore_autoprobe(pf.address, known.autoprobe)
+        if not held.has_vf(pf):
+            # No VAN needs them after a reboot. The record stays: os-acc can
+            # still remove them in this boot.
+            held.forget(held.VFS, pf.address, held.Cleaned.EARLIER)
+        return users
+    addresses = pf.vf_addresses
+    vf_number.remove(pf.address, known.autoprobe)
+    for card in vf_cards.ALL:
+        card.after_vfs(pf, deadline.left())
+    for address in addresses:
+        records.functions.delete(address)
+        records.ports.delete(address)
+        held.forget(held.PCI, address, held.Cleaned.EARLIER)
+    record.vfs.delete(pf.address)
+    held.forget(held.VFS, pf.address, held.Cleaned.EARLIER)
+    return []

@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""What drivers do not see, and the one rule of os_acc.claims refuses."""
+
+from __future__ import annotations
+
+import device_nodes
+import devices
+import previews
+import pytest
+
+import os_acc
+from os_acc import exception
+from os_acc.attach import exclusion
+from os_acc.drivers import allocation
+from os_acc.privileged import held
+
+PF, VF = '0000:3b:00.0', '0000:3b:00.1'
+MDEV = 'c9d1b1f2-3f0f-4f65-8a54-5c3d2e0a1b01'
+SATA = 'pci0000:00/0000:00:17.0/ata1/host0/target0:0:0/0:0:0:0'
+FILES = {'resource_class': 'CUSTOM_FILE', 'devices': '/dev/dri/card0'}
+
+
+class Host:
+    def __init__(self, kernel, patch):
+        self.kernel = kernel
+        self.nodes = device_nodes.Nodes(kernel)
+        self.nodes.install(patch)
+
+    def parent(self, address, **values):
+        """A parent of mediated devices."""
+        path = self.kernel.add_function(
+            address, '8086:4940', 0x120000, **values
+        )
+        self.kernel.add_mdev_parent(path, {'type-1': 1}, 4)
+
+    def file(self, address):
+        """A device file of a function."""
+        folder = f'pci0000:00/{address}/drm/card0'
+        self.nodes.add('dri/card0', 'c 226:0', folder, 'drm')
+
+    def use(self, journal):
+        path = str(self.kernel.root / journal)
+        os_acc.CONF.set_override('state_path', path, 'os_acc')
+        os_acc.initialize(reset=True)
+
+
+@pytest.fixture
+def host(kernel, monkeypatch):
+    os_acc.CONF.set_override('plugin', 'noop', 'os_acc')
+    os_acc.initialize()
+    return Host(kernel, monkeypatch)
+
+
+def both_orders(one, other):
+    return pytest.mark.parametrize(
+        ('first', 'second'), [(one, other), (other, one)]
+    )
+
+
+def excluded(host, first, second, between=lambda: None):
+    """Plug two requests of two instances. The second one is refused.
+
+    What is refused is not reported as free, and a preview tells it.
+    """
+    instance = devices.instance()
+    (van,) = os_acc.plug(instance, [first()])
+    between()
+    request = second()
+    before = host.kernel.snapshot(), held.files.names()
+    assert f'instance {instance.uuid} has' in str(devices.refused(request))
+    # Neither the refusal nor its undo has touched anything.
+    assert (host.kernel.snapshot(), held.files.names()) == before
+    assert [each.uuid for each in os_acc.get_vans()] == [van.uuid]
+    assert previews.agrees(host.kernel.root, [request]) is None
+    found = [each for each in os_acc.get_devices() if each.handles_free]
+    assert {each.address for each in found} <= {van.device}
+    # Once that is released, it is free.
+    os_acc.unplug(instance)
+    os_acc.plug(devices.instance(), [request])
+
+
+def file():
+    return devices.wanted('CUSTOM_FILE')
+
+
+def vfio_file():
+    return devices.wanted('CUSTOM_VFIO')
+
+
+def mdev():
+    return devices.mdev('type-1', MDEV, VF)
+
+
+@both_orders(file, mdev)
+def test_a_file_of_a_pf_and_an_mdev_of_its_vf(host, first, second):
+    """Who has a file of a PF may control its VFs: see file_availability."""
+    host.kernel.add_function(PF, '8086:4940', 0x120000, totalvfs=4)
+    host.parent(VF, physfn=PF)
+    host.kernel.file(PF, 'virtfn0').symlink_to(
+        host.kernel.pci / 'devices' / VF
+    )
+    host.file(PF)
+    devices.spec(FILES, {'address': VF, 'mdev_types': ['type-1']})
+    excluded(host, first, second)
+
+
+@both_orders(file, vfio_file)
+def test_a_file_of_a_parent_and_the_vfio_file_of_its_mdev(host, first, second):
+    """The mdev itself and the file of its parent exclude each other."""
+    host.parent(PF)
+    kind = host.kernel.pci / f'devices/{PF}/mdev_supported_types/type-1'
+    host.kernel.create_mdev(kind.resolve(), MDEV)
+    group = (host.kernel.mdev / MDEV / 'iommu_group').readlink().name
+    (host.kernel.root / f'dev/vfio/{group}').unlink()
+    host.nodes.add(f'vfio/{group}', 'c 244:1', f'virtual/vfio/{group}', 'vfio')
+    host.file(PF)
+    devices.spec(
+        FILES,
+        {'resource_class': 'CUSTOM_VFIO', 'devices': f'/dev/vfio/{group}'},
+    )
+    excluded(host, first, second)
+
+
+@pytest.mark.parametrize('numbers', ['10', '01'])
+def test_a_pf_of_an_fpga_and_one_of_another_class(host, numbers):
+    """Who has the first PF may be able to program the whole FPGA.
+
+    It counts which of them comes first: only the second one is looked at.
+    """
+    host.kernel.add_function(PF, '10ee:5000', 0x120000)
+    host.kernel.add_function(f'{PF[:-1]}1', '10ee:5001', 0x020000)
+    devices.spec({'address': '*'})
+    first, second = (f'{PF[:-1]}{number}' for number in numbers)
+    excluded(host, lambda: devices.pci(first), lambda: devices.pci(second))
+
+
+def test_a_disk_of_which_a_van_has_a_partition_since_before_a_reboot(host):
+    """The VAN gets its partition again, with what it has written to it."""
+    for name, number, folder in (
+        ('sdb', 'b 8:16', f'{SATA}/block/sdb'),
+        ('sdb1', 'b 8:17', f'{SATA}/block/sdb/sdb1'),
+    ):
+        host.nodes.add(name, number, folder, 'block')
+        link = host.kernel.sys / 'class/block' / name
+        link.symlink_to(host.kernel.sys / 'devices' / folder)
+    devices.spec(
+        *(
+            {
+                'devices': f'/dev/{name}',
+                'keeps_data': True,
+                'resource_class': f'CUSTOM_{name.upper()}',
+            }
+            for name in ('sdb', 'sdb1')
+        )
+    )
+    excluded(
+        host,
+        lambda: devices.wanted('CUSTOM_SDB1'),
+        lambda: devices.wanted('CUSTOM_SDB'),
+        host.kernel.reboot,
+    )
+
+
+def vf():
+    return devices.pci(VF)
+
+
+@both_orders(file, vf)
+def test_a_file_of_a_pf_and_its_vf(host, first, second):
+    two_of_a_pf(host)
+    excluded(host, first, second)
+
+
+@both_orders(file, vf)
+def test_a_driver_that_does_not_look(host, first, second, monkeypatch):
+    two_of_a_pf(host)
+    monkeypatch.setattr(allocation, 'check', lambda obstacles: None)
+    instance = devices.instance()
+    (van,) = os_acc.plug(instance, [first()])
+    text = str(devices.refused(second()))
+    label = f'PCI function {VF}' if first is file else 'device file /dev/dri/'
+    assert f' {label}' in f' {text}'
+    assert f'instance {instance.uuid} has {van.handle.identity}' in text
+    assert f'both are of PCI function {PF}' in text
+
+
+def test_a_driver_that_does_not_look_at_the_group(host, monkeypatch):
+    """The instance may have both functions, another one neither."""
+    one, other = '0000:07:00.0', '0000:07:00.1'
+    for address in (one, other):
+        host.kernel.add_function(address, '1234:11e8', 0xFF00, group=60)
+    devices.spec({'address': '*'})
+    monkeypatch.setattr(allocation, 'check', lambda obstacles: None)
+    instance = devices.instance()
+    os_acc.plug(instance, [devices.pci(one)])
+    text = str(devices.refused(devices.pci(other)))
+    assert f'instance {instance.uuid} has pci/{one} of the same IOMMU' in text
+    os_acc.plug(instance, [devices.pci(other)])
+
+
+@pytest.mark.parametrize('text', ['nonsense', ''])
+def test_what_cannot_be_read_of_a_van_stops_no_other(host, monkeypatch, text):
+    host.kernel.add_function(PF, '8086:4940', 0x120000, 'qat', totalvfs=2)
+    host.kernel.write_numvfs(PF, 2)
+    host.file(PF)
+    devices.spec(FILES, {'address': PF, 'num_vfs': 2}, {'address': '*'})
+    os_acc.plug(devices.instance(), [vf()])
+    (host.kernel.pci / 'devices' / VF / 'modalias').write_text(text)
+    other = '0000:07:00.0'
+    host.kernel.add_function(other, '1234:11e8', 0xFF00)
+    os_acc.plug(devices.instance(), [devices.pci(other)])
+    # It still has its claims.
+    monkeypatch.setattr(allocation, 'check', lambda obstacles: None)
+    assert f'both are of PCI function {PF}' in str(devices.refused(file()))
+
+
+def test_two_at_once(host, monkeypatch):
+    """The one that comes second waits for the lock of their PF."""
+    os_acc.CONF.set_override('lock_timeout', 0.5, 'os_acc')
+    os_acc.initialize(reset=True)
+    two_of_a_pf(host)
+    plugs, real = [vf()], exclusion.Exclusion.check
+
+    def look(*args):
+        if plugs:
+            instance = devices.instance()
+            with pytest.raises(exception.PlugException, match=f'lock .*{PF}'):
+                os_acc.plug(instance, [plugs.pop()])
+        return real(*args)
+
+    monkeypatch.setattr(exclusion.Exclusion, 'check', look)
+    (van,) = os_acc.plug(devices.instance(), [file()])
+    assert [each.uuid for each in os_acc.get_vans()] == [van.uuid]
+
+
+@both_orders(file, vf)
+def test_two_journals_and_a_file_of_a_pf_and_its_vf(host, first, second):
+    """Of a VAN of another journal, only root's notes tell."""
+    two_of_a_pf(host)
+    host.use('nova')
+    instance = devices.instance()
+    os_acc.plug(instance, [first()])
+    host.use('other')
+    text = str(devices.refused(second()))
+    assert f'instance {instance.uuid} has it' in text
+    assert f'{host.kernel.root}/nova/' in text
+    assert f'It shares PCI function {PF} with what is wanted' in text
+    host.use('nova')
+    assert os_acc.unplug(instance) == 1
+    host.use('other')
+    os_acc.plug(devices.instance(), [second()])
+
+
+def two_of_a_pf(host):
+    host.kernel.add_function(PF, '8086:4940', 0x120000, 'qat', totalvfs=1)
+    host.kernel.write_numvfs(PF, 1)
+    host.file(PF)
+    devices.spec(FILES, {'address': PF, 'num_vfs': 1})

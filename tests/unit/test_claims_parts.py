@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""What one handle claims, and what is read for it: parts of os_acc.claims."""
+
+from __future__ import annotations
+
+import device_nodes
+import devices
+import pytest
+
+import os_acc
+from os_acc.attach import exclusion
+from os_acc.claims import allocated
+from os_acc.claims import conflict
+from os_acc.claims import facts
+from os_acc.claims import holder
+from os_acc.claims import nodes
+from os_acc.claims import of_handle
+from os_acc.claims import reader
+from os_acc.journal import programs
+from os_acc.kernel import sysfs
+from os_acc.spec import device_spec
+
+PF, VF = '0000:3b:00.0', '0000:3b:00.1'
+CARD = '0000:07:00.0'
+
+
+@pytest.fixture
+def here(kernel, monkeypatch):
+    kernel.add_function(PF, '1234:11e8', 0x120000, 'qat', totalvfs=1)
+    kernel.add_function(CARD, '1234:11e8', 0x120000)
+    os_acc.CONF.set_override('plugin', 'noop', 'os_acc')
+    os_acc.initialize()
+    return kernel
+
+
+class Host:
+    """A host with one function, and a file that is no work queue of it."""
+
+    def function(self, address):
+        return facts.Function(address, address) if address == PF else None
+
+    def files(self, name, numbers):
+        return facts.Files((PF,))
+
+    def mdev_parent(self, uuid):
+        return None
+
+    def is_set_up(self, address):
+        return True
+
+    def slot(self, index):
+        return None
+
+
+def holding(handle, device, van, instance):
+    row = facts.Row(handle, device, van, instance)
+    return of_handle.holding(row, Host())
+
+
+@pytest.mark.parametrize('handle', [f'test/{PF}', 'pci/nic0'])
+def test_what_is_no_device_claims_its_handle_only(handle):
+    (claim,) = holding(handle, PF, 'van', 'instance').claims
+    assert claim.node == nodes.handle(handle)
+
+
+@pytest.mark.parametrize('instance', ['one', 'other'])
+def test_a_work_queue_and_another_file_of_its_function(instance):
+    """Not even one instance gets both."""
+    queue = holding(f'file/{PF}-wq1', PF, 'a', 'one')
+    file = holding(f'file/{PF}+drm+card', PF, 'b', instance)
+    for wanted, held in ((queue, file), (file, queue)):
+        found = {each.node for each in conflict.conflicts(wanted, [held])}
+        assert found == {nodes.function(Host(), PF)}
+
+
+class OfVFs(Host):
+    """Its accelerator has files of two VFs, one of which is a work queue."""
+
+    def function(self, address):
+        return facts.Function(address, PF)
+
+    def files(self, name, numbers):
+        if name.startswith(PF):
+            return facts.Files((PF,))
+        return facts.Files((VF, f'{PF[:-1]}2'), queues=((VF, 0),))
+
+
+def test_another_file_does_not_loosen_what_a_work_queue_claims():
+    """One instance may have files of a PF and of its VF, but no queue."""
+    some, pf = (
+        of_handle.holding(facts.Row(handle, PF, handle, 'one'), OfVFs())
+        for handle in (f'file/{VF}+dsa', f'file/{PF}+drm+card')
+    )
+    for wanted, held in ((some, pf), (pf, some)):
+        found = {each.node for each in conflict.conflicts(wanted, [held])}
+        assert found == {nodes.function(OfVFs(), PF)}
+
+
+class NoFunction(Host):
+    def files(self, name, numbers):
+        return facts.Files()
+
+
+@pytest.mark.parametrize('number', [0, 1, 2])
+def test_the_shares_of_one_instance_count(number):
+    def share(each):
+        return of_handle.holding(
+            facts.Row(
+                f'file/disk/{each}', 'disk', f'van {each}', 'one', most=2
+            ),
+            NoFunction(),
+        )
+
+    held = [share(each) for each in range(number)]
+    found = {each.node for each in conflict.conflicts(share(number), held)}
+    assert found == ({nodes.device_file('disk')} if number == 2 else set())
+
+
+# --- Who has something
+
+
+def test_a_van_without_a_handle_has_no_device():
+    assert allocated.file_in(None) is None
+    assert allocated.function_in(None) is None
+
+
+def test_calls_for_no_van_of_two_journals():
+    one, other = holder.Holder('1', '/one'), holder.Holder('2', '/other')
+    assert one.may_use_what(one)
+    assert not one.may_use_what(other)
+
+
+def test_what_was_programmed_counts_for_the_slot():
+    holders = allocated.Holders(programmed=[PF])
+    assert holders.is_programmed(PF) is True
+    assert holders.is_programmed(VF) is True
+    assert holders.is_programmed(CARD) is False
+
+
+def test_a_pf_beside_one_that_was_programmed(here):
+    """No entry and no id says that the card is an FPGA."""
+    second = f'{PF[:-1]}5'
+    here.add_function(second, '1234:11e8', 0x120000)
+    devices.spec({'address': '*'})
+    os_acc._get().journal.save_program(
+        programs.Program(PF, '', 'aes', None, programs.PROGRAMMED, 'boot')
+    )
+    instance = devices.instance()
+    os_acc.plug(instance, [devices.pci(PF)])
+    text = str(devices.refused(devices.pci(second)))
+    assert f'instance {instance.uuid} has' in text
+
+
+# --- What is read of a host
+
+
+def read(before=None):
+    return reader.Reader(device_spec.Specs(), before=before)
+
+
+def test_what_is_there_is_not_read_again(here):
+    first = read()
+    found = first.function(PF)
+    assert found is not None
+    assert first.function(VF) is None
+    here.write_numvfs(PF, 1)
+    here.remove_function(CARD)
+    here.file(PF, 'iommu_group').unlink()
+    again = read(first)
+    assert again.function(PF) == found
+    # It has come meanwhile, or nobody has asked for it.
+    assert again.function(VF).parent == PF
+    assert again.function(CARD) is None
+    assert read().function(PF).group is None
+
+
+def test_a_call_reads_each_function_once(here, monkeypatch):
+    devices.spec({'address': '*'})
+    vans = [
+        os_acc.plug(devices.instance(), [devices.pci(each)])[0]
+        for each in (PF, CARD)
+    ]
+    asked, link = [], sysfs.link
+
+    def count(path):
+        asked.append(path.removeprefix(f'{sysfs.SYS}/'))
+        return link(path)
+
+    monkeypatch.setattr(sysfs, 'link', count)
+    made = exclusion.Exclusion(os_acc._get().journal, os_acc.CONF)
+    for van in vans:
+        made.check(van)
+    for address in (PF, CARD):
+        assert asked.count(f'bus/pci/devices/{address}/physfn') == 1
+
+
+def test_a_namespace_that_goes_while_it_is_read(here, monkeypatch):
+    """Its folder is there, and the number of its file is not."""
+    files = device_nodes.Nodes(here)
+    files.install(monkeypatch)
+    for name, number in (('nvme8n1', 'b 259:0'), ('nvme9n1', 'b 259:1')):
+        folder = f'virtual/nvme-subsystem/nvme-subsys{name[4]}/{name}'
+        files.add(name, number, folder, 'block')
+        path = here.sys / 'devices' / folder
+        (path / 'wwid').write_text(f'eui.{name[4]}\n')
+        (here.sys / 'class/block' / name).symlink_to(path)
+        (path / 'queue').mkdir()
+    (path / 'dev').unlink(missing_ok=True)
+    known = read()
+    name = 'virtual+nvme-subsystem+nvme-subsys8+nvme8n1'
+    assert known.files(name, ('b 259:0',)).namespaces == ('eui.8',)
