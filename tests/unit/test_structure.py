@@ -13,7 +13,7 @@ import pytest
 import os_acc
 
 SOURCE = pathlib.Path(os_acc.__file__).parent
-ROOT = SOURCE.parent
+ROOT = pathlib.Path(__file__).parents[2]
 KINDS = {
     path.name for path in (SOURCE / 'kinds').iterdir() if path.name[0] != '_'
 }
@@ -34,7 +34,7 @@ FILES = {
 
 
 def name_of(path):
-    parts = path.relative_to(ROOT).with_suffix('').parts
+    parts = path.relative_to(SOURCE.parent).with_suffix('').parts
     return '.'.join(parts[:-1] if parts[-1] == '__init__' else parts)
 
 
