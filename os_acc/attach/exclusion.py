@@ -159,9 +159,13 @@ class _Now:
         rows: Iterable[facts.Row],
         known: reader.Reader,
     ) -> None:
-        self._vans, self._known = held, known
-        self._claims = conflict.Held(
-            of_handle.holding(each, known) for each in rows
+        self._vans, self._rows, self._known = held, rows, known
+
+    @functools.cached_property
+    def _claims(self) -> conflict.Held:
+        # Where nothing is free, nobody asks.
+        return conflict.Held(
+            of_handle.holding(each, self._known) for each in self._rows
         )
 
     def against(self, row: facts.Row) -> Iterator[reasons.Reason]:
@@ -225,7 +229,7 @@ def _reason(
         return refusals.GROUP_TAKEN.say(
             member=said.pop('what'), group=found.node.name, **said
         )
-    return refusals.PART_TAKEN.say(of=found.node, **said)
+    return refusals.PART_TAKEN.say(of=nodes.text(found.node), **said)
 
 
 def _label(handle: objects.AttachHandle) -> str:

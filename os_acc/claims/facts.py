@@ -39,7 +39,9 @@ class Files:
     :ivar mdevs: the UUIDs of the mediated devices behind them
     :ivar queues: the PCI address and the number of each work queue that one
         of them is
-    :ivar namespaces: the world wide names of NVMe namespaces
+    :ivar namespaces: the world wide names of the NVMe namespaces that they
+        give access to as a whole: as a disk, or as their controller
+    :ivar in_namespaces: those of the NVMe namespaces whose partitions they are
     :ivar places: the names of the devices to which they give access, which
         stay after a reboot: see file_place
     :ivar around: the names of the devices in which these are
@@ -51,6 +53,7 @@ class Files:
     namespaces: tuple[str, ...] = ()
     places: tuple[str, ...] = ()
     around: tuple[str, ...] = ()
+    in_namespaces: tuple[str, ...] = ()
 
     def along(self, other: Files) -> Files:
         """The devices of both, each once."""

@@ -14,6 +14,14 @@ from os_acc.kernel import pci
 
 Resource = resource.Resource
 
+# Of the kinds of which errors say more than the kind.
+_TEXTS = {
+    'whole PCI function': 'PCI function {name}',
+    'card of': 'the card that PCI function {name} manages',
+    'setting up of': 'the set of work queues of {name}, which is set up as a '
+    'whole',
+}
+
 
 def function(
     known: facts.Facts, address: str, pf: str | None = None
@@ -92,6 +100,11 @@ def namespace(wwn: str) -> Resource:
     return Resource('namespace', wwn)
 
 
+def disk(wwn: str) -> Resource:
+    """What device files of a namespace give access to, by whatever path."""
+    return Resource('disk', wwn)
+
+
 def device_file(name: str) -> Resource:
     """An accelerator of device files."""
     return Resource('device file', name)
@@ -105,6 +118,13 @@ def number(text: str) -> Resource:
 def place(name: str) -> Resource:
     """A device to which a file gives access, or in which such a one is."""
     return Resource('device', name)
+
+
+def text(node: Resource) -> str:
+    """What errors call a node."""
+    return _TEXTS.get(node.kind, '{kind} {name}').format(
+        kind=node.kind, name=node.name
+    )
 
 
 def is_device(node: Resource) -> bool:

@@ -6,7 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Iterable
+from collections.abc import Iterator
 from collections.abc import Mapping
+import functools
 import logging
 import os
 from typing import NamedTuple
@@ -30,6 +32,8 @@ LOG = logging.getLogger(__name__)
 
 _T = TypeVar('_T')
 _Chips = dict[str, tuple[tuple[str, ...], tuple[str, ...]]]
+# The world wide name of a namespace, and whether it is a whole one.
+_Namespace = tuple[str, bool]
 
 
 class _Where(NamedTuple):
@@ -77,7 +81,7 @@ class Reader:
         self._places: dict[str, file_place.Place] = {}
         self._set_up: dict[str, bool] = {}
         self._mdevs: dict[str, str] | None = None
-        self._wwns: dict[str, str] | None = None
+        self._wwns: dict[str, list[_Namespace]] | None = None
 
     def function(self, address: str) -> facts.Function | None:
         """See facts.Facts."""
@@ -86,10 +90,9 @@ class Reader:
         return self._functions[address]
 
     def _read(self, address: str) -> facts.Function | None:
-        there = self._where.get(address) or _where(address)
+        there = self._place_of(address)
         if there is None:
             return None
-        self._where[address] = there
         parents, fpgas = self._chip(there.parent)
         return facts.Function(
             address,
@@ -99,6 +102,12 @@ class Reader:
             parents if fpgas else (),
             fpgas,
         )
+
+    def _place_of(self, address: str) -> _Where | None:
+        there = self._where.get(address) or _where(address)
+        if there is not None:
+            self._where[address] = there
+        return there
 
     def _find(self, address: str) -> pci.Function | None:
         if address not in self._found:
@@ -151,15 +160,45 @@ class Reader:
                 behind = self.files(name, row.numbers).along(row.noted)
                 found += behind.functions
                 found += map(self.mdev_parent, behind.mdevs)
-        there = [each for each in _once(found) if pci.is_address(each)]
+        named = [each for each in _once(found) if pci.is_address(each)]
+        there = [*self._without_alike(named)]
         parents = [each.parent for each in map(self._find, there) if each]
         return [*_once([*there, *parents])]
+
+    def _without_alike(self, addresses: Iterable[str]) -> Iterator[str]:
+        """Leave out all VFs of a PF but one.
+
+        All have the ids that are in the PF's SR-IOV capability. Only an entry
+        for an FPGA may name one of them.
+        """
+        seen = set()
+        for address in addresses:
+            there = self._place_of(address)
+            pf = address if there is None else there.parent
+            if pf in seen and pf != address and not self._has_programmers:
+                continue
+            yield address
+            if pf != address and self._find(address) is not None:
+                seen.add(pf)
+
+    @functools.cached_property
+    def _has_programmers(self) -> bool:
+        """Whether an entry says that a function is an FPGA."""
+        try:
+            return any(each.programmer for each in self._specs.entries)
+        except exception.InvalidRequest:
+            return True  # it cannot be read
 
     def files(self, name: str, numbers: tuple[str, ...]) -> facts.Files:
         """See facts.Facts."""
         places = [self._place(each) for each in numbers]
         around = [file_place.around(each) for each in places]
         devices = _once(each[0] for each in around if each)
+        namespaces = [
+            found
+            for each in (name, *devices)
+            for found in self._namespaces().get(each, ())
+        ]
         functions = [file_place.function_in(name)]
         mdevs = [file_place.mdev_in(name)]
         queues = [idxd_names.of_file(name)]
@@ -171,9 +210,10 @@ class Reader:
             _once(functions),
             _once(mdevs),
             _once(queues),
-            _once(map(self._namespaces().get, (name, *devices))),
+            _once(wwn for wwn, whole in namespaces if whole),
             devices,
             _once(name for each in around for name in each[1:]),
+            _once(wwn for wwn, whole in namespaces if not whole),
         )
 
     def _place(self, number: str) -> file_place.Place:
@@ -185,12 +225,13 @@ class Reader:
             self._places[number] = _or(unknown, lambda: file_place.of(parsed))
         return self._places[number]
 
-    def _namespaces(self) -> dict[str, str]:
-        """The NVMe namespaces of block files, by the names of the files."""
+    def _namespaces(self) -> dict[str, list[_Namespace]]:
+        """The NVMe namespaces to which files give access, by their names."""
         if self._wwns is None:
             self._wwns = {}
             for block in nvme_of.all_blocks():
-                self._wwns |= _names(block.path)
+                for name, found in _names(block):
+                    self._wwns.setdefault(name, []).append(found)
         return self._wwns
 
     def mdev_parent(self, uuid: str) -> str | None:
@@ -226,24 +267,32 @@ def _where(address: str) -> _Where | None:
     return _Where(found.parent, found.iommu_group, tuple(found.above))
 
 
-def _names(block: str) -> dict[str, str]:
-    """The names of an NVMe namespace, by those of its file and partitions.
+def _names(block: nvme_of.Block) -> list[tuple[str, _Namespace]]:
+    """What gives access to an NVMe namespace, by the names of the files.
 
-    :param block: its folder in sysfs
+    These are the block device, its partitions, and the controllers.
     """
 
-    def read() -> dict[str, str]:
-        found = {}
-        wwn = sysfs.read(f'{block}/wwid')
-        parts = sysfs.folders(block)
-        for path in ('', *(f'/{each}' for each in parts)):
-            text = sysfs.read(f'{block}{path}/dev')
-            if wwn and text is not None:
-                place = file_place.of(device_file.parse(text, 'b'))
-                found[place.name] = wwn
-        return found
+    def read() -> list[tuple[str, _Namespace]]:
+        wwn = sysfs.read(f'{block.path}/wwid')
+        if not wwn:
+            return []
+        parts = [f'{block.path}/{each}' for each in sysfs.folders(block.path)]
+        controllers = [
+            f'{sysfs.SYS}/class/nvme/{each}' for each in block.reached_by
+        ]
+        files = [
+            (block.path, 'b', True),
+            *((each, 'b', False) for each in parts),
+            *((each, 'c', True) for each in controllers),
+        ]
+        return [
+            (file_place.of(device_file.parse(text, kind)).name, (wwn, whole))
+            for folder, kind, whole in files
+            if (text := sysfs.read(f'{folder}/dev')) is not None
+        ]
 
-    return _or({}, read)
+    return _or([], read)
 
 
 def _or(otherwise: _T, read: Callable[[], _T]) -> _T:

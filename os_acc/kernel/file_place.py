@@ -15,6 +15,7 @@ import hashlib
 import re
 
 from os_acc.kernel import device_file
+from os_acc.kernel import nvme_of
 from os_acc.kernel import open_files
 from os_acc.kernel import pci
 from os_acc.kernel import sysfs
@@ -47,7 +48,7 @@ class Place:
     :ivar folder: its folder in sysfs; None: the kernel shows none
     :ivar subsystem: such as drm or tty; empty if unknown
     :ivar functions: the addresses of the PCI functions behind it, sorted; a
-        group of VFIO can have several
+        group of VFIO can have several, and so can a namespace of NVMe
     :ivar mdevs: the UUIDs of the mediated devices behind it
     """
 
@@ -84,15 +85,25 @@ def of(number: device_file.Number) -> Place:
     if _GROUP in folder:
         return _of_group(folder, subsystem)
     parts = _parts(folder)
-    places = [each for each in parts if pci.is_address(each)]
+    places = {_function_above(folder)}
+    for name in nvme_of.paths(folder):
+        places.add(
+            _function_above(sysfs.place(f'{sysfs.SYS}/class/nvme/{name}'))
+        )
     uuids = [each for each in parts if _UUID.fullmatch(each)]
     return Place(
         _name_of_folder(folder),
         folder,
         subsystem,
-        tuple(places[-1:]),
+        tuple(sorted(each for each in places if each is not None)),
         tuple(uuids[-1:]),
     )
+
+
+def _function_above(folder: str) -> str | None:
+    """The PCI function in whose folder in sysfs a folder is."""
+    found = [each for each in _parts(folder) if pci.is_address(each)]
+    return found[-1] if found else None
 
 
 def _parts(folder: str) -> list[str]:

@@ -25,6 +25,9 @@ FABRICS = ('tcp', 'rdma', 'fc', 'loop')
 _DISK = re.compile(r'nvme\d+n\d+')
 _PATH = re.compile(r'nvme\d+c(\d+)(n\d+)')
 _CONTROLLER = re.compile(r'nvme\d+')
+# A namespace with several paths is in the subsystem, with its partitions, and
+# so is its character device, such as ng1n1.
+_IN_SUBSYSTEM = re.compile(r'(.*/nvme-subsys\d+)/(?:nvme|ng)(\d+n\d+)(?:/.*)?')
 
 # The form of a host NQN with a UUID: NVMe Base Specification 2.0, 4.5.
 _HOST_NQN = 'nqn.2014-08.org.nvmexpress:uuid:{}'
@@ -92,20 +95,38 @@ class Block:
         text = sysfs.read(f'{self.path}/dev')
         return None if text is None else device_file.parse(text, 'b')
 
-    def controllers(self) -> list[Controller]:
-        """The controllers by which the namespace can be reached."""
+    @property
+    def reached_by(self) -> list[str]:
+        """The names of the controllers by which it can be reached."""
         parent = os.path.dirname(self.path)
         if _CONTROLLER.fullmatch(os.path.basename(parent)):
-            return [_controller(os.path.basename(parent))]
-        return [
-            _controller(name)
-            for name in sysfs.names(parent)
-            if _CONTROLLER.fullmatch(name) and self.name in _disks_of(name)
-        ]
+            return [os.path.basename(parent)]
+        return paths(self.path)
+
+    def controllers(self) -> list[Controller]:
+        """The controllers by which the namespace can be reached."""
+        return [_controller(name) for name in self.reached_by]
 
     def is_reachable(self) -> bool:
         """Whether a connection to its target is alive."""
         return any(each.state == LIVE for each in self.controllers())
+
+
+def paths(folder: str) -> list[str]:
+    """The names of the controllers of a namespace with several paths.
+
+    :param folder: in sysfs, of its block device, of a partition of that, or of
+        its character device
+    :returns: none if it is no such namespace
+    """
+    match = _IN_SUBSYSTEM.fullmatch(folder)
+    if match is None:
+        return []
+    return [
+        name
+        for name in sysfs.names(match[1])
+        if _CONTROLLER.fullmatch(name) and f'nvme{match[2]}' in _disks_of(name)
+    ]
 
 
 def host_nqn(instance_uuid: str) -> str:

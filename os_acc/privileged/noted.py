@@ -152,23 +152,27 @@ class Note:
             tells that
         """
         other, who = self.holder, holder.current()
+        shared = f'It shares {node} with what is wanted. ' if node else ''
         if other is None:
-            what = 'cannot be read'
+            what = 'cannot be read, so nobody knows who has it'
             if self.is_readable:
-                what = 'names no VAN: an earlier version of os-acc wrote it'
+                what = (
+                    'names no VAN, because an earlier version of os-acc wrote '
+                    'it. Start each service and program that plugs with '
+                    'os-acc: the one that has the VAN in its journal adds it '
+                    'to the note'
+                )
             return (
                 f'the note {self.kind}-{self.name} of the privileged daemon '
-                f'{what}, so nobody knows who has it. If no instance '
-                'or container has it, delete the note with os-acc device deny '
-                '--lost-journal, and allow the device again'
+                f'{what}. {shared}If no instance or container has it, delete '
+                'the note with os-acc device deny --lost-journal, and allow '
+                'the device again'
             )
         text = (
             f'instance {other.instance} has it (VAN {other.van} of the '
             f'journal {other.path}), by the note of the privileged daemon. '
         )
-        if node is not None:
-            text += f'It shares {node} with what is wanted. '
-        text += 'Release it with that journal. '
+        text += f'{shared}Release it with that journal. '
         if who is not None and who.path == other.path:
             text += (
                 'It is not the one that is at this path here: another '
@@ -211,9 +215,10 @@ class Note:
             tuple(functions),
             tuple(mdevs),
             tuple(each for each in queues if each is not None),
-            # Of these, one may be a namespace; the others hold nobody up.
-            tuple(rest),
+            tuple(map(str, self.values.get('namespaces', ()))),
             tuple(dict.fromkeys(places)),
+            tuple(rest),
+            # Of these, one may be a namespace; the others hold nobody up.
             tuple(rest),
         )
 

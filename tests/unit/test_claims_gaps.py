@@ -185,6 +185,16 @@ def test_a_driver_that_does_not_look(host, first, second, monkeypatch):
     assert f'both are of PCI function {PF}' in text
 
 
+def test_a_driver_that_does_not_look_at_one_function(host, monkeypatch):
+    host.kernel.add_function(PF, '8086:4940', 0x120000, 'qat')
+    host.file(PF)
+    devices.spec(FILES, {'address': PF})
+    monkeypatch.setattr(allocation, 'check', lambda obstacles: None)
+    os_acc.plug(devices.instance(), [devices.pci(PF)])
+    text = str(devices.refused(file()))
+    assert f'has pci/{PF}, and both are of PCI function {PF} (VAN' in text
+
+
 def test_a_driver_that_does_not_look_at_the_group(host, monkeypatch):
     """The instance may have both functions, another one neither."""
     one, other = '0000:07:00.0', '0000:07:00.1'

@@ -9,6 +9,10 @@ import devices
 import pytest
 
 import os_acc
+from os_acc.claims import facts
+from os_acc.claims import reader
+from os_acc.kernel import pci as kernel_pci
+from os_acc.spec import device_spec
 
 PF, VF = '0000:3b:00.0', '0000:3b:00.1'
 OTHER = '0000:3c:00.0'
@@ -77,3 +81,24 @@ def test_a_van_whose_entry_cannot_be_read(host):
     (free,) = [each for each in os_acc.get_devices() if each.address == OTHER]
     assert free.handles_free == 1
     os_acc.plug(devices.instance(), [pci()])
+
+
+@pytest.mark.parametrize('programmer', [None, 'xrt'])
+def test_one_vf_of_each_pf_is_read(host, monkeypatch, programmer):
+    """It tells that its PF is of an FPGA, unless an entry names a VF."""
+    pf = '0000:3b:00.7'  # the VFs are in another slot
+    host.kernel.add_function(pf, '10ee:5000', 0x120000, 'qat', totalvfs=7)
+    host.kernel.write_numvfs(pf, 7)
+    vfs = [each for each in kernel_pci.addresses() if each != pf]
+    rows = [facts.Row(f'pci/{vf}', pf, vf, vf) for vf in vfs]
+    spec = device_spec.Spec(programmer=programmer)
+    known = reader.Reader(device_spec.Specs((spec,)), rows=rows)
+    real, read = kernel_pci.find, []
+
+    def find(address):
+        read.append(address)
+        return real(address)
+
+    monkeypatch.setattr(kernel_pci, 'find', find)
+    assert known.function(vfs[-1]).fpgas == (pf,)
+    assert set(vfs) - set(read) == (set(vfs[1:]) if not programmer else set())

@@ -507,11 +507,18 @@ def os_acc_binds(here):
     devices.spec({'address': '*'}, {'address': 'mtty'})
 
 
+def bound_at_boot(here):
+    """The operator lets vfio-pci have it, and it goes on to."""
+    os_acc_binds(here)
+    here.bind(devices.GPU, 'vfio-pci')
+
+
 @pytest.mark.parametrize(
     ('offer', 'request_of'),
     [
         (os_acc_binds, lambda: devices.pci(devices.GPU)),
         (os_acc_binds, lambda: devices.pci(devices.DISK)),
+        (bound_at_boot, lambda: devices.pci(devices.GPU)),
         (libvirt_binds, lambda: devices.pci(devices.GPU)),
         (libvirt_binds, lambda: devices.pci(devices.NIC)),
         (os_acc_binds, devices.mdev),

@@ -471,12 +471,14 @@ def test_a_file_of_vfio_and_an_entry_for_parts(nodes, glob, entry, parts):
         ('c 254:0', 'platform/gpiochip0', 'gpio', 'pins of the mainboard'),
         ('c 10:62', 'virtual/misc/sgx_provision', 'misc', 'the identity'),
         ('c 10:63', 'virtual/misc/mst!mt4119', 'misc', 'network cards'),
+        ('c 242:0', '', '', 'network cards'),
     ],
 )
 def test_never(nodes, number, folder, subsystem, what):
     nodes.kernel.write_file(
         'proc/devices',
-        'Character devices:\n  1 mem\n 10 misc\n243 megaraid_sas_ioctl\n'
+        'Character devices:\n  1 mem\n 10 misc\n242 mst_pciconf\n'
+        '243 megaraid_sas_ioctl\n'
         '244 aac\n245 ipmidev\n\nBlock devices:\n240 aac\n',
     )
     nodes.add('bad', number, folder, subsystem)

@@ -71,6 +71,7 @@ def test_a_note_that_names_no_van(here, before, name, after):
     before()
     text = refused(after)
     assert f'the note {name} of the privileged daemon names no VAN' in text
+    assert 'Start each service and program that plugs with os-acc' in text
     assert held.files.names() == [name]
     with devices.acting():
         before()

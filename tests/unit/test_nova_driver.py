@@ -621,6 +621,22 @@ def _with_the_config_before_destroy(cls):
     cls._hard_reboot = _hard_reboot
 
 
+def _with_a_revert_that_asks_for_no_config(cls):
+    def finish_revert_migration(
+        self,
+        context,
+        instance,
+        network_info,
+        migration,
+        block_device_info=None,
+        power_on=True,
+        share_info=None,
+    ):
+        self._create_guest_with_network()
+
+    cls.finish_revert_migration = finish_revert_migration
+
+
 def _without_cleanup(cls):
     def destroy(self):
         self._destroy()
@@ -640,6 +656,10 @@ def _without_cleanup(cls):
             _with_the_config_before_destroy,
             '_hard_reboot uses _get_all_assigned_mediated_devices, '
             '_get_guest_xml, destroy',
+        ),
+        (
+            _with_a_revert_that_asks_for_no_config,
+            'finish_revert_migration uses _create_guest_with_network of ',
         ),
         (_without_cleanup, 'destroy uses _destroy of _destroy, cleanup'),
     ],

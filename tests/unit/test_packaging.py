@@ -2,6 +2,7 @@
 
 """The lists of packages in the project's files name every package."""
 
+import importlib
 from importlib import metadata
 import pathlib
 import tomllib
@@ -50,3 +51,16 @@ def test_types():
 
 def test_every_module_is_imported_on_each_python():
     assert set(import_all.PACKAGES) == INSTALLED - OUTSIDE
+
+
+def test_the_package_of_a_driver_says_which_it_is():
+    packages = {
+        each.name: importlib.import_module(each.module.rpartition('.')[0])
+        for each in metadata.entry_points(group='os_acc.drivers')
+        if each.module.startswith('os_acc.kinds.')
+    }
+    # The driver of drc is one module.
+    del packages['drc']
+    assert {'devfile', 'pci'} <= packages.keys()
+    for name, package in packages.items():
+        assert (package.__doc__ or '').startswith(f'The driver {name}')

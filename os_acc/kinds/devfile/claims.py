@@ -26,7 +26,7 @@ def claims(
     mode = resource.EXCLUSIVE if share is None else resource.shared(row.most)
     yield resource.Claim(nodes.device_file(name), mode, row.van_uuid)
     behind = known.files(name, row.numbers).along(row.noted)
-    for wwn in behind.namespaces:
+    for wwn in (*behind.namespaces, *behind.in_namespaces):
         namespace = nodes.namespace(wwn)
         yield resource.Claim(namespace, resource.SHARED, row.van_uuid)
     for address in behind.functions:
@@ -105,3 +105,7 @@ def _numbers(
         yield resource.Claim(nodes.place(each), resource.EXCLUSIVE, name)
     for each in behind.around:
         yield resource.Claim(nodes.place(each), resource.PART, name)
+    for wwn in behind.namespaces:
+        yield resource.Claim(nodes.disk(wwn), resource.EXCLUSIVE, name)
+    for wwn in behind.in_namespaces:
+        yield resource.Claim(nodes.disk(wwn), resource.PART, name)

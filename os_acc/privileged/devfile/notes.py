@@ -6,11 +6,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from os_acc.claims import reader
 from os_acc.kernel import file_place
 from os_acc.kernel import mdev
 from os_acc.kernel import pci
 from os_acc.kinds.devfile import groups as file_groups
 from os_acc.kinds.fpga import ids as fpga_ids
+from os_acc.spec import device_spec
 
 
 def values(found: file_groups.Accelerator) -> dict[str, Any]:
@@ -26,12 +28,18 @@ def values(found: file_groups.Accelerator) -> dict[str, Any]:
     within = {name for names in around for name in names[1:]}
     for each in places:
         within.update(each.functions, each.mdevs)
-    for wwn in map(file_place.namespace_of, places):
-        within.update([wwn] if wwn is not None else [])
+    behind = reader.Reader(device_spec.Specs()).files(
+        found.name,
+        tuple(
+            f'{kind} {major}:{minor}' for kind, major, minor in found.numbers
+        ),
+    )
+    within.update(behind.namespaces, behind.in_namespaces)
     made: dict[str, Any] = {
         'parent': _parent(found),
         'files': sorted(files),
         'within': sorted(within),
+        'namespaces': sorted(behind.namespaces),
     }
     if any(
         fpga_ids.is_fpga(function, found.function_spec)
