@@ -29,6 +29,14 @@ def findings(host: host_module.Host) -> Iterator[finding.Finding]:
         journal is damaged. It cannot be made if configuration.findings()
         finds a fault
     """
+    host_itself = list[finding.Finding]()
+    for each in _of_host(host):
+        host_itself.append(each)
+        yield each
+    yield from guard.once(extensions.findings(host), host_itself)
+
+
+def _of_host(host: host_module.Host) -> Iterator[finding.Finding]:
     yield from guard.guarded(
         'drivers and plugins', lambda: extensions.loaded(host)
     )
@@ -40,4 +48,3 @@ def findings(host: host_module.Host) -> Iterator[finding.Finding]:
         lambda: service_user.findings(host.conf),
     )
     yield from guard.guarded(entries.SUBJECT, lambda: entries.findings(host))
-    yield from extensions.findings(host)

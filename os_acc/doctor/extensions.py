@@ -55,13 +55,8 @@ def findings(host: host_module.Host) -> Iterator[finding.Finding]:
     yield from guard.guarded('host_info', lambda: _declared(host))
     for name, driver in sorted(extensions.drivers.items()):
         subject = f'driver {name}'
-        found = list(guard.guarded(subject, driver.diagnose))
-        yield from found
-        known = {each.text for each in found}
-        for each in _devices(subject, driver):
-            # diagnose() and get_devices() often fail for the same reason.
-            if each.text not in known:
-                yield each
+        yield from guard.guarded(subject, driver.diagnose)
+        yield from _devices(subject, driver)
     plugins_of = _plugins_of_vans(host)
     used = {host.conf.os_acc.plugin, *(plugins_of or {}).values()}
     for name, plugin in sorted(extensions.plugins.items()):

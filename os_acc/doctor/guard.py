@@ -34,3 +34,37 @@ def guarded(
             exception.describe(err),
             'fix this first: this check did not finish',
         )
+
+
+def once(
+    found: Iterable[finding.Finding], before: Iterable[finding.Finding]
+) -> Iterator[finding.Finding]:
+    """Yield findings, each error with its text once.
+
+    What one driver cannot read, such as the journal, the others cannot read
+    either. One finding at the end names those that were kept from their check.
+
+    :param found: of the drivers and plugins
+    :param before: findings that the operator has been told already
+    """
+    subjects = {
+        each.text: each.subject
+        for each in before
+        if each.verdict == finding.ERROR
+    }
+    kept: dict[str, dict[str, None]] = {}
+    for each in found:
+        first = subjects.get(each.text)
+        if first is None or each.verdict != finding.ERROR:
+            if each.verdict == finding.ERROR:
+                subjects[each.text] = each.subject
+            yield each
+        elif each.subject != first:
+            kept.setdefault(first, {})[each.subject] = None
+    for first, others in kept.items():
+        yield finding.Finding(
+            ', '.join(others),
+            finding.ERROR,
+            f'not checked to the end: {first} has the error that stopped it',
+            f'do what is said above of {first}',
+        )

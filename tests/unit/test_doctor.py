@@ -345,12 +345,24 @@ def test_each_module_is_checked_once(here, findings):
             one(found, name)
 
 
+def kept(found, driver):
+    """What is said of a driver whose check another one's error stopped."""
+    (text,) = [
+        row[1]
+        for subject, rows in found.items()
+        for row in rows
+        if driver in subject.split(', ') and 'not checked to the end' in row[1]
+    ]
+    return text
+
+
 def test_device_spec_that_cannot_be_read(findings):
     os_acc.CONF.set_override('device_spec', ['{"adress": "x"}'], 'os_acc')
     found = findings(code=1)
-    verdict, text, _ = one(found, 'driver pci')
+    verdict, text, _ = one(found, 'driver devfile')
     assert verdict == 'error'
     assert 'adress' in text
+    assert 'driver devfile has the error' in kept(found, 'driver pci')
 
 
 @pytest.mark.parametrize(
@@ -554,6 +566,24 @@ def test_a_damaged_journal_hides_nothing_else(findings, kernel):
     assert f'--state-path {state} recover --rebuild' in text
     assert advice.startswith('do what the error says')
     assert one(found, 'IOMMU')[0] == 'ok'
+
+
+def test_a_damaged_journal_is_told_once(findings, kernel):
+    """Each driver reads the journal, and none can."""
+    os_acc._host.close()
+    state = os_acc.CONF.os_acc.state_path
+    with open(f'{state}/journal.db', 'wb') as file:
+        file.write(b'not a database' * 100)
+    found = findings(code=1)
+    said = [
+        row
+        for rows in found.values()
+        for row in rows
+        if 'it is damaged:' in row[1]
+    ]
+    assert len(said) == 1
+    for name in ('driver mdev', 'driver pci'):
+        assert f'state path {state} has the error' in kept(found, name)
 
 
 def test_a_state_path_that_cannot_be_made(findings, run, tmp_path):
