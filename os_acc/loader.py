@@ -20,6 +20,7 @@ from stevedore import named as stevedore_named
 from os_acc import driver as driver_base
 from os_acc import exception
 from os_acc import extension
+from os_acc import log
 from os_acc import objects
 from os_acc import opts
 from os_acc import plugin as plugin_base
@@ -204,9 +205,11 @@ def load(
                 optional.add(name)
             LOG.info('%r of %s is not loaded: %s', name, namespace, reason)
             return
-        LOG.error(
-            'Cannot load %r of %s: %s', name, namespace, reason, exc_info=err
-        )
+        text = 'Cannot load %r of %s: %s'
+        if err is None:
+            LOG.error(text, name, namespace, reason)
+        else:
+            log.error(LOG, err, text, name, namespace, reason)
 
     def on_failure(
         _manager: Any, entry_point: Any, err: BaseException

@@ -1,12 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Loggers that put the instance and the VAN in front of each line."""
+"""Loggers that put the instance and the VAN in front of each line.
+
+Tracebacks are logged by error(), and nowhere by exc_info: services have log
+handlers of their own, and those write the raw text of an error.
+"""
 
 from __future__ import annotations
 
 from collections.abc import MutableMapping
 import logging
+import traceback
 from typing import Any
+
+from os_acc.texts import masking
+
+#: What a module logs to.
+Logger = logging.Logger | logging.LoggerAdapter[logging.Logger]
 
 
 class _About(logging.LoggerAdapter[logging.Logger]):
@@ -30,3 +40,18 @@ def about(
     if van_uuid is not None:
         prefix += f'[van: {van_uuid}] '
     return _About(logger, {'prefix': prefix})
+
+
+def error(logger: Logger, err: BaseException, text: str, *args: Any) -> None:
+    """Log an error with its traceback, in which secrets are masked.
+
+    The texts of libraries' errors may have them. The traceback is a part of
+    the message, because each handler formats exc_info in its own way.
+
+    :param logger: of the calling module
+    :param err: the error
+    :param text: what failed, with a place for each of args
+    """
+    told = masking.of_error(''.join(traceback.format_exception(err)).rstrip())
+    said = f'{text}\n%s'
+    logger.error(said, *args, told, stacklevel=2)

@@ -12,6 +12,7 @@ import logging
 import threading
 
 from os_acc import exception
+from os_acc import log
 
 LOG = logging.getLogger(__name__)
 
@@ -71,8 +72,9 @@ class Reporter:
         with self._lock:
             try:
                 self._callback(progress)
-            except Exception:
-                LOG.exception('The progress callback failed on %s', progress)
+            except Exception as err:
+                text = 'The progress callback failed on %s'
+                log.error(LOG, err, text, progress)
 
 
 @contextlib.contextmanager

@@ -11,6 +11,8 @@ import threading
 from typing import Generic
 from typing import TypeVar
 
+from os_acc import log
+
 LOG = logging.getLogger(__name__)
 
 _T = TypeVar('_T')
@@ -42,8 +44,8 @@ class _Queue(Generic[_T]):
                 self._running += 1
             try:
                 self._act(item)
-            except BaseException:
-                LOG.exception('A step in a thread of its own failed')
+            except BaseException as err:
+                log.error(LOG, err, 'A step in a thread of its own failed')
             finally:
                 with self._changed:
                     self._running -= 1

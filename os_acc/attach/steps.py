@@ -310,14 +310,11 @@ class Steps:
             tell(progress.FAILED, message=text)
             took = time.monotonic() - start
             self._record(van, step, extension, took, err)
-            logger.error(
-                '%s of %s failed after %.3f s: %s',
-                step,
-                actor,
-                took,
-                text,
-                exc_info=logger.isEnabledFor(logging.DEBUG),
-            )
+            said = f'{step} of {actor} failed after {took:.3f} s: {text}'
+            if logger.isEnabledFor(logging.DEBUG):
+                log.error(logger, err, '%s', said)
+            else:
+                logger.error('%s', said)
             raise failure(van, step, err) from err
         finally:
             van.connect(None)

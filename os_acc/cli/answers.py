@@ -13,6 +13,7 @@ import json
 from typing import Any
 
 from os_acc import exception
+from os_acc import log
 from os_acc import objects
 from os_acc.cli import base
 from os_acc.cli import errors
@@ -80,7 +81,7 @@ class Command(base.Command):
         except Exception as err:
             code = exit_codes.of(err)
             if self.app.options.debug:
-                self.app.LOG.error('', exc_info=err)
+                log.error(self.app.LOG, err, '')
             self._print(error(err, code))
             return code
         return exit_codes.FAILED if self.failed else 0

@@ -21,6 +21,7 @@ from os_acc import exception
 from os_acc import host
 from os_acc import journal as journal_module
 from os_acc import loader
+from os_acc import log
 from os_acc import objects
 from os_acc import opts
 from os_acc import progress
@@ -150,7 +151,7 @@ class Command(command.Command):
         :returns: the exit code
         """
         if self.app.options.debug:
-            self.app.LOG.error('', exc_info=err)
+            log.error(self.app.LOG, err, '')
         text = exception.described(err)
         text = f'{type(err).__name__}: {" ".join(text.split())}'
         lines = tables.fitted(text, self.app.stderr)

@@ -20,6 +20,7 @@ from oslo_config import cfg
 
 import os_acc
 from os_acc import exception
+from os_acc import log
 from os_acc import objects
 from os_acc.attach import plan
 from os_acc.cli import answers
@@ -84,7 +85,7 @@ class CNILike(base.Command):
             answer = self.take_action(parsed_args)
         except Exception as err:
             if self.app.options.debug:
-                self.app.LOG.error('', exc_info=err)
+                log.error(self.app.LOG, err, '')
             code = _code(err, parsed_args.action)
             version = cni_config.version_of(self._fields)
             self._print(_error(err, code, version))

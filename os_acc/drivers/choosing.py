@@ -171,8 +171,9 @@ def _undone(
     logger.info('Another device is tried: %s', exception.describe(err))
     try:
         undo()
-    except Exception:
-        logger.exception('What was done to the device is not undone')
+    except Exception as failure:
+        text = 'What was done to the device is not undone'
+        log.error(logger, failure, text)
         raise err from None
     van.handle = van.device = van.function_id = None
     van.live_migratable = None

@@ -17,6 +17,7 @@ from os_acc import driver as driver_base
 from os_acc import exception
 from os_acc import health
 from os_acc import host as host_module
+from os_acc import log
 from os_acc import objects
 from os_acc import progress
 from os_acc.attach import exclusion
@@ -64,7 +65,7 @@ def examine(driver: driver_base.DriverBase) -> Examined:
     try:
         reported = list(driver.get_devices())
     except Exception as err:
-        LOG.exception('Discovery by driver %r failed', driver.name)
+        log.error(LOG, err, 'Discovery by driver %r failed', driver.name)
         if isinstance(err, exception.DiscoveryFailed):
             reported = err.devices
         result.faults.append(exception.describe(err))

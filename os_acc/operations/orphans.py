@@ -180,7 +180,7 @@ def _release_instance(
         text = 'another thread or process is working on the instance'
         return _failed(entries, text)
     except Exception as err:
-        logger.exception('orphans were not released')
+        log.error(logger, err, 'orphans were not released')
         return _failed(entries, exception.describe(err))
     for entry in entries:
         entry.van.error = result.error_of(entry.van)

@@ -156,7 +156,7 @@ def _recover_instance(
     except BaseException as err:
         # An error must not stop the recovery of the other instances.
         report.errors[instance_uuid] = exception.describe(err)
-        logger.exception('not recovered')
+        log.error(logger, err, 'not recovered')
     return report
 
 
@@ -248,7 +248,9 @@ def _recover_programming(host: host_module.Host) -> None:
         announcing.recover(host.journal, functools.partial(_held, host.locks))
     except Exception as err:
         # A service must be able to start in spite of it.
-        LOG.exception(
+        log.error(
+            LOG,
+            err,
             'The hooks were not called for what happened before: %s',
             exception.describe(err),
         )

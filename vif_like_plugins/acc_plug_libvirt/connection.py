@@ -19,6 +19,7 @@ from typing import TypeVar
 import weakref
 
 from os_acc import exception
+from os_acc import log
 from os_acc.deadlines import outliving
 from os_acc.deadlines import waiting
 
@@ -250,6 +251,6 @@ def _loop(libvirt: Any) -> None:
     while True:
         try:
             libvirt.virEventRunDefaultImpl()
-        except libvirt.libvirtError:
-            LOG.exception('libvirt could not deliver events')
+        except libvirt.libvirtError as err:
+            log.error(LOG, err, 'libvirt could not deliver events')
             time.sleep(1)

@@ -22,6 +22,7 @@ from cyborg.objects.driver_objects import driver_device
 
 import os_acc
 from os_acc import exception
+from os_acc import log
 from os_acc.bitstreams import options as bitstream_opts
 from os_acc.cyborg import api
 from os_acc.cyborg import connections
@@ -106,7 +107,7 @@ class OSAccDriver(base.FPGADriver):
                 f'{controlpath_id.get("cpid_info")}: not programmed with '
                 f'{image_path}: {exception.describe(err)}'
             )
-            LOG.exception('%s', text)
+            log.error(LOG, err, '%s', text)
             # The conductor can rebuild an error of Cyborg's own, with text.
             raise cyborg_exception.FPGAProgramError(text) from err
         LOG.info(

@@ -11,6 +11,8 @@ import re
 import select
 import threading
 
+from os_acc.texts import masking
+
 LOG = logging.getLogger(__name__)
 
 #: Lines that are logged for each call, as they are printed.
@@ -128,4 +130,4 @@ class Output:
     def _log(self, line: bytes) -> None:
         text = line.decode(errors='backslashreplace').rstrip()
         if text:
-            LOG.info('cyborg[%d]: %s', self._pid, text)
+            LOG.info('cyborg[%d]: %s', self._pid, masking.of_error(text))
