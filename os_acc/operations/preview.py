@@ -368,22 +368,43 @@ class _Offers:
         self, planned: plan.Plan, handle: objects.AttachHandle
     ) -> Planned:
         """Say what would be done for a request that names its handle."""
-        for device in self._devices:
-            for each in device.handles:
-                if each.handle.identity == handle.identity:
-                    why = _why_not(each) or self._refusal(
-                        planned, device, handle, each.region
-                    )
-                    if why is None:
-                        self._take(planned, device, handle, each.region)
-                    return self._planned(
-                        planned, handle, [device.address], why
-                    )
+        obstacles = []
+        for device, each in self._meant(handle):
+            why = _why_not(each) or self._refusal(
+                planned, device, each.handle, each.region
+            )
+            if why is None:
+                self._take(planned, device, each.handle, each.region)
+                return self._planned(
+                    planned, each.handle, [device.address], None
+                )
+            obstacles.append(
+                self._planned(planned, handle, [device.address], why)
+            )
+        if obstacles:
+            return obstacles[0]
         if isinstance(handle, objects.MdevHandle):
             return self._mdev(planned, handle)
         address = handle.identity.partition('/')[2]
         obstacle = self._unlisted(planned, address)
         return self._planned(planned, handle, [], obstacle)
+
+    def _meant(
+        self, handle: objects.AttachHandle
+    ) -> Iterator[tuple[objects.Device, objects.DeviceHandleInfo]]:
+        """The handles that a request may mean by one.
+
+        One without a share means any share that no earlier request of this
+        plug takes.
+        """
+        for device in self._devices:
+            for each in device.handles:
+                identity = each.handle.identity
+                if identity == handle.identity or (
+                    identity.startswith(f'{handle.identity}/')
+                    and identity not in self._taken
+                ):
+                    yield device, each
 
     def _mdev(self, planned: plan.Plan, handle: objects.MdevHandle) -> Planned:
         """Say what would be done for a mediated device that is to be made."""

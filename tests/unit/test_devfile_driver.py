@@ -9,6 +9,7 @@ import uuid
 
 import device_nodes
 import devices
+import previews
 import pytest
 
 import os_acc
@@ -223,6 +224,23 @@ def test_shared_by_any_number(nodes):
         (device,) = os_acc.get_devices()
         assert device.handles_total == number + 2
         assert device.handles_free == 1
+
+
+def test_a_dry_run_of_a_share_that_is_not_named(nodes, tmp_path):
+    """Plug takes the first one that is left, and a dry run says that."""
+    devices.spec({'devices': '/dev/acc1', 'shared': 3})
+    for share in ('0', '1', '2'):
+        instance = previews.agrees(tmp_path, [named(A)])
+        (van,) = os_acc.get_vans(instance)
+        assert van.handle.share == share
+    assert previews.agrees(tmp_path, [named(A)]) is None
+
+
+def test_a_dry_run_of_a_shared_file_that_is_not_cleaned(nodes, tmp_path):
+    devices.spec({'devices': '/dev/acc1', 'shared': 3})
+    os_acc.CONF.set_override('cleaning_command', ['/bin/true'], 'os_acc')
+    for request in (named(A), named(A, '1'), devices.wanted(CLASS)):
+        assert previews.agrees(tmp_path, [request]) is None
 
 
 def test_shared_after_it_was_exclusive(nodes):

@@ -218,10 +218,7 @@ def _claim(
             raise file_availability.not_named(seen.name).error()
         known = allocation.holders(by)
         if before is None:
-            refusal = file_availability.not_cleaned(
-                found, bool(CONF.os_acc.cleaning_command)
-            )
-            allocation.check(iter([refusal] if refusal else []))
+            _check_cleaned(found)
         allocation.check(
             file_availability.obstacles(
                 found,
@@ -233,6 +230,26 @@ def _claim(
             )
         )
         _take(van, found, _share(van, found, share, known), before is None)
+
+
+def check_request(handle: objects.AttachHandle) -> None:
+    """Check an accelerator as claim() does. See DriverBase.check_request().
+
+    :raises DeviceNotFound: if no entry of device_spec makes it any more
+    :raises DeviceError: if cleaning_command cannot clean it
+    """
+    name = allocated.file_in(handle.identity)
+    found = None if name is None else file_groups.find(name, specs())
+    if found is None:
+        raise file_availability.not_named(name or handle.identity).error()
+    _check_cleaned(found)
+
+
+def _check_cleaned(found: file_groups.Accelerator) -> None:
+    refusal = file_availability.not_cleaned(
+        found, bool(CONF.os_acc.cleaning_command)
+    )
+    allocation.check(iter([refusal] if refusal else []))
 
 
 def _share(

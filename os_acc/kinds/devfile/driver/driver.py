@@ -65,6 +65,13 @@ class DevfileDriver(driver.DriverBase):
         else:
             claim.claim(self, van, wanted.name, wanted.share)
 
+    def check_request(
+        self,
+        request: objects.AcceleratorRequest,
+        handle: objects.AttachHandle,
+    ) -> None:
+        claim.check_request(handle)
+
     def is_intact(self, van: objects.VAN) -> bool:
         return claim.is_intact(van)
 
