@@ -368,9 +368,12 @@ class _Offers:
         self, planned: plan.Plan, handle: objects.AttachHandle
     ) -> Planned:
         """Say what would be done for a request that names its handle."""
-        obstacles = []
-        for device, each in self._meant(handle):
-            why = _why_not(each) or self._refusal(
+        refused = None
+        for device, each in self._named_by(handle):
+            why = _why_not(each)
+            if each.handle.identity in self._taken - {handle.identity}:
+                why = why or 'an earlier request of this plug would take it'
+            why = why or self._refusal(
                 planned, device, each.handle, each.region
             )
             if why is None:
@@ -378,32 +381,28 @@ class _Offers:
                 return self._planned(
                     planned, each.handle, [device.address], None
                 )
-            obstacles.append(
-                self._planned(planned, handle, [device.address], why)
+            refused = refused or self._planned(
+                planned, handle, [device.address], why
             )
-        if obstacles:
-            return obstacles[0]
+        if refused is not None:
+            return refused
         if isinstance(handle, objects.MdevHandle):
             return self._mdev(planned, handle)
         address = handle.identity.partition('/')[2]
         obstacle = self._unlisted(planned, address)
         return self._planned(planned, handle, [], obstacle)
 
-    def _meant(
+    def _named_by(
         self, handle: objects.AttachHandle
     ) -> Iterator[tuple[objects.Device, objects.DeviceHandleInfo]]:
-        """The handles that a request may mean by one.
+        """The listed handles that the handle of a request names.
 
-        One without a share means any share that no earlier request of this
-        plug takes.
+        If it has no share, it names each share of the device files.
         """
         for device in self._devices:
             for each in device.handles:
                 identity = each.handle.identity
-                if identity == handle.identity or (
-                    identity.startswith(f'{handle.identity}/')
-                    and identity not in self._taken
-                ):
+                if f'{identity}/'.startswith(f'{handle.identity}/'):
                     yield device, each
 
     def _mdev(self, planned: plan.Plan, handle: objects.MdevHandle) -> Planned:

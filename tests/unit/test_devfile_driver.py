@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import uuid
 
@@ -14,9 +15,11 @@ import pytest
 
 import os_acc
 from os_acc import exception
+from os_acc import host as host_module
 from os_acc import objects
 from os_acc.kernel import device_file
 from os_acc.kernel import device_files
+from os_acc.operations import preview
 from os_acc.privileged import held
 from os_acc.privileged.devfile import device_files as privileged
 from os_acc.privileged.devfile import records
@@ -234,6 +237,20 @@ def test_a_dry_run_of_a_share_that_is_not_named(nodes, tmp_path):
         (van,) = os_acc.get_vans(instance)
         assert van.handle.share == share
     assert previews.agrees(tmp_path, [named(A)]) is None
+
+
+def test_a_dry_run_says_which_requests_take_all_shares(nodes):
+    devices.spec({'devices': '/dev/acc1', 'shared': 2})
+    requests = [devices.wanted(CLASS), devices.wanted(CLASS), named(A)]
+    with contextlib.closing(
+        host_module.Host.open(os_acc.CONF, read_only=True)
+    ) as host:
+        planned = preview.plug(host, devices.instance(), requests)
+    assert [each.obstacle for each in planned] == [
+        None,
+        None,
+        'an earlier request of this plug would take it',
+    ]
 
 
 def test_a_dry_run_of_a_shared_file_that_is_not_cleaned(nodes, tmp_path):
