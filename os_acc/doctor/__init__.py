@@ -29,14 +29,15 @@ def findings(host: host_module.Host) -> Iterator[finding.Finding]:
         journal is damaged. It cannot be made if configuration.findings()
         finds a fault
     """
-    host_itself = list[finding.Finding]()
+    before: list[finding.Finding] = []
     for each in _of_host(host):
-        host_itself.append(each)
+        before.append(each)
         yield each
-    yield from guard.once(extensions.findings(host), host_itself)
+    yield from guard.once(extensions.findings(host), before)
 
 
 def _of_host(host: host_module.Host) -> Iterator[finding.Finding]:
+    """Check all but what the drivers and plugins report."""
     yield from guard.guarded(
         'drivers and plugins', lambda: extensions.loaded(host)
     )

@@ -45,7 +45,7 @@ def once(
     either. One finding at the end names those that were kept from their check.
 
     :param found: of the drivers and plugins
-    :param before: findings that the operator has been told already
+    :param before: findings that were reported before these
     """
     subjects = {
         each.text: each.subject
@@ -55,9 +55,10 @@ def once(
     kept: dict[str, dict[str, None]] = {}
     for each in found:
         first = subjects.get(each.text)
-        if first is None or each.verdict != finding.ERROR:
-            if each.verdict == finding.ERROR:
-                subjects[each.text] = each.subject
+        if each.verdict != finding.ERROR:
+            yield each
+        elif first is None:
+            subjects[each.text] = each.subject
             yield each
         elif each.subject != first:
             kept.setdefault(first, {})[each.subject] = None

@@ -554,12 +554,18 @@ def test_a_preferred_driver_that_is_not_there(findings):
     assert advice == 'install it, or correct the name'
 
 
-def test_a_damaged_journal_hides_nothing_else(findings, kernel):
+@pytest.fixture
+def damaged(kernel):
+    """The state path, with a journal that is no database."""
     os_acc._host.close()
     state = os_acc.CONF.os_acc.state_path
     with open(f'{state}/journal.db', 'wb') as file:
         file.write(b'not a database' * 100)
-    found = findings(code=1)
+    return state
+
+
+def test_a_damaged_journal_hides_nothing_else(findings, damaged):
+    state, found = damaged, findings(code=1)
     verdict, text, advice = one(found, f'state path {state}')
     assert verdict == 'error'
     assert 'it is damaged: file is not a database' in text
@@ -568,12 +574,8 @@ def test_a_damaged_journal_hides_nothing_else(findings, kernel):
     assert one(found, 'IOMMU')[0] == 'ok'
 
 
-def test_a_damaged_journal_is_told_once(findings, kernel):
+def test_a_damaged_journal_is_told_once(findings, damaged):
     """Each driver reads the journal, and none can."""
-    os_acc._host.close()
-    state = os_acc.CONF.os_acc.state_path
-    with open(f'{state}/journal.db', 'wb') as file:
-        file.write(b'not a database' * 100)
     found = findings(code=1)
     said = [
         row
@@ -583,7 +585,7 @@ def test_a_damaged_journal_is_told_once(findings, kernel):
     ]
     assert len(said) == 1
     for name in ('driver mdev', 'driver pci'):
-        assert f'state path {state} has the error' in kept(found, name)
+        assert f'state path {damaged} has the error' in kept(found, name)
 
 
 def test_a_state_path_that_cannot_be_made(findings, run, tmp_path):
