@@ -27,6 +27,7 @@ from os_acc.claims import nodes
 from os_acc.claims import of_handle
 from os_acc.claims import reader
 from os_acc.drivers import given_files
+from os_acc.kernel import device_file
 from os_acc.kinds.devfile import groups as file_groups
 from os_acc.kinds.devfile.driver import files
 from os_acc.objects import device as device_objects
@@ -77,7 +78,7 @@ class Exclusion:
                 van.device,
                 van.uuid,
                 van.instance_uuid,
-                given_files.texts(
+                device_file.texts(
                     each.number for each in given_files.own_files(van)
                 ),
             )
@@ -163,7 +164,8 @@ class _Now:
 
     @functools.cached_property
     def _claims(self) -> conflict.Held:
-        # Where nothing is free, nobody asks.
+        # Read when it is first needed: discovery asks only if a device is
+        # free.
         return conflict.Held(
             of_handle.holding(each, self._known) for each in self._rows
         )
@@ -189,7 +191,7 @@ class _Accelerators:
         """The numbers of the files of a handle."""
         name = allocated.file_in(identity)
         found = None if name is None else self._files.get(name)
-        return given_files.texts(found.numbers) if found is not None else ()
+        return device_file.texts(found.numbers) if found is not None else ()
 
 
 def _show(

@@ -112,8 +112,8 @@ def _of_file(file: objects.DeviceFile) -> container_spec.Node:
     if now.number != number:
         raise exception.DeviceError(
             device=f'device file {file.path}',
-            reason=f'it was {_text(number)} when it was prepared, and is '
-            f'{_text(now.number)} now',
+            reason=f'it was {device_file.text(number)} when it was prepared, '
+            f'and is {device_file.text(now.number)} now',
         )
     return container_spec.Node(file.path, number, file.permissions)
 
@@ -143,7 +143,3 @@ def _of_block(handle: objects.BlockHandle) -> container_spec.Node:
 
 def _node(file: device_file.DeviceFile) -> container_spec.Node:
     return container_spec.Node(device_files.shown(file.path), file.number)
-
-
-def _text(number: device_file.Number) -> str:
-    return f'{number.kind} {number.major}:{number.minor}'

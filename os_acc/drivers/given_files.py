@@ -58,8 +58,3 @@ def numbers(
                 )
             )
     return found
-
-
-def texts(those: Iterable[device_file.Number]) -> tuple[str, ...]:
-    """Device numbers as os_acc.claims has them."""
-    return tuple(f'{kind} {major}:{minor}' for kind, major, minor in those)

@@ -9,6 +9,7 @@ device under any other path.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 import ctypes
 import dataclasses
 import os
@@ -69,6 +70,16 @@ def read(path: str, folder: str, kind: str = 'c') -> DeviceFile | None:
     """
     text = sysfs.read(f'{folder}/dev')
     return None if text is None else DeviceFile(path, parse(text, kind))
+
+
+def text(number: Number) -> str:
+    """A device number as os_acc.claims and errors have it: 'c 226:0'."""
+    return f'{number.kind} {number.major}:{number.minor}'
+
+
+def texts(those: Iterable[Number]) -> tuple[str, ...]:
+    """Device numbers as text() writes them."""
+    return tuple(map(text, those))
 
 
 def parse(text: str, kind: str = 'c') -> Number:

@@ -105,9 +105,7 @@ class DriverHooks(contract_base.ContractBase):
         :returns: such as 'c 240:1'; None if there is no such device file
         """
         found = device_file.number_of(device_files.real_path(path))
-        if found is None:
-            return None
-        return f'{found.kind} {found.major}:{found.minor}'
+        return None if found is None else device_file.text(found)
 
     def check_numbers(self, van: objects.VAN) -> None:
         """Check the device numbers in a VAN's handle."""

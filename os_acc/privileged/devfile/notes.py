@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from os_acc.claims import reader
+from os_acc.kernel import device_file
 from os_acc.kernel import file_place
 from os_acc.kernel import mdev
 from os_acc.kernel import pci
@@ -21,24 +22,25 @@ def values(found: file_groups.Accelerator) -> dict[str, Any]:
     They are noted, because the kernel may have other names for them when the
     next VAN wants one of them.
     """
-    places = [file_place.of(each.number) for each in found.own]
-    around = [file_place.around(each) for each in places]
-    files = {each.name for each in places}
-    files.update(names[0] for names in around if names)
-    within = {name for names in around for name in names[1:]}
-    for each in places:
-        within.update(each.functions, each.mdevs)
     behind = reader.Reader(device_spec.Specs()).files(
-        found.name,
-        tuple(
-            f'{kind} {major}:{minor}' for kind, major, minor in found.numbers
-        ),
+        found.name, device_file.texts(found.numbers)
     )
-    within.update(behind.namespaces, behind.in_namespaces)
     made: dict[str, Any] = {
         'parent': _parent(found),
-        'files': sorted(files),
-        'within': sorted(within),
+        'files': sorted(
+            {file_place.of(each).name for each in found.numbers}.union(
+                behind.places
+            )
+        ),
+        'within': sorted(
+            {
+                *behind.around,
+                *behind.functions,
+                *behind.mdevs,
+                *behind.namespaces,
+                *behind.in_namespaces,
+            }
+        ),
         'namespaces': sorted(behind.namespaces),
     }
     if any(

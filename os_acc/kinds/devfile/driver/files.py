@@ -119,7 +119,7 @@ def claimed(van: objects.VAN, specs: device_spec.Specs) -> tuple[str, ...]:
     if handle is None:
         return ()
     if van.boot_id == boot.boot_id():
-        return given_files.texts(
+        return device_file.texts(
             each.number for each in given_files.own_files(van)
         )
     try:
@@ -132,4 +132,4 @@ def claimed(van: objects.VAN, specs: device_spec.Specs) -> tuple[str, ...]:
         # may have written the entry.
         LOG.warning('VAN %s: %s', van.uuid, exception.describe(err))
         return ()
-    return () if found is None else given_files.texts(found.numbers)
+    return () if found is None else device_file.texts(found.numbers)
