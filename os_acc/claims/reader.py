@@ -32,7 +32,8 @@ LOG = logging.getLogger(__name__)
 
 _T = TypeVar('_T')
 _Chips = dict[str, tuple[tuple[str, ...], tuple[str, ...]]]
-# The world wide name of a namespace, and whether it is a whole one.
+# The world wide name of a namespace, and whether a file gives access to all of
+# it: a partition does not.
 _Namespace = tuple[str, bool]
 
 

@@ -25,8 +25,8 @@ FABRICS = ('tcp', 'rdma', 'fc', 'loop')
 _DISK = re.compile(r'nvme\d+n\d+')
 _PATH = re.compile(r'nvme\d+c(\d+)(n\d+)')
 _CONTROLLER = re.compile(r'nvme\d+')
-# A namespace with several paths is in the subsystem, with its partitions, and
-# so is its character device, such as ng1n1.
+# The folder of a namespace that several controllers can reach is in that of
+# the subsystem. So are its partitions and its character device, such as ng1n1.
 _IN_SUBSYSTEM = re.compile(r'(.*/nvme-subsys\d+)/(?:nvme|ng)(\d+n\d+)(?:/.*)?')
 
 # The form of a host NQN with a UUID: NVMe Base Specification 2.0, 4.5.
@@ -113,11 +113,12 @@ class Block:
 
 
 def paths(folder: str) -> list[str]:
-    """The names of the controllers of a namespace with several paths.
+    """The controllers by which a namespace with several paths is reached.
 
-    :param folder: in sysfs, of its block device, of a partition of that, or of
-        its character device
-    :returns: none if it is no such namespace
+    :param folder: the folder in sysfs of its block device, of a partition, or
+        of its character device
+    :returns: their names, such as nvme0; empty if the folder is of no such
+        namespace
     """
     match = _IN_SUBSYSTEM.fullmatch(folder)
     if match is None:

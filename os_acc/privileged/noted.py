@@ -218,7 +218,8 @@ class Note:
             tuple(map(str, self.values.get('namespaces', ()))),
             tuple(dict.fromkeys(places)),
             tuple(rest),
-            # Of these, one may be a namespace; the others hold nobody up.
+            # One of these may be the name of a namespace. The others are not,
+            # and so they exclude nobody.
             tuple(rest),
         )
 
