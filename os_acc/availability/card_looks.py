@@ -12,15 +12,14 @@ from collections.abc import Callable
 from collections.abc import Iterator
 import dataclasses
 
+from os_acc import kinds
 from os_acc.availability import functions as availability
 from os_acc.availability import vf_availability
 from os_acc.claims import allocated
-from os_acc.kernel import idxd
 from os_acc.kernel import mdev
 from os_acc.kernel import pci
 from os_acc.kernel import sriov
 from os_acc.kernel import vgpu
-from os_acc.kinds.idxd import rules as idxd_availability
 from os_acc.kinds.vgpu import refusals as vgpu_refusals
 from os_acc.kinds.vgpu import rules as vgpu_availability
 from os_acc.refusals import offer_refusals
@@ -197,16 +196,21 @@ def _mdevs(card: Card) -> Iterator[Obstacle]:
         )
 
 
-def _queues(card: Card) -> Iterator[Obstacle]:
-    if card.is_held:
-        return
-    yield from idxd_availability.obstacles(
-        card.function,
-        idxd.find(card.address),
-        card.spec.queues,
-        False,
-        {},
-    )
+def _of_kind(card: Card) -> Iterator[Obstacle]:
+    if not card.is_held:
+        yield from of_kind(card.spec, card.function)
+
+
+def of_kind(
+    spec: device_spec.Spec, function: pci.Function | None
+) -> Iterator[Obstacle]:
+    """Say why an entry with the key of one kind offers nothing.
+
+    :param function: of this one; None: it names none that is there
+    """
+    if spec.of_kind is not None:
+        rules = kinds.module(spec.of_kind.kind, 'rules')
+        yield from rules.nothing_of(spec, function)
 
 
 # A device file and a namespace are named by their entries themselves.
@@ -215,7 +219,7 @@ _LOOKS: dict[Part, Callable[[Card], Iterator[Obstacle]]] = {
     Part.REGION: _regions,
     Part.VGPU: _vgpus,
     Part.MDEV: _mdevs,
-    Part.QUEUE: _queues,
+    Part.OF_KIND: _of_kind,
 }
 
 

@@ -142,6 +142,10 @@ class _Look:
                 with contextlib.suppress(*_UNREADABLE):
                     found += _of_parent(spec, name)
         if not named:
+            other = next(card_looks.of_kind(spec, None), None)
+            if other is not None:
+                yield Nothing(spec, other)
+                return
             why = self._host.why_unmatched(spec)
             if why is not None:
                 yield Nothing(spec, Obstacle.of(spec.source, why))

@@ -2,23 +2,24 @@
 
 """What a VAN claims, by its attach handle.
 
-Only this module knows all kinds. A handle of the drivers pci, fpga and
-nvidia_vgpu is a PCI function; those of cyborg are of these kinds, too. Of a
-TestHandle, as fake has it, nothing but the handle itself is claimed.
+Only this module knows what handles there are. A handle of the drivers pci,
+fpga and nvidia_vgpu is a PCI function; those of cyborg are of these kinds,
+too. Of a TestHandle, as fake has it, nothing but the handle itself is claimed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from os_acc import kinds
 from os_acc.claims import conflict
 from os_acc.claims import facts
+from os_acc.claims import file_kinds
 from os_acc.claims import nodes
 from os_acc.claims import resource
 from os_acc.kernel import pci as functions
 from os_acc.kinds.devfile import claims as devfile
 from os_acc.kinds.drc import claims as drc
-from os_acc.kinds.idxd import claims as idxd
 from os_acc.kinds.mdev import claims as mdev
 from os_acc.kinds.nvme_of import claims as nvme_of
 from os_acc.kinds.pci import claims as pci
@@ -61,8 +62,8 @@ def _claims(row: facts.Row, known: facts.Facts) -> Iterator[resource.Claim]:
         yield from pci.claims(row, rest, known)
     elif kind == 'mdev':
         yield from mdev.claims(row, rest, known)
-    elif kind == 'file' and idxd.is_queue(name):
-        yield from idxd.claims(row, name, known)
+    elif kind == 'file' and (own := file_kinds.kind_of(name)) is not None:
+        yield from kinds.module(own, 'claims').claims(row, name, known)
     elif kind == 'file':
         yield from devfile.claims(row, name, share or None, known)
     elif kind == 'block':

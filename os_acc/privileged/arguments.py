@@ -9,6 +9,7 @@ import contextlib
 import uuid as uuid_module
 
 from os_acc import exception
+from os_acc import objects
 from os_acc.kernel import mdev
 from os_acc.kernel import pci
 from os_acc.privileged import offers
@@ -93,6 +94,20 @@ def addresses(values: Sequence[str]) -> list[str]:
         if not isinstance(value, str) or not pci.is_address(value):
             refuse('addresses', value, 'PCI addresses')
     return found
+
+
+def permissions(handle: objects.DeviceFileHandle, allowed: str) -> None:
+    """Check that a container may do no more with device files than allowed.
+
+    :param allowed: one or more of the letters r, w and m
+    """
+    for file in handle.files:
+        if not set(file.permissions) <= set(allowed):
+            refuse(
+                'permissions',
+                file.permissions,
+                f'at most {allowed}, as device_spec says',
+            )
 
 
 def refuse(field: str, value: object, expected: str) -> str:

@@ -4,10 +4,7 @@
 
 from __future__ import annotations
 
-from os_acc.kinds.devfile import refusals as file_refusals
-from os_acc.kinds.idxd import refusals as idxd_refusals
-from os_acc.kinds.nvme_of import refusals as nvme_of_refusals
-from os_acc.kinds.vgpu import refusals as vgpu_refusals
+from os_acc import kinds
 from os_acc.refusals import host_refusals
 from os_acc.refusals import nvme_refusals
 from os_acc.refusals import offer_refusals
@@ -21,10 +18,7 @@ MODULES = (
     host_refusals,
     nvme_refusals,
     service_refusals,
-    vgpu_refusals,
-    file_refusals,
-    idxd_refusals,
-    nvme_of_refusals,
+    *kinds.having('refusals').values(),
 )
 
 

@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
+from typing import NamedTuple
 
 from os_acc.kernel import host_parts
 from os_acc.kernel import pci
@@ -33,6 +35,17 @@ PROGRAMMERS = (PROGRAMMER_COMMAND, PROGRAMMER_DFL, PROGRAMMER_AMD)
 #: off and on, and until then the device has its old function.
 PARTIAL, REENUMERATE, COLD_REBOOT = 'partial', 'reenumerate', 'cold_reboot'
 ACTIVATIONS = (PARTIAL, REENUMERATE, COLD_REBOOT)
+
+
+class OfKind(NamedTuple):
+    """What an entry says that offers devices of one kind only.
+
+    :ivar kind: the kind, whose module ``entry`` reads such entries
+    :ivar settings: what it has read of the keys that only this kind has
+    """
+
+    kind: str
+    settings: Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,8 +110,8 @@ class Spec:
         spec_edits
     :ivar mounts: what a container gets with it of the host's files
     :ivar hooks: what the container runtime runs for it
-    :ivar queues: how the work queues of the device are set up; None: it is
-        offered for something else
+    :ivar of_kind: set if the entry has the key of one kind, and offers nothing
+        else of its devices
     :ivar nvme_of: the namespaces that it names; it then names nothing else
     :ivar deny: the devices that it names are not offered, whatever the other
         entries say
@@ -148,7 +161,7 @@ class Spec:
     env: tuple[str, ...] = ()
     mounts: tuple[spec_edits.Mount, ...] = ()
     hooks: tuple[spec_edits.Hook, ...] = ()
-    queues: spec_idxd.Queues | None = None
+    of_kind: OfKind | None = None
     nvme_of: spec_nvme_of.Target | None = None
     deny: bool = False
     was: str | None = None
@@ -202,6 +215,21 @@ class Spec:
     def edits(self) -> spec_edits.Edits:
         """What a container gets with one of its devices."""
         return spec_edits.Edits(self.env, self.mounts, self.hooks)
+
+    @property
+    def queues(self) -> spec_idxd.Queues | None:
+        """How the work queues of the device are set up.
+
+        :returns: None if it is offered for something else
+        """
+        found: spec_idxd.Queues | None = self.settings_of('idxd')
+        return found
+
+    def settings_of(self, kind: str) -> Any:
+        """What the keys of one kind say; None: the entry is not for that."""
+        if self.of_kind is None or self.of_kind.kind != kind:
+            return None
+        return self.of_kind.settings
 
     @property
     def names_any(self) -> bool:

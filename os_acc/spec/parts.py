@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 import enum
 
+from os_acc import kinds
 from os_acc.kernel import pci
 from os_acc.spec import entry as spec_entry
 
@@ -24,7 +25,7 @@ class Part(enum.Enum):
     REGION = 'VFs with regions of their own'
     VGPU = 'vGPUs'
     MDEV = 'mediated devices'
-    QUEUE = 'work queues'
+    OF_KIND = 'devices of one kind'
     FILE = 'device files'
     NAMESPACE = 'namespaces'
 
@@ -37,7 +38,7 @@ _ASKS: dict[Part, Callable[[spec_entry.Spec], bool]] = {
         or (_limits_any_type(spec) and spec.bind == spec_entry.BIND_NONE)
     ),
     Part.MDEV: lambda spec: bool(spec.mdev_types) or _limits_any_type(spec),
-    Part.QUEUE: lambda spec: spec.queues is not None,
+    Part.OF_KIND: lambda spec: spec.of_kind is not None,
     Part.FILE: lambda spec: bool(spec.devices),
     Part.NAMESPACE: lambda spec: spec.nvme_of is not None,
 }
@@ -103,4 +104,13 @@ def offers_whole(spec: spec_entry.Spec, function: pci.Function) -> bool:
 def text(spec: spec_entry.Spec) -> str:
     """Name the parts that an entry asks for, for a message."""
     asked = asked_for(spec)
-    return ' or '.join(part.value for part in Part if part in asked)
+    return ' or '.join(
+        _offers(spec) if part is Part.OF_KIND else part.value
+        for part in Part
+        if part in asked
+    )
+
+
+def _offers(spec: spec_entry.Spec) -> str:
+    assert spec.of_kind is not None
+    return str(kinds.module(spec.of_kind.kind, 'entry').OFFERS)

@@ -5,11 +5,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Mapping
+import functools
+import types
 from typing import Any
 
+from os_acc import kinds
 from os_acc.kernel import reset
 from os_acc.kinds.devfile import entry as spec_device_files
-from os_acc.kinds.idxd import entry as spec_idxd
 from os_acc.kinds.nvme_of import entry as spec_nvme_of
 from os_acc.spec import address as spec_address
 from os_acc.spec import commands as spec_commands
@@ -195,6 +198,22 @@ def _check_applies(item: dict[str, Any], spec: spec_entry.Spec) -> None:
         spec_values.refuse(key, value, why)
 
 
+@functools.cache
+def _of_kinds() -> Mapping[str, types.ModuleType]:
+    """What reads the entries with a key that only one kind has.
+
+    Such a module ``entry`` has: KEY, whose presence makes an entry one of the
+    kind; KEYS, all keys that no other entry has; CLASSES, the resource classes
+    if such an entry sets none; OFFERS, the devices in words; and read(), which
+    gives Spec.of_kind.settings and the other values of Spec.
+    """
+    return {
+        kind: entry
+        for kind, entry in kinds.having('entry').items()
+        if hasattr(entry, 'KEY')
+    }
+
+
 def read(item: dict[str, Any]) -> spec_entry.Spec:
     """Read one entry.
 
@@ -202,18 +221,14 @@ def read(item: dict[str, Any]) -> spec_entry.Spec:
     :raises InvalidRequest: if a key or value is invalid, or a key has no
         effect beside the others; the error names it
     """
-    if 'idxd' in item:
-        return spec_entry.Spec(**spec_idxd.read(item, _KEYS))
-    values: dict[str, Any] = {}
+    for kind, entry in _of_kinds().items():
+        if entry.KEY in item:
+            settings, values = entry.read(item, _KEYS)
+            of_kind = spec_entry.OfKind(kind, settings)
+            return spec_entry.Spec(of_kind=of_kind, **values)
+    values = {}
     for key, value in item.items():
-        if key in spec_idxd.KEYS:
-            spec_values.refuse(
-                key, value, f'no {key} in an entry without idxd'
-            )
-        if key not in _KEYS:
-            spec_values.refuse(
-                'key', key, f'one of {", ".join(sorted([*_KEYS, "idxd"]))}'
-            )
+        _check_known(key, value)
         if value is not None or key not in _NOVA:
             values[key] = _KEYS[key](key, value)
     if values.get('devname') is not None and 'address' in values:
@@ -241,6 +256,22 @@ def read(item: dict[str, Any]) -> spec_entry.Spec:
     _check_programmer(item, spec)
     _check_applies(item, spec)
     return spec
+
+
+def _check_known(key: str, value: Any) -> None:
+    """Check that an entry without the key of one kind can have a key.
+
+    :raises InvalidRequest: if it cannot
+    """
+    entries = _of_kinds().values()
+    for entry in entries:
+        if key in entry.KEYS:
+            spec_values.refuse(
+                key, value, f'no {key} in an entry without {entry.KEY}'
+            )
+    if key not in _KEYS:
+        known = sorted([*_KEYS, *(entry.KEY for entry in entries)])
+        spec_values.refuse('key', key, f'one of {", ".join(known)}')
 
 
 def _check_programmer(item: dict[str, Any], spec: spec_entry.Spec) -> None:

@@ -569,7 +569,7 @@ _JSON = st.recursive(
 )
 _KEYS = sorted(
     {field.name for field in dataclasses.fields(device_spec.Spec)}
-    - {'source', 'queues', 'along'}
+    - {'source', 'of_kind', 'along'}
     | {'managed', 'remote_managed', 'with'}
     | spec_idxd.KEYS
 )

@@ -31,7 +31,7 @@ def test_the_defaults():
     spec = parse(idxd='6A:01.0')
     assert spec.address.complete == DSA
     assert spec.queues == spec_idxd.Queues()
-    assert spec_parts.asked_for(spec) == {spec_parts.Part.QUEUE}
+    assert spec_parts.asked_for(spec) == {spec_parts.Part.OF_KIND}
     assert parse(address=DSA).queues is None
 
 

@@ -85,18 +85,24 @@ _READERS: dict[str, Callable[[str, Any], Any]] = {
     'max_transfer_size': _power_of_two,
 }
 
+#: Its presence makes an entry one for work queues.
+KEY = 'idxd'
 #: The keys of such an entry, without those that every entry can have.
-KEYS = frozenset({'idxd', *_READERS})
+KEYS = frozenset({KEY, *_READERS})
+#: What such an entry offers.
+OFFERS = 'work queues'
+#: The resource classes if it sets none.
+CLASSES = ('CUSTOM_DSA', 'CUSTOM_IAA')
 
 
 def read(
     item: dict[str, Any], common: dict[str, Callable[[str, Any], Any]]
-) -> dict[str, Any]:
+) -> tuple[Queues, dict[str, Any]]:
     """Read an entry with the key idxd.
 
     :param item: the JSON object
     :param common: the readers of the keys that every entry can have
-    :returns: the values of spec_entry.Spec
+    :returns: also the other values of spec_entry.Spec
     :raises InvalidRequest: if a key or value is invalid; the error names it
     """
     values: dict[str, Any] = {'address': _address(item['idxd'])}
@@ -131,7 +137,7 @@ def read(
             queues.wq_groups,
             f'at most wq_count, {queues.wq_count}',
         )
-    return {**values, 'queues': queues}
+    return queues, values
 
 
 def _address(value: Any) -> spec_address.Address:

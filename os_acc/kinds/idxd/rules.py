@@ -21,6 +21,7 @@ from os_acc.kinds.idxd import names as idxd_names
 from os_acc.kinds.idxd import refusals as idxd_refusals
 from os_acc.refusals import reasons
 from os_acc.refusals import refusals
+from os_acc.spec import device_spec
 from os_acc.spec import of_device as spec_of_device
 
 
@@ -158,6 +159,18 @@ def files_given(address: str, holders: allocated.Holders) -> dict[int, str]:
                 f'instance {each.instance_uuid} (VAN {each.van_uuid})'
             )
     return found
+
+
+def nothing_of(
+    spec: device_spec.Spec, function: pci.Function | None
+) -> Iterator[availability.Obstacle]:
+    """Say why an entry with idxd offers no work queue of a function.
+
+    :param function: None if it names none: then there is no more to say
+    """
+    if function is not None:
+        device = idxd.find(function.address)
+        yield from obstacles(function, device, spec.queues, False, {})
 
 
 def obstacles(

@@ -12,10 +12,10 @@ from oslo_config import cfg
 from os_acc import driver
 from os_acc import finding
 from os_acc import objects
+from os_acc.claims import file_kinds
 from os_acc.kinds.devfile.driver import claim
 from os_acc.kinds.devfile.driver import files
 from os_acc.kinds.devfile.driver import report
-from os_acc.kinds.idxd import names as idxd_names
 
 CONF = cfg.CONF
 
@@ -26,10 +26,10 @@ class DevfileDriver(driver.DriverBase):
 
     def can_handle(self, request: objects.AcceleratorRequest) -> bool:
         if request.handle is not None:
-            # The driver idxd names its handles in its own way.
+            # Other kinds name their handles in their own ways.
             return (
                 isinstance(request.handle, objects.DeviceFileHandle)
-                and idxd_names.split(request.handle.name) is None
+                and file_kinds.kind_of(request.handle.name) is None
             )
         wanted = request.resource_class
         return wanted is not None and (

@@ -25,6 +25,7 @@ from os_acc.kernel import device_file
 from os_acc.kernel import device_files
 from os_acc.kernel import idxd
 from os_acc.kernel import pci
+from os_acc.kinds.idxd import entry as spec_idxd
 from os_acc.kinds.idxd import names as idxd_names
 from os_acc.kinds.idxd import rules as idxd_availability
 from os_acc.kinds.idxd.driver import report
@@ -51,7 +52,9 @@ class IdxdDriver(driver.DriverBase):
             spec.queues is not None
             and (
                 spec.resource_class == wanted
-                or (spec.resource_class is None and wanted in report.CLASSES)
+                or (
+                    spec.resource_class is None and wanted in spec_idxd.CLASSES
+                )
             )
             for spec in self._specs().entries
         )

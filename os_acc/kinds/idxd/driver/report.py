@@ -23,9 +23,6 @@ from os_acc.kinds.idxd import names as idxd_names
 from os_acc.kinds.idxd import rules as idxd_availability
 from os_acc.spec import device_spec
 
-#: The resource classes if an entry of device_spec sets none.
-CLASSES = ('CUSTOM_DSA', 'CUSTOM_IAA')
-
 _CLASS_OF = {'dsa': 'CUSTOM_DSA', 'iax': 'CUSTOM_IAA'}
 
 

@@ -11,6 +11,7 @@ import os_resource_classes as resource_classes
 
 from os_acc import driver
 from os_acc import exception
+from os_acc import kinds
 from os_acc import objects
 from os_acc.availability import nothing_offered
 from os_acc.drivers import allocation
@@ -63,8 +64,8 @@ def _could_serve(each: nothing_offered.Nothing, wanted: str | None) -> bool:
         }
     if Part.NAMESPACE in asked:
         return wanted == 'CUSTOM_NVME_OF'
-    if Part.QUEUE in asked:
-        return wanted in ('CUSTOM_DSA', 'CUSTOM_IAA')
+    if spec.of_kind is not None:
+        return wanted in kinds.module(spec.of_kind.kind, 'entry').CLASSES
     if each.function is not None:
         made = Part.VF in asked or None
         kind = pci_listing.kind_of(each.function, spec, vf=made)

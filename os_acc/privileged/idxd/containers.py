@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""May a container get a work queue, as root? See container_offers."""
+
+from __future__ import annotations
+
+from os_acc import exception
+from os_acc import objects
+from os_acc.kernel import device_files as paths
+from os_acc.kernel import idxd
+from os_acc.kinds.idxd import names as idxd_names
+from os_acc.privileged import arguments
+from os_acc.privileged import held
+from os_acc.privileged import offers
+from os_acc.privileged.idxd import notes as idxd_notes
+from os_acc.spec import device_spec
+
+
+def entry(
+    handle: objects.DeviceFileHandle, van: str
+) -> device_spec.Spec | None:
+    """Check that a VAN has a work queue, and that its file is what it was.
+
+    :returns: the entry of device_spec for it; None: none names it any more
+
+    :raises DeviceNotFound: if it has not, or the file is another one now
+    """
+    address, number = idxd_names.parse(handle.name)
+    function = arguments.there(address)
+    device = idxd.find(address)
+    queue = None if device is None else device.queue(number)
+    noted = held.values(held.IDXD, handle.name, van)
+    if (
+        device is None
+        or queue is None
+        or noted is None
+        or noted.get('ids') != function.ids
+        or not idxd_notes.has(queue, van)
+    ):
+        raise exception.DeviceNotFound(
+            wanted=f'work queue {handle.name}',
+            reason=f'VAN {van} does not have it',
+        )
+    file = device.file(queue)
+    saved = [(x.path, x.type, x.major, x.minor) for x in handle.files]
+    if file is None or saved != [(paths.shown(file.path), *file.number)]:
+        raise exception.DeviceNotFound(
+            wanted=f'work queue {handle.name}',
+            reason='its device file, or the number of that, has changed',
+        )
+    arguments.permissions(handle, 'rw')
+    found = offers.specs().known(function)
+    return found if found is not None and found.queues else None
