@@ -34,6 +34,9 @@ OF_EACH_KIND = frozenset(
 _HEX = re.compile('(?:0x)?([0-9a-f]+)', re.I)
 _IDS = re.compile('[0-9a-f]{4}:[0-9a-f]{4}', re.I)
 _LARGEST_ID = 0xFFFF
+_ACCOUNT = re.compile(r'[A-Za-z0-9_][A-Za-z0-9_.@-]{0,63}\$?')
+_MODE = re.compile('0?[0-7]{3}')
+_LARGEST_ACCOUNT = 2**32 - 2  # (uid_t) -1 is no user: chown(2)
 
 # The texts that oslo.utils, and so Nova, takes for booleans:
 # strutils.bool_from_string().
@@ -223,3 +226,25 @@ def glob_below(key: str, value: Any) -> str:
     if path.startswith('/') or '..' in path.split('/'):
         refuse(key, value, 'a glob below the folder of the device in sysfs')
     return path
+
+
+def account(key: str, value: Any) -> str:
+    """Read the name or the number of a user or group."""
+    if type(value) is int and 0 <= value <= _LARGEST_ACCOUNT:
+        return str(value)
+    if not isinstance(value, str) or not _ACCOUNT.fullmatch(value):
+        refuse(key, value, f'the name or number of a {_noun(key)}')
+    if value.isdigit() and int(value) > _LARGEST_ACCOUNT:
+        refuse(key, value, f'a number up to {_LARGEST_ACCOUNT}')
+    return value
+
+
+def _noun(key: str) -> str:
+    return 'group' if key == 'group' else 'user'
+
+
+def mode(key: str, value: Any) -> int:
+    """Read permissions: a text with octal digits, such as "0660"."""
+    if not isinstance(value, str) or not _MODE.fullmatch(value):
+        refuse(key, value, 'a text with three octal digits')
+    return int(value, 8)

@@ -20,9 +20,9 @@ from os_acc import objects
 from os_acc.kernel import device_file
 from os_acc.kernel import device_files
 from os_acc.operations import preview
+from os_acc.privileged import file_owners
 from os_acc.privileged import held
 from os_acc.privileged.devfile import device_files as privileged
-from os_acc.privileged.devfile import records
 from os_acc.privileged.kernel import file_owner
 from os_acc.spec import device_spec
 from os_acc.testing import mortal
@@ -49,7 +49,7 @@ def nodes(kernel, monkeypatch):
         os_acc.unplug(objects.InstanceInfo(uuid=owner, name='', project_id=''))
     if not getattr(made, 'changed', False):
         assert made.snapshot() == before
-    assert records.device_files.names() == []
+    assert file_owners.changes.names() == []
     assert held.files.names() == []
 
 
@@ -891,7 +891,7 @@ def test_a_crash_at_each_record_and_note(nodes, monkeypatch):
                 os_acc.recover()
                 os_acc.unplug(instance)
                 assert nodes.of('acc1') == (0, 6, 0o660)
-                assert records.device_files.names() == []
+                assert file_owners.changes.names() == []
                 assert held.files.names() == []
 
 
@@ -1138,7 +1138,7 @@ def test_a_program_opens_a_file_while_it_is_given_out(
     assert f'process {pids[0]} (early) has /dev/acc1 open' in text
     assert nodes.of('acc1') == (0, 6, 0o660)
     assert held.files.names() == []
-    assert records.device_files.names() == []
+    assert file_owners.changes.names() == []
     nodes.kernel.end(pids[0])
     instance, _ = plug(named(A))
     assert nodes.of('acc1') == (1001, 6, int(mode, 8))

@@ -20,9 +20,6 @@ ANY_NUMBER = 0
 
 _MOST_SHARES = 1024
 _GLOB = re.compile(r'/dev(/[^\x00-\x20\x7f-\uffff"\\/]+)+')
-_ACCOUNT = re.compile(r'[A-Za-z0-9_][A-Za-z0-9_.@-]{0,63}\$?')
-_MODE = re.compile('0?[0-7]{3}')
-_LARGEST_ID = 2**32 - 2  # (uid_t) -1 is no user: chown(2)
 
 
 def globs(key: str, value: Any) -> tuple[str, ...]:
@@ -65,28 +62,6 @@ def shared(key: str, value: Any) -> int | None:
     return int(value)
 
 
-def account(key: str, value: Any) -> str:
-    """Read the name or the number of a user or group."""
-    if type(value) is int and 0 <= value <= _LARGEST_ID:
-        return str(value)
-    if not isinstance(value, str) or not _ACCOUNT.fullmatch(value):
-        spec_values.refuse(key, value, f'the name or number of a {_noun(key)}')
-    if value.isdigit() and int(value) > _LARGEST_ID:
-        spec_values.refuse(key, value, f'a number up to {_LARGEST_ID}')
-    return value
-
-
-def _noun(key: str) -> str:
-    return 'group' if key == 'group' else 'user'
-
-
-def mode(key: str, value: Any) -> int:
-    """Read permissions: a text with octal digits, such as "0660"."""
-    if not isinstance(value, str) or not _MODE.fullmatch(value):
-        spec_values.refuse(key, value, 'a text with three octal digits')
-    return int(value, 8)
-
-
 def permissions(key: str, value: Any) -> str:
     """Read what a container may do: letters of the devices cgroup."""
     if (
@@ -123,9 +98,9 @@ KEYS = {
     'devices': Key(globs, list),
     'with': Key(globs, list, 'along'),
     'shared': Key(shared, lambda value: value or True),
-    'owner': Key(account),
-    'group': Key(account),
-    'mode': Key(mode, '{:04o}'.format),
+    'owner': Key(spec_values.account),
+    'group': Key(spec_values.account),
+    'mode': Key(spec_values.mode, '{:04o}'.format),
     'permissions': Key(permissions, always=True),
     'keeps_data': Key(spec_values.flag),
 }

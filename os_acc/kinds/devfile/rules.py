@@ -12,9 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
-import grp
 import itertools
-import pwd
 
 from os_acc.availability import chip_use
 from os_acc.availability import device_numbers
@@ -22,6 +20,7 @@ from os_acc.availability import file_host_use
 from os_acc.availability import functions as availability
 from os_acc.availability import host_use
 from os_acc.claims import allocated
+from os_acc.kernel import accounts
 from os_acc.kernel import file_place
 from os_acc.kernel import idxd
 from os_acc.kernel import pci
@@ -119,21 +118,6 @@ def mdev_obstacles(
         )
 
 
-def account(kind: str, name: str) -> int | None:
-    """Find the number of a user or group; None if the host has none.
-
-    :param kind: 'user' or 'group'
-    """
-    if name.isdigit():
-        return int(name)
-    try:
-        if kind == 'user':
-            return pwd.getpwnam(name).pw_uid
-        return grp.getgrnam(name).gr_gid
-    except KeyError:
-        return None
-
-
 def _never(found: file_groups.Accelerator) -> Iterator[Reason]:
     for node in found.own:
         place = found.place if node is found.own[0] else None
@@ -168,7 +152,7 @@ def _unsuitable(found: file_groups.Accelerator) -> Iterator[Reason]:
         ('user', found.spec.owner),
         ('group', found.spec.group),
     ):
-        if name is not None and account(kind, name) is None:
+        if name is not None and accounts.number_of(kind, name) is None:
             yield file_refusals.FILE_NO_ACCOUNT.say(kind=kind, name=name)
     if not found.spec.keeps_data and any(
         file_host_use.stores_data(node, file_place.of(node.number))

@@ -4,7 +4,7 @@
 
 The caller names an accelerator of device files. Which files these are, and who
 is to own them, is looked up here, in device_spec as root reads it. What was
-there before is in a record of its own: see records.DeviceFile.
+there before is in a record of its own: see file_owners.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from os_acc.kinds.devfile import groups as file_groups
 from os_acc.kinds.devfile import rules as file_availability
 from os_acc.privileged import arguments
 from os_acc.privileged import cleaning
+from os_acc.privileged import closing
 from os_acc.privileged import context
+from os_acc.privileged import file_owners
 from os_acc.privileged import held
 from os_acc.privileged import offers
 from os_acc.privileged import operation_lock
 from os_acc.privileged import root_folder
 from os_acc.privileged.devfile import notes as file_notes
-from os_acc.privileged.devfile import records
-from os_acc.privileged.kernel import file_owner
 from os_acc.refusals import refusals
 from os_acc.spec import device_spec
 
@@ -104,7 +104,7 @@ def take(
                 **file_notes.values(found),
             )
             for node in found.own:
-                _change(node, found)
+                file_owners.give(node, found.name, _owner(found))
             if found.spec.shared is None:
                 _check_still_free(found, note, spec is not None)
 
@@ -139,7 +139,7 @@ def give_back(
     """
     note = _note(name, share)
     held.check_noted(held.FILE, note)
-    closed = [*_files(files), *(() if share else _changed(name))]
+    closed = [*_files(files), *(() if share else file_owners.given(name))]
     seconds = arguments.seconds(seconds)
     _wait_until_closed(name, closed, arguments.seconds(release_seconds))
 
@@ -147,7 +147,7 @@ def give_back(
         cleaned = _clean(name, share)
 
         def act() -> list[str]:
-            left = _restore(name) if not share else []
+            left = file_owners.restore(name) if not share else []
             # Who has opened a file since the first look keeps it.
             _wait_until_closed(name, closed, 0.0)
             held.forget(held.FILE, note, cleaned, name)
@@ -297,7 +297,7 @@ def _check_still_free(
     users = _users([each.file for each in found.own])
     if not users:
         return
-    left = _restore(found.name)
+    left = file_owners.restore(found.name)
     if not is_held:
         held.forget(held.FILE, note, held.Cleaned.NEVER_GIVEN, found.name)
     raise exception.DeviceBusy(
@@ -317,147 +317,13 @@ def _wait_until_closed(
 
     :raises DeviceBusy: if one still has
     """
-    found: list[str] = []
-
-    def closed() -> bool:
-        found[:] = _users(files) if files else []
-        return not found
-
-    try:
-        waiting.until(closed, seconds, name)
-    except exception.Timeout as err:
-        raise exception.DeviceBusy(
-            device=f'device file {files[0].path} (after {seconds:g} s)',
-            reason=refusals.opened(found).text,
-        ) from err
+    closing.wait(
+        f'device file {files[0].path}' if files else f'device file {name}',
+        lambda: _users(files) if files else [],
+        seconds,
+    )
 
 
-def _wanted(
-    node: device_files.Node, found: file_groups.Accelerator
-) -> list[int]:
-    """User, group and permissions that a file is to have."""
+def _owner(found: file_groups.Accelerator) -> file_owners.Owner:
     spec = found.spec
-    now = [node.uid, node.gid, node.mode]
-    for place, kind, name in (
-        (0, 'user', spec.owner),
-        (1, 'group', spec.group),
-    ):
-        number = file_availability.account(kind, name) if name else None
-        if number is not None:
-            now[place] = number
-    if spec.mode is not None:
-        now[2] = spec.mode
-    return now
-
-
-def _change(node: device_files.Node, found: file_groups.Accelerator) -> None:
-    """Give a file to its owner. The record is written first."""
-    wanted = _wanted(node, found)
-    with device_files.opened(node.path) as fd:
-        now = device_files.node_of(node.path, fd)
-        if now.number != node.number:
-            raise _replaced(node)
-        before = [now.uid, now.gid, now.mode]
-        known = records.device_files.read(_key(node.number))
-        if known is not None and _is_ours(known, found.name, now):
-            # An earlier call was interrupted, or udev has restored a part.
-            before = known.before
-        elif wanted == before:
-            return
-        records.device_files.write(
-            _key(node.number),
-            records.DeviceFile(
-                found.name, node.path, now.inode, before, wanted
-            ),
-        )
-        _set(fd, now, wanted)
-    after = device_files.look(node.path)
-    if after is None or (after.number, after.inode) != (
-        node.number,
-        now.inode,
-    ):
-        raise _replaced(node)
-
-
-def _replaced(node: device_files.Node) -> exception.DeviceBusy:
-    return exception.DeviceBusy(
-        device=f'device file {node.path}',
-        reason='another file has taken its place meanwhile',
-    )
-
-
-def _key(number: device_file.Number) -> str:
-    return f'{number.kind}-{number.major}-{number.minor}'
-
-
-def _is_ours(
-    known: records.DeviceFile, name: str, now: device_files.Node
-) -> bool:
-    """Whether a file has no owner or permissions but those of a record."""
-    return (
-        (known.name, known.path, known.inode) == (name, now.path, now.inode)
-    ) and all(
-        value in pair
-        for value, pair in zip(
-            (now.uid, now.gid, now.mode),
-            zip(known.before, known.ours, strict=True),
-            strict=True,
-        )
-    )
-
-
-def _set(fd: int, now: device_files.Node, wanted: Sequence[int]) -> None:
-    uid, gid, mode = wanted
-    if (now.uid, now.gid) != (uid, gid):
-        file_owner.set_owner(fd, uid, gid)
-    if now.mode != mode:
-        file_owner.set_mode(fd, mode)
-
-
-def _changed(name: str) -> list[device_file.DeviceFile]:
-    """The files of an accelerator that the record says were changed."""
-    found = []
-    for key in records.device_files.names():
-        known = records.device_files.read(key)
-        if known is not None and known.name == name:
-            kind, major, minor = key.split('-')
-            number = device_file.Number(kind, int(major), int(minor))
-            found.append(device_file.DeviceFile(known.path, number))
-    return found
-
-
-def _restore(name: str) -> list[str]:
-    """Restore the files of an accelerator as their records say."""
-    left = []
-    for key in records.device_files.names():
-        known = records.device_files.read(key)
-        if known is None or known.name != name:
-            continue
-        if (why := _restored(key, known)) is not None:
-            left.append(why)
-        records.device_files.delete(key)
-    return left
-
-
-def _restored(key: str, known: records.DeviceFile) -> str | None:
-    """Restore one file; say why it is left as it is, if it is."""
-    try:
-        with device_files.opened(known.path) as fd:
-            now = device_files.node_of(known.path, fd)
-            if now.inode != known.inode or _key(now.number) != key:
-                return None  # the kernel has made the file anew
-            have = [now.uid, now.gid, now.mode]
-            back = [
-                before if value in (before, ours) else value
-                for value, before, ours in zip(
-                    have, known.before, known.ours, strict=True
-                )
-            ]
-            _set(fd, now, back)
-    except (FileNotFoundError, exception.DeviceNotFound):
-        return None
-    except exception.DeviceError as err:
-        return f'{known.path} is left as it is: {err}'
-    if back == known.before:
-        return None
-    return f'{known.path} keeps what somebody else has set since'
+    return file_owners.Owner(spec.owner, spec.group, spec.mode)

@@ -22,6 +22,7 @@ from os_acc.kinds.idxd import names as idxd_names
 from os_acc.kinds.idxd import rules as idxd_availability
 from os_acc.privileged import arguments
 from os_acc.privileged import cleaning
+from os_acc.privileged import closing
 from os_acc.privileged import context
 from os_acc.privileged import held
 from os_acc.privileged import operation_lock
@@ -221,19 +222,9 @@ def _wait_until_closed(name: str, van: str, seconds: float) -> None:
 
     :raises DeviceBusy: if one still has
     """
-    users: list[str] = []
-
-    def closed() -> bool:
-        users[:] = idxd_notes.users(name, van)
-        return not users
-
-    try:
-        waiting.until(closed, seconds, f'work queue {name} to be closed')
-    except exception.Timeout as err:
-        raise exception.DeviceBusy(
-            device=f'work queue {name} (after {seconds:g} s)',
-            reason='; '.join(users),
-        ) from err
+    closing.wait(
+        f'work queue {name}', lambda: idxd_notes.users(name, van), seconds
+    )
 
 
 def _check_closed(name: str, van: str) -> None:

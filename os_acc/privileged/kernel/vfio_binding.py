@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Binding a PCI function to VFIO, and to its driver again, as root.
+"""Binding a PCI function to VFIO and to its driver again, as root.
 
 This never writes to new_id, which would also bind other functions with the
 same ids.
@@ -107,6 +107,27 @@ def restore(address: str, to: vfio.Binding, seconds: float) -> None:
             )
     if vfio.Binding.of(pci.get(address)).override != to.override:
         _override(address, to.override)
+
+
+def rebind(address: str, driver: str, seconds: float) -> None:
+    """Take a function from its driver and give it back, which resets it.
+
+    It need not be bound when it is called: an earlier call may have ended in
+    between.
+
+    :param driver: the driver, which is not another one than it is bound to
+    :raises DeviceError: if the kernel refuses
+    :raises Timeout: if the driver does not bind it again
+    """
+    if pci.driver_of(address) is not None:
+        _unbind(address, driver)
+    _write(address, f'{pci.driver_folder(driver)}/bind', address)
+    waiting.until(
+        lambda: pci.driver_of(address) == driver,
+        seconds,
+        f'driver {driver} to bind PCI function {address} again',
+        'pci',
+    )
 
 
 def _override(address: str, driver: str | None) -> None:

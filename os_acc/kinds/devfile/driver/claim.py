@@ -21,6 +21,7 @@ from os_acc.deadlines import waiting
 from os_acc.drivers import allocation
 from os_acc.drivers import choosing
 from os_acc.drivers import given_files
+from os_acc.kernel import accounts
 from os_acc.kernel import boot
 from os_acc.kernel import device_file
 from os_acc.kinds.devfile import groups as file_groups
@@ -161,7 +162,7 @@ def is_intact(van: objects.VAN) -> bool:
 
 
 def _account(kind: str, name: str | None) -> int | None:
-    return None if name is None else file_availability.account(kind, name)
+    return None if name is None else accounts.number_of(kind, name)
 
 
 def specs() -> device_spec.Specs:

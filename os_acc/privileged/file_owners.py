@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The owner and the permissions of the device files that VANs have, as root.
+
+What was there before is in a record, and is restored when the VAN is released.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import dataclasses
+from typing import NamedTuple
+
+from os_acc import exception
+from os_acc.kernel import accounts
+from os_acc.kernel import device_file
+from os_acc.kernel import device_files
+from os_acc.privileged import record
+from os_acc.privileged.kernel import file_owner
+
+
+class Owner(NamedTuple):
+    """Whom a file is to belong to; None: as it is.
+
+    :ivar user: a name or a number, as group
+    :ivar mode: its permissions
+    """
+
+    user: str | None = None
+    group: str | None = None
+    mode: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class DeviceFile(record.Record):
+    """A device file whose owner or permissions were changed.
+
+    :ivar name: of the accelerator that the file is of
+    :ivar inode: another file at the same path has another one
+    :ivar before: user id, group id and permissions before
+    :ivar ours: the same, as they were to be set
+    """
+
+    name: str
+    path: str
+    inode: int
+    before: list[int]
+    ours: list[int]
+
+
+#: What was changed, by the numbers of the files.
+changes = record.Records('device-files', DeviceFile)
+
+
+def _wanted(node: device_files.Node, to: Owner) -> list[int]:
+    """User, group and permissions that a file is to have."""
+    now = [node.uid, node.gid, node.mode]
+    for place, kind, name in (
+        (0, 'user', to.user),
+        (1, 'group', to.group),
+    ):
+        number = accounts.number_of(kind, name) if name else None
+        if number is not None:
+            now[place] = number
+    if to.mode is not None:
+        now[2] = to.mode
+    return now
+
+
+def give(node: device_files.Node, name: str, to: Owner) -> None:
+    """Give a file to its owner. The record is written first.
+
+    :param name: of what the file belongs to
+    :raises DeviceBusy: if another file has taken its place
+    """
+    wanted = _wanted(node, to)
+    with device_files.opened(node.path) as fd:
+        now = device_files.node_of(node.path, fd)
+        if now.number != node.number:
+            raise _replaced(node)
+        before = [now.uid, now.gid, now.mode]
+        known = changes.read(_key(node.number))
+        if known is not None and _is_ours(known, name, now):
+            # An earlier call was interrupted, or udev has restored a part.
+            before = known.before
+        elif wanted == before:
+            return
+        changes.write(
+            _key(node.number),
+            DeviceFile(name, node.path, now.inode, before, wanted),
+        )
+        _set(fd, now, wanted)
+    after = device_files.look(node.path)
+    if after is None or (after.number, after.inode) != (
+        node.number,
+        now.inode,
+    ):
+        raise _replaced(node)
+
+
+def _replaced(node: device_files.Node) -> exception.DeviceBusy:
+    return exception.DeviceBusy(
+        device=f'device file {node.path}',
+        reason='another file has taken its place meanwhile',
+    )
+
+
+def _key(number: device_file.Number) -> str:
+    return f'{number.kind}-{number.major}-{number.minor}'
+
+
+def _is_ours(known: DeviceFile, name: str, now: device_files.Node) -> bool:
+    """Whether a file has no owner or permissions but those of a record."""
+    return (
+        (known.name, known.path, known.inode) == (name, now.path, now.inode)
+    ) and all(
+        value in pair
+        for value, pair in zip(
+            (now.uid, now.gid, now.mode),
+            zip(known.before, known.ours, strict=True),
+            strict=True,
+        )
+    )
+
+
+def _set(fd: int, now: device_files.Node, wanted: Sequence[int]) -> None:
+    uid, gid, mode = wanted
+    if (now.uid, now.gid) != (uid, gid):
+        file_owner.set_owner(fd, uid, gid)
+    if now.mode != mode:
+        file_owner.set_mode(fd, mode)
+
+
+def given(name: str) -> list[device_file.DeviceFile]:
+    """The files that the record says were changed.
+
+    :param name: as for give()
+    """
+    found = []
+    for key in changes.names():
+        known = changes.read(key)
+        if known is not None and known.name == name:
+            kind, major, minor = key.split('-')
+            number = device_file.Number(kind, int(major), int(minor))
+            found.append(device_file.DeviceFile(known.path, number))
+    return found
+
+
+def restore(name: str) -> list[str]:
+    """Restore files as their records say.
+
+    What somebody else has changed since stays.
+
+    :param name: as for give()
+    :returns: a clause for each file that is not restored
+    """
+    left = []
+    for key in changes.names():
+        known = changes.read(key)
+        if known is None or known.name != name:
+            continue
+        if (why := _restored(key, known)) is not None:
+            left.append(why)
+        changes.delete(key)
+    return left
+
+
+def _restored(key: str, known: DeviceFile) -> str | None:
+    """Restore one file; say why it is left as it is, if it is."""
+    try:
+        with device_files.opened(known.path) as fd:
+            now = device_files.node_of(known.path, fd)
+            if now.inode != known.inode or _key(now.number) != key:
+                return None  # the kernel has made the file anew
+            have = [now.uid, now.gid, now.mode]
+            back = [
+                before if value in (before, ours) else value
+                for value, before, ours in zip(
+                    have, known.before, known.ours, strict=True
+                )
+            ]
+            _set(fd, now, back)
+    except (FileNotFoundError, exception.DeviceNotFound):
+        return None
+    except exception.DeviceError as err:
+        return f'{known.path} is left as it is: {err}'
+    if back == known.before:
+        return None
+    return f'{known.path} keeps what somebody else has set since'
