@@ -137,6 +137,21 @@ def of_new_queues(host):
     host.files('file', file)
 
 
+def of_npu(host):
+    """An accelerator of the class accel, and another function of its group."""
+    npu, neighbour = '0000:64:00.0', '0000:65:00.0'
+    for each in (npu, neighbour):
+        host.function(each, 9)
+        host.offer(host.pci, 'pci', each)
+    file = host.number(f'pci0000:00/{npu}/accel/accel0', 'accel')
+    host.offer(host.npu, npu, file)
+    host.files('file', file)
+    host.files('file', drm(host, npu, 'renderD128'))
+    host.files('file', drm(host, neighbour))
+    # Another device had this number earlier in this boot.
+    host.files('file', file, name='virtual+before+npu')
+
+
 def of_a_disk(host):
     host.function('0000:68:00.0')
     place = 'pci0000:00/0000:68:00.0/ata1/host0/target0:0:0/0:0:0:0'

@@ -35,6 +35,7 @@ from os_acc.kinds.devfile import rules as file_availability
 from os_acc.kinds.idxd import entry as spec_idxd
 from os_acc.kinds.idxd import names as idxd_names
 from os_acc.kinds.idxd import rules as idxd_availability
+from os_acc.kinds.npu import names as npu_names
 from os_acc.kinds.nvme_of import rules as nvme_of_availability
 from os_acc.kinds.vgpu import rules as vgpu_availability
 from os_acc.powervm import inventory
@@ -360,6 +361,31 @@ class Host:
 
         return claim_vans.Option(
             'queue', f'file/{name}', address, refused, (file,) if file else ()
+        )
+
+    def npu(self, address: str, file: str) -> claim_vans.Option:
+        """An accelerator of the class accel. It has no older rule of its own.
+
+        :param file: the number of its device file
+        """
+        name, function = npu_names.name_of(address), pci.get(address)
+        node = device_file.DeviceFile(
+            '/dev/accel/accel0', device_file.parse(file[2:], file[0])
+        )
+
+        def refused(given: claim_vans.Asked) -> bool:
+            return any(
+                availability.taken_by_others(
+                    function, given.taker, given.holders
+                )
+            ) or claim_vans.of_vans(
+                device_numbers.obstacles(
+                    node, name, given.taker, given.numbers
+                )
+            )
+
+        return claim_vans.Option(
+            'npu', f'file/{name}', address, refused, (file,)
         )
 
     def namespace(self, wwn: str) -> claim_vans.Option:

@@ -14,15 +14,18 @@ import claim_vans
 from os_acc import exception
 from os_acc.claims import allocated
 from os_acc.claims import holder
+from os_acc.kernel import device_file
 from os_acc.kernel import file_place
 from os_acc.kernel import mdev
 from os_acc.kernel import pci
 from os_acc.kinds.idxd import entry as spec_idxd
 from os_acc.kinds.idxd import names as idxd_names
+from os_acc.kinds.npu import entry as npu_entry
 from os_acc.kinds.nvme_of import entry as spec_nvme_of
 from os_acc.privileged import held
 from os_acc.privileged.devfile import notes as file_notes
 from os_acc.privileged.idxd import notes as idxd_notes
+from os_acc.privileged.npu import notes as npu_notes
 from os_acc.privileged.nvme_of import notes as nvme_of_notes
 from os_acc.spec import device_spec
 
@@ -85,6 +88,9 @@ def note(
         held.note_mdev(mdev.Mdev(name, option.device, 'type-1'))
     elif kind == 'block':
         _note_namespace(name, who)
+    elif option.kind == 'npu':
+        function = pci.get(option.device)
+        npu_notes.note(function, npu_entry.Npu(), _files_of(option))
     elif option.found is not None:
         accelerator, _, share = name.partition('/')
         held.note(
@@ -96,6 +102,11 @@ def note(
         )
     else:
         _note_queue(allocated.file_in(option.handle) or '', who)
+
+
+def _files_of(option: claim_vans.Option) -> list[device_file.DeviceFile]:
+    numbers = [device_file.parse(each[2:], each[0]) for each in option.numbers]
+    return [device_file.DeviceFile('/dev/accel/accel0', e) for e in numbers]
 
 
 def _note_queue(name: str, who: holder.Holder) -> None:

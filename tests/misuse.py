@@ -24,6 +24,7 @@ from os_acc.privileged.fpga import dfl
 from os_acc.privileged.fpga import reenumeration
 from os_acc.privileged.idxd import queues as idxd
 from os_acc.privileged.mdev import devices as mdev
+from os_acc.privileged.npu import devices as npu
 from os_acc.privileged.nvme_of import namespaces as nvme_of
 from os_acc.privileged.pci import functions as pci
 from os_acc.privileged.pci import network
@@ -517,6 +518,30 @@ MISUSES: dict[str, tuple[Callable[[Place], Any], Any]] = {
     ),
     'disable a work queue for a VAN that is a path': (
         lambda p: idxd.disable(p.bound, 0, '../x', 1.0, 5.0),
+        Invalid,
+    ),
+    'take an NPU that device_spec does not name': (
+        lambda p: npu.take(p.unnamed, [['/dev/null', 'c', 1, 3]], 5.0),
+        Missing,
+    ),
+    'take a function that is no NPU': (
+        lambda p: npu.take(p.bound, [['/dev/null', 'c', 1, 3]], 5.0),
+        Missing,
+    ),
+    'take an NPU by a path': (
+        lambda p: npu.take(f'../devices/{p.bound}', [], 5.0),
+        Invalid,
+    ),
+    'give back an NPU that no VAN has': (
+        lambda p: npu.give_back(p.bound, INSTANCE, 0, 5.0),
+        [],
+    ),
+    'give back an NPU by a path': (
+        lambda p: npu.give_back(f'../devices/{p.bound}', INSTANCE, 0, 5.0),
+        Invalid,
+    ),
+    'give back an NPU for an instance that is a path': (
+        lambda p: npu.give_back(p.bound, '../x', 0, 5.0),
         Invalid,
     ),
     'connect a namespace that device_spec does not name': (

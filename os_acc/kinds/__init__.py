@@ -24,6 +24,7 @@ ALL = (
     'fpga',
     'idxd',
     'mdev',
+    'npu',
     'nvme_of',
     'pci',
     'vgpu',

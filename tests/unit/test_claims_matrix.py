@@ -24,12 +24,14 @@ import tempfile
 
 import claim_families
 import claim_hosts
+import claim_notes
 import claim_vans
 import pytest
 
 from os_acc.claims import conflict
 from os_acc.claims import of_handle
 from os_acc.claims import reader
+from os_acc.privileged import held
 
 
 @contextlib.contextmanager
@@ -148,6 +150,15 @@ TABLES = {
         other queue        .XX
         file of queue      XxX
     """,
+    claim_families.of_npu: """
+        function           XiXXXiX
+        neighbour          iXiiiXy
+        NPU                XyXXX.X
+        file of NPU        XyXX..X
+        other file of it   Xyx.X..
+        file of neighbour  yX...X.
+        same number        XyXX..X
+    """,
     claim_families.of_a_disk: """
         controller         XXXXX
         file of disk       XXXXX
@@ -215,6 +226,27 @@ def test_a_bridge_above_all_changes_nothing(build):
             ''.join(OLDER.get(each, each)[0] for each in row)
             for row in rows(TABLES[build])
         ]
+
+
+def test_the_notes_of_root_exclude_npus_as_the_rule_does():
+    """Of two journals, with the notes of the first VAN alone."""
+    with built(claim_families.of_npu) as host:
+        (npu,) = (each for each in host.options if each.kind == 'npu')
+        found = {}
+        for other in host.options:
+            for has, wants in ((npu, other), (other, npu)):
+                with claim_notes.kept(has, host.specs):
+                    before = set(held.files.names())
+                    found[has.handle, wants.handle] = claim_notes.refused(
+                        wants, host.specs
+                    )
+                    claim_notes.delete(set(held.files.names()) - before)
+        named = {each.handle: each for each in host.options}
+        assert found == {
+            (has, wants): letter(host, new, named[wants], named[has]) != '.'
+            for has, wants in found
+        }
+        assert not all(found.values())
 
 
 def test_the_order_does_not_count():

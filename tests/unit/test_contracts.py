@@ -7,6 +7,7 @@ from __future__ import annotations
 import pathlib
 import sys
 
+import accel_model
 import device_nodes
 import devices
 import idxd_model
@@ -31,6 +32,7 @@ from os_acc.kinds.fake.driver.driver import FakeDriver
 from os_acc.kinds.fpga.driver import driver as fpga
 from os_acc.kinds.idxd.driver.driver import IdxdDriver
 from os_acc.kinds.mdev.driver import driver as mdev
+from os_acc.kinds.npu.driver.driver import NPUDriver
 from os_acc.kinds.nvme_of.driver.driver import NVMeOFDriver
 from os_acc.kinds.pci.driver.driver import PCIDriver
 from os_acc.kinds.vgpu.driver import driver as nvidia_vgpu
@@ -396,6 +398,49 @@ class TestIdxd(OnKernel):
             self.model.sync()
 
         return put_back
+
+    def reboot(self):
+        self.model.reboot()
+
+
+class TestNPU(OnKernel):
+    __test__ = True
+    ADDRESS = '0000:00:0b.0'
+
+    @pytest.fixture(autouse=True)
+    def hardware(self, kernel, monkeypatch):
+        nodes = device_nodes.Nodes(kernel)
+        nodes.install(monkeypatch)
+        self.model = accel_model.Accel(kernel, nodes)
+        self.model.add(self.ADDRESS)
+        devices.spec({'npu': {'owner': 1001, 'mode': '0600'}})
+
+    def two_devices(self):
+        other = '0000:c5:00.1'
+        self.model.add(other, 'amdxdna', '1022:17f0')
+        return devices.wanted('CUSTOM_NPU'), (self.ADDRESS, other)
+
+    def make_driver(self):
+        return NPUDriver.load('npu')
+
+    def requests(self):
+        return [devices.wanted('CUSTOM_NPU')]
+
+    def look(self):
+        return self.model.snapshot()
+
+    def device_number(self, path):
+        return self.model.nodes.number(path)
+
+    def hold(self, van):
+        (file,) = van.handle.files
+        return self.opened(
+            file.path, 'python3', f'c {file.major}:{file.minor}'
+        )
+
+    def remove(self, van):
+        self.model.leave(self.ADDRESS)
+        return self.model.come_back
 
     def reboot(self):
         self.model.reboot()

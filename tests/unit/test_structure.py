@@ -24,6 +24,7 @@ FILES = {
     'driver',
     'driver.py',
     'entry.py',
+    'facts.py',
     'groups.py',
     'ids.py',
     'names.py',

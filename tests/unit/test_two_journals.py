@@ -14,6 +14,7 @@ import shutil
 import threading
 import uuid
 
+import accel_model
 import command
 import device_nodes
 import devices
@@ -34,6 +35,7 @@ from os_acc.testing import mortal
 
 DAMAGED = 'journal.db.damaged-20260101T000000-1'
 DSA = '0000:6a:01.0'
+NPU = '0000:00:0b.0'
 MDEV = 'c9d1b1f2-3f0f-4f65-8a54-5c3d2e0a1b01'
 
 
@@ -94,6 +96,12 @@ def queues(journals):
     devices.spec({'idxd': DSA, 'wq_size': 16})
 
 
+def npu(journals):
+    os_acc.CONF.set_override('plugin', 'noop', 'os_acc')
+    accel_model.Accel(journals.kernel, journals.nodes).add(NPU)
+    devices.spec({'npu': {'owner': 1001}})
+
+
 def libvirt_binds(journals):
     devices.spec({'address': '*', 'bind': 'libvirt'})
 
@@ -117,6 +125,7 @@ SAME = [
     pytest.param(an_mdev, lambda: devices.mdev(name=MDEV), id='mdev'),
     pytest.param(a_file, lambda: file('char-240-1'), id='file'),
     pytest.param(a_shared_file, lambda: file('char-240-1', '2'), id='share'),
+    pytest.param(npu, lambda: file(f'{NPU}+npu=whole'), id='NPU'),
     pytest.param(queues, lambda: file(f'{DSA}-wq1'), id='queue'),
 ]
 

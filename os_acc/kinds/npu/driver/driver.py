@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The driver npu: gives accelerators of the class accel as whole devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+import dataclasses
+import json
+import logging
+from typing import Any
+
+from oslo_config import cfg
+
+from os_acc import driver
+from os_acc import finding
+from os_acc import log
+from os_acc import objects
+from os_acc.deadlines import waiting
+from os_acc.drivers import allocation
+from os_acc.drivers import choosing
+from os_acc.drivers import given_files
+from os_acc.kernel import accounts
+from os_acc.kernel import device_file
+from os_acc.kernel import device_files
+from os_acc.kernel import pci
+from os_acc.kinds.npu import entry as npu_entry
+from os_acc.kinds.npu import facts as npu_facts
+from os_acc.kinds.npu import names as npu_names
+from os_acc.kinds.npu import rules as npu_rules
+from os_acc.kinds.npu.driver import report
+from os_acc.kinds.pci.driver import entry_reasons
+from os_acc.spec import device_spec
+
+LOG = logging.getLogger(__name__)
+CONF = cfg.CONF
+
+# The key of VAN.driver_data with the settings by which the VAN has got it.
+_SETTINGS = 'settings'
+
+
+class NPUDriver(driver.DriverBase):
+    cleans = True
+    handle_types = ('DeviceFileHandle',)
+
+    def can_handle(self, request: objects.AcceleratorRequest) -> bool:
+        if request.handle is not None:
+            return (
+                isinstance(request.handle, objects.DeviceFileHandle)
+                and npu_names.split(request.handle.name) is not None
+            )
+        wanted = request.resource_class
+        return wanted is not None and any(
+            npu_rules.settings_of(spec) is not None
+            and (
+                wanted == spec.resource_class
+                if spec.resource_class is not None
+                else wanted in npu_entry.CLASSES
+            )
+            for spec in self._specs().entries
+        )
+
+    def get_devices(self) -> list[objects.Device]:
+        holders, specs = allocation.holders(self), self._specs()
+        return choosing.report(
+            self,
+            self._named(specs),
+            lambda address: report.device(self.name, address, specs, holders),
+        )
+
+    def show_device(self, address: str) -> dict[str, Any] | None:
+        """Show an NPU by the address of its PCI function."""
+        if not pci.is_address(address):
+            return None
+        return report.shown(address, self._specs(), allocation.holders(self))
+
+    def diagnose(self) -> Iterator[finding.Finding]:
+        yield from report.findings(self._specs(), allocation.holders(self))
+
+    def prepareVAN(
+        self,
+        van: objects.VAN,
+        request: objects.AcceleratorRequest,
+        instance_info: objects.InstanceInfo,
+    ) -> None:
+        if van.handle is not None:
+            self._take_again(van)
+        elif request.handle is not None:
+            wanted = objects.DeviceFileHandle.cast(
+                request.handle, f'driver {self.name!r}'
+            )
+            self._take(van, npu_names.parse(wanted.name))
+        else:
+            self._choose(van, request)
+
+    def _named(self, specs: device_spec.Specs) -> list[str]:
+        """The NPUs that entries name, also those that cannot be read."""
+        unreadable: dict[str, Exception] = {}
+        return sorted({*report.named(specs, unreadable), *unreadable})
+
+    def _choose(
+        self, van: objects.VAN, request: objects.AcceleratorRequest
+    ) -> None:
+        """Take the first NPU that is free and as requested."""
+        specs = self._specs()
+
+        def serving(address: str) -> Iterator[str]:
+            there = report.offered(address, specs)
+            if (
+                there is not None
+                and npu_facts.files_of(address)
+                and report.kind_of(*there).serves(request)
+            ):
+                yield address
+
+        choosing.choose(
+            self,
+            van,
+            request,
+            report.named(specs),
+            serving,
+            lambda address: self._take(van, address),
+            lambda: self._undo(van),
+            'device_spec offers no such NPU on this host',
+            entry_reasons.refused(self, specs, request),
+        )
+
+    def _take(self, van: objects.VAN, address: str) -> None:
+        """Take an NPU that the VAN does not have yet.
+
+        :raises DeviceNotFound, DeviceBusy, DeviceInUseByHost, DeviceError: if
+            it cannot be taken
+        """
+        with self.lock(address):
+            function = pci.get(address)
+            spec = self._specs().find(function)
+            with allocation.shared_locks(self, function, spec):
+                settings = npu_rules.settings_of(spec)
+                allocation.check(
+                    npu_rules.obstacles(
+                        function, settings, allocation.holders(self)
+                    )
+                )
+                assert settings is not None
+                van.driver_data = {
+                    **van.driver_data,
+                    _SETTINGS: json.dumps(dataclasses.asdict(settings)),
+                }
+                self._give(van, address)
+
+    def _take_again(self, van: objects.VAN) -> None:
+        """Give a VAN the NPU that it has had: after a reboot, or if lost.
+
+        Its files may have other numbers than before.
+
+        :raises Timeout: if it does not come back within device_timeout
+        """
+        assert isinstance(van.handle, objects.DeviceFileHandle)
+        address = npu_names.parse(van.handle.name)
+        waiting.until(
+            lambda: npu_facts.nodes_of(address),
+            CONF.os_acc.device_timeout,
+            f'the device file of the NPU {address} to come back',
+            npu_facts.CLASS,
+        )
+        with self.lock(address):
+            function = pci.get(address)
+            # Who has it was checked when the VAN got it, and is in the notes.
+            allocation.check(
+                npu_rules.obstacles(
+                    function, _settings(van), held=_SETTINGS in van.driver_data
+                )
+            )
+            self._give(van, address)
+
+    def _give(self, van: objects.VAN, address: str) -> None:
+        """Save which files a VAN gets, and let the privileged half give them.
+
+        :raises DeviceBusy: if another VAN or a process has the NPU
+        """
+        files = npu_facts.shown(npu_facts.files_of(address))
+        van.handle = report.handle(address, files)
+        van.device = address
+        van.live_migratable = False
+        van.save()
+        from os_acc.privileged.npu import devices as privileged
+
+        privileged.take(address, _arguments(files), CONF.os_acc.device_timeout)
+        log.about(LOG, van.instance_uuid, van.uuid).info(
+            'NPU %s is taken as %s',
+            address,
+            ', '.join(each.path for each in files),
+        )
+
+    def is_intact(self, van: objects.VAN) -> bool:
+        if not isinstance(van.handle, objects.DeviceFileHandle):
+            return True
+        nodes = npu_facts.nodes_of(npu_names.parse(van.handle.name))
+        if [each.file for each in nodes] != given_files.own_files(van):
+            return False
+        wanted = _settings(van) or npu_entry.Npu()
+        return bool(nodes) and all(_belongs(each, wanted) for each in nodes)
+
+    def unprepareVAN(
+        self, van: objects.VAN, instance_info: objects.InstanceInfo
+    ) -> None:
+        if not self.is_anothers(van):
+            self._undo(van)
+
+    @staticmethod
+    def _undo(van: objects.VAN) -> None:
+        """Let the privileged half reset the NPU and give it back."""
+        if not isinstance(van.handle, objects.DeviceFileHandle):
+            return
+        if _SETTINGS not in van.driver_data:
+            return  # the handle is only requested
+        from os_acc.privileged.npu import devices as privileged
+
+        address = npu_names.parse(van.handle.name)
+        left = privileged.give_back(
+            address,
+            van.instance_uuid,
+            CONF.os_acc.release_timeout,
+            CONF.os_acc.device_timeout,
+        )
+        logger = log.about(LOG, van.instance_uuid, van.uuid)
+        for each in left:
+            logger.warning('%s', each)
+        logger.info('NPU %s is given back', address)
+
+    @staticmethod
+    def _specs() -> device_spec.Specs:
+        return device_spec.load_for_vans(CONF)
+
+
+def _settings(van: objects.VAN) -> npu_entry.Npu | None:
+    """The settings by which a VAN has got its NPU."""
+    return npu_entry.of_note(json.loads(van.driver_data.get(_SETTINGS, '{}')))
+
+
+def _arguments(files: list[device_file.DeviceFile]) -> list[list[Any]]:
+    """Name files as privileged.npu takes them."""
+    return [[each.path, *each.number] for each in files]
+
+
+def _belongs(node: device_files.Node, wanted: npu_entry.Npu) -> bool:
+    """Whether a file has the owner and the permissions that are wanted."""
+    for now, kind, name in (
+        (node.uid, 'user', wanted.owner),
+        (node.gid, 'group', wanted.group),
+    ):
+        if name is not None and accounts.number_of(kind, name) != now:
+            return False
+    return wanted.mode in (None, node.mode)

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""What the driver npu reports of devices: inventory, show, doctor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Iterator
+import dataclasses
+from typing import Any
+
+from os_acc import exception
+from os_acc import finding
+from os_acc import objects
+from os_acc.claims import allocated
+from os_acc.drivers import choosing
+from os_acc.drivers import inventory
+from os_acc.kernel import device_file
+from os_acc.kernel import pci
+from os_acc.kinds.npu import entry as npu_entry
+from os_acc.kinds.npu import facts as npu_facts
+from os_acc.kinds.npu import names as npu_names
+from os_acc.kinds.npu import rules as npu_rules
+from os_acc.kinds.pci.driver import listing as pci_listing
+from os_acc.spec import device_spec
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """The names in Placement that a request can select an NPU by."""
+
+    resource_class: str
+    traits: tuple[str, ...]
+
+    def serves(self, request: objects.AcceleratorRequest) -> bool:
+        return self.resource_class == request.resource_class and set(
+            request.traits
+        ) <= set(self.traits)
+
+
+def kind_of(function: pci.Function, spec: device_spec.Spec) -> Kind:
+    """Name an NPU as Placement does."""
+    behind = pci_listing.kind_of(function, spec)
+    default = npu_entry.CLASSES[0]
+    return Kind(spec.resource_class or default, behind.traits)
+
+
+def named(
+    specs: device_spec.Specs, unreadable: dict[str, Exception] | None = None
+) -> list[str]:
+    """The addresses of the functions that entries with npu name.
+
+    :param unreadable: gets the error of each that cannot be read, by address
+    """
+    if not any(map(npu_rules.settings_of, specs.entries)):
+        return []
+    errors = {} if unreadable is None else unreadable
+    found = []
+    for function in pci_listing.scanned(specs, errors):
+        with choosing.noting(function.address, errors):
+            spec = specs.find(function)
+            if npu_rules.settings_of(spec) and not function.is_bridge:
+                found.append(function.address)
+    return found
+
+
+def offered(
+    address: str, specs: device_spec.Specs
+) -> tuple[pci.Function, device_spec.Spec] | None:
+    """A PCI function, with its entry, if it is offered as an NPU.
+
+    :returns: None also if there is no such function
+    """
+    function = pci.find(address)
+    spec = specs.find(function) if function is not None else None
+    if function is None or spec is None or not npu_rules.settings_of(spec):
+        return None
+    return function, spec
+
+
+def device(
+    driver: str,
+    address: str,
+    specs: device_spec.Specs,
+    holders: allocated.Holders,
+) -> objects.Device | None:
+    """Report an NPU.
+
+    :returns: None if it is not offered, or no VAN has it and it has no file
+        below /dev/accel, which nothing_offered says
+    """
+    there = offered(address, specs)
+    if there is None:
+        return None
+    function, spec = there
+    made = handle(address, npu_facts.shown(npu_facts.files_of(address)))
+    holder = holders.of_handle(made.identity)
+    if holder is None and not made.files:
+        return None
+    settings = npu_rules.settings_of(spec)
+    kind = kind_of(function, spec)
+    return inventory.device(
+        address,
+        driver,
+        [
+            inventory.handle(
+                made,
+                npu_rules.obstacles(function, settings, holders),
+                holder,
+            )
+        ],
+        function=function,
+        traits=list(kind.traits),
+        resource_class=kind.resource_class,
+    )
+
+
+def handle(
+    address: str, files: Iterable[device_file.DeviceFile]
+) -> objects.DeviceFileHandle:
+    """The attach handle of an NPU.
+
+    :param files: with paths in the host's /dev
+    """
+    return objects.DeviceFileHandle(
+        name=npu_names.name_of(address),
+        files=[
+            objects.DeviceFile(
+                path=each.path,
+                type=each.number.kind,
+                major=each.number.major,
+                minor=each.number.minor,
+                permissions='rw',
+            )
+            for each in files
+        ],
+    )
+
+
+def shown(
+    address: str, specs: device_spec.Specs, holders: allocated.Holders
+) -> dict[str, Any] | None:
+    """What os-acc device show prints of an NPU."""
+    function = pci.find(address)
+    if function is None:
+        return None
+    files = npu_facts.shown(npu_facts.files_of(address))
+    settings = npu_rules.settings_of(specs.find(function))
+    if not files and settings is None:
+        return None
+    refused = next(npu_rules.obstacles(function, settings, holders), None)
+    holder = holders.of_handle(handle(address, files).identity)
+    given = f'no: VAN {holder.van_uuid} has it' if holder else 'yes'
+    if holder is None and refused is not None:
+        given = f'no: {refused.text}'
+    return {
+        'address': address,
+        'can be given out as an NPU': given,
+        'kernel driver': function.driver,
+        'device files': [
+            f'{each.path} ({each.number.kind} {each.number.major}:'
+            f'{each.number.minor})'
+            for each in files
+        ],
+    }
+
+
+def findings(
+    specs: device_spec.Specs, holders: allocated.Holders
+) -> Iterator[finding.Finding]:
+    """Report each NPU that is offered.
+
+    Why an entry offers none, doctor.entries says.
+    """
+    unreadable: dict[str, Exception] = {}
+    for address in named(specs, unreadable):
+        subject = npu_rules.label(address)
+        try:
+            there = offered(address, specs)
+            if there is not None and npu_facts.files_of(address):
+                yield _finding(subject, *there, holders)
+        except (OSError, ValueError, exception.DeviceError) as err:
+            yield choosing.finding_of(subject, err)
+
+
+def _finding(
+    subject: str,
+    function: pci.Function,
+    spec: device_spec.Spec,
+    holders: allocated.Holders,
+) -> finding.Finding:
+    settings = npu_rules.settings_of(spec)
+    for each in npu_rules.obstacles(function, settings, holders):
+        return finding.Finding(
+            subject, finding.WARNING, each.text, each.remedy
+        )
+    paths = [
+        each.path
+        for each in npu_facts.shown(npu_facts.files_of(function.address))
+    ]
+    return finding.Finding(subject, finding.OK, ', '.join(paths))

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The refusals of accelerators of the class accel. See refusals."""
+
+from __future__ import annotations
+
+from os_acc.refusals.reasons import Kind
+from os_acc.refusals.reasons import Refusal
+
+NOT_FOR_NPU = Refusal(
+    Kind.NOT_OFFERED,
+    '[os_acc] device_spec does not offer its device file as an NPU: {remedy}',
+    'No entry with npu names it, or another entry names it first.',
+    'add an entry such as {entry}, before any other one that names it',
+)
+NPU_NO_PCI = Refusal(
+    Kind.UNSUITABLE,
+    '{device} is no PCI function, and os-acc resets an NPU between two '
+    'tenants by binding its PCI function again: {remedy}',
+    'Its entry has npu. The device is part of the processor, such as the NPU '
+    'of an ARM board with the driver rocket.',
+    'if the next tenant may have it without a reset, offer its file with '
+    '"devices": "{path}"',
+)
+NPU_VF = Refusal(
+    Kind.UNSUITABLE,
+    'it is a VF of {pf}, and os-acc gives out NPUs as whole devices: {remedy}',
+    'Its entry has npu.',
+    'offer the VF without npu, for VFIO',
+)
+NPU_NO_DRIVER = Refusal(
+    Kind.UNSUITABLE,
+    'it is bound to {driver}, which makes no file below /dev/accel: {remedy}',
+    'Its entry has npu. The module is not loaded, the function is no NPU, its '
+    'driver has failed to start it, or it is bound to VFIO.',
+    'load the module of its vendor (ivpu, amdxdna, habanalabs, qaic), and '
+    'look at the log of the kernel for its errors',
+)
+NPU_NO_ACCOUNT = Refusal(
+    Kind.UNSUITABLE,
+    'the {kind} {name} of its entry of device_spec does not exist on this '
+    'host',
+    'owner or group of npu names nobody.',
+    'add the {kind}, or correct the entry',
+)

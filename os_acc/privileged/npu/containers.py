@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""May a container get an NPU, as root? See container_offers."""
+
+from __future__ import annotations
+
+from os_acc import exception
+from os_acc import objects
+from os_acc.kinds.npu import facts as npu_facts
+from os_acc.kinds.npu import names as npu_names
+from os_acc.kinds.npu import rules as npu_rules
+from os_acc.privileged import arguments
+from os_acc.privileged import offers
+from os_acc.privileged.npu import notes as npu_notes
+from os_acc.spec import device_spec
+
+
+def entry(
+    handle: objects.DeviceFileHandle, van: str
+) -> device_spec.Spec | None:
+    """Check that a VAN has an NPU, and that its files are what they were.
+
+    :returns: the entry of device_spec for it; None: none names it any more
+    :raises DeviceNotFound: if it has not, or a file is another one now
+    """
+    address = npu_names.parse(handle.name)
+    function = arguments.there(address)
+    if not npu_notes.has(van, function):
+        raise exception.DeviceNotFound(
+            wanted=npu_rules.label(address),
+            reason=f'VAN {van} does not have it',
+        )
+    saved = [(x.path, x.type, x.major, x.minor) for x in handle.files]
+    nodes = npu_facts.nodes_of(address)
+    if not nodes or saved != [(each.path, *each.number) for each in nodes]:
+        raise exception.DeviceNotFound(
+            wanted=npu_rules.label(address),
+            reason='its device file, or the number of that, has changed',
+        )
+    arguments.permissions(handle, 'rw')
+    found = offers.specs().known(function)
+    return found if npu_rules.settings_of(found) is not None else None

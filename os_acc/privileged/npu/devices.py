@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Giving NPUs to VANs and resetting them, as root.
+
+The settings come from device_spec as root reads it, or from the note of a VAN
+that has had the NPU since before. Between two VANs the kernel driver is
+unbound and bound again, so that it starts the device anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import logging
+from typing import Any
+
+from os_acc import exception
+from os_acc.deadlines import waiting
+from os_acc.kernel import device_files
+from os_acc.kernel import open_files
+from os_acc.kernel import pci
+from os_acc.kinds.npu import entry as npu_entry
+from os_acc.kinds.npu import facts as npu_facts
+from os_acc.kinds.npu import names as npu_names
+from os_acc.kinds.npu import rules as npu_rules
+from os_acc.privileged import arguments
+from os_acc.privileged import cleaning
+from os_acc.privileged import closing
+from os_acc.privileged import context
+from os_acc.privileged import device_users
+from os_acc.privileged import file_owners
+from os_acc.privileged import held
+from os_acc.privileged import operation_lock
+from os_acc.privileged.npu import notes as npu_notes
+from os_acc.privileged.npu import resets
+from os_acc.refusals import refusals
+
+LOG = logging.getLogger(__name__)
+
+
+@context.entry
+def take(address: str, files: Sequence[Sequence[Any]], seconds: float) -> None:
+    """Note that a VAN has an NPU, and give its files to their owner.
+
+    It succeeds if the VAN has the NPU already.
+
+    :param address: of the PCI function
+    :param files: the files that the caller has seen: path, type, major and
+        minor number of each
+    :raises DeviceNotFound: if device_spec does not offer it
+    :raises DeviceBusy: if a VAN or a process has it, or its files are not
+        what the caller has seen
+    :raises DeviceInUseByHost, DeviceError: see rules
+    :raises Timeout: if that does not end in time
+    """
+    arguments.there(address)
+    seconds = arguments.seconds(seconds)
+    deadline = waiting.Deadline(seconds)
+
+    def act() -> None:
+        with operation_lock.named(address, deadline.left(0.5)):
+            resets.complete(address, deadline.left())
+            _take(pci.get(address), files, deadline)
+
+    waiting.at_most(
+        act, seconds, f'{npu_rules.label(address)} to be given out'
+    )
+
+
+def _take(
+    function: pci.Function,
+    seen: Sequence[Sequence[Any]],
+    deadline: waiting.Deadline,
+) -> None:
+    name = npu_names.name_of(function.address)
+    held.check_noted(held.FILE, name)
+    if npu_notes.is_of_an_earlier_van(function):
+        _check_unused(function)
+        _reset(function.address, deadline)
+        npu_notes.forget(function.address, held.Cleaned.EARLIER)
+        function = pci.get(function.address)
+    settings = npu_notes.settings_of(function)
+    is_given = npu_notes.is_given(function)
+    for obstacle in npu_rules.obstacles(
+        function, settings, held=is_given, as_root=True
+    ):
+        raise obstacle.error()
+    nodes = npu_facts.nodes_of(function.address)
+    _check_same(function, nodes, seen)
+    _check_unused(function)
+    settings = settings or npu_entry.Npu()
+    npu_notes.note(function, settings, [each.file for each in nodes])
+    owner = file_owners.Owner(settings.owner, settings.group, settings.mode)
+    for node in nodes:
+        file_owners.give(node, name, owner)
+    # Who has opened a file before its owner was changed keeps it.
+    try:
+        _check_unused(function)
+    except exception.DeviceBusy:
+        file_owners.restore(name)
+        if not is_given:
+            npu_notes.forget(function.address, held.Cleaned.NEVER_GIVEN)
+        raise
+
+
+def _check_same(
+    function: pci.Function,
+    nodes: Sequence[device_files.Node],
+    seen: Sequence[Sequence[Any]],
+) -> None:
+    there = [[each.path, *each.number] for each in nodes]
+    if not there or there != [list(each) for each in seen]:
+        raise exception.DeviceBusy(
+            device=npu_rules.label(function.address),
+            reason='its files, or their numbers, have changed since they were '
+            'looked at',
+        )
+
+
+def _check_unused(function: pci.Function) -> None:
+    """Check that nobody uses the function, by whatever file of it.
+
+    :raises DeviceBusy: if a VAN, a process or the host does
+    """
+    if users := device_users.open_by([function]):
+        raise exception.DeviceBusy(
+            device=npu_rules.label(function.address),
+            reason=refusals.opened(users).text,
+        )
+
+
+@context.entry
+@held.undoes_own(returns=list[str]())
+def give_back(
+    address: str, instance_uuid: str, release_seconds: float, seconds: float
+) -> list[str]:
+    """Clean and reset an NPU, restore its files and delete the note.
+
+    It does nothing if no VAN has the NPU. device_spec need not offer it any
+    more: the note says who has it. A function that is gone, and another one
+    that has its address by now, is left alone.
+
+    :param address: of the PCI function, which need not be there
+    :param instance_uuid: the instance that has had it
+    :param release_seconds: how long to wait until it is closed
+    :returns: a clause for each file that keeps what somebody else has set
+    :raises DeviceBusy: if another VAN has it, or a process has it open
+    :raises CleaningFailed: if cleaning_command failed
+    :raises DeviceError: if the device does not come back. The VAN keeps it
+    :raises Timeout: if that does not end in time
+    """
+    pci.folder(address)  # it checks the address
+    arguments.uuid(instance_uuid)
+    name = npu_names.name_of(address)
+    held.check_noted(held.FILE, name)
+    seconds = arguments.seconds(seconds)
+    release_seconds = arguments.seconds(release_seconds)
+    if held.any_values(held.FILE, name) is None:
+        file_owners.restore(name)
+        return []
+
+    def wait(most: float) -> None:
+        closing.wait(
+            npu_rules.label(address),
+            lambda: _users(address, name, instance_uuid),
+            most,
+        )
+
+    wait(release_seconds)
+    deadline = waiting.Deadline(seconds)
+    with operation_lock.named(address, deadline.left(0.5)) as lock:
+        cleaned = _clean(address)
+
+        def act() -> list[str]:
+            left = file_owners.restore(name)
+            wait(0.0)  # who has opened it since the first look keeps it
+            if cleaned is not held.Cleaned.GONE:
+                _reset(address, deadline)
+            npu_notes.forget(address, cleaned)
+            return left
+
+        return waiting.at_most(
+            operation_lock.kept_until(lock, act),
+            seconds,
+            f'{npu_rules.label(address)} to be given back',
+        )
+
+
+def _users(address: str, name: str, instance_uuid: str) -> list[str]:
+    """Who has the NPU open: by its files now, or by those that were given."""
+    function = pci.find(address)
+    found, there = [], set()
+    if function is not None:
+        there = {each.number for each in npu_facts.files_of(address)}
+        found = device_users.find(function, instance_uuid, False)
+    given = [e for e in file_owners.given(name) if e.number not in there]
+    return found + (open_files.users_of(given) if given else [])
+
+
+def _clean(address: str) -> held.Cleaned:
+    """Run the operator's command on an NPU that is closed.
+
+    :returns: GONE if the VAN's device is not there any more
+    :raises CleaningFailed: if the command failed
+    """
+    function = pci.find(address)
+    if function is None or not npu_notes.is_given(function):
+        return held.Cleaned.GONE
+    return cleaning.run_command(address)
+
+
+def _reset(address: str, deadline: waiting.Deadline) -> None:
+    """Let the driver start the device anew.
+
+    :raises DeviceError: if it does not come back
+    """
+    before, now = npu_notes.driver_of(address), pci.driver_of(address)
+    if before and now not in (None, before):
+        # Somebody else has bound it to another driver, and has it now.
+        LOG.warning('NPU %s is not reset: %s has it', address, now)
+        return
+    driver = before or now
+    if driver is None:
+        raise exception.DeviceError(
+            device=npu_rules.label(address),
+            reason='it is bound to no driver, and its note does not say to '
+            'which it was: bind it, and run os-acc recover',
+        )
+    resets.run(pci.get(address), driver, deadline.left())

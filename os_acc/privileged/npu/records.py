@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""What an interrupted reset of an NPU needs to know: see record."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from os_acc.privileged import record
+
+
+@dataclasses.dataclass(frozen=True)
+class Reset(record.Record):
+    """An NPU whose driver is being unbound and bound again.
+
+    :ivar ids: vendor:product
+    :ivar driver: the kernel driver
+    """
+
+    ids: str
+    driver: str
+
+
+resets = record.Records('npu-resets', Reset)
