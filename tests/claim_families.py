@@ -194,6 +194,23 @@ def of_vmd(host):
     host.offer(host.pci, 'pci', behind)
 
 
+def of_a_switch(host):
+    """Two cards below one bridge, of which one has VFs."""
+    bridge = '0000:77:00.0'
+    cards = ('0000:78:00.0', '0000:79:00.0')
+    host.function(bridge, pci_class=0x060400)
+    for address in cards:
+        host.function(address, totalvfs=2)
+    (vf,) = host.vfs(cards[0], [None])
+    for address in (*cards, vf):
+        host.below(bridge, address)
+    for address in (*cards, vf):
+        host.offer(host.pci, 'pci', address)
+    for address in (cards[0], vf):
+        place = f'pci0000:00/{bridge}/{address}/drm'
+        host.files('file', host.number(f'{place}/card0', 'drm'))
+
+
 def of_power(host):
     for number, (bus, moves_all) in enumerate(
         (('1', True), ('1', False), ('1', False), ('2', False), (None, True))

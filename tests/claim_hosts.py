@@ -17,10 +17,9 @@ from typing import Any
 
 import claim_memory
 import claim_vans
+import older_rules
 
-from os_acc.availability import device_numbers
-from os_acc.availability import functions as availability
-from os_acc.availability import host_use
+from os_acc.availability import companions
 from os_acc.claims import facts
 from os_acc.claims import reader
 from os_acc.kernel import device_file
@@ -29,16 +28,11 @@ from os_acc.kernel import file_place
 from os_acc.kernel import idxd
 from os_acc.kernel import mdev
 from os_acc.kernel import pci
-from os_acc.kernel import vgpu
 from os_acc.kinds.devfile import groups as file_groups
-from os_acc.kinds.devfile import rules as file_availability
-from os_acc.kinds.idxd import entry as spec_idxd
 from os_acc.kinds.idxd import names as idxd_names
-from os_acc.kinds.idxd import rules as idxd_availability
 from os_acc.kinds.npu import names as npu_names
-from os_acc.kinds.nvme_of import rules as nvme_of_availability
-from os_acc.kinds.vgpu import rules as vgpu_availability
 from os_acc.powervm import inventory
+from os_acc.refusals import refusals
 from os_acc.spec import address as spec_address
 from os_acc.spec import device_spec
 from os_acc.testing import kernel
@@ -99,6 +93,18 @@ class Host:
         inner = folder.parent / above / f'pci1000{above[0]}:00'
         inner.mkdir(parents=True, exist_ok=True)
         place = inner / address
+        self._move(address, folder, place)
+        return address
+
+    def below(self, bridge: str, address: str) -> None:
+        """Move a function below a bridge."""
+        devices = self.kernel.pci / 'devices'
+        folder = (devices / address).resolve()
+        self._move(address, folder, (devices / bridge).resolve() / address)
+
+    def _move(
+        self, address: str, folder: pathlib.Path, place: pathlib.Path
+    ) -> None:
         folder.rename(place)
         name = (place / 'iommu_group').readlink().name
         for link in (
@@ -107,7 +113,6 @@ class Host:
         ):
             link.unlink()
             link.symlink_to(place)
-        return address
 
     def number(self, folder: str, subsystem: str, kind: str = 'c') -> str:
         """Show a device file. Give its number."""
@@ -172,7 +177,6 @@ class Host:
         """Read the host, and remember what is read."""
         claim_memory.remember(self._patch)
         self.specs = device_spec.Specs(tuple(self._specs))
-        self.snapshot = host_use.Snapshot.read()
         for make, *values in self._made:
             self.options.append(make(*values))
         self.facts = reader.Reader(
@@ -191,52 +195,35 @@ class Host:
         function = pci.get(address)
         spec = self.specs.first(function)
 
-        def refused(given: claim_vans.Asked) -> bool:
-            return claim_vans.of_vans(
-                availability.obstacles(
-                    function,
-                    spec,
-                    device_spec.BIND_OS_ACC,
-                    given.taker,
-                    given.holders,
-                    self.snapshot,
-                    refused=(),
-                    held=True,
-                )
+        def refused(given: claim_vans.Asked) -> claim_vans.Reasons:
+            return older_rules.of_function(
+                function, spec, given.taker, given.holders
             )
 
         device = device or function.parent
-        return claim_vans.Option(kind, f'pci/{address}', device, refused)
+        along = companions.of(function, spec, device_spec.BIND_OS_ACC)
+        return claim_vans.Option(
+            kind,
+            f'pci/{address}',
+            device,
+            refused,
+            along=[each.address for each in along],
+        )
 
     def vgpu(self, address: str) -> claim_vans.Option:
         vf = pci.get(address)
-        spec = device_spec.Spec(vgpu_type='558')
-        card = vgpu.Card.read(pci.get(vf.parent))
 
-        def refused(given: claim_vans.Asked) -> bool:
-            return claim_vans.of_vans(
-                vgpu_availability.vgpu_obstacles(
-                    vf, spec, given.taker, given.holders, card
-                )
-            )
+        def refused(given: claim_vans.Asked) -> claim_vans.Reasons:
+            return older_rules.taken_by_others(vf, given.taker, given.holders)
 
         return claim_vans.Option('vgpu', f'pci/{address}', vf.parent, refused)
 
     def mdev(self, uuid: str, parent: str) -> claim_vans.Option:
         there = mdev.find(uuid) is not None
 
-        def refused(given: claim_vans.Asked) -> bool:
-            return claim_vans.of_vans(
-                availability.whole_obstacles(
-                    parent, parent, given.taker, given.holders
-                )
-            ) or (
-                there
-                and claim_vans.of_vans(
-                    file_availability.mdev_obstacles(
-                        uuid, given.taker, given.holders
-                    )
-                )
+        def refused(given: claim_vans.Asked) -> claim_vans.Reasons:
+            return older_rules.of_mdev(
+                uuid, parent, there, given.taker, given.holders
             )
 
         note = _of_vf(parent)
@@ -279,16 +266,9 @@ class Host:
             if (parent := mdev.find(uuid)) is not None:
                 device = parent.parent
 
-        def refused(given: claim_vans.Asked) -> bool:
-            return claim_vans.of_vans(
-                file_availability.obstacles(
-                    found,
-                    given.taker,
-                    given.holders,
-                    given.numbers,
-                    self.snapshot,
-                    held=True,
-                )
+        def refused(given: claim_vans.Asked) -> claim_vans.Reasons:
+            return older_rules.of_file(
+                found, given.taker, given.holders, given.numbers
             )
 
         handles = [f'file/{found.name}']
@@ -326,37 +306,19 @@ class Host:
         return last
 
     def queue(self, address: str, number: int, file: str) -> claim_vans.Option:
-        function = pci.get(address)
-        settings = spec_idxd.Queues()
         name = idxd_names.name_of(address, number)
         device = idxd.find(address)
         assert device is not None
+        found = device_file.parse(file[2:], file[0]) if file else None
 
-        def refused(given: claim_vans.Asked) -> bool:
-            at = idxd_availability.files_given(address, given.holders)
-            ours = idxd_availability.has_queues(address, given.holders)
-            return claim_vans.of_vans(
-                itertools.chain(
-                    idxd_availability.whole_obstacles(
-                        address, given.taker, given.holders
-                    ),
-                    idxd_availability.obstacles(
-                        function, device, settings, ours, at
-                    ),
-                    idxd_availability.queue_obstacles(
-                        device, settings, number, False, at
-                    ),
-                    device_numbers.obstacles(
-                        device_file.DeviceFile(
-                            '/dev/dsa', device_file.parse(file[2:], file[0])
-                        ),
-                        name,
-                        given.taker,
-                        given.numbers,
-                    )
-                    if file
-                    else (),
-                )
+        def refused(given: claim_vans.Asked) -> claim_vans.Reasons:
+            return older_rules.of_queue(
+                device,
+                number,
+                found,
+                given.taker,
+                given.holders,
+                given.numbers,
             )
 
         return claim_vans.Option(
@@ -369,19 +331,14 @@ class Host:
         :param file: the number of its device file
         """
         name, function = npu_names.name_of(address), pci.get(address)
-        node = device_file.DeviceFile(
-            '/dev/accel/accel0', device_file.parse(file[2:], file[0])
-        )
+        number = device_file.parse(file[2:], file[0])
 
-        def refused(given: claim_vans.Asked) -> bool:
-            return any(
-                availability.taken_by_others(
-                    function, given.taker, given.holders
-                )
-            ) or claim_vans.of_vans(
-                device_numbers.obstacles(
-                    node, name, given.taker, given.numbers
-                )
+        def refused(given: claim_vans.Asked) -> claim_vans.Reasons:
+            yield from older_rules.taken_by_others(
+                function, given.taker, given.holders
+            )
+            yield from older_rules.number_given(
+                number, name, given.taker, given.numbers
             )
 
         return claim_vans.Option(
@@ -389,28 +346,30 @@ class Host:
         )
 
     def namespace(self, wwn: str) -> claim_vans.Option:
-        def refused(given: claim_vans.Asked) -> bool:
-            return claim_vans.of_vans(
-                nvme_of_availability.obstacles(
-                    wwn, None, given.taker, given.holders, self.snapshot
-                )
-            )
+        def refused(given: claim_vans.Asked) -> claim_vans.Reasons:
+            return older_rules.of_namespace(wwn, given.taker, given.holders)
 
         return claim_vans.Option('namespace', f'block/{wwn}', wwn, refused)
 
     def io_slot(self, slot: inventory.Slot) -> claim_vans.Option:
         self.slots[slot.address] = slot
 
-        def refused(given: claim_vans.Asked) -> bool:
+        def refused(given: claim_vans.Asked) -> claim_vans.Reasons:
             # As drivers.drc
-            return any(
-                each.van_uuid != given.taker.van_uuid
-                for each in given.holders.on(slot.address)
-            ) or any(
-                each.instance_uuid != given.taker.instance_uuid
-                for other in inventory.group(slot, self.slots.values())
-                for each in given.holders.on(other.address)
-            )
+            for other in self.slots.values():
+                for each in given.holders.on(other.address):
+                    taken = refusals.TAKEN.say(
+                        instance=each.instance_uuid,
+                        what=each.handle,
+                        van=each.van_uuid,
+                    )
+                    if each.van_uuid == given.taker.van_uuid:
+                        continue
+                    if other is slot or (
+                        each.instance_uuid != given.taker.instance_uuid
+                        and other in inventory.group(slot, self.slots.values())
+                    ):
+                        yield taken
 
         handle = slot.handle.identity
         return claim_vans.Option('slot', handle, slot.address, refused)
@@ -418,4 +377,4 @@ class Host:
     @staticmethod
     def plain(kind: str, handle: str, device: str) -> claim_vans.Option:
         """What only the journal's index keeps from another VAN."""
-        return claim_vans.Option(kind, handle, device, lambda given: False)
+        return claim_vans.Option(kind, handle, device, lambda given: iter(()))

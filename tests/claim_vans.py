@@ -5,22 +5,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from collections.abc import Iterable
+from collections.abc import Iterator
 from collections.abc import Sequence
 import dataclasses
 
-from os_acc.availability import device_numbers
-from os_acc.availability import functions as availability
+import older_rules
+
 from os_acc.claims import allocated
 from os_acc.claims import facts
+from os_acc.claims import meeting
 from os_acc.kernel import device_file
+from os_acc.kernel import pci
 from os_acc.kinds.devfile import groups as file_groups
 from os_acc.refusals import reasons
+from os_acc.spec import device_spec
 
 #: The refusals that name a VAN. All others are the device's or the host's.
 OF_VANS = (reasons.Kind.ALLOCATED, reasons.Kind.GROUP_ALLOCATED)
 
-Numbers = dict[device_file.Number, list[device_numbers.Given]]
+Reasons = Iterator[reasons.Reason]
+Numbers = dict[device_file.Number, list[older_rules.Given]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,16 +44,18 @@ class Option:
     :ivar refused: the older rules
     :ivar note: what tells it from others of its kind
     :ivar found: the accelerator of device files that it is
+    :ivar along: the addresses of its companions
     """
 
     kind: str
     handle: str
     device: str
-    refused: Callable[[Asked], bool]
+    refused: Callable[[Asked], Reasons]
     numbers: tuple[str, ...] = ()
     most: int = 0
     note: str = ''
     found: file_groups.Accelerator | None = None
+    along: Sequence[str] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +108,7 @@ def asked(van: Van, vans: Sequence[Van]) -> Asked:
             number = device_file.parse(rest, kind)
             name = allocated.file_in(each.handle) or ''
             numbers.setdefault(number, []).append(
-                device_numbers.Given(
+                older_rules.Given(
                     each.van_uuid, each.instance_uuid, name, f'/dev/{rest}'
                 )
             )
@@ -113,6 +119,50 @@ def asked(van: Van, vans: Sequence[Van]) -> Asked:
     )
 
 
+def words(
+    van: Van, vans: Sequence[Van], specs: device_spec.Specs, many: bool
+) -> list[reasons.Reason]:
+    """What the one rule says of a VAN that wants something.
+
+    :param many: see allocated.Holders
+    """
+    holders = allocated.Holders(
+        vans,
+        files=lambda: {
+            each.van_uuid: tuple(
+                (text, f'/dev/{text[2:]}') for text in each.numbers
+            )
+            for each in vans
+        },
+        specs=lambda: specs,
+        many=many,
+    ).asked_by(allocated.Taker(van.van_uuid, van.instance_uuid))
+    handle = van.handle
+    if van.option.found and '/' in handle.removeprefix('file/'):
+        handle = f'{handle.rpartition("/")[0]}/any'
+    found = holders.in_the_way(
+        handle, _device(van), van.option.numbers, van.option.most
+    )
+    close = [each for each in found if each.relation < meeting.Relation.GROUP]
+    return [
+        *(each.reason for each in close),
+        *(
+            each.taken(f'its companion {address}')
+            for address in van.option.along
+            for each in holders.in_the_way(f'pci/{address}', None)
+        ),
+        *(each.reason for each in found if each not in close),
+    ]
+
+
+def _device(van: Van) -> str:
+    """The PF of a function, also if Cyborg reports it below another one."""
+    address = allocated.function_in(van.handle)
+    if address is None or not van.handle.startswith('pci/'):
+        return van.option.device
+    return pci.get(address).parent
+
+
 def old(van: Van, vans: Sequence[Van]) -> bool:
     """Whether the older rules refuse a VAN because of other VANs."""
     given = asked(van, vans)
@@ -120,9 +170,4 @@ def old(van: Van, vans: Sequence[Van]) -> bool:
     same = given.holders.of_handle(van.handle)
     if same is not None and same.van_uuid != van.van_uuid:
         return True
-    return van.option.refused(given)
-
-
-def of_vans(found: Iterable[availability.Obstacle]) -> bool:
-    """Whether one of some refusals names a VAN."""
-    return any(each.kind in OF_VANS for each in found)
+    return any(each.kind in OF_VANS for each in van.option.refused(given))

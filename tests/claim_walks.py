@@ -21,6 +21,7 @@ import claim_vans
 
 from os_acc.claims import conflict
 from os_acc.claims import of_handle
+from os_acc.refusals import reasons
 
 Host = claim_hosts.Host
 Option = claim_vans.Option
@@ -28,6 +29,10 @@ Van = claim_vans.Van
 
 INSTANCES = ('first', 'second', 'third')
 STEPS = 10
+# One of so many situations is asked twice.
+EACH = 7
+FPGA = 'of the same FPGA'
+WITHOUT_WORDS = ('slot', 'fake')
 OF_MDEVS = ('mdev', 'file of an mdev')
 
 
@@ -39,6 +44,7 @@ class Count:
     :ivar refused: in how many the new rule has refused
     :ivar known: the differences that are known, by name
     :ivar unknown: all other differences
+    :ivar words: where both refuse, in other words, or one says two things
     """
 
     situations: int = 0
@@ -47,12 +53,14 @@ class Count:
         default_factory=collections.Counter
     )
     unknown: list[str] = dataclasses.field(default_factory=list)
+    words: list[str] = dataclasses.field(default_factory=list)
 
     def add(self, other: Count) -> None:
         self.situations += other.situations
         self.refused += other.refused
         self.known.update(other.known)
         self.unknown += other.unknown
+        self.words += other.words
 
 
 class Walk:
@@ -102,9 +110,40 @@ class Walk:
         )
         self._count.refused += bool(found)
         refused = claim_vans.old(wanted, self._vans)
+        if wanted.option.kind not in WITHOUT_WORDS:
+            if refused and found:
+                self._compare(wanted)
+            if self._count.situations % EACH == 0:
+                self._ask_many(wanted)
         if refused != bool(found):
             self._explain(wanted, found)
         return refused or bool(found)
+
+    def _compare(self, wanted: Van) -> None:
+        """Compare the words: the first reason decides the error."""
+        before = claim_vans.asked(wanted, self._vans)
+        old = next(wanted.option.refused(before), None)
+        new = self._words(wanted)
+        if old is None or (old in new and new[0].kind is old.kind):
+            return
+        if old.kind is reasons.Kind.GROUP_ALLOCATED and FPGA in new[0].text:
+            # They see only one of its PFs as an FPGA.
+            self._count.known['FPGA in one group'] += 1
+            return
+        self._count.words.append(
+            f'{wanted}\nwith {self._vans}\nold: {old}\nnew: {new}'
+        )
+
+    def _ask_many(self, wanted: Van) -> None:
+        """Compare the answers to one of few, and to one of many questions."""
+        one, many = self._words(wanted), self._words(wanted, many=True)
+        if one != many:
+            self._count.words.append(
+                f'{wanted}\nwith {self._vans}\none: {one}\nmany: {many}'
+            )
+
+    def _words(self, wanted: Van, many: bool = False) -> list[reasons.Reason]:
+        return claim_vans.words(wanted, self._vans, self._host.specs, many)
 
     def _holding(self, van: Van) -> conflict.Holding:
         key = (

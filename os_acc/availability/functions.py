@@ -18,10 +18,10 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
 import dataclasses
+import functools
 import itertools
 
 from os_acc import exception
-from os_acc.availability import chip_use
 from os_acc.availability import companions
 from os_acc.availability import group_use
 from os_acc.availability import host_use
@@ -29,6 +29,7 @@ from os_acc.availability import storage
 from os_acc.availability import vfio_driver
 from os_acc.availability import vfio_rules
 from os_acc.claims import allocated
+from os_acc.claims import meeting
 from os_acc.kernel import open_files
 from os_acc.kernel import pci
 from os_acc.kernel import sriov
@@ -86,21 +87,20 @@ def obstacles(
     function: pci.Function,
     spec: device_spec.Spec | None,
     bind: str,
-    taker: allocated.Taker = allocated.ANYONE,
     holders: allocated.Holders | None = None,
     snapshot: host_use.Snapshot | None = None,
     as_root: bool = False,
     alone: bool = False,
     refused: Iterable[Reason] | None = None,
     held: bool = False,
-    beside: Sequence[allocated.Holder] | None = None,
     users: Callable[[], Sequence[str]] | None = None,
 ) -> Iterator[Obstacle]:
     """Say why a PCI function cannot be taken as a whole.
 
     :param spec: the entry of device_spec for it; None if there is none
     :param bind: who is to bind it to VFIO, one of device_spec.BINDS
-    :param holders: what the journal knows; None if the journal is unavailable
+    :param holders: what the journal knows, and who wants the function; None if
+        the journal is unavailable
     :param snapshot: pass one when asking about many functions
     :param as_root: this process is root: also find block devices that the
         host has opened exclusively
@@ -109,8 +109,6 @@ def obstacles(
         and vfio_rules.of_host(); None: they are called here
     :param held: the caller knows that a VAN has had it since before, so that
         device_spec and the device's health do not matter
-    :param beside: what chip_use.beside() says of it, or of a VF of the same
-        PF; None: it is called here
     :param users: finds who has the function open: a clause for each user.
         Called last. None: do not check this
     :returns: all obstacles, the most important one first
@@ -120,31 +118,66 @@ def obstacles(
     if refused is None:
         refused = _refusals(function, spec)
     along = companions.of(function, spec, bind)
-    with_them = taker
+    own = holders.taker.functions
     if along:
-        addresses = taker.functions | {each.address for each in along}
-        with_them = dataclasses.replace(taker, functions=addresses)
+        own = own.union(each.address for each in along)
+    those = functools.cache(lambda: in_the_way(function, holders))
     # The VAN has had the function since before a reboot. It keeps it, even if
     # device_spec no longer offers it, or if it has failed since.
-    held = held or holders.has(taker.van_uuid, function.address)
+    held = held or holders.has(holders.taker.van_uuid, function.address)
     for reason in itertools.chain(
         () if held else _not_offered(function, spec),
         _unsuitable(function),
         _cannot_be_emptied(function, spec, bind),
         _reserved(function.address, holders),
         refused,
-        taken_by_others(function, taker, holders) if holders else (),
-        chip_use.obstacles(function, spec, taker, holders, beside),
+        _met(those, close=True),
         () if held else _unhealthy(function, holders),
         _host_uses(function, snapshot, as_root),
-        _companions(along, taker, holders, snapshot, as_root),
-        ()
-        if alone
-        else group_use.obstacles(function, with_them, holders, snapshot),
+        _companions(along, holders, snapshot, as_root),
+        () if alone else group_use.obstacles(function, own, snapshot),
+        _met(those, close=False),
         _not_bound(function) if bind == device_spec.BIND_NONE else (),
         () if users is None else _open(users),
     ):
         yield Obstacle.of(f'PCI function {function.address}', reason)
+
+
+def _met(
+    those: Callable[[], Sequence[meeting.Meeting]], close: bool
+) -> Iterator[Reason]:
+    """The VANs that exclude a function.
+
+    :param those: gives them all
+    :param close: those that have it, a part of it, what it is in, or its FPGA;
+        False: the others, which may have another member of its IOMMU group
+    """
+    for each in those():
+        if (each.relation < meeting.Relation.GROUP) is close:
+            yield each.reason
+
+
+def in_the_way(
+    function: pci.Function, holders: allocated.Holders
+) -> list[meeting.Meeting]:
+    """The VANs that exclude a function as a whole.
+
+    :param holders: what the journal knows, and who wants the function
+    """
+    return holders.in_the_way(f'pci/{function.address}', function.parent)
+
+
+def part_obstacles(
+    device: str, label: str, holders: allocated.Holders
+) -> Iterator[Obstacle]:
+    """Say which VANs exclude that a part is made of a device.
+
+    :param device: the PF of the VF, or the parent of the mediated device
+    :param label: the device, for the error
+    :param holders: what the journal knows, and who wants the part
+    """
+    for each in holders.in_the_way(f'mdev/of-{device}', device):
+        yield Obstacle.of(label, each.reason)
 
 
 def offer_obstacles(
@@ -266,76 +299,6 @@ def answer_obstacles(function: pci.Function) -> Iterator[Obstacle]:
         )
 
 
-def taken_by_others(
-    function: pci.Function,
-    taker: allocated.Taker,
-    holders: allocated.Holders,
-) -> Iterator[Reason]:
-    """The VANs that have a function, a part of it, or all of its PF."""
-    whole = holders.of_function(function.address)
-    if whole is not None and whole.van_uuid != taker.van_uuid:
-        yield _taken(whole, 'it')
-    for part in holders.on(function.address):
-        if (
-            part is not whole
-            and part.van_uuid != taker.van_uuid
-            and not _is_beside(part, function, taker)
-        ):
-            yield _taken(part, part.handle or 'it')
-    for what, addresses in (
-        ('{}, which it is behind', function.above),
-        ('{}, which is behind it', function.behind),
-    ):
-        for address in addresses:
-            near = holders.of_function(address)
-            if near is not None and near.van_uuid != taker.van_uuid:
-                yield _taken(near, what.format(address))
-    if (pf := function.physfn) is not None:
-        for found in whole_obstacles(pf, f'PF {pf}', taker, holders):
-            yield refusals.PF_TAKEN.say(holder=found.text)
-
-
-def _is_beside(
-    part: allocated.Holder, function: pci.Function, taker: allocated.Taker
-) -> bool:
-    """Whether the taker's instance has a function that is no VF of this one.
-
-    A card of Xilinx has a management function and a user function, which one
-    instance may have.
-    """
-    address = allocated.function_in(part.handle)
-    if part.instance_uuid != taker.instance_uuid or address is None:
-        return False
-    found = pci.find(address)
-    return found is not None and found.physfn != function.address
-
-
-def whole_obstacles(
-    address: str,
-    device: str,
-    taker: allocated.Taker,
-    holders: allocated.Holders,
-) -> Iterator[Obstacle]:
-    """Say which VAN has the whole of a device, when a part of it is wanted.
-
-    :param address: of the device
-    :param device: the device, for the error
-    """
-    whole = holders.of_function(address)
-    if whole is None or whole.van_uuid == taker.van_uuid:
-        return
-    # A VAN that only requests the device does not have it yet. Both claim
-    # under the lock of the device, so one of them sees the other.
-    if whole.device is not None:
-        yield Obstacle.of(device, _taken(whole, 'it'))
-
-
-def _taken(holder: allocated.Holder, what: str) -> Reason:
-    return refusals.TAKEN.say(
-        instance=holder.instance_uuid, what=what, van=holder.van_uuid
-    )
-
-
 def host_obstacles(
     function: pci.Function,
     snapshot: host_use.Snapshot | None = None,
@@ -361,16 +324,15 @@ def _host_uses(
 
 def _companions(
     along: Sequence[pci.Function],
-    taker: allocated.Taker,
     holders: allocated.Holders,
     snapshot: host_use.Snapshot | None,
     as_root: bool,
 ) -> Iterator[Reason]:
     """Check the functions that are bound to VFIO along with a function."""
     for each in along:
-        whole = holders.of_function(each.address)
-        if whole is not None and whole.instance_uuid != taker.instance_uuid:
-            yield _taken(whole, f'its companion {each.address}')
+        for found in holders.in_the_way(f'pci/{each.address}', None):
+            if found.other.instance_uuid != holders.taker.instance_uuid:
+                yield found.taken(f'its companion {each.address}')
         for use in _host_uses(each, snapshot, as_root):
             yield refusals.COMPANION_USED.say(
                 address=each.address, use=use.text

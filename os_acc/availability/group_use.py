@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Who has the other functions of an IOMMU group.
+"""Who uses the other functions of an IOMMU group.
 
 VFIO gives an IOMMU group to one guest as a whole.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from collections.abc import Iterator
 
 from os_acc.availability import host_use
@@ -22,31 +23,25 @@ Reason = reasons.Reason
 
 def obstacles(
     function: pci.Function,
-    taker: allocated.Taker,
-    holders: allocated.Holders,
+    own: Collection[str],
     snapshot: host_use.Snapshot | None,
 ) -> Iterator[Reason]:
-    """Check the IOMMU group, which VFIO gives to one guest as a whole."""
+    """Say what the host does with the other members of an IOMMU group.
+
+    :param own: the addresses of those that the instance has or gets
+    """
     group = function.iommu_group
     if group is None:
         yield refusals.NO_IOMMU_GROUP.say()
         return
     for member, use in host_use.in_group(function, snapshot):
-        if isinstance(member, str) or member.address not in taker.functions:
+        if isinstance(member, str) or member.address not in own:
             yield use
     pf = _pf_in(function, group)
     if pf is not None and vfio.is_bound(pf):
         yield offer_refusals.PF_IN_GROUP.say(
             group=group, pf=pf.address, driver=pf.driver
         )
-    for other in _holders(function, holders):
-        if other.instance_uuid != taker.instance_uuid:
-            yield refusals.GROUP_TAKEN.say(
-                instance=other.instance_uuid,
-                member=other.handle,
-                group=group,
-                van=other.van_uuid,
-            )
 
 
 def _pf_in(function: pci.Function, group: str) -> pci.Function | None:
@@ -57,21 +52,17 @@ def _pf_in(function: pci.Function, group: str) -> pci.Function | None:
     return pci.find(pf)
 
 
-def _holders(
-    function: pci.Function, holders: allocated.Holders
-) -> Iterator[allocated.Holder]:
-    """The VANs that have claimed the other functions of an IOMMU group."""
-    for name in pci.group_members(function.iommu_group or ''):
-        other = holders.of_function(name)
-        if name != function.address and other and other.device is not None:
-            yield other
-
-
 def shares_group(
     function: pci.Function, instance_uuid: str, holders: allocated.Holders
 ) -> bool:
     """Whether an instance has another function of an IOMMU group."""
-    return any(
-        other.instance_uuid == instance_uuid
-        for other in _holders(function, holders)
-    )
+    for name in pci.group_members(function.iommu_group or ''):
+        other = holders.of_function(name)
+        if (
+            name != function.address
+            and other is not None
+            and other.device is not None
+            and other.instance_uuid == instance_uuid
+        ):
+            return True
+    return False

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from os_acc.availability import chip_use
 from os_acc.availability import functions as availability
 from os_acc.availability import host_use
 from os_acc.availability import vfio_rules
@@ -27,12 +26,12 @@ Obstacle = availability.Obstacle
 
 def vfs_obstacles(
     pf: pci.Function,
-    taker: allocated.Taker = allocated.ANYONE,
     holders: allocated.Holders | None = None,
     spec: device_spec.Spec | None = None,
 ) -> Iterator[Obstacle]:
     """Say why VFs cannot be created on a PF that has none, or not be given.
 
+    :param holders: what the journal knows, and who wants a VF
     :param spec: the entry of device_spec for the PF
     """
     device = f'PF {pf.address}'
@@ -41,11 +40,7 @@ def vfs_obstacles(
     # Without VANs, Holders is false, and still knows what has failed.
     holders = allocated.Holders() if holders is None else holders
     yield from availability.unhealthy_obstacles(pf, holders)
-    yield from availability.whole_obstacles(pf.address, device, taker, holders)
-    # Who has VFs of another PF is not in the way of VFs of this one.
-    others = filter(chip_use.has_pf, chip_use.beside(pf, spec, holders))
-    for taken in chip_use.obstacles(pf, spec, taker, holders, [*others]):
-        yield Obstacle.of(device, taken)
+    yield from availability.part_obstacles(pf.address, device, holders)
     if vfio.is_bound(pf):
         yield Obstacle.of(device, refusals.PF_ON_VFIO.say(driver=pf.driver))
     if pf.driver is None:

@@ -1,24 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Who has which device, as the journal knows it, in plain data.
+"""Who has which device, as the journal knows it, and whom that excludes.
 
 The package claims lies below the journal, so callers pass this in.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
+import copy
 import dataclasses
 from typing import Protocol
 
+from os_acc.claims import facts
+from os_acc.claims import identities
+from os_acc.claims import meeting
+from os_acc.claims import reader
+from os_acc.claims import taken
 from os_acc.kernel import file_place
 from os_acc.kernel import pci
 from os_acc.refusals import reasons
+from os_acc.spec import device_spec
 
 #: How the identities of handles begin whose devices are device files.
-FILE = 'file/'
+FILE = identities.FILE
+file_in = identities.file_in
+function_in = identities.function_in
+
+
+#: The number of each device file, such as 'c 226:0', and its path.
+Files = tuple[tuple[str, str], ...]
 
 
 class Unhealthy(Protocol):
@@ -57,12 +71,37 @@ class Holder(Protocol):
     def instance_uuid(self) -> str: ...
 
 
-class Holders:
-    """The VANs that have or request handles, by handle and by device.
+@dataclasses.dataclass(frozen=True)
+class Taker:
+    """The VAN and the instance that want a function.
 
+    :ivar van_uuid: what this VAN has already is no obstacle
+    :ivar instance_uuid: this instance may have other functions of the same
+        IOMMU group
+    :ivar functions: addresses of the functions that the instance has or gets.
+        The host's use of them is no obstacle to others of their IOMMU group
+    """
+
+    van_uuid: str | None = None
+    instance_uuid: str | None = None
+    functions: frozenset[str] = frozenset()
+
+
+#: For discovery and reports, which ask for no VAN.
+ANYONE = Taker()
+
+
+class Holders:
+    """The VANs that have or request handles, and whom that excludes.
+
+    :ivar taker: who wants something; see asked_by()
     :param reserved: why a device is reserved, by the address of its handle
     :param unhealthy: which devices have failed
     :param programmed: the addresses of devices that have been programmed
+    :param files: finds the own device files of VANs, by the UUIDs of the VANs;
+        called once, if needed
+    :param specs: gives the entries of device_spec; called once, if needed
+    :param many: whether many devices will be asked for: see taken
     """
 
     def __init__(
@@ -71,7 +110,11 @@ class Holders:
         reserved: Mapping[str, str] | None = None,
         unhealthy: Unhealthy | None = None,
         programmed: Iterable[str] = (),
+        files: Callable[[], Mapping[str, Files]] = dict,
+        specs: Callable[[], device_spec.Specs] = device_spec.Specs,
+        many: bool = False,
     ) -> None:
+        self.taker = ANYONE
         self.unhealthy: Unhealthy = unhealthy or _AllHealthy()
         self._reserved = reserved or {}
         self._programmed = frozenset(map(_slot, programmed))
@@ -79,9 +122,14 @@ class Holders:
         self._by_device: dict[str, list[Holder]] = {}
         self._by_file: dict[str, list[Holder]] = {}
         self._behind_file: dict[str, Holder] = {}
-        for each in holders:
-            if each.handle is None:
-                continue
+        there = [each for each in holders if each.handle is not None]
+        self._taken = taken.Taken(
+            lambda: _rows(there, files()),
+            lambda: reader.Reader(specs(), self.is_programmed),
+            many,
+        )
+        for each in there:
+            assert each.handle is not None
             self._by_handle[each.handle] = each
             if each.device is not None:
                 self._by_device.setdefault(each.device, []).append(each)
@@ -92,6 +140,39 @@ class Holders:
 
     def __bool__(self) -> bool:
         return bool(self._by_handle)
+
+    def asked_by(self, taker: Taker) -> Holders:
+        """The same, for somebody who wants something."""
+        made = copy.copy(self)
+        made.taker = taker
+        return made
+
+    def in_the_way(
+        self,
+        handle: str,
+        device: str | None,
+        numbers: tuple[str, ...] = (),
+        most: int = 0,
+    ) -> list[meeting.Meeting]:
+        """Say which VANs exclude a handle, and why: see Taken.against().
+
+        :param handle: its identity
+        :param device: as facts.Row
+        :param numbers: as facts.Row
+        :param most: as facts.Row
+        """
+        if not self:
+            return []
+        van, instance = self.taker.van_uuid, self.taker.instance_uuid
+        return self._taken.against(
+            facts.Row(handle, device, van or '', instance or '', numbers, most)
+        )
+
+    def of_others(self, van_uuid: str) -> bool:
+        """Whether a VAN but this one has or requests a handle."""
+        return any(
+            each.van_uuid != van_uuid for each in self._by_handle.values()
+        )
 
     def of_handle(self, identity: str) -> Holder | None:
         """The VAN that has a handle, by AttachHandle.identity."""
@@ -110,10 +191,6 @@ class Holders:
     def of_file(self, name: str) -> Sequence[Holder]:
         """The VANs that have device files, by DeviceFileHandle.name."""
         return self._by_file.get(name, ())
-
-    def file_of_mdev(self, uuid: str) -> Holder | None:
-        """The VAN that has a device file of a mediated device."""
-        return self._behind_file.get(uuid)
 
     def has(self, van_uuid: str | None, address: str) -> bool:
         """Whether a VAN has a PCI function, and not only requests it."""
@@ -141,45 +218,22 @@ class Holders:
         return self._by_device.get(device, ())
 
 
-def file_in(identity: str | None) -> str | None:
-    """The name of a DeviceFileHandle, by its identity; None: it is no such."""
-    if identity is None or not identity.startswith(FILE):
-        return None
-    return identity.removeprefix(FILE).partition('/')[0]
-
-
-def function_in(identity: str | None) -> str | None:
-    """The address of the PCI function that a handle stands for.
-
-    :param identity: of a PCIHandle, or of a DeviceFileHandle with a function
-        behind its files; None for any other
-    """
-    if (name := file_in(identity)) is not None:
-        return file_place.function_in(name)
-    kind, _, address = (identity or '').partition('/')
-    return address if kind == 'pci' and pci.is_address(address) else None
+def _rows(
+    holders: Iterable[Holder], files: Mapping[str, Files]
+) -> list[facts.Row]:
+    return [
+        facts.Row(
+            each.handle or '',
+            each.device,
+            each.van_uuid,
+            each.instance_uuid,
+            tuple(number for number, _ in files.get(each.van_uuid, ())),
+            paths=tuple(path for _, path in files.get(each.van_uuid, ())),
+        )
+        for each in holders
+    ]
 
 
 def _slot(address: str) -> str:
     """A PCI address without the number of the function."""
     return address.rpartition('.')[0]
-
-
-@dataclasses.dataclass(frozen=True)
-class Taker:
-    """The VAN and the instance that want a function.
-
-    :ivar van_uuid: what this VAN has already is no obstacle
-    :ivar instance_uuid: this instance may have other functions of the same
-        IOMMU group
-    :ivar functions: addresses of the functions that the instance has or gets.
-        The host's use of them is no obstacle to others of their IOMMU group
-    """
-
-    van_uuid: str | None = None
-    instance_uuid: str | None = None
-    functions: frozenset[str] = frozenset()
-
-
-#: For discovery and reports, which ask for no VAN.
-ANYONE = Taker()

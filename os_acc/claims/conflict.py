@@ -31,10 +31,16 @@ class Conflict:
 
     :ivar node: where the claims meet
     :ivar holding: of the other VAN
+    :ivar wanted: how the node is wanted
+    :ivar mode: how the other VAN claims it
+    :ivar shares: how many VANs share the node, if those are too many
     """
 
     node: resource.Resource
     holding: Holding
+    wanted: resource.Mode
+    mode: resource.Mode
+    shares: int = 0
 
 
 class Held:
@@ -58,20 +64,21 @@ class Held:
             obstacle
         """
         for mine in wanted.claims:
-            shares = []
+            shares: list[Conflict] = []
             for other, theirs in self._by_node.get(mine.node, ()):
                 if (
                     other.van_uuid == wanted.van_uuid
                     or mine.owner == theirs.owner
                 ):
                     continue
+                found = Conflict(mine.node, other, mine.mode, theirs.mode)
                 if _exclude(mine.mode, theirs.mode):
-                    yield Conflict(mine.node, other)
+                    yield found
                 elif mine.mode != resource.PART:
-                    shares.append(other)
+                    shares.append(found)
             if mine.mode.most and len(shares) >= mine.mode.most:
-                for other in shares:
-                    yield Conflict(mine.node, other)
+                for found in shares:
+                    yield dataclasses.replace(found, shares=len(shares))
 
 
 def conflicts(wanted: Holding, held: Iterable[Holding]) -> Iterator[Conflict]:

@@ -114,6 +114,7 @@ class Row:
     :ivar numbers: of the device files of the handle that no other one has; of
         this boot of the host
     :ivar most: how many VANs may share the files; 0: any number, or one
+    :ivar paths: of those files, in the same order; empty if unknown
     :ivar noted: what was behind the files when the VAN got them, if that is
         known. The devices may not be there now
     """
@@ -125,3 +126,4 @@ class Row:
     numbers: tuple[str, ...] = ()
     most: int = 0
     noted: Files = Files()
+    paths: tuple[str, ...] = ()

@@ -6,12 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Iterable
-from collections.abc import Iterator
 from collections.abc import Mapping
-import functools
 import logging
 import os
-from typing import NamedTuple
 from typing import TypeVar
 
 from os_acc import exception
@@ -37,14 +34,6 @@ _Chips = dict[str, tuple[tuple[str, ...], tuple[str, ...]]]
 _Namespace = tuple[str, bool]
 
 
-class _Where(NamedTuple):
-    """Where a PCI function is: see facts.Function."""
-
-    parent: str
-    group: str | None
-    behind: tuple[str, ...]
-
-
 class Reader:
     """The facts of this host at one moment.
 
@@ -52,11 +41,6 @@ class Reader:
     :param is_programmed: whether a PCI function has been programmed; see
         allocated.Holders
     :param slots: the I/O slots of Power by their DRC indexes
-    :param rows: all VANs that will be compared. Whether a PF is an FPGA counts
-        only if one of them has it, or a part of it, so no other is read. None:
-        the VANs are not known yet, so all functions are read
-    :param before: one of the same call. What it has read of functions that
-        are there is not read again
     """
 
     def __init__(
@@ -64,21 +48,15 @@ class Reader:
         specs: device_spec.Specs,
         is_programmed: Callable[[str], bool] = lambda address: False,
         slots: Mapping[str, facts.Slot] | None = None,
-        rows: Iterable[facts.Row] | None = None,
-        before: Reader | None = None,
     ) -> None:
-        self._specs = specs
+        # VANs get back what they have while device_spec cannot be read.
+        lost = isinstance(specs, device_spec.Unreadable)
+        self._specs = device_spec.Specs() if lost else specs
         self._is_programmed = is_programmed
         self.slots = slots or {}
-        self._rows = None if rows is None else list(rows)
         self._functions: dict[str, facts.Function | None] = {}
         self._found: dict[str, pci.Function | None] = {}
-        self._where: dict[str, _Where] = {}
-        if before is not None:
-            found = before._found.items()
-            self._found |= {name: each for name, each in found if each}
-            self._where |= before._where
-        self._chips: _Chips | None = None
+        self._chips: _Chips = {}
         self._places: dict[str, file_place.Place] = {}
         self._set_up: dict[str, bool] = {}
         self._mdevs: dict[str, str] | None = None
@@ -91,24 +69,23 @@ class Reader:
         return self._functions[address]
 
     def _read(self, address: str) -> facts.Function | None:
-        there = self._place_of(address)
-        if there is None:
+        if not pci.is_address(address):
             return None
-        parents, fpgas = self._chip(there.parent)
+        path = pci.folder(address)
+        if not os.path.isdir(path):
+            return None
+        # Links are enough: what is in its files may be unreadable.
+        pf = sysfs.link(f'{path}/physfn') or address
+        parents, fpgas = self._chip(pf)
+        there = pci.Function(address, '', '', 0, '', None, frozenset(), pf)
         return facts.Function(
             address,
             there.parent,
-            there.group,
-            there.behind,
+            there.iommu_group,
+            tuple(there.above),
             parents if fpgas else (),
             fpgas,
         )
-
-    def _place_of(self, address: str) -> _Where | None:
-        there = self._where.get(address) or _where(address)
-        if there is not None:
-            self._where[address] = there
-        return there
 
     def _find(self, address: str) -> pci.Function | None:
         if address not in self._found:
@@ -120,75 +97,49 @@ class Reader:
 
     def _chip(self, pf: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The PFs of the chip of a PF, and those that are FPGAs."""
-        if self._chips is None:
-            self._chips = {}
-            fpgas = self._fpgas()
-            for address in sorted(fpgas):
-                parts = {address, *self._parents(address)}
-                for each in sorted(parts):
-                    # A PF may not show of which chip it is.
-                    parts.update(self._chips.get(each, ((), ()))[0])
-                found = tuple(sorted(parts)), tuple(sorted(fpgas & parts))
-                self._chips |= dict.fromkeys(parts, found)
-        return self._chips.get(pf, ((), ()))
+        if pf not in self._chips:
+            parts, fpgas, seen = {pf}, set[str](), set[str]()
+            # Most hosts have none.
+            near = any(map(self._is_fpga, chip.slot_addresses(pf)))
+            todo = {pf} if near else set[str]()
+            while todo:
+                # A PF may not show of which chip it is, as an FPGA does.
+                seen.add(each := todo.pop())
+                parts.update(self._parents(each))
+                fpgas.update(filter(self._is_fpga, parts))
+                todo = fpgas - seen
+            told = tuple(sorted(parts)), tuple(sorted(fpgas))
+            self._chips |= dict.fromkeys(parts if fpgas else {pf}, told)
+        return self._chips[pf]
 
     def _parents(self, address: str) -> list[str]:
         pf = self._find(address)
         return [] if pf is None else _or([], lambda: chip.parents(pf))
 
-    def _fpgas(self) -> set[str]:
-        """The PFs of this host that are of FPGAs, or that have such VFs."""
-        return {
-            each.parent
-            for each in map(self._find, self._addresses())
-            if each is not None
-            and (
-                fpga_ids.is_fpga(each, self._specs.first(each))
-                or self._is_programmed(each.parent)
-            )
-        }
+    def _is_fpga(self, address: str) -> bool:
+        """Whether a PF is of an FPGA, or has such VFs."""
+        pf = self._find(address)
+        if pf is None:
+            return False
+        if self._is_programmed(address) or self._has_ids(pf):
+            return True
+        # The VFs of a PF have the same ids, and may have several entries.
+        named = any(each.programmer for each in self._specs.entries)
+        vfs = pf.vf_addresses if named else pf.vf_addresses[:1]
+        return any(map(self._has_ids, filter(None, map(self._find, vfs))))
 
-    def _addresses(self) -> list[str]:
-        """The functions of which one may be an FPGA that counts."""
-        if self._rows is None:
-            return pci.addresses()
-        found: list[str | None] = []
-        for row in self._rows:
-            kind, _, rest = row.handle.partition('/')
-            found += [row.device, rest]
-            if kind == 'file':
-                name = rest.partition('/')[0]
-                behind = self.files(name, row.numbers).along(row.noted)
-                found += behind.functions
-                found += map(self.mdev_parent, behind.mdevs)
-        named = [each for each in _once(found) if pci.is_address(each)]
-        there = [*self._without_alike(named)]
-        parents = [each.parent for each in map(self._find, there) if each]
-        return [*_once([*there, *parents])]
+    def _has_ids(self, function: pci.Function) -> bool:
+        return fpga_ids.is_fpga(function, self._specs.first(function))
 
-    def _without_alike(self, addresses: Iterable[str]) -> Iterator[str]:
-        """Leave out all VFs of a PF but one.
-
-        All have the ids that are in the PF's SR-IOV capability. Only an entry
-        for an FPGA may name one of them.
-        """
-        seen = set()
-        for address in addresses:
-            there = self._place_of(address)
-            pf = address if there is None else there.parent
-            if pf in seen and pf != address and not self._has_programmers:
-                continue
-            yield address
-            if pf != address and self._find(address) is not None:
-                seen.add(pf)
-
-    @functools.cached_property
-    def _has_programmers(self) -> bool:
-        """Whether an entry says that a function is an FPGA."""
-        try:
-            return any(each.programmer for each in self._specs.entries)
-        except exception.InvalidRequest:
-            return True  # it cannot be read
+    def below(self, address: str) -> list[str]:
+        """The VFs of a function, and the functions of its PCI domain."""
+        there = self.function(address)
+        if there is None or there.parent != address:
+            return []
+        none: list[str] = []
+        if (found := self._find(address)) is None:
+            return none
+        return [*found.vf_addresses, *_or(none, lambda: found.behind)]
 
     def files(self, name: str, numbers: tuple[str, ...]) -> facts.Files:
         """See facts.Facts."""
@@ -251,21 +202,6 @@ class Reader:
     def slot(self, index: str) -> facts.Slot | None:
         """See facts.Facts."""
         return self.slots.get(index)
-
-
-def _where(address: str) -> _Where | None:
-    """Read where a function is; None if it is not there."""
-    if not pci.is_address(address):
-        return None
-    path = pci.folder(address)
-    if not os.path.isdir(path):
-        return None
-    # Links are enough: what is in its files may be unreadable.
-    pf = sysfs.link(f'{path}/physfn')
-    found = pci.Function(
-        address, '', '', 0, '', None, frozenset(), pf or address
-    )
-    return _Where(found.parent, found.iommu_group, tuple(found.above))
 
 
 def _names(block: nvme_of.Block) -> list[tuple[str, _Namespace]]:

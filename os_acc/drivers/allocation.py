@@ -11,36 +11,54 @@ import contextlib
 import dataclasses
 import itertools
 
+from oslo_config import cfg
+
 from os_acc import driver
 from os_acc import exception
 from os_acc import health
 from os_acc import objects
-from os_acc.availability import chip_use
 from os_acc.availability import functions as availability
 from os_acc.availability import group_use
 from os_acc.claims import allocated
+from os_acc.drivers import given_files
 from os_acc.kernel import chip
 from os_acc.kernel import pci
-from os_acc.kinds.devfile import rules as file_availability
+from os_acc.kinds.fpga import ids as fpga_ids
 from os_acc.objects import van as van_states
 from os_acc.refusals import refusals
 from os_acc.spec import device_spec
 
+CONF = cfg.CONF
 
-def holders(by: driver.DriverBase) -> allocated.Holders:
+
+def holders(
+    by: driver.DriverBase, van: objects.VAN | None = None
+) -> allocated.Holders:
     """The VANs of this host that have or request handles, by the journal.
 
     :param by: a driver, which is connected to the journal
+    :param van: the VAN that wants something; None: any
     """
-    return allocated.Holders(
-        by.handles(),
+    those = by.handles()
+    found = allocated.Holders(
+        those,
         {
             each.address: f'{each.reason} (since {each.since[:19]})'
             for each in by.journal.reservations()
         },
         health.View(by.journal),
         [each.device for each in by.journal.programs()],
+        lambda: given_files.claimed(by.journal, those, _specs()),
+        _specs,
+        many=van is None,
     )
+    if van is None:
+        return found
+    return found.asked_by(allocated.Taker(van.uuid, van.instance_uuid))
+
+
+def _specs() -> device_spec.Specs:
+    return device_spec.load_for_vans(CONF)
 
 
 def taker_of(by: driver.DriverBase, van: objects.VAN) -> allocated.Taker:
@@ -79,7 +97,9 @@ def shared_locks(
     :param spec: the entry of device_spec for it
     """
     with contextlib.ExitStack() as stack:
-        if chip_use.is_shared(function, spec, holders(by)):
+        if fpga_ids.is_fpga(function, spec) or holders(by).is_programmed(
+            function.parent
+        ):
             parents = chip.parents(function)
             if len(parents) > 1:
                 stack.enter_context(by.lock(f'{parents[0]}/chip'))
@@ -115,9 +135,9 @@ def check_function(
     :raises DeviceUnhealthy: if it has failed, and the VAN did not have it
     :raises DeviceNotFound: if device_spec does not offer it
     """
-    known = holders(by)
     taker = taker_of(by, van)
     taker = dataclasses.replace(taker, functions=taker.functions.union(along))
+    known = holders(by, van).asked_by(taker)
 
     def users() -> Sequence[str]:
         return _users(function, van.instance_uuid, known)
@@ -128,7 +148,6 @@ def check_function(
                 function,
                 spec,
                 bind,
-                taker,
                 known,
                 users=None if new else users,
             ),
@@ -189,17 +208,18 @@ def check_not_whole(
     :raises DeviceUnhealthy: as check_healthy()
     """
     check_healthy(by, van, address)
-    taker = allocated.Taker(van.uuid, van.instance_uuid)
-    check(availability.whole_obstacles(address, device, taker, holders(by)))
+    check(availability.part_obstacles(address, device, holders(by, van)))
 
 
 def check_no_file(by: driver.DriverBase, van: objects.VAN, uuid: str) -> None:
-    """Check that no other VAN has the device file of a mediated device.
+    """Check that no other VAN has a mediated device, or its device file.
 
     :raises DeviceBusy: if one has
     """
-    taker = allocated.Taker(van.uuid, van.instance_uuid)
-    check(file_availability.mdev_obstacles(uuid, taker, holders(by)))
+    check(
+        availability.Obstacle.of(f'mdev {uuid}', each.reason)
+        for each in holders(by, van).in_the_way(f'mdev/{uuid}', None)
+    )
 
 
 def check(obstacles: Iterable[availability.Obstacle]) -> None:

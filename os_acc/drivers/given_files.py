@@ -5,14 +5,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from collections.abc import Mapping
-from collections.abc import Sequence
+import logging
 
+from os_acc import exception
+from os_acc import journal as journal_module
 from os_acc import objects
-from os_acc.availability import device_numbers
+from os_acc.claims import allocated
 from os_acc.kernel import boot
 from os_acc.kernel import device_file
+from os_acc.kinds.devfile import groups as file_groups
+from os_acc.spec import device_spec
 
+LOG = logging.getLogger(__name__)
+
+#: The key of VAN.driver_data with the entry of device_spec by which the VAN
+#: has got files of the driver devfile.
+ENTRY = 'entry'
 #: The key of VAN.driver_data that says how many of the handle's files, from
 #: the first, are not common to several VANs.
 OWN = 'own'
@@ -41,20 +49,54 @@ def own_files(van: objects.VAN) -> list[device_file.DeviceFile]:
     ]
 
 
-def numbers(
-    vans: Iterable[objects.VAN],
-) -> Mapping[device_file.Number, Sequence[device_numbers.Given]]:
-    """Which VANs were given which device numbers in this boot of the host."""
-    now = boot.boot_id()
-    found: dict[device_file.Number, list[device_numbers.Given]] = {}
-    for van in vans:
-        handle = held_by(van)
-        if handle is None or van.boot_id != now:
-            continue
-        for file in own_files(van):
-            found.setdefault(file.number, []).append(
-                device_numbers.Given(
-                    van.uuid, van.instance_uuid, handle.name, file.path
-                )
-            )
-    return found
+def claimed(
+    journal: journal_module.Journal,
+    holders: Iterable[journal_module.Holder],
+    specs: device_spec.Specs,
+) -> dict[str, allocated.Files]:
+    """The own files of VANs with the numbers that they have now.
+
+    :param holders: the VANs; they are read only if one has files
+    :returns: by the UUIDs of the VANs
+    """
+    with_files = {
+        each.van_uuid for each in holders if allocated.file_in(each.handle)
+    }
+    if not with_files:
+        return {}
+    return {
+        each.uuid: _claimed(each, specs)
+        for each in journal.vans()
+        if each.uuid in with_files
+    }
+
+
+def _claimed(van: objects.VAN, specs: device_spec.Specs) -> allocated.Files:
+    """The own files of a VAN.
+
+    What it got before a reboot of the host, and does not have again yet, has
+    other numbers now.
+    """
+    handle = held_by(van)
+    if handle is None:
+        return ()
+    if van.boot_id == boot.boot_id():
+        return _named(own_files(van))
+    try:
+        before = file_groups.from_text(van.driver_data.get(ENTRY))
+        if before is None:
+            return ()
+        found = file_groups.find(handle.name, specs, before)
+    except (exception.ExceptionBase, OSError, ValueError) as err:
+        # It must not keep others from other devices. Another version of os-acc
+        # may have written the entry.
+        LOG.warning('VAN %s: %s', van.uuid, exception.describe(err))
+        return ()
+    return () if found is None else _named(each.file for each in found.own)
+
+
+def _named(those: Iterable[device_file.DeviceFile]) -> allocated.Files:
+    those = list(those)
+    numbers = device_file.texts(each.number for each in those)
+    paths = [each.path for each in those]
+    return tuple(zip(numbers, paths, strict=True))

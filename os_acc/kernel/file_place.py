@@ -149,13 +149,6 @@ def device_folder(place: Place) -> str | None:
     return folder
 
 
-def contain(one: str | None, other: str | None) -> bool:
-    """Whether of two folders of devices, one is the other or is in it."""
-    if one is None or other is None:
-        return False
-    return f'{one}/'.startswith(f'{other}/') or other.startswith(f'{one}/')
-
-
 def around(place: Place) -> list[str]:
     """The names of the device of a file, and of those in which it is.
 
@@ -170,15 +163,6 @@ def around(place: Place) -> list[str]:
         found.append(_name_of_folder(folder))
         folder = folder.rpartition('/')[0]
     return found
-
-
-def namespace_of(place: Place) -> str | None:
-    """The name of the NVMe namespace that a file is, or is a part of."""
-    device = device_folder(place) or ''
-    for folder in (device, device.rpartition('/')[0]):
-        if folder and (wwn := sysfs.read(f'{folder}/wwid')):
-            return wwn
-    return None
 
 
 def function_in(name: str) -> str | None:

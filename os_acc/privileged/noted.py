@@ -259,7 +259,6 @@ class Rule:
         self._known = reader.Reader(
             device_spec.Specs(),
             lambda address: address in programs,
-            rows=[*self._rows, *(each.row(_WANTED) for each in wanted)],
         )
 
     @functools.cached_property

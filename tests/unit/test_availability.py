@@ -274,7 +274,7 @@ def test_a_van_is_no_obstacle_to_itself(kernel):
     ):
         taker = allocated.Taker(van_uuid, 'instance')
         found = availability.obstacles(
-            function, spec, 'os-acc', taker, holders
+            function, spec, 'os-acc', holders.asked_by(taker)
         )
         assert [obstacle.kind for obstacle in found] == kinds
 
@@ -283,7 +283,9 @@ def test_a_van_is_no_obstacle_to_itself(kernel):
 def test_a_request_alone_does_not_take_a_device_whole(device, busy):
     holders = allocated.Holders([Holder(f'pci/{devices.PF}', device)])
     taker = allocated.Taker('another', 'instance')
-    found = availability.whole_obstacles(devices.PF, 'D', taker, holders)
+    found = availability.part_obstacles(
+        devices.PF, 'D', holders.asked_by(taker)
+    )
     assert bool(list(found)) is busy
 
 
@@ -298,6 +300,8 @@ def test_a_pf_that_a_van_has_stays_its_own(kernel, van_uuid, kinds):
     spec = device_spec.Spec(num_vfs=65535)
     holders = allocated.Holders([Holder(f'pci/{devices.PF}', devices.PF)])
     taker = allocated.Taker(van_uuid, 'instance')
-    found = availability.obstacles(function, spec, 'os-acc', taker, holders)
+    found = availability.obstacles(
+        function, spec, 'os-acc', holders.asked_by(taker)
+    )
     parts_only = [availability.Kind.NOT_OFFERED] if kinds else []
     assert [obstacle.kind for obstacle in found] == parts_only + kinds

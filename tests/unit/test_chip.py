@@ -14,7 +14,7 @@ import vendor as vendor_module
 import os_acc
 from os_acc import exception
 from os_acc import health
-from os_acc.availability import chip_use
+from os_acc.availability import functions as availability
 from os_acc.availability import vf_availability
 from os_acc.claims import allocated
 from os_acc.journal import programs
@@ -187,7 +187,7 @@ def test_vfs_of_two_pfs_may_have_different_owners(kernel):
         function = pci.get(address)
         for instance, expected in (('another', allowed), ('instance', True)):
             taker = allocated.Taker('mine', instance)
-            found = chip_use.obstacles(function, None, taker, holders)
+            found = availability.in_the_way(function, holders.asked_by(taker))
             assert (not list(found)) is expected
     holders = allocated.Holders([Holder(f'{SLOT}.0', f'{SLOT}.0')])
     pf = pci.get(f'{SLOT}.7')

@@ -219,6 +219,7 @@ KNOWN = {
     'file of an mdev, and of its parent',
     'mdev on a PF of an FPGA',
     'FPGA in two slots',
+    'FPGA in one group',
     'companion that is only requested',
 }
 
@@ -254,6 +255,7 @@ def test_it_answers_as_the_older_rules_do():
         count = claim_walks.Count()
         compare(cards, number, count)
         assert not count.unknown, '\n\n'.join(count.unknown)
+        assert not count.words, '\n\n'.join(count.words)
         total.add(count)
 
     each()

@@ -60,9 +60,8 @@ def asked(facts, *rows):
 
 def of_two(host, one, other):
     """As new(), by a reader that reads nothing but what these two have."""
-    rows = one.row, other.row
-    facts = reader.Reader(host.specs, slots=host.facts.slots, rows=rows)
-    return any(asked(facts, *rows))
+    facts = reader.Reader(host.specs, slots=host.facts.slots)
+    return any(asked(facts, one.row, other.row))
 
 
 def old(host, one, other):
@@ -185,6 +184,13 @@ TABLES = {
     claim_families.of_vmd: """
         VMD                XX
         function behind    XX
+    """,
+    claim_families.of_a_switch: """
+        PF                 X.XXX
+        card beside        .X...
+        VF                 X.XXX
+        file of PF         X.XXi
+        file of VF         X.XiX
     """,
     claim_families.of_power: """
         slot, whole bus    Xii..

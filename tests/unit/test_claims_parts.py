@@ -155,26 +155,6 @@ def test_a_pf_beside_one_that_was_programmed(here):
 # --- What is read of a host
 
 
-def read(before=None):
-    return reader.Reader(device_spec.Specs(), before=before)
-
-
-def test_what_is_there_is_not_read_again(here):
-    first = read()
-    found = first.function(PF)
-    assert found is not None
-    assert first.function(VF) is None
-    here.write_numvfs(PF, 1)
-    here.remove_function(CARD)
-    here.file(PF, 'iommu_group').unlink()
-    again = read(first)
-    assert again.function(PF) == found
-    # It has come meanwhile, or nobody has asked for it.
-    assert again.function(VF).parent == PF
-    assert again.function(CARD) is None
-    assert read().function(PF).group is None
-
-
 def test_a_call_reads_each_function_once(here, monkeypatch):
     devices.spec({'address': '*'})
     vans = [
@@ -207,6 +187,6 @@ def test_a_namespace_that_goes_while_it_is_read(here, monkeypatch):
         (here.sys / 'class/block' / name).symlink_to(path)
         (path / 'queue').mkdir()
     (path / 'dev').unlink(missing_ok=True)
-    known = read()
+    known = reader.Reader(device_spec.Specs())
     name = 'virtual+nvme-subsystem+nvme-subsys8+nvme8n1'
     assert known.files(name, ('b 259:0',)).namespaces == ('eui.8',)

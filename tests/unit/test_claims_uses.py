@@ -9,9 +9,9 @@ import devices
 import pytest
 
 import os_acc
-from os_acc.claims import facts
 from os_acc.claims import reader
 from os_acc.kernel import pci as kernel_pci
+from os_acc.spec import address as spec_address
 from os_acc.spec import device_spec
 
 PF, VF = '0000:3b:00.0', '0000:3b:00.1'
@@ -87,12 +87,14 @@ def test_a_van_whose_entry_cannot_be_read(host):
 def test_one_vf_of_each_pf_is_read(host, monkeypatch, programmer):
     """It tells that its PF is of an FPGA, unless an entry names a VF."""
     pf = '0000:3b:00.7'  # the VFs are in another slot
-    host.kernel.add_function(pf, '10ee:5000', 0x120000, 'qat', totalvfs=7)
+    host.kernel.add_function(pf, '8086:4940', 0x120000, 'qat', totalvfs=7)
+    if programmer is None:
+        host.kernel.vfs[pf]['ids'] = '10ee:5001'
     host.kernel.write_numvfs(pf, 7)
     vfs = [each for each in kernel_pci.addresses() if each != pf]
-    rows = [facts.Row(f'pci/{vf}', pf, vf, vf) for vf in vfs]
-    spec = device_spec.Spec(programmer=programmer)
-    known = reader.Reader(device_spec.Specs((spec,)), rows=rows)
+    address = spec_address.Address(complete=vfs[-1])
+    spec = device_spec.Spec(address=address, programmer=programmer)
+    known = reader.Reader(device_spec.Specs((spec,)))
     real, read = kernel_pci.find, []
 
     def find(address):

@@ -21,6 +21,7 @@ from os_acc import exception
 from os_acc.kernel import device_file
 from os_acc.kernel import device_files
 from os_acc.kernel import file_place
+from os_acc.kernel import mdev
 from os_acc.kernel import pci
 from os_acc.kinds.devfile import entry as spec_device_files
 from os_acc.spec import device_spec
@@ -78,12 +79,6 @@ class Accelerator:
     def numbers(self) -> frozenset[device_file.Number]:
         """The numbers of the files that no other accelerator has."""
         return frozenset(each.number for each in self.own)
-
-    def same_files(self, other: Accelerator) -> bool:
-        """Whether another look has found the same files and numbers."""
-        return self.name == other.name and [
-            (each.path, each.number) for each in self.files
-        ] == [(each.path, each.number) for each in other.files]
 
 
 def read(specs: device_spec.Specs) -> list[Accelerator]:
@@ -179,6 +174,28 @@ def _for_parts(
             if spec and not spec_parts.offers_whole(spec, function):
                 return f'{spec_parts.text(spec)} of {function.address}'
     return ''
+
+
+def function_of(found: Accelerator) -> pci.Function | None:
+    """The PCI function behind an accelerator."""
+    address = found.place.function
+    return pci.find(address) if address is not None else None
+
+
+def device_of(found: Accelerator) -> str:
+    """What VAN.device is: as for PCIHandle, the PF of a VF.
+
+    So whoever asks for the VANs on a PF, such as what programs an FPGA, finds
+    those that have the file of one of its VFs. The handle has the function
+    itself.
+    """
+    function = function_of(found)
+    if function is not None:
+        return function.parent
+    for uuid in found.place.mdevs:
+        if (there := mdev.find(uuid)) is not None:
+            return there.parent
+    return found.name
 
 
 def to_text(spec: device_spec.Spec) -> str:

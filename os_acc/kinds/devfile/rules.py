@@ -3,8 +3,7 @@
 """May device files be taken now, and if not, why?
 
 As availability does for PCI functions: discovery, the check before a VAN takes
-the files, the privileged half and os-acc doctor all ask obstacles(). It is
-also asked the other way round: has a VAN a device by its files?
+the files, the privileged half and os-acc doctor all ask obstacles().
 """
 
 from __future__ import annotations
@@ -14,13 +13,12 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 import itertools
 
-from os_acc.availability import chip_use
-from os_acc.availability import device_numbers
 from os_acc.availability import file_host_use
 from os_acc.availability import functions as availability
 from os_acc.availability import host_use
 from os_acc.claims import allocated
 from os_acc.kernel import accounts
+from os_acc.kernel import device_file
 from os_acc.kernel import file_place
 from os_acc.kernel import idxd
 from os_acc.kernel import pci
@@ -44,9 +42,7 @@ def label(found: file_groups.Accelerator) -> str:
 
 def obstacles(
     found: file_groups.Accelerator,
-    taker: allocated.Taker = allocated.ANYONE,
     holders: allocated.Holders | None = None,
-    numbers: device_numbers.Numbers | None = None,
     snapshot: host_use.Snapshot | None = None,
     as_root: bool = False,
     held: bool = False,
@@ -54,8 +50,8 @@ def obstacles(
 ) -> Iterator[Obstacle]:
     """Say why the files of an accelerator cannot be given to one more VAN.
 
-    :param holders: what the journal knows; None if it is unavailable
-    :param numbers: which VANs of this boot have which device numbers
+    :param holders: what the journal knows, and who wants the files; None if it
+        is unavailable
     :param snapshot: pass one when asking about many files
     :param as_root: this process is root
     :param held: the VAN has had it since before, so that device_spec and the
@@ -69,12 +65,8 @@ def obstacles(
         _never(found),
         () if held else _not_offered(found),
         _unsuitable(found),
-        _taken(found, taker, known),
-        _behind_taken(found, taker, known),
-        _queues_taken(found, taker, known),
-        _number_given(found, taker, numbers or {}),
-        _part_given(found, taker, numbers or {}),
-        _namespace_taken(found, taker, known),
+        _in_the_way(found, known),
+        _queues_taken(found, known),
         () if held else _unhealthy(found, known),
         _host_uses(found, snapshot, as_root),
         () if users is None or _is_shared(found) else _open(users),
@@ -100,22 +92,6 @@ def not_named(name: str) -> Obstacle:
     return Obstacle.of(
         f'device file {name}', file_refusals.FILE_NOT_NAMED.say()
     )
-
-
-def mdev_obstacles(
-    uuid: str, taker: allocated.Taker, holders: allocated.Holders
-) -> Iterator[Obstacle]:
-    """Say which VAN has the device file of a mediated device."""
-    other = holders.file_of_mdev(uuid)
-    if other is not None and other.van_uuid != taker.van_uuid:
-        yield Obstacle.of(
-            f'mdev {uuid}',
-            refusals.TAKEN.say(
-                instance=other.instance_uuid,
-                what=other.handle,
-                van=other.van_uuid,
-            ),
-        )
 
 
 def _never(found: file_groups.Accelerator) -> Iterator[Reason]:
@@ -165,70 +141,27 @@ def _is_shared(found: file_groups.Accelerator) -> bool:
     return found.spec.shared is not None
 
 
-def _taken(
-    found: file_groups.Accelerator,
-    taker: allocated.Taker,
-    holders: allocated.Holders,
+def _in_the_way(
+    found: file_groups.Accelerator, holders: allocated.Holders
 ) -> Iterator[Reason]:
-    """The VANs that have the same accelerator."""
-    others = [
-        each
-        for each in holders.of_file(found.name)
-        if each.van_uuid != taker.van_uuid
-    ]
-    if not _is_shared(found):
-        for each in others:
-            yield _says(each, each.handle or 'it')
-        return
-    for each in others:
-        if each.handle == f'file/{found.name}':
-            # It was not shared when that VAN got it.
-            yield _says(each, 'it alone')
-    most = found.spec.shared or 0
-    if most and len(others) >= most:
-        yield file_refusals.FILE_SHARES.say(number=len(others), most=most)
-
-
-def _says(holder: allocated.Holder, what: str) -> Reason:
-    return refusals.TAKEN.say(
-        instance=holder.instance_uuid, what=what, van=holder.van_uuid
-    )
-
-
-def _behind_taken(
-    found: file_groups.Accelerator,
-    taker: allocated.Taker,
-    holders: allocated.Holders,
-) -> Iterator[Reason]:
-    """The VANs that have the device behind the files, or a part of it."""
+    """The VANs that exclude the files."""
     if not holders:
         return
-    for uuid in found.place.mdevs:
-        if (mdev := holders.of_mdev(uuid)) is not None:
-            yield _has_behind(mdev)
-    for address in found.place.functions:
-        function = pci.find(address)
-        if function is None:
-            continue
-        for each in _on(function, holders):
-            if each.van_uuid != taker.van_uuid and not _is_file(each):
-                yield _has_behind(each)
-        for each in holders.on(function.parent):
-            if each.instance_uuid != taker.instance_uuid and _file_beside(
-                each, function
-            ):
-                yield _has_behind(each)
-        yield from chip_use.obstacles(
-            function, found.function_spec, taker, holders
-        )
+    shares = '/any' if _is_shared(found) else ''
+    those = holders.in_the_way(
+        f'{allocated.FILE}{found.name}{shares}',
+        file_groups.device_of(found),
+        device_file.texts(each.number for each in found.own),
+        found.spec.shared or 0,
+    )
+    # If all shares are taken, that is one reason.
+    yield from dict.fromkeys(each.reason for each in those)
 
 
 def _queues_taken(
-    found: file_groups.Accelerator,
-    taker: allocated.Taker,
-    holders: allocated.Holders,
+    found: file_groups.Accelerator, holders: allocated.Holders
 ) -> Iterator[Reason]:
-    """The VANs that have the files as work queues of the driver idxd."""
+    """The VANs of other journals that have the files as work queues."""
     for node in found.own:
         found_at = idxd.queue_at(file_place.of(node.number).folder or '')
         if found_at is None:
@@ -236,108 +169,10 @@ def _queues_taken(
         address, queue = found_at
         name = idxd_names.name_of(address, queue.number)
         holder = holders.of_handle(f'{allocated.FILE}{name}')
-        if holder is not None and holder.device is not None:
-            if holder.van_uuid != taker.van_uuid:
-                yield _has_behind(holder)
-        elif (van := idxd_names.van_of(queue.label)) is not None:
+        if (holder is None or holder.device is None) and (
+            van := idxd_names.van_of(queue.label)
+        ) is not None:
             yield file_refusals.FILE_QUEUE.say(van=van)
-
-
-def _file_beside(holder: allocated.Holder, function: pci.Function) -> bool:
-    """Whether a VAN has a file of the function's PF, or of its VFs.
-
-    Who has a file of a PF may control its VFs.
-    """
-    other = allocated.function_in(holder.handle)
-    return (
-        _is_file(holder)
-        and other not in (None, function.address)
-        and function.parent in (other, function.address)
-    )
-
-
-def _on(
-    function: pci.Function, holders: allocated.Holders
-) -> Iterator[allocated.Holder]:
-    """The VANs that have a function, a part of it, or the whole of its PF."""
-    yield from holders.on(function.address)
-    for address in {function.address, function.parent}:
-        whole = holders.of_handle(f'pci/{address}')
-        if whole is not None:
-            yield whole
-
-
-def _is_file(holder: allocated.Holder) -> bool:
-    return (holder.handle or '').startswith(allocated.FILE)
-
-
-def _has_behind(holder: allocated.Holder) -> Reason:
-    return file_refusals.FILE_FUNCTION_TAKEN.say(
-        instance=holder.instance_uuid,
-        what=holder.handle,
-        van=holder.van_uuid,
-    )
-
-
-def _number_given(
-    found: file_groups.Accelerator,
-    taker: allocated.Taker,
-    numbers: device_numbers.Numbers,
-) -> Iterator[Reason]:
-    for node in found.own:
-        yield from device_numbers.given(
-            node.number, found.name, taker, numbers
-        )
-
-
-def _part_given(
-    found: file_groups.Accelerator,
-    taker: allocated.Taker,
-    numbers: device_numbers.Numbers,
-) -> Iterator[Reason]:
-    """The VANs that have a part of the device, or that of which it is one."""
-    if not numbers:
-        return
-    own = [
-        file_place.device_folder(file_place.of(each.number))
-        for each in found.own
-    ]
-    for number, given in numbers.items():
-        others = [
-            each
-            for each in given
-            if each.van_uuid != taker.van_uuid and each.name != found.name
-        ]
-        if not others or number in found.numbers:
-            continue
-        theirs = file_place.device_folder(file_place.of(number))
-        if any(file_place.contain(each, theirs) for each in own):
-            for each in others:
-                yield file_refusals.FILE_PART.say(
-                    instance=each.instance_uuid,
-                    what=each.path,
-                    van=each.van_uuid,
-                )
-
-
-def _namespace_taken(
-    found: file_groups.Accelerator,
-    taker: allocated.Taker,
-    holders: allocated.Holders,
-) -> Iterator[Reason]:
-    """The VANs that have the files as namespaces of the driver nvme_of."""
-    for node in found.own:
-        place = file_place.of(node.number)
-        if not holders or not file_host_use.stores_data(node, place):
-            continue
-        wwn = file_place.namespace_of(place)
-        other = holders.of_handle(f'block/{wwn}')
-        if other is not None and other.van_uuid != taker.van_uuid:
-            yield file_refusals.FILE_PART.say(
-                instance=other.instance_uuid,
-                what=other.handle,
-                van=other.van_uuid,
-            )
 
 
 def _unhealthy(

@@ -20,7 +20,6 @@ from os_acc.kinds.idxd import entry as spec_idxd
 from os_acc.kinds.idxd import names as idxd_names
 from os_acc.kinds.idxd import refusals as idxd_refusals
 from os_acc.refusals import reasons
-from os_acc.refusals import refusals
 from os_acc.spec import device_spec
 from os_acc.spec import of_device as spec_of_device
 
@@ -117,27 +116,6 @@ def numbers(device: idxd.Device, settings: spec_idxd.Queues) -> list[int]:
     return list(plan(device, settings).queues)
 
 
-def whole_obstacles(
-    address: str, taker: allocated.Taker, holders: allocated.Holders
-) -> Iterator[availability.Obstacle]:
-    """Say which VANs have a PCI function as a whole, when a queue is wanted.
-
-    Several VANs can have work queues of it: see has_queues(), files_given().
-    """
-    for each in holders.on(address):
-        name = allocated.file_in(each.handle) or ''
-        if each.van_uuid == taker.van_uuid or (
-            idxd_names.split(name) or idxd_names.of_file(name)
-        ):
-            continue
-        yield availability.Obstacle.of(
-            f'PCI function {address}',
-            refusals.TAKEN.say(
-                instance=each.instance_uuid, what='it', van=each.van_uuid
-            ),
-        )
-
-
 def has_queues(address: str, holders: allocated.Holders) -> bool:
     """Whether VANs have work queues of a function that os-acc has set up."""
     return any(
@@ -146,18 +124,24 @@ def has_queues(address: str, holders: allocated.Holders) -> bool:
     )
 
 
-def files_given(address: str, holders: allocated.Holders) -> dict[int, str]:
+def files_given(
+    device: idxd.Device | None, holders: allocated.Holders
+) -> dict[int, reasons.Reason]:
     """Which work queues VANs have as device files, by other entries.
+
+    While the device is not set up, that keeps others from all work queues.
 
     :returns: who has it, by the number of the work queue
     """
-    found = {}
-    for each in holders.on(address):
-        queue = idxd_names.of_file(allocated.file_in(each.handle) or '')
-        if queue is not None and queue[0] == address:
-            found[queue[1]] = (
-                f'instance {each.instance_uuid} (VAN {each.van_uuid})'
-            )
+    found: dict[int, reasons.Reason] = {}
+    if device is None or not holders:
+        return found
+    for queue in device.queues:
+        name = idxd_names.name_of(device.address, queue.number)
+        for each in holders.in_the_way(f'file/{name}', device.address):
+            other = allocated.file_in(each.other.handle) or ''
+            if (there := idxd_names.of_file(other)) is not None:
+                found[there[1]] = each.reason
     return found
 
 
@@ -178,7 +162,7 @@ def obstacles(
     device: idxd.Device | None,
     settings: spec_idxd.Queues | None,
     ours: bool,
-    given: Mapping[int, str],
+    given: Mapping[int, reasons.Reason],
 ) -> Iterator[availability.Obstacle]:
     """Say why no work queue of a function can be taken.
 
@@ -199,7 +183,7 @@ def _reasons(
     device: idxd.Device | None,
     settings: spec_idxd.Queues | None,
     ours: bool,
-    given: Mapping[int, str],
+    given: Mapping[int, reasons.Reason],
 ) -> Iterator[reasons.Reason]:
     if settings is None:
         entry = spec_of_device.line(
@@ -218,9 +202,8 @@ def _reasons(
         yield idxd_refusals.ENABLED_BY_OTHERS.say(device=device.name)
     if device.is_enabled:
         return
-    for number, who in given.items():
-        # Whoever made the file sets the device up, as after a reboot.
-        yield idxd_refusals.FILE_GIVEN.say(who=who, number=number)
+    # Whoever made the file sets the device up, as after a reboot.
+    yield from given.values()
     others = [] if ours else list(idxd.configured(device))
     if others:
         yield idxd_refusals.CONFIGURED_BY_OTHERS.say(
@@ -253,7 +236,7 @@ def queue_obstacles(
     settings: spec_idxd.Queues,
     number: int,
     mine: bool,
-    given: Mapping[int, str],
+    given: Mapping[int, reasons.Reason],
 ) -> Iterator[availability.Obstacle]:
     """Say why one work queue cannot be taken, if obstacles() says nothing.
 
@@ -264,10 +247,7 @@ def queue_obstacles(
     queue = device.queue(number)
     about = f'work queue {number} of PCI function {device.address}'
     if number in given:
-        yield availability.Obstacle.of(
-            about,
-            idxd_refusals.FILE_GIVEN.say(who=given[number], number=number),
-        )
+        yield availability.Obstacle.of(about, given[number])
     elif queue is None or number not in known:
         yield availability.Obstacle.of(
             about,

@@ -15,7 +15,6 @@ from os_acc.availability import functions as availability
 from os_acc.availability import host_use
 from os_acc.claims import allocated
 from os_acc.kernel import device_file
-from os_acc.kernel import file_place
 from os_acc.kernel import nvme_of
 from os_acc.kernel import open_files
 from os_acc.kernel import sysfs
@@ -33,7 +32,6 @@ Reason = reasons.Reason
 def obstacles(
     wwn: str,
     spec: device_spec.Spec | None,
-    taker: allocated.Taker = allocated.ANYONE,
     holders: allocated.Holders | None = None,
     snapshot: host_use.Snapshot | None = None,
 ) -> Iterator[Obstacle]:
@@ -41,6 +39,7 @@ def obstacles(
 
     :param wwn: its world wide name
     :param spec: the entry of device_spec for it; None if there is none
+    :param holders: what the journal knows, and who wants the namespace
     :param snapshot: pass one when asking about many namespaces
     :returns: all obstacles, the most important one first
     """
@@ -50,10 +49,10 @@ def obstacles(
     # A VAN that has had it since before keeps it, whatever device_spec says.
     has = (
         holder is not None
-        and holder.van_uuid == taker.van_uuid
+        and holder.van_uuid == holders.taker.van_uuid
         and holder.device is not None
     )
-    for reason in _reasons(wwn, spec, holders, holder, taker, has):
+    for reason in _reasons(wwn, spec, holders, has):
         yield Obstacle.of(label(wwn), reason)
     target = None if spec is None else spec.nvme_of
     yield from on_host(wwn, target, snapshot)
@@ -68,41 +67,14 @@ def _reasons(
     wwn: str,
     spec: device_spec.Spec | None,
     holders: allocated.Holders,
-    holder: allocated.Holder | None,
-    taker: allocated.Taker,
     has: bool,
 ) -> Iterator[Reason]:
     if spec is None and not has:
         yield nvme_of_refusals.NOT_NAMED.say()
-    if holder is not None and holder.van_uuid != taker.van_uuid:
-        yield refusals.TAKEN.say(
-            instance=holder.instance_uuid, what='it', van=holder.van_uuid
-        )
-    for each in _of_files(wwn, holders):
-        if each.van_uuid != taker.van_uuid:
-            yield refusals.TAKEN.say(
-                instance=each.instance_uuid,
-                what=each.handle,
-                van=each.van_uuid,
-            )
+    for each in holders.in_the_way(f'block/{wwn}', wwn):
+        yield each.reason
     if not has and (why := holders.unhealthy.of_device(wwn)) is not None:
         yield why
-
-
-def _of_files(
-    wwn: str, holders: allocated.Holders
-) -> Iterator[allocated.Holder]:
-    """The VANs that have the files of a namespace and of its partitions."""
-    if not holders:
-        return
-    for block in nvme_of.blocks(wwn):
-        for folder in (
-            block.path,
-            *(f'{block.path}/{each}' for each in sysfs.folders(block.path)),
-        ):
-            if (text := sysfs.read(f'{folder}/dev')) is not None:
-                number = device_file.parse(text, 'b')
-                yield from holders.of_file(file_place.of(number).name)
 
 
 def on_host(

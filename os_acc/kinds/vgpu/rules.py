@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from os_acc.availability import functions as availability
 from os_acc.claims import allocated
+from os_acc.claims import meeting
 from os_acc.kernel import pci
 from os_acc.kernel import vgpu
 from os_acc.kinds.vgpu import refusals as vgpu_refusals
@@ -28,7 +29,6 @@ def offers_vgpus(spec: device_spec.Spec) -> bool:
 def vgpu_obstacles(
     vf: pci.Function,
     spec: device_spec.Spec,
-    taker: allocated.Taker = allocated.ANYONE,
     holders: allocated.Holders | None = None,
     card: vgpu.Card | None = None,
 ) -> Iterator[Obstacle]:
@@ -37,6 +37,7 @@ def vgpu_obstacles(
     The type may be set already, by the operator.
 
     :param spec: the entry of device_spec for it
+    :param holders: what the journal knows, and who wants the VF
     :param card: pass one when asking about many VFs of a PF
     """
     address, device = vf.address, f'VF {vf.address}'
@@ -50,10 +51,12 @@ def vgpu_obstacles(
         return
     # Without VANs, Holders is false, and still knows what has failed.
     holders = allocated.Holders() if holders is None else holders
-    if not holders.has(taker.van_uuid, address):
+    if not holders.has(holders.taker.van_uuid, address):
         yield from availability.unhealthy_obstacles(vf, holders)
-    for reason in availability.taken_by_others(vf, taker, holders):
-        yield Obstacle.of(device, reason)
+    for each in availability.in_the_way(vf, holders):
+        # VFIO gives no IOMMU group out with a vGPU.
+        if each.relation < meeting.Relation.GROUP:
+            yield Obstacle.of(device, each.reason)
     wanted = spec.vgpu_type
     if now != vgpu.NONE:
         if wanted is not None and card.number_of(wanted) != now:

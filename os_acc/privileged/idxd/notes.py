@@ -20,11 +20,13 @@ from os_acc.kernel import open_files
 from os_acc.kernel import pci
 from os_acc.kinds.idxd import entry as spec_idxd
 from os_acc.kinds.idxd import names as idxd_names
+from os_acc.kinds.idxd import refusals as idxd_refusals
 from os_acc.kinds.idxd import rules as idxd_availability
 from os_acc.privileged import held
 from os_acc.privileged import offers
 from os_acc.privileged.idxd import records
 from os_acc.privileged.idxd import setup as idxd_setup
+from os_acc.refusals import reasons
 from os_acc.refusals import refusals
 
 
@@ -118,7 +120,7 @@ def has(queue: idxd.Queue, van: str) -> bool:
     return queue.is_enabled and queue.label == idxd_names.label_of(van)
 
 
-def files_given(function: pci.Function) -> dict[int, str]:
+def files_given(function: pci.Function) -> dict[int, reasons.Reason]:
     """Which work queues VANs have as device files, by other entries.
 
     :returns: who has it, by the number of the work queue
@@ -127,7 +129,9 @@ def files_given(function: pci.Function) -> dict[int, str]:
     for kind, name in held.of_device(function.address):
         queue = idxd_names.of_file(file_place.without_share(name))
         if kind == held.FILE and queue is not None:
-            found[queue[1]] = 'a VAN'
+            found[queue[1]] = idxd_refusals.FILE_GIVEN.say(
+                who='a VAN', number=queue[1]
+            )
     return found
 
 

@@ -117,9 +117,11 @@ def _check_available(
         function,
         offers.entry(function),
         device_spec.BIND_OS_ACC,
-        allocated.Taker(
-            instance_uuid=instance_uuid,
-            functions=frozenset(other.address for other in allowed),
+        allocated.Holders().asked_by(
+            allocated.Taker(
+                instance_uuid=instance_uuid,
+                functions=frozenset(other.address for other in allowed),
+            )
         ),
         as_root=True,
         held=held.of_function(held.PCI, function) is not None,

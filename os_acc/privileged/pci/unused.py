@@ -43,7 +43,9 @@ def check(function: pci.Function, instance_uuid: str, shares: bool) -> None:
         function,
         offers.entry(function) if stores else None,
         device_spec.BIND_OS_ACC,
-        allocated.Taker(functions=_idle_members(function)),
+        allocated.Holders().asked_by(
+            allocated.Taker(functions=_idle_members(function))
+        ),
         as_root=True,
         held=True,
         users=lambda: device_users.find(function, instance_uuid, shares),

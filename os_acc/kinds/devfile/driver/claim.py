@@ -187,13 +187,13 @@ def _locks(
     the driver mdev that of the parent.
     """
     with contextlib.ExitStack() as stack:
-        device = files.device_of(found)
+        device = file_groups.device_of(found)
         # Files behind no PCI function and no parent of mdevs have one lock:
         # they may be those of a disk and of its partitions.
         stack.enter_context(
             by.lock('file' if device == found.name else device)
         )
-        function = files.function_of(found)
+        function = file_groups.function_of(found)
         if function is not None:
             stack.enter_context(
                 allocation.shared_locks(by, function, found.function_spec)
@@ -217,15 +217,13 @@ def _claim(
         found = file_groups.find(seen.name, specs(), before)
         if found is None:
             raise file_availability.not_named(seen.name).error()
-        known = allocation.holders(by)
+        known = allocation.holders(by, van)
         if before is None:
             _check_cleaned(found)
         allocation.check(
             file_availability.obstacles(
                 found,
-                allocation.taker_of(by, van),
                 known,
-                given_files.numbers(by.vans_on(None)),
                 held=before is not None,
                 users=lambda: _users([each.file for each in found.own]),
             )
@@ -321,7 +319,7 @@ def _take(
     }
     handle = files.handle_of(found, share)
     van.handle = handle
-    van.device = files.device_of(found)
+    van.device = file_groups.device_of(found)
     van.live_migratable = False
     van.save()
     from os_acc.privileged.devfile import device_files as privileged

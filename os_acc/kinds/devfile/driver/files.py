@@ -10,13 +10,9 @@ import logging
 import re
 from typing import Any
 
-from os_acc import exception
 from os_acc import objects
 from os_acc.drivers import given_files
-from os_acc.kernel import boot
 from os_acc.kernel import device_file
-from os_acc.kernel import mdev
-from os_acc.kernel import pci
 from os_acc.kinds.devfile import groups as file_groups
 from os_acc.kinds.pci.driver import listing as pci_listing
 from os_acc.spec import device_spec
@@ -27,7 +23,7 @@ LOG = logging.getLogger(__name__)
 PREFIX = 'CUSTOM_FILE_'
 
 # Keys of VAN.driver_data.
-ENTRY = 'entry'  # of device_spec, by which the VAN has got the files
+ENTRY = given_files.ENTRY
 PENDING = 'pending'  # set until the instance can have got the files
 SUBSYSTEM = 'subsystem'  # whose kernel events tell that the device is back
 
@@ -52,7 +48,7 @@ def kind_of(found: file_groups.Accelerator) -> Kind:
     it.
     """
     traits = found.spec.traits
-    function = function_of(found)
+    function = file_groups.function_of(found)
     if function is not None:
         behind = pci_listing.kind_of(function, device_spec.Spec())
         traits = tuple(dict.fromkeys((*traits, *behind.traits)))
@@ -61,28 +57,6 @@ def kind_of(found: file_groups.Accelerator) -> Kind:
         letters = re.sub('[^A-Za-z]', '', found.path.rpartition('/')[2])
         name = PREFIX + (letters.upper() or 'DEVICE')
     return Kind(name, traits)
-
-
-def function_of(found: file_groups.Accelerator) -> pci.Function | None:
-    """The PCI function behind an accelerator."""
-    address = found.place.function
-    return pci.find(address) if address is not None else None
-
-
-def device_of(found: file_groups.Accelerator) -> str:
-    """What VAN.device is: as for PCIHandle, the PF of a VF.
-
-    So whoever asks for the VANs on a PF, such as what programs an FPGA, finds
-    those that have the file of one of its VFs. The handle has the function
-    itself.
-    """
-    function = function_of(found)
-    if function is not None:
-        return function.parent
-    for uuid in found.place.mdevs:
-        if (there := mdev.find(uuid)) is not None:
-            return there.parent
-    return found.name
 
 
 def handle_of(
@@ -107,29 +81,3 @@ def handle_of(
 def arguments(nodes: Iterable[device_file.DeviceFile]) -> list[list[Any]]:
     """Name files as privileged.device_files takes them."""
     return [[each.path, *each.number] for each in nodes]
-
-
-def claimed(van: objects.VAN, specs: device_spec.Specs) -> tuple[str, ...]:
-    """The numbers that a VAN's own files have now, for os_acc.claims.
-
-    What it got before a reboot of the host, and does not have again yet, has
-    other numbers now.
-    """
-    handle = given_files.held_by(van)
-    if handle is None:
-        return ()
-    if van.boot_id == boot.boot_id():
-        return device_file.texts(
-            each.number for each in given_files.own_files(van)
-        )
-    try:
-        before = file_groups.from_text(van.driver_data.get(ENTRY))
-        if before is None:
-            return ()
-        found = file_groups.find(handle.name, specs, before)
-    except (exception.ExceptionBase, OSError, ValueError) as err:
-        # It must not keep others from other devices. Another version of os-acc
-        # may have written the entry.
-        LOG.warning('VAN %s: %s', van.uuid, exception.describe(err))
-        return ()
-    return () if found is None else device_file.texts(found.numbers)

@@ -17,7 +17,6 @@ from os_acc.availability import host_use
 from os_acc.claims import allocated
 from os_acc.drivers import allocation
 from os_acc.drivers import choosing
-from os_acc.drivers import given_files
 from os_acc.drivers import inventory
 from os_acc.kinds.devfile import groups as file_groups
 from os_acc.kinds.devfile import rules as file_availability
@@ -45,7 +44,6 @@ class _View:
     def __init__(self, by: driver.DriverBase) -> None:
         self._driver = by.name
         self.holders = allocation.holders(by)
-        self._numbers = given_files.numbers(by.vans_on(None))
         self._snapshot = host_use.Snapshot.read()
 
     def obstacles(
@@ -54,7 +52,6 @@ class _View:
         return file_availability.obstacles(
             found,
             holders=self.holders,
-            numbers=self._numbers,
             snapshot=self._snapshot,
         )
 
@@ -64,7 +61,7 @@ class _View:
             found.name,
             self._driver,
             self._handles(found),
-            function=files.function_of(found),
+            function=file_groups.function_of(found),
             resource_class=kind.resource_class,
             traits=list(kind.traits),
         )

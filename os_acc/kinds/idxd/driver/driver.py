@@ -15,12 +15,11 @@ from os_acc import exception
 from os_acc import finding
 from os_acc import log
 from os_acc import objects
-from os_acc.availability import device_numbers
-from os_acc.claims import allocated
+from os_acc.availability import functions as availability
+from os_acc.claims import meeting
 from os_acc.deadlines import waiting
 from os_acc.drivers import allocation
 from os_acc.drivers import choosing
-from os_acc.drivers import given_files
 from os_acc.kernel import device_file
 from os_acc.kernel import device_files
 from os_acc.kernel import idxd
@@ -155,10 +154,11 @@ class IdxdDriver(driver.DriverBase):
         :raises DeviceUnhealthy: see allocation.check_healthy()
         """
         allocation.check_healthy(self, van, address)
-        taker = allocated.Taker(van.uuid, van.instance_uuid)
         allocation.check(
-            idxd_availability.whole_obstacles(
-                address, taker, allocation.holders(self)
+            availability.part_obstacles(
+                address,
+                f'PCI function {address}',
+                allocation.holders(self, van),
             )
         )
 
@@ -168,8 +168,8 @@ class IdxdDriver(driver.DriverBase):
         device = idxd.find(address)
         spec = self._specs().find(function)
         settings = None if spec is None else spec.queues
-        holders = allocation.holders(self)
-        given = idxd_availability.files_given(address, holders)
+        holders = allocation.holders(self, van)
+        given = idxd_availability.files_given(device, holders)
         ours = idxd_availability.has_queues(address, holders)
         allocation.check(
             idxd_availability.obstacles(
@@ -221,16 +221,13 @@ class IdxdDriver(driver.DriverBase):
             path=path, type='c', major=major, minor=minor, permissions='rw'
         )
         name = idxd_names.name_of(address, number)
+        number_of = device_file.Number(file.type, file.major, file.minor)
         allocation.check(
-            device_numbers.obstacles(
-                device_file.DeviceFile(
-                    file.path,
-                    device_file.Number(file.type, file.major, file.minor),
-                ),
-                name,
-                allocation.taker_of(self, van),
-                given_files.numbers(self.vans_on(None)),
+            availability.Obstacle.of(f'device file {path}', each.reason)
+            for each in allocation.holders(self, van).in_the_way(
+                f'file/{name}', address, device_file.texts([number_of])
             )
+            if each.relation is meeting.Relation.NUMBER
         )
         van.handle = objects.DeviceFileHandle(name=name, files=[file])
         van.save()

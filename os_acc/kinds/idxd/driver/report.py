@@ -117,7 +117,7 @@ def _handles(
         if (parts := idxd_names.split(name)) and parts[0] == address:
             numbers.add(parts[1])
     common = list(_common(function, settings, found, holders))
-    given = idxd_availability.files_given(address, holders)
+    given = idxd_availability.files_given(found, holders)
     for number in sorted(numbers):
         own = common
         if not own and found is not None:
@@ -167,7 +167,7 @@ def _common(
         found,
         settings,
         idxd_availability.has_queues(address, holders),
-        idxd_availability.files_given(address, holders),
+        idxd_availability.files_given(found, holders),
     )
 
 
@@ -175,8 +175,9 @@ def _not_free(
     function: pci.Function, holders: allocated.Holders
 ) -> Iterator[availability.Obstacle]:
     """Say which VAN has the whole function, or that it has failed."""
-    yield from idxd_availability.whole_obstacles(
-        function.address, allocated.ANYONE, holders
+    address = function.address
+    yield from availability.part_obstacles(
+        address, f'PCI function {address}', holders
     )
     yield from availability.unhealthy_obstacles(function, holders)
 

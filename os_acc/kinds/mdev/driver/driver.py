@@ -178,11 +178,7 @@ class MdevDriver(driver.DriverBase):
             return None
         spec, types = offered
         function = pci.find(parent) if pci.is_address(parent) else None
-        taken = list(
-            availability.whole_obstacles(
-                parent, parent, allocated.ANYONE, holders
-            )
-        )
+        taken = list(availability.part_obstacles(parent, parent, holders))
         handles = [
             inventory.handle(
                 objects.MdevHandle.of_canonical(

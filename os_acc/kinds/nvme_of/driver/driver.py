@@ -103,9 +103,7 @@ class NVMeOFDriver(driver.DriverBase):
             [
                 inventory.handle(
                     handle(wwn),
-                    availability.obstacles(
-                        wwn, spec, allocated.ANYONE, holders, snapshot
-                    ),
+                    availability.obstacles(wwn, spec, holders, snapshot),
                     holders.of_handle(handle(wwn).identity),
                 )
             ],
@@ -162,8 +160,7 @@ class NVMeOFDriver(driver.DriverBase):
                 availability.obstacles(
                     wwn,
                     entry,
-                    allocated.Taker(van.uuid, van.instance_uuid),
-                    allocation.holders(self),
+                    allocation.holders(self, van),
                 )
             )
             van.handle, van.device = handle(wwn), wwn

@@ -149,7 +149,7 @@ def _namespace(
     taker = allocated.ANYONE
     if holder is not None:
         taker = allocated.Taker(holder.van_uuid, holder.instance_uuid)
-    for obstacle in availability.obstacles(wwn, spec, taker, holders):
+    for obstacle in availability.obstacles(wwn, spec, holders.asked_by(taker)):
         return Finding(label, finding.WARNING, obstacle.text, obstacle.remedy)
     states = [
         f'{each.name} is {each.state}'

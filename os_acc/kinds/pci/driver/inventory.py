@@ -19,7 +19,6 @@ import itertools
 
 from os_acc import driver as driver_base
 from os_acc import objects
-from os_acc.availability import chip_use
 from os_acc.availability import companions
 from os_acc.availability import functions as availability
 from os_acc.availability import host_use
@@ -79,8 +78,7 @@ class _View:
             self.kinds[key] = pci_listing.kind_of(function, spec)
         alone = function.address in self.alone
         refused = self._refused(function, spec)
-        beside = chip_use.beside(function, spec, self.holders)
-        handles = [self._handle(function, spec, alone, refused, beside)]
+        handles = [self._handle(function, spec, alone, refused)]
         return self._device(function, self.kinds[key], handles)
 
     def _without_vfs(
@@ -111,10 +109,7 @@ class _View:
         # drivers/iommu/iommu.c.
         alone = vfio.is_alone(vfs[0])
         refused = self._refused(vfs[0], spec)
-        beside = chip_use.beside(vfs[0], spec, self.holders)
-        handles = [
-            self._handle(vf, spec, alone, refused, beside) for vf in vfs
-        ]
+        handles = [self._handle(vf, spec, alone, refused) for vf in vfs]
         return self._device(pf, kind, handles)
 
     def _refused(
@@ -129,11 +124,10 @@ class _View:
         spec: device_spec.Spec,
         alone: bool,
         refused: Sequence[reasons.Reason],
-        beside: Sequence[allocated.Holder],
     ) -> objects.DeviceHandleInfo:
         return inventory.handle(
             objects.PCIHandle.of_canonical(address=function.address),
-            self._obstacles(function, spec, alone, refused, beside),
+            self._obstacles(function, spec, alone, refused),
             self.holders.of_function(function.address),
         )
 
@@ -143,7 +137,6 @@ class _View:
         spec: device_spec.Spec,
         alone: bool,
         refused: Sequence[reasons.Reason],
-        beside: Sequence[allocated.Holder],
     ) -> Iterator[availability.Obstacle]:
         bind = spec.bind or self.bind
         yield from availability.obstacles(
@@ -154,7 +147,6 @@ class _View:
             snapshot=self.snapshot,
             alone=alone,
             refused=refused,
-            beside=beside,
         )
         along = companions.of(function, spec, bind)
         if (denied := companions.denied(self.specs, along)) is not None:

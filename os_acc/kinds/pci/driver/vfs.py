@@ -46,11 +46,10 @@ def create(
     """
     function = pci.get(pf)
     spec = specs.check(function)
-    holders = allocation.holders(by)
-    taker = allocation.taker_of(by, van)
+    holders = allocation.holders(by, van)
     allocation.check(
         [
-            *vf_availability.vfs_obstacles(function, taker, holders, spec),
+            *vf_availability.vfs_obstacles(function, holders, spec),
             *availability.reserved_obstacles(address, holders),
         ]
     )

@@ -253,8 +253,7 @@ class NvidiaVGPUDriver(driver.DriverBase):
             vgpu_availability.vgpu_obstacles(
                 function,
                 spec,
-                allocation.taker_of(self, van),
-                allocation.holders(self),
+                allocation.holders(self, van),
                 card,
             )
         )

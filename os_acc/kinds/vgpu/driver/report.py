@@ -56,9 +56,7 @@ def handles(
                 continue
             left -= 1
         obstacles = list(
-            vgpu_availability.vgpu_obstacles(
-                vf, spec, allocated.ANYONE, holders, card
-            )
+            vgpu_availability.vgpu_obstacles(vf, spec, holders, card)
         )
         if unset and not obstacles:
             if room <= 0:
