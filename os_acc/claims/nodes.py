@@ -22,6 +22,30 @@ _TEXTS = {
     'whole',
 }
 
+# Of which a VAN that claims them names a part in its handle or its device, or
+# is near it in a way that taken knows.
+_NAMED = frozenset(
+    {
+        'PCI function',
+        'whole PCI function',
+        'IOMMU group',
+        'place in an FPGA',
+        'card of',
+        'mdev',
+        'parent of mdevs',
+        'work queue',
+        'setting up of',
+        'namespace',
+        'disk',
+        'device file',
+        'device number',
+        'device',
+        'slot',
+        'bus group',
+        'handle',
+    }
+)
+
 
 def function(
     known: facts.Facts, address: str, pf: str | None = None
@@ -130,6 +154,15 @@ def text(node: Resource) -> str:
 def is_device(node: Resource) -> bool:
     """Whether a node is a device that has parts: see Resource.within."""
     return node.kind in ('PCI function', 'mdev', 'parent of mdevs')
+
+
+def is_named(node: Resource) -> bool:
+    """Whether names tell which VANs may claim a node.
+
+    If not, each VAN is asked what it claims: a kind of node that nobody has
+    described here takes time, and no device is given to two.
+    """
+    return node.kind in _NAMED
 
 
 def is_group(node: Resource) -> bool:

@@ -26,6 +26,9 @@ from os_acc.kernel import pci
 #: The kinds of handles whose claims do not show in handle and device.
 _ANYWHERE = ('file/', 'drc/')
 
+#: Stands for what no name tells: see nodes.is_named().
+_UNNAMED = '*'
+
 
 class Taken:
     """What VANs have.
@@ -106,6 +109,8 @@ class Taken:
         found = _Names({''}, set())
         for claim in holding.claims:
             node, names = claim.node, [claim.node.name]
+            if not nodes.is_named(node):
+                found.whole.add(_UNNAMED)
             if nodes.is_in_fpga(node):
                 there = self._known.function(node.name)
                 names += there.chip if there is not None else ()
@@ -136,7 +141,7 @@ def _named(row: facts.Row) -> _Names:
     if row.handle.startswith(_ANYWHERE):
         return _Names({''}, set())
     own = row.handle.partition('/')[2]
-    return _Names({row.handle, own}, {row.device or own})
+    return _Names({row.handle, own}, {row.device or own, _UNNAMED})
 
 
 class _Rows:

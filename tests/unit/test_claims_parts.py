@@ -17,8 +17,10 @@ from os_acc.claims import holder
 from os_acc.claims import nodes
 from os_acc.claims import of_handle
 from os_acc.claims import reader
+from os_acc.claims import resource
 from os_acc.journal import programs
 from os_acc.kernel import sysfs
+from os_acc.kinds.pci import claims as pci_claims
 from os_acc.spec import device_spec
 
 PF, VF = '0000:3b:00.0', '0000:3b:00.1'
@@ -190,3 +192,22 @@ def test_a_namespace_that_goes_while_it_is_read(here, monkeypatch):
     known = reader.Reader(device_spec.Specs())
     name = 'virtual+nvme-subsystem+nvme-subsys8+nvme8n1'
     assert known.files(name, ('b 259:0',)).namespaces == ('eui.8',)
+
+
+@pytest.mark.parametrize('many', [False, True])
+def test_a_kind_of_node_that_names_do_not_tell(here, monkeypatch, many):
+    """What a kind claims counts, also where nobody has said who is near."""
+    given = pci_claims.claims
+
+    def with_switch(row, address, known):
+        yield from given(row, address, known)
+        switch = resource.Resource('PCIe switch', '0000:00:01.0')
+        yield resource.Claim(switch, resource.EXCLUSIVE, row.instance_uuid)
+
+    monkeypatch.setattr(pci_claims, 'claims', with_switch)
+    have = facts.Row(f'pci/{PF}', PF, 'van of a', 'a')
+    holders = allocated.Holders([have], many=many)
+    for instance, excluded in (('a', []), ('b', ['PCIe switch'])):
+        asking = holders.asked_by(allocated.Taker('van', instance))
+        met = asking.in_the_way(f'pci/{CARD}', CARD)
+        assert [each.where.node.kind for each in met] == excluded
