@@ -54,7 +54,7 @@ class Exclusion:
         handle = van.handle
         if handle is None or not of_handle.is_of_device(handle.identity):
             return
-        known = self._known(many=False)
+        known = self._known(1)
         if not known.of_others(van.uuid):
             return
         own = given_files.own_files(van)
@@ -70,11 +70,18 @@ class Exclusion:
 
     def show(self, devices: Iterable[objects.Device]) -> None:
         """Show that what VANs of other devices exclude is not free."""
-        known = self._known(many=True)
+        those = list(devices)
+        known = self._known(
+            sum(
+                each.state == device_objects.FREE
+                for device in those
+                for each in device.handles
+            )
+        )
         if not known:
             return
         accelerators = _Accelerators(self._specs)
-        for device in devices:
+        for device in those:
             changed = False
             for each in device.handles:
                 if each.state == device_objects.FREE:
@@ -87,10 +94,10 @@ class Exclusion:
                 counted = device.counted()
                 device.handles_total, device.handles_free = counted
 
-    def _known(self, many: bool) -> allocated.Holders:
+    def _known(self, wanted: int) -> allocated.Holders:
         """The VANs that have or request a device.
 
-        :param many: see allocated.Holders
+        :param wanted: how many handles will be asked for
         """
         held = [
             each
@@ -104,7 +111,7 @@ class Exclusion:
                 self._journal, held, self._specs
             ),
             specs=lambda: self._specs,
-            many=many,
+            many=wanted > len(held),
         )
 
 

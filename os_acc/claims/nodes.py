@@ -170,6 +170,11 @@ def is_group(node: Resource) -> bool:
     return node.kind == 'IOMMU group'
 
 
+def is_handle(node: Resource) -> bool:
+    """Whether a node is an attach handle."""
+    return node.kind == 'handle'
+
+
 def is_in_fpga(node: Resource) -> bool:
     """Whether a node is what stands on a PF of an FPGA."""
     return node.kind == 'place in an FPGA'

@@ -117,9 +117,11 @@ class Taken:
             if claim.mode == resource.PART:
                 found.part.update(names)
                 continue
-            found.whole.update(names, *map(self._known.below, names))
+            found.whole.update(names)
             if nodes.is_group(node):
                 found.whole.update(pci.group_members(node.name))
+            elif not nodes.is_handle(node):
+                found.whole.update(*map(self._known.below, names))
         return found
 
 
