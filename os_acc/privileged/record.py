@@ -14,15 +14,13 @@ The caller holds the operation lock of the device.
 from __future__ import annotations
 
 import dataclasses
-import json
 from typing import Any
-from typing import Generic
 from typing import TypeVar
 
-from os_acc import exception
 from os_acc.kernel import boot
 from os_acc.privileged import root_files
 from os_acc.privileged import root_folder
+from os_acc.privileged import store
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,66 +81,34 @@ class ContainerSpec(Record):
 _T = TypeVar('_T', bound=Record)
 
 
-class Records(Generic[_T]):
+class Records(store.Store[_T]):
     """The records of one kind: a small file for each device.
 
     The files need not survive a loss of power, because the state of the
-    devices does not survive it either.
+    devices does not survive it either. A record of an earlier boot is none.
 
     :param folder: the name of their folder below root_folder.PATH
     :param kind: the class of their contents
     """
 
     def __init__(self, folder: str, kind: type[_T]) -> None:
-        self._kind = kind
-        self._files = root_files.RootFiles(
+        def of_this_boot(found: Any) -> _T | None:
+            # /run of a container may outlive a reboot of the host.
+            if found['boot_id'] != boot.boot_id():
+                return None
+            return kind(**found['before'])
+
+        files = root_files.RootFiles(
             lambda: f'{root_folder.PATH}/{folder}',
             lambda: root_folder.open_folder(folder),
             durable=False,
         )
-
-    def names(self) -> list[str]:
-        """The names of the devices that have a record, of any boot."""
-        return self._files.names()
-
-    def read(self, name: str) -> _T | None:
-        """Read the record of a device; None if there is none of this boot.
-
-        :raises PrivilegeError: if it cannot be read
-        """
-        if (text := self._files.read(name)) is None:
-            return None
-        try:
-            found: dict[str, Any] = json.loads(text)
-            # /run of a container may outlive a reboot of the host.
-            if found['boot_id'] != boot.boot_id():
-                return None
-            return self._kind(**found['before'])
-        except (ValueError, TypeError, KeyError) as err:
-            raise exception.PrivilegeError(
-                reason=f'the record {self._files.path(name)} cannot be read '
-                f'({exception.describe(err)}); it was changed by hand or '
-                'written by another version of os-acc'
-            ) from err
-
-    def write(self, name: str, value: _T) -> None:
-        """Write the record of a device, before the device is touched.
-
-        :raises PrivilegeError: if it cannot be written
-        """
-        self._files.write(
-            name,
-            json.dumps(
-                {
-                    'boot_id': boot.boot_id(),
-                    'before': dataclasses.asdict(value),
-                }
-            ),
+        super().__init__(
+            files,
+            of_this_boot,
+            lambda value: {'boot_id': boot.boot_id(), 'before': value},
+            label='record',
         )
-
-    def delete(self, name: str) -> None:
-        """Delete the record of a device, if there is one."""
-        self._files.delete(name)
 
 
 vfs = Records('vfs', Vfs)
