@@ -10,19 +10,23 @@ Callers hold the operation lock of the function.
 
 from __future__ import annotations
 
-import json
-import logging
+import dataclasses
+from typing import Annotated
 
-from os_acc import exception
 from os_acc.kernel import pci
 from os_acc.privileged import held
-
-LOG = logging.getLogger(__name__)
+from os_acc.privileged import store
 
 #: In place of the UUID of an instance, if it is unknown which one it was.
 UNKNOWN = 'unknown'
 
-_INSTANCE = 'instance'
+
+@dataclasses.dataclass(frozen=True)
+class _Disk(store.Said):
+    instance: Annotated[str, str]
+
+
+_notes = store.Store(held.files, _Disk.of, damaged=_Disk(UNKNOWN))
 
 
 def name(function: pci.Function) -> str:
@@ -41,13 +45,8 @@ def holder(function: pci.Function) -> str | None:
         there is no note
     :raises PrivilegeError: if the note cannot be read or trusted
     """
-    text = held.files.read(name(function))
-    try:
-        return None if text is None else str(json.loads(text)[_INSTANCE])
-    except (ValueError, KeyError, TypeError) as err:
-        path = held.files.path(name(function))
-        LOG.warning('%s: %s', path, exception.describe(err))
-        return UNKNOWN
+    found = _notes.read(name(function))
+    return None if found is None else found.instance
 
 
 def write(function: pci.Function, instance_uuid: str) -> None:
@@ -59,9 +58,7 @@ def write(function: pci.Function, instance_uuid: str) -> None:
         function could be given to another instance after a reboot before it
         was emptied
     """
-    if holder(function) != instance_uuid:
-        text = json.dumps({_INSTANCE: instance_uuid})
-        held.files.write(name(function), text)
+    _notes.keep(name(function), _Disk(instance_uuid))
 
 
 def delete(function: pci.Function) -> None:
@@ -71,4 +68,4 @@ def delete(function: pci.Function) -> None:
     """
     # A file system that is read-only refuses to delete even what is not there.
     if holder(function) is not None:
-        held.files.delete(name(function))
+        _notes.delete(name(function))

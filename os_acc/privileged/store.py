@@ -29,6 +29,7 @@ _S = TypeVar('_S', bound='Said')
 LOG = logging.getLogger(__name__)
 
 
+@dataclasses.dataclass(frozen=True)
 class Said:
     """What a file says: the base of the dataclasses.
 
@@ -57,13 +58,13 @@ class Said:
 
 
 def _readers(kind: type[Said]) -> dict[str, Callable[[Any], Any]]:
+    hints = typing.get_type_hints(kind, include_extras=True)
     return {
-        name: hint.__metadata__[0]
+        field.name: hint.__metadata__[0]
         if typing.get_origin(hint) is Annotated
         else functools.partial(_checked, hint)
-        for name, hint in typing.get_type_hints(
-            kind, include_extras=True
-        ).items()
+        for field in dataclasses.fields(kind)
+        for hint in (hints[field.name],)
     }
 
 
@@ -85,6 +86,20 @@ def _numbers(value: Any) -> tuple[int, ...]:
 Flag = Annotated[bool, lambda value: value is True]
 Texts = Annotated[tuple[str, ...], _texts]
 Numbers = Annotated[tuple[int, ...], _numbers]
+
+#: What a reader raises if a file is damaged.
+MALFORMED = (LookupError, TypeError, ValueError, exception.InvalidRequest)
+
+
+def damaged(path: str, label: str, why: Exception) -> exception.PrivilegeError:
+    """The error of a file that is damaged.
+
+    :param label: what it is: a note, a record
+    """
+    return exception.PrivilegeError(
+        reason=f'the {label} {path} cannot be read ({exception.describe(why)})'
+        '; it was changed by hand or written by another version of os-acc'
+    )
 
 
 class Store(Generic[_T]):
@@ -128,17 +143,8 @@ class Store(Generic[_T]):
             return None
         try:
             return self._read(json.loads(text))
-        except (
-            LookupError,
-            TypeError,
-            ValueError,
-            exception.InvalidRequest,
-        ) as err:
-            failure = exception.PrivilegeError(
-                reason=f'the {self._label} {self._files.path(name)} cannot be '
-                f'read ({exception.describe(err)}); it was changed by hand or '
-                'written by another version of os-acc'
-            )
+        except MALFORMED as err:
+            failure = damaged(self._files.path(name), self._label, err)
             if self._damaged is None:
                 raise failure from err
             LOG.warning('%s', failure)
@@ -149,8 +155,15 @@ class Store(Generic[_T]):
 
         :raises PrivilegeError: if it cannot be written
         """
-        text = json.dumps(self._values(value), default=dataclasses.asdict)
-        self._files.write(name, text)
+        self._files.write(name, self._text(value))
+
+    def keep(self, name: str, value: _T) -> None:
+        """Write a file, unless it says that already."""
+        if self._files.read(name) != self._text(value):
+            self.write(name, value)
+
+    def _text(self, value: _T) -> str:
+        return json.dumps(self._values(value), default=dataclasses.asdict)
 
     def delete(self, name: str) -> None:
         """Delete a file, if there is one.

@@ -12,14 +12,14 @@ Callers hold the operation lock of the namespace.
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
+from typing import Annotated
 from typing import Any
 
-from os_acc import exception
 from os_acc.claims import holder
 from os_acc.kinds.nvme_of import entry as spec_nvme_of
 from os_acc.privileged import held
+from os_acc.privileged import store
 
 LOG = logging.getLogger(__name__)
 
@@ -27,8 +27,16 @@ LOG = logging.getLogger(__name__)
 UNKNOWN = 'unknown'
 
 
+def _target(value: object) -> spec_nvme_of.Target:
+    return spec_nvme_of.read('note', value)
+
+
+def _holder(value: object) -> holder.Holder | None:
+    return None if value is None else holder.from_wire(value)
+
+
 @dataclasses.dataclass(frozen=True)
-class Note:
+class Note(store.Said):
     """What a note says.
 
     :ivar instance: the UUID of the instance, or UNKNOWN
@@ -37,10 +45,10 @@ class Note:
     :ivar holder: the VAN and the journal that have it; None if unknown
     """
 
-    instance: str
-    given: bool
-    target: spec_nvme_of.Target | None
-    holder: holder.Holder | None = None
+    instance: Annotated[str, str]
+    given: store.Flag
+    target: Annotated[spec_nvme_of.Target | None, _target]
+    holder: Annotated[holder.Holder | None, _holder] = None
 
     @property
     def is_of_another(self) -> bool:
@@ -49,33 +57,17 @@ class Note:
         return self.given and noted is not None and holder.is_of_another(noted)
 
 
+_notes = store.Store(
+    held.files, Note.of, damaged=Note(UNKNOWN, given=False, target=None)
+)
+
+
 def read(wwn: str) -> Note | None:
     """Read the note of a namespace; None if there is none.
 
     :raises PrivilegeError: if it cannot be read or trusted
     """
-    text = held.files.read(_name(wwn))
-    if text is None:
-        return None
-    try:
-        found: dict[str, Any] = json.loads(text)
-        return Note(
-            instance=str(found['instance']),
-            given=found['given'] is True,
-            target=spec_nvme_of.read('note', found['target']),
-            holder=holder.from_wire(found['holder'])
-            if found.get('holder') is not None
-            else None,
-        )
-    except (
-        ValueError,
-        KeyError,
-        TypeError,
-        exception.InvalidRequest,
-    ) as err:
-        path = held.files.path(_name(wwn))
-        LOG.warning('%s: %s', path, exception.describe(err))
-        return Note(UNKNOWN, given=False, target=None)
+    return _notes.read(_name(wwn))
 
 
 def write(wwn: str, note: Note) -> None:
@@ -110,8 +102,8 @@ def delete(wwn: str, cleaned: held.Cleaned) -> None:
     :param cleaned: as for held.forget()
     """
     # A file system that is read-only refuses to delete even what is not there.
-    if held.files.read(_name(wwn)) is not None:
-        held.files.delete(_name(wwn))
+    if read(wwn) is not None:
+        _notes.delete(_name(wwn))
         LOG.debug('%s is released: %s', wwn, cleaned.value)
 
 
