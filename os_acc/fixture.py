@@ -22,7 +22,7 @@ from oslo_config import cfg
 import os_acc
 from os_acc import loader
 from os_acc import opts
-from os_acc.privileged import held
+from os_acc.privileged import notes
 from os_acc.privileged import privsep
 from os_acc.privileged import root_folder
 from os_acc.privileged.fpga import root_copy
@@ -155,7 +155,7 @@ class OSAccFixture(fixtures.Fixture):
         self.addCleanup(privsep.run_here, privsep.runs_here())
         privsep.run_here(True)
         self._patch(root_folder, 'PATH', self._below('run'))
-        self._patch(held, 'FOLDER', self._below('held'))
+        self._patch(notes, 'FOLDER', self._below('held'))
         self._patch(root_copy, 'FOLDER', self._below('images'))
         os.makedirs(self._path, exist_ok=True)
 

@@ -22,7 +22,8 @@ from os_acc.kinds.idxd import entry as spec_idxd
 from os_acc.kinds.idxd import names as idxd_names
 from os_acc.kinds.npu import entry as npu_entry
 from os_acc.kinds.nvme_of import entry as spec_nvme_of
-from os_acc.privileged import held
+from os_acc.privileged import function_notes
+from os_acc.privileged import notes
 from os_acc.privileged.devfile import notes as file_notes
 from os_acc.privileged.idxd import notes as idxd_notes
 from os_acc.privileged.npu import notes as npu_notes
@@ -61,13 +62,13 @@ def kept(
     try:
         yield
     finally:
-        delete(held.files.names())
+        delete(notes.files.names())
 
 
 def delete(names: Iterable[str]) -> None:
     """Delete notes by their names."""
     for name in names:
-        held.files.delete(name)
+        notes.files.delete(name)
 
 
 def note(
@@ -79,13 +80,13 @@ def note(
     kind, _, name = option.handle.partition('/')
     if kind == 'pci':
         function = pci.get(name)
-        held.check_function(function)
+        function_notes.check_function(function)
         if option.kind == 'vgpu':
-            held.note_vgpu(function, 558)
+            function_notes.note_vgpu(function, 558)
         else:
-            held.note_function(function, specs.first(function))
+            function_notes.note_function(function, specs.first(function))
     elif kind == 'mdev':
-        held.note_mdev(mdev.Mdev(name, option.device, 'type-1'))
+        function_notes.note_mdev(mdev.Mdev(name, option.device, 'type-1'))
     elif kind == 'block':
         _note_namespace(name, who)
     elif option.kind == 'npu':
@@ -93,8 +94,8 @@ def note(
         npu_notes.note(function, npu_entry.Npu(), _files_of(option))
     elif option.found is not None:
         accelerator, _, share = name.partition('/')
-        held.note(
-            held.FILE,
+        notes.note(
+            notes.FILE,
             file_place.with_share(accelerator, share),
             accelerator,
             device=option.found.path,
@@ -122,7 +123,7 @@ def _note_namespace(wwn: str, who: holder.Holder) -> None:
     known = nvme_of_notes.read(wwn)
     if known is not None and known.is_of_another:
         raise exception.DeviceBusy(device=wwn, reason='by another')
-    held.check_namespace(wwn)
+    notes.check_namespace(wwn)
     target = spec_nvme_of.read(
         'nvme_of',
         {

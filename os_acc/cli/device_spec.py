@@ -30,7 +30,7 @@ from os_acc.kinds.nvme_of import entry as spec_nvme_of
 from os_acc.kinds.nvme_of import refusals as nvme_of_refusals
 from os_acc.kinds.nvme_of import rules as nvme_of_availability
 from os_acc.objects import pci_address
-from os_acc.privileged import held
+from os_acc.privileged import notes
 from os_acc.spec import device_spec
 from os_acc.spec import files as spec_files
 from os_acc.spec import of_device as spec_of_device
@@ -188,7 +188,7 @@ class DeviceDeny(_Change):
                 f'until it is unplugged (VAN {each.van_uuid})'
             )
         # The privileged half would give them out again by these notes.
-        kept = held.forget_unused(
+        kept = notes.forget_unused(
             name,
             lambda part: bool(
                 _of(holders, part) or _goes_along(holders, part)

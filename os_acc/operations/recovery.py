@@ -31,7 +31,7 @@ from os_acc.kernel import boot
 from os_acc.kernel import process
 from os_acc.objects import van as states
 from os_acc.operations import noted_devices
-from os_acc.privileged import held
+from os_acc.privileged import notes
 from os_acc.programming import announcing
 from os_acc.spec import device_spec
 
@@ -91,7 +91,7 @@ def _note_holders(host: host_module.Host) -> None:
     VAN is kept from all, also from what its VAN has along with it. Where no
     device is offered, and none was ever given out, there is nothing to note.
     """
-    if not host.offers_devices() and not os.path.isdir(held.FOLDER):
+    if not host.offers_devices() and not os.path.isdir(notes.FOLDER):
         return
     vans = [
         [van.instance_uuid, van.uuid, name]

@@ -13,7 +13,7 @@ from os_acc.kernel import reset
 from os_acc.kernel import vfio
 from os_acc.privileged import arguments
 from os_acc.privileged import command
-from os_acc.privileged import held
+from os_acc.privileged import notes
 from os_acc.privileged import offers
 from os_acc.privileged import operation_lock
 from os_acc.privileged import storage
@@ -52,7 +52,7 @@ def is_wanted() -> bool:
     return bool(offers.configuration().os_acc.cleaning_command)
 
 
-def run_command(address: str) -> held.Cleaned:
+def run_command(address: str) -> notes.Cleaned:
     """Run ``[os_acc] cleaning_command`` for a device. See command.run().
 
     The option comes from files that only root can write: see offers.
@@ -60,14 +60,14 @@ def run_command(address: str) -> held.Cleaned:
     :param address: replaces ``{address}``: the PCI address of a function, also
         of a vGPU's; the UUID of an mdev; the path of a device file; the name
         of a work queue; the world wide name of a namespace
-    :returns: for held.forget()
+    :returns: for notes.forget()
     :raises InvalidRequest: if another user could have written such a file
     :raises CleaningFailed: if the command failed or did not end in time
     """
     conf = offers.configuration()
     template = conf.os_acc.cleaning_command
     if not template:
-        return held.Cleaned.COMMAND
+        return notes.Cleaned.COMMAND
     words = [
         word.replace('{address}', address) for word in shlex.split(template)
     ]
@@ -77,4 +77,4 @@ def run_command(address: str) -> held.Cleaned:
         raise exception.CleaningFailed(
             device=address, reason=f'cleaning_command {err.kwargs["reason"]}'
         ) from err
-    return held.Cleaned.COMMAND
+    return notes.Cleaned.COMMAND

@@ -19,7 +19,7 @@ from os_acc.kernel import vfio
 from os_acc.kernel import vfio_users
 from os_acc.privileged import arguments
 from os_acc.privileged import context
-from os_acc.privileged import held
+from os_acc.privileged import function_notes
 from os_acc.privileged import storage
 from os_acc.refusals import refusals
 
@@ -37,7 +37,7 @@ def of_function(address: str, instance_uuid: str, shares: bool) -> list[str]:
     """
     function = pci.get(address)
     arguments.uuid(instance_uuid)
-    if (noted := held.why_not(function)) is not None:
+    if (noted := function_notes.why_not(function)) is not None:
         return [noted]
     users = find(function, instance_uuid, shares)
     left = storage.data_of_others(function, instance_uuid)
@@ -60,14 +60,14 @@ def open_by(functions: Iterable[pci.Function]) -> list[str]:
     nodes: list[device_file.DeviceFile] = []
     other: list[str] = []
     snapshot = host_use.Snapshot.read()
-    others = held.rule()
+    others = function_notes.rule()
     for function in functions:
         files, exclusive = _files(function, snapshot)
         nodes += [*files, *vfio.nodes(function.path)]
         other += exclusive
         # A guest that is starting may not have opened it yet.
         other += libvirt_domains.users_of(function.address, None, '')
-        if (noted := held.why_not(function, others)) is not None:
+        if (noted := function_notes.why_not(function, others)) is not None:
             other.append(noted)
         if (use := host_use.by_host(function, snapshot)) is not None:
             other.append(use.text)

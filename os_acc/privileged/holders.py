@@ -10,7 +10,7 @@ import dataclasses
 from os_acc.claims import holder
 from os_acc.privileged import arguments
 from os_acc.privileged import context
-from os_acc.privileged import held
+from os_acc.privileged import notes
 from os_acc.privileged import root_folder
 
 
@@ -30,9 +30,9 @@ def adopt(vans: Sequence[Sequence[str]]) -> None:
     if who is None:
         return
     for instance, van, device in vans:
-        root_folder.check_name(f'{held.NAMESPACE}-{device}')
+        root_folder.check_name(f'{notes.NAMESPACE}-{device}')
         arguments.uuid(instance)
         arguments.uuid(van)
-        held.adopt(
+        notes.adopt(
             dataclasses.replace(who, instance=instance, van=van), device
         )

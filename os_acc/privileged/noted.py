@@ -11,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
+from collections.abc import Mapping
 import dataclasses
 import functools
 from typing import Any
+from typing import NamedTuple
 
 from os_acc import exception
 from os_acc.claims import conflict
@@ -33,28 +35,29 @@ from os_acc.spec import device_spec
 #: device files, a work queue of Intel DSA or IAA.
 PCI, VFS, VGPU, MDEV, FILE = 'pci', 'vfs', 'vgpu', 'mdev', 'file'
 IDXD = 'idxd'
-#: The kind of the notes of nvme_of_notes, which has its own rules.
+#: The kind of the notes of nvme_of.notes, which has its own rules.
 NAMESPACE = 'namespace'
 
-#: What errors call a device, by the kind of its note. VANs have all of these.
-LABELS = {
-    PCI: 'PCI function',
-    VGPU: 'VF',
-    MDEV: 'mdev',
-    FILE: 'device file',
-    IDXD: 'work queue',
-    NAMESPACE: 'namespace',
+
+class Kind(NamedTuple):
+    """What errors call a device, and the kind of its attach handle."""
+
+    label: str
+    handle: str
+
+
+#: The kinds of the notes that say who has a device.
+KINDS = {
+    PCI: Kind('PCI function', 'pci'),
+    VGPU: Kind('VF', 'pci'),
+    MDEV: Kind('mdev', 'mdev'),
+    FILE: Kind('device file', 'file'),
+    IDXD: Kind('work queue', 'file'),
+    NAMESPACE: Kind('namespace', 'block'),
 }
 
-# The kinds of the attach handles of VANs with such notes.
-_HANDLES = {
-    PCI: 'pci',
-    VGPU: 'pci',
-    MDEV: 'mdev',
-    FILE: 'file',
-    IDXD: 'file',
-    NAMESPACE: 'block',
-}
+#: The values of a note that cannot be read or trusted.
+DAMAGED: Mapping[str, Any] = {'what': ''}
 
 _WANTED = 'wanted'
 
@@ -63,7 +66,7 @@ _WANTED = 'wanted'
 class Note:
     """A note: which device, or part of one, a VAN has.
 
-    :ivar kind: one of the kinds that LABELS has
+    :ivar kind: one of the kinds that KINDS has
     :ivar name: the address of the function, the UUID of the mdev, ...
     :ivar values: what the note says; 'what' is '' if it cannot be read
     :ivar holder: who has it; None: an earlier version did not note that, or
@@ -72,24 +75,36 @@ class Note:
 
     kind: str
     name: str
-    values: dict[str, Any]
+    values: Mapping[str, Any]
     holder: holder.Holder | None
 
     @property
     def label(self) -> str:
         """The device, for errors."""
-        return f'{LABELS[self.kind]} {self.name}'
+        return f'{KINDS[self.kind].label} {self.name}'
+
+    @property
+    def what(self) -> Any:
+        """Tells another device of the same name."""
+        return self.values['what']
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether it cannot be read or trusted."""
+        return self.values == DAMAGED
 
     @property
     def is_readable(self) -> bool:
-        return bool(self.values['what'] != '')
+        return bool(self.what != '')
 
     @property
     def ids(self) -> str:
         """vendor:product of the function that the VAN has; '': unknown."""
-        if self.kind == IDXD:  # which has its VAN in the place of that
+        # Of a work queue, `what` is the VAN.
+        if self.kind == IDXD:
             return str(self.values.get('ids', ''))
-        return str(self.values['what']) if self.kind in (PCI, VGPU) else ''
+        of_function = self.kind in (PCI, VGPU)
+        return str(self.what) if of_function else ''
 
     @property
     def function(self) -> str:
@@ -99,14 +114,15 @@ class Note:
     @property
     def device(self) -> str:
         """As VAN.device: the PF of a VF, the parent of an mdev, ..."""
-        found = self.values.get('parent' if self.kind == FILE else 'device')
+        is_file = self.kind == FILE
+        found = self.values.get('parent' if is_file else 'device')
         if found is None and self.kind == MDEV:
             found = self._parent_of_mdev()
         return str(found or self.name)
 
     def _parent_of_mdev(self) -> str | None:
         if self.is_readable:
-            return str(self.values['what']).partition(' ')[0]
+            return str(self.what).partition(' ')[0]
         if file_place.mdev_in(self.name) != self.name:
             return None
         there = mdev.find(self.name)
@@ -189,17 +205,18 @@ class Note:
 
         :param owner: stands for the VAN and for its instance
         """
-        name = self.name
+        name, files = self.name, facts.Files()
         if self.kind == FILE:
+            files = self._files()
             name = file_place.without_share(name)
             if name != self.name:
                 name += f'/{self.name.rpartition("=")[2]}'
         return facts.Row(
-            f'{_HANDLES[self.kind]}/{name}',
+            f'{KINDS[self.kind].handle}/{name}',
             self.device,
             owner,
             owner,
-            noted=self._files() if self.kind == FILE else facts.Files(),
+            noted=files,
         )
 
     def _files(self) -> facts.Files:

@@ -24,7 +24,8 @@ from os_acc.kernel import mdev
 from os_acc.kernel import pci
 from os_acc.kernel import vgpu
 from os_acc.privileged import context
-from os_acc.privileged import held
+from os_acc.privileged import function_notes
+from os_acc.privileged import notes
 from os_acc.privileged import root_options
 from os_acc.spec import device_spec
 
@@ -68,14 +69,10 @@ def entry(function: pci.Function) -> device_spec.Spec:
     :raises DeviceNotFound: if device_spec offers neither it nor the function
         whose companion it is, and no VAN has it since before
     """
-    noted = held.of_function(held.PCI, function)
+    noted = function_notes.of_function(notes.PCI, function)
     if noted is not None:
-        spec = specs().held(
-            function,
-            noted.get('vfio_driver'),
-            noted.get('command_empties') is True,
-        )
-        trusted = spec.trusted or noted.get('trusted')
+        spec = specs().held(function, noted.vfio_driver, noted.command_empties)
+        trusted = spec.trusted or noted.trusted
         return dataclasses.replace(spec, trusted=trusted)
     return companions.entry_for(specs(), function)
 
@@ -86,7 +83,7 @@ def check(function: pci.Function) -> None:
     :raises DeviceNotFound: as entry(), and if device_spec offers parts of it
         only. See spec_parts
     """
-    if held.has(function):
+    if function_notes.has(function):
         return
     for obstacle in availability.offer_obstacles(function, entry(function)):
         raise obstacle.error()
@@ -97,7 +94,7 @@ def check_part(function: pci.Function) -> None:
 
     :raises DeviceNotFound: as entry(), if no VAN has a VF of it either
     """
-    if not held.has_part(function):
+    if not function_notes.has_part(function):
         entry(function)
 
 
@@ -113,8 +110,7 @@ def vfs_entry(
         has VFs of it since before
     """
     found = specs()
-    noted = held.values(held.VFS, pf.address, pf.ids) or {}
-    numbers = frozenset(noted.get('numbers', ()))
+    numbers = function_notes.vfs_of(pf)
     if numbers and _is_gone(found, pf):
         return found.held(pf), numbers
     spec = found.check(pf)
@@ -156,7 +152,7 @@ def has_nothing_to_undo(check: Callable[[], None]) -> bool:
         who = holder.current()
         if who is None or not who.van:
             raise
-        held.files.names()  # a note that cannot be read is not "no note"
+        notes.files.names()  # a note that cannot be read is not "no note"
         LOG.info('VAN %s: nothing to undo: %s', who.van, err)
         return True
     return False
@@ -169,7 +165,9 @@ def check_mdev(wanted: mdev.Mdev, new: bool) -> None:
     :raises DeviceNotFound: if device_spec does not offer it, and no VAN has
         it since before
     """
-    if held.is_noted(held.MDEV, wanted.uuid, held.mdev_text(wanted)):
+    if notes.is_noted(
+        notes.MDEV, wanted.uuid, function_notes.mdev_text(wanted)
+    ):
         return
     if new:
         specs().check_mdev(wanted.parent, wanted.type)
@@ -184,8 +182,8 @@ def check_vgpu(vf: pci.Function, number: int) -> None:
     :raises DeviceNotFound: if device_spec does not set this type, and no VAN
         has the VF with this type since before
     """
-    noted = held.of_function(held.VGPU, vf)
-    if noted is not None and noted.get('number') == number:
+    noted = function_notes.of_function(notes.VGPU, vf)
+    if noted is not None and noted.number == number:
         return
     wanted = specs().check(vf).vgpu_type
     if wanted is None or vgpu.find_type(vf.address, wanted) != number:

@@ -18,7 +18,7 @@ import logging
 from os_acc import exception
 from os_acc.availability import storage
 from os_acc.kernel import pci
-from os_acc.privileged import held
+from os_acc.privileged import function_notes
 from os_acc.privileged import offers
 from os_acc.privileged import record
 from os_acc.privileged import storage_notes
@@ -95,7 +95,7 @@ def hand_out(function: pci.Function, instance_uuid: str) -> None:
         check(function, instance_uuid)
         if _has_command(function):
             # Also if its entry of device_spec has gone when it is released.
-            held.note_function(function, command_empties=True)
+            function_notes.note_function(function, command_empties=True)
         else:
             nvme.check(function.address, function.is_vf)
         storage_notes.write(function, instance_uuid)

@@ -14,7 +14,7 @@ import dataclasses
 from typing import Annotated
 
 from os_acc.kernel import pci
-from os_acc.privileged import held
+from os_acc.privileged import notes
 from os_acc.privileged import store
 
 #: In place of the UUID of an instance, if it is unknown which one it was.
@@ -26,11 +26,11 @@ class _Disk(store.Said):
     instance: Annotated[str, str]
 
 
-_notes = store.Store(held.files, _Disk.of, damaged=_Disk(UNKNOWN))
+_notes = store.Store(notes.files, _Disk.of, damaged=_Disk(UNKNOWN))
 
 
 def name(function: pci.Function) -> str:
-    """The name of a function's note in held.files.
+    """The name of a function's note in notes.files.
 
     It has vendor:product, so that the note of a drive that was pulled out
     stays while another one is at its address.

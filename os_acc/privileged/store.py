@@ -2,16 +2,15 @@
 
 """The one store of what root keeps on disk about devices.
 
-Each file is JSON about one device. A kind of file declares a frozen dataclass,
-and reads and writes its objects: see Store. The notes are such files (see
-held), and so is the record of what is to be undone (see record).
+Each file is JSON about one device. A kind of file declares a frozen dataclass
+of what it says, and reads and writes its objects: see Store. So are the notes,
+see notes, and the record of what is to be undone, see undo_log.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 import dataclasses
-import functools
 import json
 import logging
 import typing
@@ -28,78 +27,39 @@ _S = TypeVar('_S', bound='Said')
 
 LOG = logging.getLogger(__name__)
 
+#: The type of a field. What is not true is no flag that is set.
+Flag = Annotated[bool, lambda value: value is True]
+
 
 @dataclasses.dataclass(frozen=True)
 class Said:
     """What a file says: the base of the dataclasses.
 
-    A field is the key of its name. Its default stands for a key that is not
-    there; without a default, the file is then damaged. The value has to be of
-    the type of the field. ``Annotated[type, reader]`` names a function that
-    makes the value instead, and raises TypeError, ValueError or InvalidRequest
-    if it cannot. Other keys are left alone.
+    A field is the key of its name, and has to have the value that its type
+    says. ``Annotated[type, reader]`` names a function that makes the value
+    instead. The default stands for a key that is not there. Without a default,
+    the file is then damaged. Other keys are left alone.
     """
 
     @classmethod
     def of(cls: type[_S], values: Any) -> _S:
-        """Read the JSON object of a file.
-
-        :raises TypeError, ValueError, InvalidRequest: if it is damaged
-        """
-        if not isinstance(values, dict):
-            raise TypeError(f'{values!r} is not a JSON object')
+        """Read the JSON object of a file; raises as a reader of Store."""
+        hints = typing.get_type_hints(cls, include_extras=True)
         return cls(
             **{
-                name: read(values[name])
-                for name, read in _readers(cls).items()
-                if name in values
+                field.name: _read(hints[field.name], values[field.name])
+                for field in dataclasses.fields(cls)
+                if field.name in values
             }
         )
 
 
-def _readers(kind: type[Said]) -> dict[str, Callable[[Any], Any]]:
-    hints = typing.get_type_hints(kind, include_extras=True)
-    return {
-        field.name: hint.__metadata__[0]
-        if typing.get_origin(hint) is Annotated
-        else functools.partial(_checked, hint)
-        for field in dataclasses.fields(kind)
-        for hint in (hints[field.name],)
-    }
-
-
-def _checked(hint: Any, value: Any) -> Any:
+def _read(hint: Any, value: Any) -> Any:
+    if typing.get_origin(hint) is Annotated:
+        return hint.__metadata__[0](value)
     if not isinstance(value, hint):
         raise TypeError(f'{value!r} is not of the type {hint}')
     return value
-
-
-def _texts(value: Any) -> tuple[str, ...]:
-    return tuple(str(each) for each in _checked(list, value))
-
-
-def _numbers(value: Any) -> tuple[int, ...]:
-    return tuple(_checked(int, each) for each in _checked(list, value))
-
-
-#: Types of fields. What is not true is no flag that is set.
-Flag = Annotated[bool, lambda value: value is True]
-Texts = Annotated[tuple[str, ...], _texts]
-Numbers = Annotated[tuple[int, ...], _numbers]
-
-#: What a reader raises if a file is damaged.
-MALFORMED = (LookupError, TypeError, ValueError, exception.InvalidRequest)
-
-
-def damaged(path: str, label: str, why: Exception) -> exception.PrivilegeError:
-    """The error of a file that is damaged.
-
-    :param label: what it is: a note, a record
-    """
-    return exception.PrivilegeError(
-        reason=f'the {label} {path} cannot be read ({exception.describe(why)})'
-        '; it was changed by hand or written by another version of os-acc'
-    )
 
 
 class Store(Generic[_T]):
@@ -107,9 +67,9 @@ class Store(Generic[_T]):
 
     :param files: the folder
     :param read: makes the object of what JSON has; None: there is none. It
-        may raise LookupError, TypeError, ValueError or InvalidRequest
-    :param values: makes of the object what JSON has; it can leave a dataclass
-        as it is
+        raises LookupError, TypeError, ValueError or InvalidRequest if the file
+        is damaged
+    :param values: makes of the object what JSON has, or a dataclass
     :param label: what errors call a file
     :param damaged: stands for a file that is damaged; None: to read it is an
         error
@@ -143,8 +103,17 @@ class Store(Generic[_T]):
             return None
         try:
             return self._read(json.loads(text))
-        except MALFORMED as err:
-            failure = damaged(self._files.path(name), self._label, err)
+        except (
+            LookupError,
+            TypeError,
+            ValueError,
+            exception.InvalidRequest,
+        ) as err:
+            failure = exception.PrivilegeError(
+                reason=f'the {self._label} {self._files.path(name)} cannot be '
+                f'read ({exception.describe(err)}); it was changed by hand or '
+                'written by another version of os-acc'
+            )
             if self._damaged is None:
                 raise failure from err
             LOG.warning('%s', failure)

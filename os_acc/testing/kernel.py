@@ -24,7 +24,7 @@ from os_acc.kernel import modules
 from os_acc.kernel import rdma
 from os_acc.kernel import sysfs
 from os_acc.privileged import container_specs
-from os_acc.privileged import held
+from os_acc.privileged import notes
 from os_acc.privileged import privsep
 from os_acc.privileged import root_folder
 from os_acc.privileged.fpga import root_copy
@@ -103,7 +103,7 @@ class Kernel(kernel_mdevs.Mdevs):
         patch.setattr(
             libvirt_domains, 'STATE_FOLDER', str(self.root / 'libvirt')
         )
-        patch.setattr(held, 'FOLDER', str(self.root / 'held'))
+        patch.setattr(notes, 'FOLDER', str(self.root / 'held'))
         patch.setattr(root_copy, 'FOLDER', str(self.root / 'images'))
         patch.setattr(root_folder, 'PATH', str(self.root / 'run/os-acc'))
         patch.setattr(nvme_function, 'opened', self._opened)

@@ -28,7 +28,7 @@ from os_acc import opts
 from os_acc import plugin as plugin_base
 from os_acc.journal import commits
 from os_acc.kernel import boot
-from os_acc.privileged import held
+from os_acc.privileged import notes
 from os_acc.privileged import root_folder
 from os_acc.privileged.fpga import root_copy
 from os_acc.testing import mortal as mortal_module
@@ -144,7 +144,7 @@ class Service:
     def is_note(self, change: str) -> bool:
         """Whether a change is of the notes that root keeps for its undo."""
         path = os.path.join(self.folder, change)
-        folders = (root_folder.PATH, held.FOLDER, root_copy.FOLDER)
+        folders = (root_folder.PATH, notes.FOLDER, root_copy.FOLDER)
         return any(os.path.commonpath([path, f]) == f for f in folders)
 
     def dies_at(self, number: int, act: Callable[[], object]) -> bool:

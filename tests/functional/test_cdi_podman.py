@@ -35,7 +35,7 @@ from os_acc.deadlines import waiting
 from os_acc.kernel import device_cgroup
 from os_acc.kernel import sysfs
 from os_acc.privileged import container_specs
-from os_acc.privileged import held
+from os_acc.privileged import notes
 from os_acc.privileged import privsep
 from os_acc.privileged import record
 from os_acc.privileged import root_files
@@ -108,7 +108,7 @@ def nodes():
 def here(podman, nodes, tmp_path, monkeypatch):
     """A function that configures os-acc for the accelerators."""
     monkeypatch.setattr(root_folder, 'PATH', str(tmp_path / 'run'))
-    monkeypatch.setattr(held, 'FOLDER', str(tmp_path / 'held'))
+    monkeypatch.setattr(notes, 'FOLDER', str(tmp_path / 'held'))
     # Only the processes that this test starts count. The others cannot have
     # the accelerators of a new folder, and not even root can examine process
     # 1 on some machines.

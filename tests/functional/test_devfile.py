@@ -29,7 +29,7 @@ from os_acc import exception
 from os_acc import objects
 from os_acc.kernel import sysfs
 from os_acc.privileged import context
-from os_acc.privileged import held
+from os_acc.privileged import notes
 from os_acc.privileged import root_files
 from os_acc.privileged import root_folder
 
@@ -88,7 +88,7 @@ class Nodes:
         conf.set_override('device_spec', [json.dumps(entry)], 'os_acc')
         sysfs.PROC = str(self.place / 'proc')
         root_folder.PATH = str(self.place / 'run')
-        held.FOLDER = str(self.place / 'notes')
+        notes.FOLDER = str(self.place / 'notes')
         context.pctxt.set_client_mode(daemon)
         if daemon:
             conf.set_default(
@@ -234,7 +234,7 @@ def test_killed_anywhere(nodes):
             os_acc.recover()
             os_acc.unplug(instance())
             assert nodes.of('acc0') == (0, 6, 0o660)
-            assert held.files.names() == []
+            assert notes.files.names() == []
 
         assert nodes.run(recovered) == 0
         if ended == 0:

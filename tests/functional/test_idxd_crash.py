@@ -22,7 +22,7 @@ import pytest
 
 import os_acc
 from os_acc import objects
-from os_acc.privileged import held
+from os_acc.privileged import notes as root_notes
 from os_acc.privileged import root_files
 from os_acc.privileged.idxd import records
 from os_acc.testing import kernel as kernel_module
@@ -101,7 +101,7 @@ class Host:
             setattr(root_files.RootFiles, name, watched)
 
     def notes(self) -> list[str]:
-        folder = pathlib.Path(held.FOLDER)
+        folder = pathlib.Path(root_notes.FOLDER)
         return [
             *(os.listdir(folder) if folder.exists() else []),
             *records.idxd_devices.names(),

@@ -204,14 +204,15 @@ import os_acc
 from os_acc import objects
 from os_acc.kernel import libvirt_domains, sysfs
 from os_acc.privileged import root_folder
-from os_acc.privileged import context, held
+from os_acc.privileged import context
+from os_acc.privileged import notes
 from os_acc.privileged.fpga import root_copy
 root, config, instance, uuid, address, image, afu = sys.argv[1:]
 for name in ('sys', 'proc', 'dev'):
     setattr(sysfs, name.upper(), f'{root}/host/{name}')
 libvirt_domains.STATE_FOLDER = f'{root}/host/libvirt'
 root_folder.PATH = f'{root}/host/run/os-acc'
-held.FOLDER = f'{root}/host/held'
+notes.FOLDER = f'{root}/host/held'
 root_copy.FOLDER = f'{root}/host/images'
 context.pctxt.set_client_mode(False)
 os_acc.CONF([], project='os-acc', default_config_files=[config])

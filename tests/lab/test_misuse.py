@@ -19,7 +19,7 @@ import use
 from os_acc.kernel import pci
 from os_acc.kernel import vfio
 from os_acc.privileged import context
-from os_acc.privileged import held
+from os_acc.privileged import notes as root_notes
 from os_acc.privileged import root_folder
 from os_acc.privileged.kernel import vfio_binding
 
@@ -113,7 +113,7 @@ def text_of(outcome: object) -> object:
 
 def notes() -> list[str]:
     """What the daemon has noted that VANs have."""
-    folder = pathlib.Path(held.FOLDER)
+    folder = pathlib.Path(root_notes.FOLDER)
     return sorted(os.listdir(folder)) if folder.exists() else []
 
 

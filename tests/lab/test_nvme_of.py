@@ -24,7 +24,7 @@ from os_acc import exception
 from os_acc import journal
 from os_acc import objects
 from os_acc.privileged import command
-from os_acc.privileged import held
+from os_acc.privileged import notes as root_notes
 from os_acc.privileged.nvme_of import connections as nvme_of_connections
 from os_acc.privileged.nvme_of import notes as nvme_of_notes
 from os_acc.privileged.nvme_of import records
@@ -51,7 +51,7 @@ def target(tmp_path):
     for name in records.connections.names():
         records.connections.delete(name)
     for name in NAMESPACES:
-        nvme_of_notes.delete(f'uuid.{name}', held.Cleaned.GONE)
+        nvme_of_notes.delete(f'uuid.{name}', root_notes.Cleaned.GONE)
 
 
 def configure(state: pathlib.Path, *entries, initialize: bool = True) -> None:

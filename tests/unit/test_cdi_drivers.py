@@ -17,7 +17,7 @@ from os_acc import exception
 from os_acc import objects
 from os_acc.kernel import device_file
 from os_acc.privileged import container_specs
-from os_acc.privileged import held
+from os_acc.privileged import notes
 from os_acc.privileged.nvme_of import notes as nvme_of_notes
 
 DSA = '0000:6a:01.0'
@@ -206,7 +206,7 @@ def test_a_namespace_that_no_van_has(fabric, here):
         written(van)
     nvme_of_notes.write(A, note)
     os_acc.unplug(instance)
-    assert held.files.names() == []
+    assert notes.files.names() == []
     with pytest.raises(exception.DeviceNotFound, match='no VAN has it'):
         written(van)
 

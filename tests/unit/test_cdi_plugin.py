@@ -35,7 +35,7 @@ from os_acc.kernel import sysfs
 from os_acc.kinds.devfile import groups as file_groups
 from os_acc.privileged import container_offers
 from os_acc.privileged import container_specs
-from os_acc.privileged import held
+from os_acc.privileged import notes
 from os_acc.privileged import offers
 from os_acc.privileged import record
 from os_acc.spec import device_spec
@@ -391,7 +391,7 @@ def queue(here, monkeypatch):
 def test_device_files_that_a_van_has(here, queue):
     with pytest.raises(exception.DeviceNotFound, match='no VAN has it'):
         container_specs.write(UUID, UUID, primitive(queue))
-    held.note(held.FILE, 'acc', 'acc', entry='{"devices": "/dev/acc0"}')
+    notes.note(notes.FILE, 'acc', 'acc', entry='{"devices": "/dev/acc0"}')
     container_specs.write(UUID, UUID, primitive(queue))
     assert nodes(here) == [
         ('/dev/acc0', 'c', 240, 0),
@@ -408,7 +408,7 @@ def test_device_files_that_a_van_has(here, queue):
 
 def test_a_caller_cannot_give_a_device_to_two(here, queue):
     """Nor hide by a second spec that a container has the device."""
-    held.note(held.FILE, 'acc', 'acc', entry='{"devices": "/dev/acc0"}')
+    notes.note(notes.FILE, 'acc', 'acc', entry='{"devices": "/dev/acc0"}')
     container_specs.write(UUID, UUID, primitive(queue))
     other = str(uuid.uuid4())
     with pytest.raises(exception.DeviceBusy, match=f'VAN {UUID} of instance'):
@@ -420,7 +420,7 @@ def test_a_caller_cannot_give_a_device_to_two(here, queue):
 
 
 def test_two_at_once_do_not_both_get_a_device(here, queue, monkeypatch):
-    held.note(held.FILE, 'acc', 'acc', entry='{"devices": "/dev/acc0"}')
+    notes.note(notes.FILE, 'acc', 'acc', entry='{"devices": "/dev/acc0"}')
     write = record.container_specs.write
     monkeypatch.setattr(
         record.container_specs,
@@ -446,7 +446,7 @@ def test_two_at_once_do_not_both_get_a_device(here, queue, monkeypatch):
 
 
 def test_the_spec_of_a_lost_van_can_be_removed(here, queue):
-    held.note(held.FILE, 'acc', 'acc', entry='{"devices": "/dev/acc0"}')
+    notes.note(notes.FILE, 'acc', 'acc', entry='{"devices": "/dev/acc0"}')
     container_specs.write(UUID, UUID, primitive(queue))
     (path,) = here.specs.iterdir()
     path.unlink()
@@ -460,7 +460,7 @@ def test_the_spec_of_a_lost_van_can_be_removed(here, queue):
 
 
 def test_a_caller_cannot_add_files_or_permissions(here, queue):
-    held.note(held.FILE, 'acc', 'acc', entry='{"devices": "/dev/acc0"}')
+    notes.note(notes.FILE, 'acc', 'acc', entry='{"devices": "/dev/acc0"}')
     queue.files[0].permissions = 'rwm'
     with pytest.raises(exception.InvalidRequest, match='at most rw'):
         container_specs.write(UUID, UUID, primitive(queue))
@@ -751,7 +751,7 @@ def test_shares_of_one_accelerator_do_not_count(here):
 
 def test_a_number_that_another_van_was_given(here, queue):
     """The kernel has given it to another device."""
-    held.note(held.FILE, 'acc', 'acc', entry='{"devices": "/dev/acc0"}')
+    notes.note(notes.FILE, 'acc', 'acc', entry='{"devices": "/dev/acc0"}')
     node = ['/dev/other', 'c', 240, 0]
     before = record.ContainerSpec(
         str(here.specs), KIND, 'other', [node], 'file/other'

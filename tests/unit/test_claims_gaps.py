@@ -13,7 +13,7 @@ import os_acc
 from os_acc import exception
 from os_acc.attach import exclusion
 from os_acc.drivers import allocation
-from os_acc.privileged import held
+from os_acc.privileged import notes
 
 PF, VF = '0000:3b:00.0', '0000:3b:00.1'
 MDEV = 'c9d1b1f2-3f0f-4f65-8a54-5c3d2e0a1b01'
@@ -67,10 +67,10 @@ def excluded(host, first, second, between=lambda: None):
     (van,) = os_acc.plug(instance, [first()])
     between()
     request = second()
-    before = host.kernel.snapshot(), held.files.names()
+    before = host.kernel.snapshot(), notes.files.names()
     assert f'instance {instance.uuid} has' in str(devices.refused(request))
     # Neither the refusal nor its undo has touched anything.
-    assert (host.kernel.snapshot(), held.files.names()) == before
+    assert (host.kernel.snapshot(), notes.files.names()) == before
     assert [each.uuid for each in os_acc.get_vans()] == [van.uuid]
     assert previews.agrees(host.kernel.root, [request]) is None
     found = [each for each in os_acc.get_devices() if each.handles_free]

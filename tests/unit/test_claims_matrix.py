@@ -31,7 +31,7 @@ import pytest
 from os_acc.claims import conflict
 from os_acc.claims import of_handle
 from os_acc.claims import reader
-from os_acc.privileged import held
+from os_acc.privileged import notes
 
 
 @contextlib.contextmanager
@@ -242,11 +242,11 @@ def test_the_notes_of_root_exclude_npus_as_the_rule_does():
         for other in host.options:
             for has, wants in ((npu, other), (other, npu)):
                 with claim_notes.kept(has, host.specs):
-                    before = set(held.files.names())
+                    before = set(notes.files.names())
                     found[has.handle, wants.handle] = claim_notes.refused(
                         wants, host.specs
                     )
-                    claim_notes.delete(set(held.files.names()) - before)
+                    claim_notes.delete(set(notes.files.names()) - before)
         named = {each.handle: each for each in host.options}
         assert found == {
             (has, wants): letter(host, new, named[wants], named[has]) != '.'

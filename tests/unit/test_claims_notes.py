@@ -27,7 +27,7 @@ import pytest
 
 from os_acc.claims import conflict
 from os_acc.claims import of_handle
-from os_acc.privileged import held
+from os_acc.privileged import notes
 
 EXAMPLES = int(os.environ.get('OS_ACC_CLAIMS_EXAMPLES', '25')) // 3
 SEED = int(os.environ.get('OS_ACC_CLAIMS_SEED', '31'))
@@ -38,11 +38,11 @@ def of_notes(host, options):
     refused = set()
     for has in options:
         with claim_notes.kept(has, host.specs):
-            before = set(held.files.names())
+            before = set(notes.files.names())
             for wants in options:
                 if claim_notes.refused(wants, host.specs):
                     refused.add((wants.handle, has.handle))
-                claim_notes.delete(set(held.files.names()) - before)
+                claim_notes.delete(set(notes.files.names()) - before)
     return refused
 
 

@@ -17,7 +17,8 @@ import os_acc
 from os_acc import exception
 from os_acc.kernel import mdev
 from os_acc.kernel import pci
-from os_acc.privileged import held
+from os_acc.privileged import function_notes
+from os_acc.privileged import notes
 from os_acc.spec import device_spec
 
 GPU_ENTRY = {
@@ -173,34 +174,45 @@ def test_deny_what_an_instance_has(run):
         f'instance {instance.uuid} keeps pci/{devices.GPU} until it is '
         f'unplugged (VAN {van.uuid})\n'
     ) in out
-    assert held.has(pci.get(devices.GPU))
+    assert function_notes.has(pci.get(devices.GPU))
     assert os_acc.unplug(instance) == 1
-    assert not held.has(pci.get(devices.GPU))
+    assert not function_notes.has(pci.get(devices.GPU))
 
 
 @pytest.mark.parametrize(
     ('name', 'made'),
     [
-        (devices.GPU, lambda: held.note_function(pci.get(devices.GPU))),
-        (devices.GPU, lambda: held.note_vgpu(pci.get(devices.GPU), 558)),
-        (devices.PF, lambda: held.note_vfs(pci.get(devices.PF), 4)),
+        (
+            devices.GPU,
+            lambda: function_notes.note_function(pci.get(devices.GPU)),
+        ),
+        (
+            devices.GPU,
+            lambda: function_notes.note_vgpu(pci.get(devices.GPU), 558),
+        ),
+        (devices.PF, lambda: function_notes.note_vfs(pci.get(devices.PF), 4)),
         # A VF that there is not, because the host was rebooted.
         (
             devices.PF,
-            lambda: held.note(
-                held.PCI, devices.VFS[0], '8086:4941', device=devices.PF
+            lambda: notes.note(
+                notes.PCI, devices.VFS[0], '8086:4941', device=devices.PF
             ),
         ),
-        ('mtty', lambda: held.note_mdev(mdev.Mdev(UUID, 'mtty', 'mtty-1'))),
+        (
+            'mtty',
+            lambda: function_notes.note_mdev(
+                mdev.Mdev(UUID, 'mtty', 'mtty-1')
+            ),
+        ),
     ],
 )
 def test_deny_deletes_the_notes_that_no_van_needs(run, name, made):
     """The VANs were deleted by os-acc van forget, or never were."""
     devices.spec({'address': '*'})
     made()
-    assert len(held.of_device(name)) == 1
+    assert len(notes.of_device(name)) == 1
     run.fine('device', 'deny', name)
-    assert held.of_device(name) == []
+    assert notes.of_device(name) == []
 
 
 def test_deny_keeps_the_notes_that_vans_need(run):
@@ -209,18 +221,18 @@ def test_deny_keeps_the_notes_that_vans_need(run):
     os_acc.plug(first, [devices.pci(devices.VFS[0])])
     os_acc.plug(second, [devices.mdev(name=UUID)])
     other = pci.get(devices.VFS[1])
-    held.note_function(other)
+    function_notes.note_function(other)
     run.fine('device', 'deny', devices.PF)
     run.fine('device', 'deny', 'mtty')
-    assert not held.has(other)
-    assert held.of_device(devices.PF) == [
+    assert not function_notes.has(other)
+    assert notes.of_device(devices.PF) == [
         ('pci', devices.VFS[0]),
         ('vfs', devices.PF),
     ]
-    assert held.of_device('mtty') == [('mdev', UUID)]
+    assert notes.of_device('mtty') == [('mdev', UUID)]
     assert os_acc.unplug(first) == os_acc.unplug(second) == 1
-    assert held.of_device(devices.PF) == []
-    assert held.of_device('mtty') == []
+    assert notes.of_device(devices.PF) == []
+    assert notes.of_device('mtty') == []
 
 
 def test_deny_keeps_the_note_of_a_companion(run, here):
@@ -237,9 +249,9 @@ def test_deny_keeps_the_note_of_a_companion(run, here):
     instance = devices.instance()
     os_acc.plug(instance, [devices.pci(devices.GPU)])
     run.fine('device', 'deny', sound)
-    assert held.has(pci.get(sound))
+    assert function_notes.has(pci.get(sound))
     assert os_acc.unplug(instance) == 1
-    assert not held.has(pci.get(sound))
+    assert not function_notes.has(pci.get(sound))
 
 
 def test_a_parent_of_mdevs(run):

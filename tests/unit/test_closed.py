@@ -19,7 +19,7 @@ import os_acc
 from os_acc import exception
 from os_acc.kernel import mdev as os_mdev
 from os_acc.kernel import pci
-from os_acc.privileged import held
+from os_acc.privileged import notes as root_notes
 from os_acc.privileged import offers
 from os_acc.privileged import operation_lock
 from os_acc.privileged.fpga import command as privileged_programming
@@ -81,7 +81,7 @@ def deny(address: str) -> None:
 
 def notes() -> list[str]:
     """The devices that the privileged half has given out."""
-    folder = pathlib.Path(held.FOLDER)
+    folder = pathlib.Path(root_notes.FOLDER)
     return sorted(os.listdir(folder)) if folder.exists() else []
 
 
@@ -456,13 +456,13 @@ def test_release_waits_for_an_operation_that_is_under_way(here):
 def test_without_a_note_nothing_is_touched(here, entry, address):
     devices.spec(entry)
     before = here.snapshot()
-    pathlib.Path(held.FOLDER).write_text('')  # not a folder
+    pathlib.Path(root_notes.FOLDER).write_text('')  # not a folder
     err = cause(devices.pci(address))
     assert isinstance(err, exception.PrivilegeError)
-    assert held.FOLDER in str(err)
+    assert root_notes.FOLDER in str(err)
     assert here.snapshot() == before
     assert list(os_acc.get_vans()) == []
-    pathlib.Path(held.FOLDER).unlink()
+    pathlib.Path(root_notes.FOLDER).unlink()
     os_acc.plug(devices.instance(), [devices.pci(address)])
 
 
@@ -472,10 +472,10 @@ def test_notes_of_others_do_not_count(here):
     instance = devices.instance()
     os_acc.plug(instance, [devices.pci(devices.GPU)])
     devices.spec()
-    pathlib.Path(held.FOLDER).chmod(0o777)
+    pathlib.Path(root_notes.FOLDER).chmod(0o777)
     with pytest.raises(exception.UnplugException):
         os_acc.unplug(instance)
-    pathlib.Path(held.FOLDER).chmod(0o700)
+    pathlib.Path(root_notes.FOLDER).chmod(0o700)
     assert os_acc.unplug(instance) == 1
 
 

@@ -14,7 +14,7 @@ import pytest
 import os_acc
 from os_acc import exception
 from os_acc import objects
-from os_acc.privileged import held
+from os_acc.privileged import notes as root_notes
 from os_acc.privileged.pci import functions as privileged_pci
 from os_acc.privileged.pci import network as privileged_network
 from os_acc.privileged.pci import vfs as privileged_vfs
@@ -49,7 +49,7 @@ def plug(request) -> objects.InstanceInfo:
 
 
 def notes() -> list[str]:
-    folder = pathlib.Path(held.FOLDER)
+    folder = pathlib.Path(root_notes.FOLDER)
     return sorted(os.listdir(folder)) if folder.exists() else []
 
 

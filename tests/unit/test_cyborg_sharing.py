@@ -27,7 +27,7 @@ import os_acc
 from os_acc import exception
 from os_acc import objects
 from os_acc.kernel import pci
-from os_acc.privileged import held
+from os_acc.privileged import function_notes
 from os_acc.programming import uses
 
 
@@ -141,7 +141,7 @@ def test_another_function_waits_if_there_is_no_other_card(here, pool):
     assert isinstance(caught.value.__cause__, exception.DeviceNotFound)
     assert F1 in str(caught.value)
     # Root knows that the function was not given out after all.
-    assert [held.has(pci.get(each)) for each in VFS] == [True, False]
+    assert [function_notes.has(pci.get(each)) for each in VFS] == [True, False]
 
 
 def test_the_wait_of_a_sharer_has_a_limit(here, pool, begun):

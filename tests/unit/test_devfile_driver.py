@@ -21,7 +21,7 @@ from os_acc.kernel import device_file
 from os_acc.kernel import device_files
 from os_acc.operations import preview
 from os_acc.privileged import file_owners
-from os_acc.privileged import held
+from os_acc.privileged import notes
 from os_acc.privileged.devfile import device_files as privileged
 from os_acc.privileged.kernel import file_owner
 from os_acc.spec import device_spec
@@ -50,7 +50,7 @@ def nodes(kernel, monkeypatch):
     if not getattr(made, 'changed', False):
         assert made.snapshot() == before
     assert file_owners.changes.names() == []
-    assert held.files.names() == []
+    assert notes.files.names() == []
 
 
 def named(name, share=None):
@@ -211,7 +211,7 @@ def test_shared_by_a_number_of_vans(nodes):
     (device,) = os_acc.get_devices()
     assert (device.handles_total, device.handles_free) == (2, 0)
     os_acc.unplug(first)
-    assert held.files.names() == [f'file-{A}+share=1']
+    assert notes.files.names() == [f'file-{A}+share=1']
     _, three = plug(named(A, '0'))
     assert three.handle.share == '0'
     for share in ('2', '00', 'x', None):
@@ -892,7 +892,7 @@ def test_a_crash_at_each_record_and_note(nodes, monkeypatch):
                 os_acc.unplug(instance)
                 assert nodes.of('acc1') == (0, 6, 0o660)
                 assert file_owners.changes.names() == []
-                assert held.files.names() == []
+                assert notes.files.names() == []
 
 
 def test_two_threads_for_one_file(nodes):
@@ -1121,7 +1121,7 @@ def test_a_program_opens_a_file_while_it_is_given_back(nodes, monkeypatch):
     pids = opened_at_the_change(nodes, monkeypatch, 'late')
     with pytest.raises(exception.UnplugException, match='late'):
         os_acc.unplug(instance)
-    assert held.files.names() == [f'file-{A}']
+    assert notes.files.names() == [f'file-{A}']
     assert isinstance(devices.refused(named(A)), exception.DeviceBusy)
     nodes.kernel.end(pids[0])
     assert os_acc.unplug(instance) == 1
@@ -1137,7 +1137,7 @@ def test_a_program_opens_a_file_while_it_is_given_out(
     text = str(devices.refused(named(A)))
     assert f'process {pids[0]} (early) has /dev/acc1 open' in text
     assert nodes.of('acc1') == (0, 6, 0o660)
-    assert held.files.names() == []
+    assert notes.files.names() == []
     assert file_owners.changes.names() == []
     nodes.kernel.end(pids[0])
     instance, _ = plug(named(A))
@@ -1150,7 +1150,7 @@ def test_a_program_opens_a_file_while_it_is_given_out(
         pytest.raises(exception.DeviceBusy, match='early'),
     ):
         privileged.take(A, '', [FILE], 60.0)
-    assert held.files.names() == [f'file-{A}']
+    assert notes.files.names() == [f'file-{A}']
     nodes.kernel.end(pids[0])
     os_acc.unplug(instance)
     nodes.changed = True
@@ -1200,7 +1200,7 @@ def test_a_shared_file_refuses_the_option(nodes, tmp_path):
     cleaning(says(said))
     error = str(devices.refused(named(A)))
     assert '[os_acc] cleaning_command is set' in error
-    assert len(held.files.names()) == 1
+    assert len(notes.files.names()) == 1
     # The other VAN may use it still.
     assert os_acc.unplug(instance) == 1
     assert not said.exists()

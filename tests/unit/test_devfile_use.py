@@ -17,7 +17,7 @@ import pytest
 import os_acc
 from os_acc import exception
 from os_acc import objects
-from os_acc.privileged import held
+from os_acc.privileged import notes
 
 PATH = '/dev/acc/wq0'
 NAME = 'char-240-1'
@@ -97,9 +97,9 @@ def test_allow_and_deny(run, nodes):
     out = run.fine('device', 'deny', PATH).out
     # Denied alone it is no accelerator, and the VAN keeps it.
     assert f'{PATH} is not offered' in out
-    assert held.files.names() == [f'file-{NAME}']
+    assert notes.files.names() == [f'file-{NAME}']
     os_acc.unplug(instance)
-    assert held.files.names() == []
+    assert notes.files.names() == []
     assert devices.refused(
         objects.AcceleratorRequest(
             uuid=str(uuid.uuid4()),
@@ -116,11 +116,11 @@ def test_deny_forgets_the_notes_that_no_van_has(run, nodes):
     instance = plug(NAME)
     with devices.acting():
         for name in (NAME, '0000:3b:00.0+drm+renderd'):
-            held.note(held.FILE, f'{name}+share=1', name, device=PATH)
+            notes.note(notes.FILE, f'{name}+share=1', name, device=PATH)
     out = run.fine('device', 'deny', PATH).out
     assert f'instance {instance.uuid} keeps file/{NAME}' in out
     run.fine('device', 'deny', '0000:3b:00.0')
-    assert held.files.names() == [
+    assert notes.files.names() == [
         f'file-{NAME}',
         f'file-{NAME}+share=1',
     ]

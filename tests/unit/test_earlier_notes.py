@@ -12,7 +12,7 @@ import idxd_model
 import pytest
 
 import os_acc
-from os_acc.privileged import held
+from os_acc.privileged import notes
 
 GPU, SOUND, USB = (f'0000:3b:00.{number}' for number in range(3))
 BESIDE = '0000:3c:00.0'
@@ -151,12 +151,12 @@ def test_after_an_upgrade(host, kind, then, lacking):
         if then == 'replug':
             os_acc.replug(instance)
         assert os_acc.unplug(instance) == number
-    assert held.files.names() == []
+    assert notes.files.names() == []
 
 
 def strip(*keys):
     """Let the notes not have what an earlier version did not write."""
-    for name in held.files.names():
-        values = json.loads(held.files.read(name))
+    for name in notes.files.names():
+        values = json.loads(notes.files.read(name))
         kept = {key: values[key] for key in values if key not in keys}
-        held.files.write(name, json.dumps(kept))
+        notes.files.write(name, json.dumps(kept))

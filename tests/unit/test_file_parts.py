@@ -20,7 +20,7 @@ import pytest
 import os_acc
 from os_acc import exception
 from os_acc.kinds.devfile import rules as file_availability
-from os_acc.privileged import held
+from os_acc.privileged import notes
 
 SATA = 'pci0000:00/0000:00:17.0/ata1/host0/target0:0:0/0:0:0:0'
 USB = 'platform/soc/1000.usb/usb1/1-4'
@@ -138,7 +138,7 @@ def test_one_device(host, show, one, other, turned, journal):
     host.use(journal)
     instance, _ = plug(devices.wanted('CUSTOM_1'))
     assert os_acc.unplug(instance) == 1
-    assert held.files.names() == []
+    assert notes.files.names() == []
 
 
 @pytest.mark.parametrize(('show', 'one', 'other'), PAIRS)
@@ -179,7 +179,7 @@ def test_two_partitions(host, journal):
     assert os_acc.unplug(second) == 1
     host.use('nova')
     assert os_acc.unplug(first) == 1
-    assert held.files.names() == []
+    assert notes.files.names() == []
 
 
 @pytest.fixture
@@ -236,7 +236,7 @@ def test_a_file_of_a_namespace_that_an_instance_has(
     busy(devices.wanted('CUSTOM_0'), instance)
     host.use('nova')
     assert os_acc.unplug(instance) == 1
-    assert held.files.names() == []
+    assert notes.files.names() == []
 
 
 @pytest.mark.parametrize('file_of_namespace', FILES)
@@ -257,7 +257,7 @@ def test_a_namespace_of_whose_file_an_instance_has(
     host.use('nova')
     os_acc.CONF.set_override('plugin', 'noop', 'os_acc')
     assert os_acc.unplug(instance) == 1
-    assert held.files.names() == []
+    assert notes.files.names() == []
 
 
 def test_a_group_of_vfio_has_all_its_functions(host):

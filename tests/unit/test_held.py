@@ -16,8 +16,9 @@ import os_acc
 from os_acc import exception
 from os_acc.journal import journal as journal_module
 from os_acc.kernel import pci
-from os_acc.privileged import held
+from os_acc.privileged import function_notes
 from os_acc.privileged import holders
+from os_acc.privileged import notes as root_notes
 from os_acc.privileged import operation_lock
 from os_acc.privileged.mdev import devices as privileged_mdev
 from os_acc.privileged.pci import functions as privileged_pci
@@ -38,7 +39,7 @@ def here(kernel):
 
 
 def notes() -> list[str]:
-    folder = pathlib.Path(held.FOLDER)
+    folder = pathlib.Path(root_notes.FOLDER)
     return sorted(os.listdir(folder)) if folder.exists() else []
 
 
@@ -113,7 +114,7 @@ def test_vfs_come_back_by_the_number_that_was_made_last(here):
 
 def test_a_vgpu_that_is_given_out_is_not_offered_whole(here):
     vf = pci.get(devices.GPU)
-    held.note_vgpu(vf, 558)
+    function_notes.note_vgpu(vf, 558)
     devices.spec()
     refused(take)
     with pytest.raises(exception.DeviceNotFound, match='device_spec'):
@@ -251,13 +252,13 @@ def test_seconds_are_checked_first(here):
 @pytest.mark.parametrize('parent', ['nosuchparent', 'mtty'])
 @pytest.mark.parametrize('kind', ['mtty-1', 'mtty-2'])
 def test_remove_leaves_the_note_of_another_mdev(here, parent, kind):
-    held.note(held.MDEV, UUID, 'other mtty-1')
+    root_notes.note(root_notes.MDEV, UUID, 'other mtty-1')
     privileged_mdev.remove(UUID, parent, kind, 0, 1.0)
     assert notes() == [f'mdev-{UUID}']
 
 
 def test_let_go_leaves_the_note_of_another_device(here):
-    held.note_function(pci.get(devices.GPU))
+    function_notes.note_function(pci.get(devices.GPU))
     privileged_pci.let_go(devices.GPU, '8086:10d3')
     assert notes() == [f'pci-{devices.GPU}']
     for address, ids in (('../x', '10de:1eb8'), (devices.GPU, None)):
@@ -272,19 +273,19 @@ def test_let_go_leaves_the_note_of_another_device(here):
 
 def test_a_link_in_the_place_of_a_note(here, tmp_path):
     function = pci.get(devices.GPU)
-    held.note_function(function)
-    note = pathlib.Path(held.FOLDER) / f'pci-{devices.GPU}'
+    function_notes.note_function(function)
+    note = pathlib.Path(root_notes.FOLDER) / f'pci-{devices.GPU}'
     elsewhere = tmp_path / 'note'
     note.rename(elsewhere)
     note.symlink_to(elsewhere)
-    assert not held.has(function)
+    assert not function_notes.has(function)
 
 
 def test_a_link_in_the_place_of_the_folder(here, tmp_path):
-    os.symlink(tmp_path, held.FOLDER)
-    with pytest.raises(exception.PrivilegeError, match=held.FOLDER):
-        held.note_function(pci.get(devices.GPU))
-    assert not held.has(pci.get(devices.GPU))
+    os.symlink(tmp_path, root_notes.FOLDER)
+    with pytest.raises(exception.PrivilegeError, match=root_notes.FOLDER):
+        function_notes.note_function(pci.get(devices.GPU))
+    assert not function_notes.has(pci.get(devices.GPU))
     assert notes() == sorted(os.listdir(tmp_path))
 
 
@@ -292,24 +293,24 @@ def test_a_link_in_the_place_of_the_folder(here, tmp_path):
 def test_a_note_that_cannot_be_read(here, text):
     """It allows nothing, and nobody gets the device but who had it."""
     function = pci.get(devices.GPU)
-    held.note_function(function)
-    note = pathlib.Path(held.FOLDER) / f'pci-{devices.GPU}'
+    function_notes.note_function(function)
+    note = pathlib.Path(root_notes.FOLDER) / f'pci-{devices.GPU}'
     note.write_text(text)
-    assert not held.has(function)
+    assert not function_notes.has(function)
     with devices.acting():
         with pytest.raises(exception.DeviceBusy, match='cannot be read'):
-            held.note_function(function)
+            function_notes.note_function(function)
         assert note.read_text() == text
         holders.adopt([[UUID, OTHER_UUID, devices.GPU]])
-        held.note_function(function)
-    assert held.has(function)
+        function_notes.note_function(function)
+    assert function_notes.has(function)
 
 
 def test_reading_makes_no_folder(here):
-    assert not held.has(pci.get(devices.GPU))
-    held.forget(held.PCI, devices.GPU, held.Cleaned.EARLIER)
-    assert held.of_device(devices.GPU) == []
-    assert not os.path.exists(held.FOLDER)
+    assert not function_notes.has(pci.get(devices.GPU))
+    root_notes.forget(root_notes.PCI, devices.GPU, root_notes.Cleaned.EARLIER)
+    assert root_notes.of_device(devices.GPU) == []
+    assert not os.path.exists(root_notes.FOLDER)
 
 
 # --- device_spec that cannot be read

@@ -22,7 +22,7 @@ from os_acc import exception
 from os_acc import objects
 from os_acc import testing
 from os_acc.kernel import pci
-from os_acc.privileged import held
+from os_acc.privileged import notes as root_notes
 from os_acc.privileged import root_files
 from os_acc.privileged.idxd import queues as privileged
 from os_acc.privileged.idxd import records
@@ -76,7 +76,7 @@ def refused(*requests):
 
 def notes():
     """What root has noted and recorded."""
-    folder = pathlib.Path(held.FOLDER)
+    folder = pathlib.Path(root_notes.FOLDER)
     return [
         *(sorted(os.listdir(folder)) if folder.exists() else []),
         *records.idxd_devices.names(),
@@ -429,18 +429,20 @@ def test_another_van_has_it_by_roots_note(dsa, model, run):
     with pytest.raises(exception.DeviceBusy, match=f'VAN {van.uuid} of'):
         privileged.enable(DSA, 0, other, 5)
     assert dsa.state == 'disabled'
-    assert held.values(held.IDXD, f'{DSA}-wq0', van.uuid) is not None
+    assert root_notes.find(root_notes.IDXD, f'{DSA}-wq0', van.uuid) is not None
     assert len(os_acc.recover().restored) == 1
     assert os_acc.unplug(instance) == 1
     # The note of a VAN that is lost can be deleted.
     ids = pci.get(DSA).ids
-    held.note(held.IDXD, f'{DSA}-wq0', 'lost', device=DSA, ids=ids)
+    root_notes.note(root_notes.IDXD, f'{DSA}-wq0', 'lost', device=DSA, ids=ids)
     assert 'VAN lost has it' in refused(named(f'{DSA}-wq0'))
     run.fine('device', 'deny', DSA)
     run.fine('device', 'allow', DSA)
     os_acc.unplug(plug(named(f'{DSA}-wq0'))[0])
     # That of another device says nothing.
-    held.note(held.IDXD, f'{DSA}-wq0', 'lost', device=DSA, ids='8086:ffff')
+    root_notes.note(
+        root_notes.IDXD, f'{DSA}-wq0', 'lost', device=DSA, ids='8086:ffff'
+    )
     os_acc.unplug(plug(named(f'{DSA}-wq0'))[0])
     assert notes() == []
 

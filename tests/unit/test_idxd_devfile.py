@@ -13,7 +13,7 @@ import os_acc
 from os_acc import exception
 from os_acc import objects
 from os_acc.kinds.devfile import groups as file_groups
-from os_acc.privileged import held
+from os_acc.privileged import notes
 from os_acc.privileged.devfile import device_files as privileged
 from os_acc.privileged.idxd import queues as privileged_idxd
 from os_acc.spec import device_spec
@@ -87,7 +87,7 @@ def test_the_file_of_a_work_queue_of_idxd(dsa, kernel):
     name = file(0).handle.name
     with pytest.raises(exception.DeviceBusy, match=f'for VAN {van.uuid}'):
         privileged.take(name, '', [node], SECONDS)
-    assert held.files.names() == [f'idxd-{DSA}-wq0']
+    assert notes.files.names() == [f'idxd-{DSA}-wq0']
     # And os-acc after the journal was lost.
     label = f'os-acc-{uuid.uuid4()}'
     by_hand(kernel, 1, label)

@@ -13,7 +13,7 @@ import os_acc
 from os_acc import exception
 from os_acc import objects
 from os_acc.kernel import mdev as linux_mdev
-from os_acc.privileged import held
+from os_acc.privileged import notes
 from os_acc.privileged.mdev import records
 
 
@@ -218,12 +218,12 @@ def test_an_mdev_that_the_agent_removed_first(here):
     request, instance = devices.mdev(), devices.instance()
     uuid = request.handle.uuid
     os_acc.plug(instance, [request])
-    kinds = [records.mdevs.read(uuid), held.files.read(f'mdev-{uuid}')]
+    kinds = [records.mdevs.read(uuid), notes.files.read(f'mdev-{uuid}')]
     assert None not in kinds
     remove(here, uuid)
     assert os_acc.unplug(instance) == 1
     assert records.mdevs.read(uuid) is None
-    assert held.files.read(f'mdev-{uuid}') is None
+    assert notes.files.read(f'mdev-{uuid}') is None
 
 
 def test_owner_cyborg(here):

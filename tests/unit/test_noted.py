@@ -16,8 +16,9 @@ from os_acc import exception
 from os_acc.claims import holder
 from os_acc.kernel import file_place
 from os_acc.kernel import pci
-from os_acc.privileged import held
+from os_acc.privileged import function_notes
 from os_acc.privileged import noted
+from os_acc.privileged import notes as root_notes
 from os_acc.privileged.nvme_of import notes as nvme_of_notes
 
 PF, VF = '0000:3b:00.0', '0000:3b:00.1'
@@ -45,15 +46,15 @@ def refused(note):
 
 
 def note_vf():
-    held.note_function(pci.get(VF))
+    function_notes.note_function(pci.get(VF))
 
 
 def note_pf():
-    held.note_function(pci.get(PF))
+    function_notes.note_function(pci.get(PF))
 
 
 def note_file():
-    held.note(held.FILE, CARD, CARD, within=[PF], files=[CARD])
+    root_notes.note(root_notes.FILE, CARD, CARD, within=[PF], files=[CARD])
 
 
 @pytest.mark.parametrize(
@@ -72,17 +73,17 @@ def test_a_note_that_names_no_van(here, before, name, after):
     text = refused(after)
     assert f'the note {name} of the privileged daemon names no VAN' in text
     assert 'Start each service and program that plugs with os-acc' in text
-    assert held.files.names() == [name]
+    assert root_notes.files.names() == [name]
     with devices.acting():
         before()
-    assert json.loads(held.files.read(name))['holder'] is not None
+    assert json.loads(root_notes.files.read(name))['holder'] is not None
     with devices.acting():
         after()
 
 
 @pytest.mark.parametrize('name', [f'file-{CARD}', f'pci-{VF}'])
 def test_a_part_whose_note_cannot_be_read(here, name):
-    held.files.write(name, '{')
+    root_notes.files.write(name, '{')
     assert f'the note {name} of the privileged daemon cannot' in refused(
         note_pf
     )
@@ -94,7 +95,7 @@ def test_an_mdev_whose_note_cannot_be_read(here):
     parent = (here.pci / 'devices' / PF).resolve()
     here.add_mdev_parent(parent, {'type-1': 1}, 4)
     here.create_mdev(parent / 'mdev_supported_types/type-1', uuid)
-    held.files.write(f'mdev-{uuid}', '{')
+    root_notes.files.write(f'mdev-{uuid}', '{')
     assert f'the note mdev-{uuid} of' in refused(note_pf)
     with devices.acting():
         note_vf()
@@ -104,15 +105,20 @@ def test_a_namespace_of_which_another_journal_has_a_file(here):
     """It was noted after the namespace was looked at."""
     wwn = 'uuid.1b4e28ba-2fa1-11d2-883f-0016d3cca427'
     with holder.acting_for(claim_notes.ONE):
-        held.note(held.FILE, 'virtual+disk', 'virtual+disk', within=[wwn])
+        root_notes.note(
+            root_notes.FILE, 'virtual+disk', 'virtual+disk', within=[wwn]
+        )
     with holder.acting_for(claim_notes.OTHER):
         with pytest.raises(exception.DeviceBusy) as caught:
             note_namespace(wwn, True)
         assert claim_notes.ONE.instance in str(caught.value)
-        assert held.files.names() == ['file-virtual+disk']
+        assert root_notes.files.names() == ['file-virtual+disk']
         # That it may hold the data of an instance gives it to nobody.
         note_namespace(wwn, False)
-    assert held.files.names() == ['file-virtual+disk', f'namespace-{wwn}']
+    assert root_notes.files.names() == [
+        'file-virtual+disk',
+        f'namespace-{wwn}',
+    ]
 
 
 def note_namespace(wwn, given):
@@ -123,7 +129,9 @@ def note_namespace(wwn, given):
 def test_a_file_of_a_vf_that_is_not_there_yet(here):
     """Its note tells the PF, also after a reboot."""
     name = f'{VF}+drm+card'
-    held.note(held.FILE, name, name, within=[VF], files=[name], parent=PF)
+    root_notes.note(
+        root_notes.FILE, name, name, within=[VF], files=[name], parent=PF
+    )
     here.write_numvfs(PF, 0)
     assert pci.find(VF) is None
     assert f'the note file-{name} of' in refused(note_pf)
@@ -135,9 +143,11 @@ def test_what_root_notes_of_a_file_of_a_vf(here, monkeypatch):
     nodes.add('dri/card1', 'c 226:1', f'pci0000:00/{VF}/drm/card1', 'drm')
     devices.spec({'devices': '/dev/dri/card1', 'resource_class': 'CUSTOM_F'})
     os_acc.plug(devices.instance(), [devices.wanted('CUSTOM_F')])
-    (name,) = [each for each in held.files.names() if each.startswith('file')]
+    (name,) = [
+        each for each in root_notes.files.names() if each.startswith('file')
+    ]
     assert file_place.function_in(name.removeprefix('file-')) == VF
-    assert json.loads(held.files.read(name))['parent'] == PF
+    assert json.loads(root_notes.files.read(name))['parent'] == PF
 
 
 # --- What a note is called, and which one is told
@@ -146,12 +156,12 @@ def test_what_root_notes_of_a_file_of_a_vf(here, monkeypatch):
 @pytest.mark.parametrize(
     ('kind', 'label'),
     [
-        (held.PCI, 'PCI function'),
-        (held.VGPU, 'VF'),
-        (held.MDEV, 'mdev'),
-        (held.FILE, 'device file'),
-        (held.IDXD, 'work queue'),
-        (held.NAMESPACE, 'namespace'),
+        (root_notes.PCI, 'PCI function'),
+        (root_notes.VGPU, 'VF'),
+        (root_notes.MDEV, 'mdev'),
+        (root_notes.FILE, 'device file'),
+        (root_notes.IDXD, 'work queue'),
+        (root_notes.NAMESPACE, 'namespace'),
     ],
 )
 def test_what_errors_call_a_device(kind, label):
@@ -160,12 +170,12 @@ def test_what_errors_call_a_device(kind, label):
 
 
 def test_a_share_of_an_accelerator():
-    note = noted.Note(held.FILE, f'{CARD}+share=2', {'what': CARD}, None)
+    note = noted.Note(root_notes.FILE, f'{CARD}+share=2', {'what': CARD}, None)
     assert note.row('owner').handle == f'file/{CARD}/2'
 
 
 def of(address, **values):
-    return noted.Note(held.PCI, address, {'what': 'x', **values}, None)
+    return noted.Note(root_notes.PCI, address, {'what': 'x', **values}, None)
 
 
 def test_the_note_that_is_in_the_way_is_told(here):
@@ -174,7 +184,10 @@ def test_the_note_that_is_in_the_way_is_told(here):
     for address in (one, other):
         here.add_function(address, '1234:11e8', 0x120000, group=60)
     file = noted.Note(
-        held.FILE, CARD, {'what': CARD, 'within': [PF], 'files': [CARD]}, None
+        root_notes.FILE,
+        CARD,
+        {'what': CARD, 'within': [PF], 'files': [CARD]},
+        None,
     )
     notes = [of('0000:09:00.0'), of(one), file]
     rule = noted.Rule(notes)

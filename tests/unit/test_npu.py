@@ -21,7 +21,7 @@ from os_acc import objects
 from os_acc.kernel import boot
 from os_acc.privileged import container_specs
 from os_acc.privileged import file_owners
-from os_acc.privileged import held
+from os_acc.privileged import notes
 from os_acc.privileged.npu import devices as privileged
 from os_acc.privileged.npu import records
 from os_acc.spec import device_spec
@@ -79,7 +79,7 @@ def cause(instance):
 def noted():
     """What root has noted and recorded."""
     return [
-        *held.files.names(),
+        *notes.files.names(),
         *file_owners.changes.names(),
         *records.resets.names(),
     ]
@@ -470,7 +470,7 @@ def test_the_kernel_refuses_the_reset(npu, kernel, name):
     instance, _ = plug()
     kernel.fail(f'*/intel_vpu/{name}', errno.EBUSY)
     assert 'busy' in str(cause(instance))
-    assert held.files.names() == [f'file-{NAME}']
+    assert notes.files.names() == [f'file-{NAME}']
     os_acc.recover()
     assert os_acc.get_vans().objects == []
     assert kernel.driver_of(NPU) == 'intel_vpu'
@@ -650,7 +650,7 @@ def test_deny_deletes_the_note_of_a_lost_van(run):
     (van,) = os_acc.get_vans()
     os_acc._get().journal.forget(van.uuid, [])
     assert run('device', 'deny', NPU).code == 0
-    assert held.files.names() == []
+    assert notes.files.names() == []
 
 
 # --- the entry
@@ -680,7 +680,7 @@ def test_an_entry_that_is_refused(entry, field, text):
 
 def test_the_settings_that_are_noted(npu):
     plug()
-    note = json.loads(held.files.read(f'file-{NAME}'))
+    note = json.loads(notes.files.read(f'file-{NAME}'))
     assert note['what'] == '8086:7d1d'
     assert note['settings'] == {'owner': '1001', 'group': '1002', 'mode': 384}
 

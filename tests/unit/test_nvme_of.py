@@ -25,7 +25,7 @@ from os_acc.kernel import nvme_of
 from os_acc.kernel import open_files
 from os_acc.kinds.nvme_of import entry as spec_nvme_of
 from os_acc.kinds.nvme_of import rules as availability
-from os_acc.privileged import held
+from os_acc.privileged import notes as root_notes
 from os_acc.privileged.kernel import module_loading
 from os_acc.privileged.nvme_of import commands
 from os_acc.privileged.nvme_of import namespaces as privileged
@@ -93,7 +93,7 @@ def test_a_dry_run(fabric, tmp_path):
 
 
 def all_notes(fabric) -> list[str]:
-    return held.files.names() + records.connections.names()
+    return root_notes.files.names() + records.connections.names()
 
 
 @pytest.mark.parametrize('real', [False, True])
@@ -384,7 +384,7 @@ def test_the_command_runs_when_the_target_is_back(fabric, tmp_path):
 def test_a_note_that_cannot_be_read(fabric):
     """It may be the data of anybody."""
     fabric.namespace(A).data = 'secret'
-    held.files.write(f'namespace-{A}', '{')
+    root_notes.files.write(f'namespace-{A}', '{')
     instance = devices.instance()
     os_acc.plug(instance, [named(A)])
     assert fabric.namespace(A).data == ''
@@ -962,9 +962,11 @@ def test_bad_arguments(fabric, arguments):
 def test_a_note_says_what_it_knows(fabric):
     note = notes.Note('x', False, None)
     notes.write(A, note)
-    assert json.loads(held.files.read(f'namespace-{A}'))['target'] is None
+    assert (
+        json.loads(root_notes.files.read(f'namespace-{A}'))['target'] is None
+    )
     assert notes.read(A).instance == notes.UNKNOWN
-    notes.delete(A, held.Cleaned.GONE)
+    notes.delete(A, root_notes.Cleaned.GONE)
     assert notes.read(A) is None
 
 
@@ -1042,7 +1044,7 @@ def test_who_denies_a_device_does_not_forget_whose_data_it_has(fabric):
     target = device_spec.load(os_acc.CONF).find_namespace(A).nvme_of
     note = notes.Note(devices.instance().uuid, False, target)
     notes.write(A, note)
-    held.forget_unused(A, lambda part: False, '', lambda each: False)
+    root_notes.forget_unused(A, lambda part: False, '', lambda each: False)
     assert notes.read(A) == note
 
 

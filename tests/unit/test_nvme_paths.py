@@ -16,7 +16,7 @@ import nvme_of_model
 import pytest
 
 import os_acc
-from os_acc.privileged import held
+from os_acc.privileged import notes
 
 PF = '0000:3b:00.0'
 DRIVE = f'pci0000:00/{PF}/nvme/nvme7'
@@ -125,7 +125,7 @@ def test_one_disk(drive, first, second, journal):
     )
     drive.use('nova')
     assert os_acc.unplug(instance) == 1
-    assert held.files.names() == []
+    assert notes.files.names() == []
     os_acc.plug(devices.instance(), [wanted(second)])
 
 
@@ -147,7 +147,7 @@ def test_two_disks(drive, first, second, journal):
         drive.use(each)
         os_acc.replug(instance)
         assert os_acc.unplug(instance) == 1
-    assert held.files.names() == []
+    assert notes.files.names() == []
 
 
 @pytest.mark.parametrize('journal', ['nova', 'other'])

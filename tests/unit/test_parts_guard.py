@@ -15,7 +15,7 @@ from os_acc import exception
 from os_acc import objects
 from os_acc.kernel import pci
 from os_acc.privileged import container_specs
-from os_acc.privileged import held
+from os_acc.privileged import function_notes
 from os_acc.privileged.mdev import devices as privileged_mdev
 from os_acc.privileged.pci import functions as privileged
 from os_acc.privileged.pci import storage_calls
@@ -141,7 +141,7 @@ def test_a_note_is_of_a_vf(card):
     os_acc.plug(devices.instance(), [devices.pci(SECOND)])
     card.reboot()
     card.add_function(SECOND, files=RESET, **QAT)
-    assert not held.has(pci.get(SECOND))
+    assert not function_notes.has(pci.get(SECOND))
     with devices.acting(), pytest.raises(exception.DeviceNotFound):
         privileged.take(SECOND, 'vfio-pci', [], UUID, 1.0)
     assert card.driver_of(SECOND) == 'qat'

@@ -50,7 +50,7 @@ def calls() -> set[tuple[str, str]]:
 # tests.
 NOT_REMOTE = {
     ('context', 'start_in_background'),
-    ('held', 'forget_unused'),
+    ('notes', 'forget_unused'),
     ('privsep', 'run_here'),
     ('privsep', 'run_here_until_undone'),
     ('privsep', 'runs_here'),

@@ -21,7 +21,7 @@ import pytest
 import os_acc
 from os_acc import exception
 from os_acc.kernel import pci
-from os_acc.privileged import held
+from os_acc.privileged import notes as root_notes
 from os_acc.privileged import record
 from os_acc.privileged import storage
 from os_acc.privileged import storage_notes
@@ -76,7 +76,11 @@ def has_secret(drive) -> bool:
 
 
 def notes() -> list[str]:
-    names = os.listdir(held.FOLDER) if os.path.isdir(held.FOLDER) else []
+    names = (
+        os.listdir(root_notes.FOLDER)
+        if os.path.isdir(root_notes.FOLDER)
+        else []
+    )
     return [name for name in names if name.startswith('disk-')]
 
 
@@ -131,8 +135,8 @@ def test_without_the_note_it_is_not_given_out(here, drive, monkeypatch):
 
 def test_nor_if_others_could_change_the_note(here, drive):
     before = here.snapshot()
-    os.mkdir(held.FOLDER)
-    os.chmod(held.FOLDER, 0o777)
+    os.mkdir(root_notes.FOLDER)
+    os.chmod(root_notes.FOLDER, 0o777)
     with pytest.raises(exception.PrivilegeError, match='users other than'):
         take()
     assert here.snapshot() == before
@@ -160,7 +164,7 @@ def test_either_of_note_and_record_suffices(here, drive, lost):
     take()
     write(drive)
     folder = here.root / 'run/os-acc/storage'
-    shutil.rmtree(held.FOLDER if lost == 'note' else folder)
+    shutil.rmtree(root_notes.FOLDER if lost == 'note' else folder)
     with pytest.raises(exception.CleaningFailed):
         privileged.give_back(DISK, IDS, 2.0)
     drive.dead = True
@@ -243,7 +247,9 @@ def test_nor_one_that_the_operator_has_bound(here, drive):
 def test_a_note_that_cannot_be_read(here, drive):
     take()
     write(drive)
-    with open(held.files.path(storage_notes.name(pci.get(DISK))), 'w') as file:
+    with open(
+        root_notes.files.path(storage_notes.name(pci.get(DISK))), 'w'
+    ) as file:
         file.write('{')
     with pytest.raises(exception.DeviceBusy, match='not known any more'):
         take()
@@ -255,7 +261,7 @@ def test_a_note_that_cannot_be_read(here, drive):
 def test_a_record_of_an_earlier_version(here, drive):
     """It does not name the instance."""
     take()
-    shutil.rmtree(held.FOLDER)
+    shutil.rmtree(root_notes.FOLDER)
     path = here.root / 'run/os-acc/storage' / DISK
     found = json.loads(path.read_text())
     del found['before']['instance']

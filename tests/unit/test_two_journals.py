@@ -29,7 +29,7 @@ from os_acc import objects
 from os_acc.claims import holder
 from os_acc.kernel import pci
 from os_acc.kinds.pci.driver import taking
-from os_acc.privileged import held
+from os_acc.privileged import notes as root_notes
 from os_acc.privileged.pci import functions as privileged
 from os_acc.testing import mortal
 
@@ -143,7 +143,9 @@ def test_the_same_device(journals, prepare, wanted, copied):
     request = wanted()
     instance, van = plug(request)
     there = snapshot(journals.kernel)
-    notes = {name: held.files.read(name) for name in held.files.names()}
+    notes = {
+        name: root_notes.files.read(name) for name in root_notes.files.names()
+    }
     journals.use('other')
     error = devices.refused(request if copied else wanted())
     assert isinstance(error, exception.DeviceBusy), error
@@ -154,14 +156,18 @@ def test_the_same_device(journals, prepare, wanted, copied):
         assert f'{journals.folder}/nova/' in str(error)
     # Neither the refusal nor its undo has touched the device or the notes.
     assert snapshot(journals.kernel) == there
-    assert notes == {n: held.files.read(n) for n in held.files.names()}
+    assert notes == {
+        n: root_notes.files.read(n) for n in root_notes.files.names()
+    }
     assert os_acc.get_vans().objects == []
     journals.use('nova')
     assert os_acc.unplug(instance) == 1
     journals.use('other')
     instance, _ = plug(wanted())
     assert os_acc.unplug(instance) == 1
-    assert [n for n in held.files.names() if not n.startswith('vfs-')] == []
+    assert [
+        n for n in root_notes.files.names() if not n.startswith('vfs-')
+    ] == []
 
 
 def test_the_same_instance_in_another_journal(journals):
@@ -260,7 +266,7 @@ def test_a_journal_that_was_rebuilt_keeps_its_devices(journals):
     journals.use('nova')
     assert [each.uuid for each in os_acc.get_vans()] == [van.uuid]
     assert os_acc.unplug(instance) == 1
-    assert held.files.names() == []
+    assert root_notes.files.names() == []
 
 
 def test_deny_with_the_other_journal(journals):
@@ -270,14 +276,14 @@ def test_deny_with_the_other_journal(journals):
     said = journals.command('other', 'device', 'deny', devices.GPU)
     assert f'instance {instance.uuid} keeps {devices.GPU}' in said.out
     assert '--lost-journal' in said.out
-    assert held.files.names() == [f'pci-{devices.GPU}']
+    assert root_notes.files.names() == [f'pci-{devices.GPU}']
     deny = ('device', 'deny', devices.GPU, '--lost-journal')
     said = journals.command('other', *deny)
     assert 'that journal has the VAN, so it is not lost' in said.out
-    assert held.files.names() == [f'pci-{devices.GPU}']
+    assert root_notes.files.names() == [f'pci-{devices.GPU}']
     shutil.rmtree(journals.folder / 'nova')
     journals.command('other', *deny)
-    assert held.files.names() == []
+    assert root_notes.files.names() == []
 
 
 @pytest.mark.parametrize(
@@ -328,7 +334,7 @@ def test_another_queue_of_the_device(journals):
     assert os_acc.unplug(other) == 1
     journals.use('nova')
     assert os_acc.unplug(instance) == 1
-    assert held.files.names() == []
+    assert root_notes.files.names() == []
 
 
 def busy(*requests):
@@ -339,7 +345,7 @@ def busy(*requests):
 
 
 def note_of(name):
-    return json.loads(held.files.read(name))
+    return json.loads(root_notes.files.read(name))
 
 
 @pytest.mark.parametrize('after', [False, True])
@@ -349,7 +355,9 @@ def test_the_refused_plug_is_killed(journals, prepare, wanted, after):
         prepare(journals)
     instance, van = plug(wanted())
     there = journals.kernel.snapshot()
-    notes = {name: held.files.read(name) for name in held.files.names()}
+    notes = {
+        name: root_notes.files.read(name) for name in root_notes.files.names()
+    }
     for number in range(4):
         journals.use('other')
         journals.kernel.crash_at(number, after)
@@ -359,7 +367,9 @@ def test_the_refused_plug_is_killed(journals, prepare, wanted, after):
         journals.use('other')
         assert os_acc.get_vans().objects == []
         assert journals.kernel.snapshot() == there
-        assert notes == {n: held.files.read(n) for n in held.files.names()}
+        assert notes == {
+            n: root_notes.files.read(n) for n in root_notes.files.names()
+        }
     journals.use('nova')
     assert [each.uuid for each in os_acc.get_vans()] == [van.uuid]
     assert os_acc.unplug(instance) == 1
@@ -377,7 +387,7 @@ def test_vfs_of_the_other_journal_after_a_reboot(journals):
     journals.use('nova')
     assert [each.uuid for each in os_acc.get_vans()] == [van.uuid]
     assert os_acc.unplug(instance) == 1
-    assert held.files.names() == []
+    assert root_notes.files.names() == []
 
 
 def test_another_card_after_a_reboot(journals):
@@ -405,7 +415,7 @@ def test_vfs_stay_for_a_guest_that_is_off(journals):
     journals.use('nova')
     assert os_acc.unplug(instance) == 1
     assert not (journals.kernel.pci / 'devices' / devices.VFS[0]).exists()
-    assert held.files.names() == []
+    assert root_notes.files.names() == []
 
 
 def test_deny_keeps_how_many_vfs_the_other_journal_needs(journals):
@@ -414,7 +424,7 @@ def test_deny_keeps_how_many_vfs_the_other_journal_needs(journals):
     journals.use('other')
     said = journals.command('other', 'device', 'deny', devices.PF)
     assert instance.uuid in said.out
-    assert f'vfs-{devices.PF}' in held.files.names()
+    assert f'vfs-{devices.PF}' in root_notes.files.names()
     journals.kernel.reboot()
     journals.use('nova')
     assert os_acc.get_vans()[0].error is None
@@ -435,7 +445,7 @@ def test_a_namespace_of_the_same_instance(journals, monkeypatch):
     devices.spec({'nvme_of': entry, 'resource_class': 'CUSTOM_FAST'})
     instance, van = plug(devices.wanted('CUSTOM_FAST'))
     there = fabric.connections()
-    note = held.files.read(f'namespace-{wwn}')
+    note = root_notes.files.read(f'namespace-{wwn}')
     journals.use('other')
     handle = objects.BlockHandle(path=van.handle.path, wwn=wwn)
     with pytest.raises(exception.PlugException) as caught:
@@ -450,7 +460,7 @@ def test_a_namespace_of_the_same_instance(journals, monkeypatch):
     assert isinstance(caught.value.__cause__, exception.DeviceBusy)
     assert van.uuid in str(caught.value)
     assert fabric.connections() == there
-    assert held.files.read(f'namespace-{wwn}') == note
+    assert root_notes.files.read(f'namespace-{wwn}') == note
     assert os_acc.get_vans().objects == []
     journals.use('nova')
     assert os_acc.unplug(instance) == 1
@@ -484,7 +494,7 @@ def test_notes_of_an_earlier_version(journals):
     instance, _ = plug(devices.pci(devices.GPU))
     name = f'pci-{devices.GPU}'
     text = note_of(name)
-    held.files.write(
+    root_notes.files.write(
         name, json.dumps({k: text[k] for k in text if k != 'holder'})
     )
     journals.use('nova')
@@ -493,7 +503,7 @@ def test_notes_of_an_earlier_version(journals):
     assert instance.uuid in busy(devices.pci(devices.GPU))
     journals.use('nova')
     assert os_acc.unplug(instance) == 1
-    assert held.files.names() == []
+    assert root_notes.files.names() == []
 
 
 def test_a_copied_journal(journals):
@@ -516,25 +526,25 @@ def test_a_journal_from_a_backup_keeps_its_devices(journals):
     journals.use('nova')
     assert os_acc.get_vans()[0].error is None
     assert os_acc.unplug(instance) == 1
-    assert held.files.names() == []
+    assert root_notes.files.names() == []
 
 
 def test_a_damaged_note(journals):
     """What cannot be read counts as in use."""
     instance, _ = plug(devices.pci(devices.GPU))
     name = f'pci-{devices.GPU}'
-    held.files.write(name, '{"what": ')
+    root_notes.files.write(name, '{"what": ')
     journals.use('other')
     text = busy(devices.pci(devices.GPU))
     assert name in text
-    assert held.files.read(name) == '{"what": '
+    assert root_notes.files.read(name) == '{"what": '
     said = journals.command('other', 'device', 'deny', devices.GPU)
     assert f'the note {name} cannot be read' in said.out
-    assert held.files.read(name) == '{"what": '
+    assert root_notes.files.read(name) == '{"what": '
     journals.command('other', 'device', 'allow', devices.GPU)
     journals.use('nova')
     assert os_acc.unplug(instance) == 1
-    assert held.files.names() == []
+    assert root_notes.files.names() == []
 
 
 def test_the_other_journal_was_faster(journals, monkeypatch):
@@ -639,7 +649,7 @@ def test_killed_while_the_other_journal_has_a_vf(journals, after):
         journals.use('other')
         assert [each.state for each in os_acc.get_vans()] == ['plugged']
         assert os_acc.unplug(other) == 1
-        assert held.files.names() == [], number
+        assert root_notes.files.names() == [], number
         if last:
             break
     assert died > 1
@@ -660,7 +670,7 @@ def test_vans_hand_over_after_a_backup(journals):
     journals.use('nova')
     assert os_acc.unplug(instance, [first]) == 1
     assert os_acc.unplug(instance) == 1
-    assert held.files.names() == []
+    assert root_notes.files.names() == []
     assert {journals.kernel.driver_of(a) for a in addresses} == {'x'}
 
 

@@ -13,7 +13,8 @@ import os_acc
 from os_acc import exception
 from os_acc.claims import holder
 from os_acc.kernel import pci
-from os_acc.privileged import held
+from os_acc.privileged import function_notes
+from os_acc.privileged import notes
 
 # The management function of a card of Xilinx, and its user function.
 MANAGEMENT, USER = '0000:0b:00.0', '0000:0b:00.1'
@@ -67,7 +68,7 @@ def check(use, kernel, one, other):
     assert os_acc.unplug(instance) == 1
     use('other')
     assert os_acc.unplug(plug(other)) == 1
-    assert held.files.names() == []
+    assert notes.files.names() == []
 
 
 @pytest.mark.parametrize('bind', ['os-acc', 'libvirt'])
@@ -117,11 +118,11 @@ def test_another_function_may_manage_the_card(use):
     """Its journal says which. It is no hardware that both share."""
     first, second = (pci.get(each) for each in (FIRST, SECOND))
     with holder.acting_for(claim_notes.ONE):
-        held.note(held.PCI, SECOND, second.ids, device=FIRST)
+        notes.note(notes.PCI, SECOND, second.ids, device=FIRST)
     with holder.acting_for(claim_notes.OTHER):
-        assert held.why_not(first) is None
+        assert function_notes.why_not(first) is None
         with pytest.raises(exception.DeviceBusy) as caught:
-            held.note_function(first)
+            function_notes.note_function(first)
     assert claim_notes.ONE.instance in str(caught.value)
 
 

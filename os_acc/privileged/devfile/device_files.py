@@ -27,7 +27,7 @@ from os_acc.privileged import cleaning
 from os_acc.privileged import closing
 from os_acc.privileged import context
 from os_acc.privileged import file_owners
-from os_acc.privileged import held
+from os_acc.privileged import notes
 from os_acc.privileged import offers
 from os_acc.privileged import operation_lock
 from os_acc.privileged import root_folder
@@ -60,8 +60,8 @@ def shares_of_others(name: str) -> list[str]:
     first = _note(name, '0').removesuffix('0')
     return [
         each.name.removeprefix(first)
-        for each in held.of_others()
-        if each.kind == held.FILE and each.name.startswith(first)
+        for each in notes.of_others()
+        if each.kind == notes.FILE and each.name.startswith(first)
     ]
 
 
@@ -93,10 +93,10 @@ def take(
                 _check_share(share, found.spec.shared)
                 _check_cleanable(found)
             _check_same(found, seen)
-            held.check_noted(held.FILE, note)
+            notes.check_noted(notes.FILE, note)
             _check_free(found, spec is not None)
-            held.note(
-                held.FILE,
+            notes.note(
+                notes.FILE,
                 note,
                 name,
                 device=found.path,
@@ -112,7 +112,7 @@ def take(
 
 
 @context.entry
-@held.undoes_own(returns=list[str]())
+@notes.undoes_own(returns=list[str]())
 def give_back(
     name: str,
     share: str,
@@ -138,7 +138,7 @@ def give_back(
         cleaned
     """
     note = _note(name, share)
-    held.check_noted(held.FILE, note)
+    notes.check_noted(notes.FILE, note)
     closed = [*_files(files), *(() if share else file_owners.given(name))]
     seconds = arguments.seconds(seconds)
     _wait_until_closed(name, closed, arguments.seconds(release_seconds))
@@ -150,7 +150,7 @@ def give_back(
             left = file_owners.restore(name) if not share else []
             # Who has opened a file since the first look keeps it.
             _wait_until_closed(name, closed, 0.0)
-            held.forget(held.FILE, note, cleaned, name)
+            notes.forget(notes.FILE, note, cleaned, name)
             return left
 
         return waiting.at_most(
@@ -160,7 +160,7 @@ def give_back(
         )
 
 
-def _clean(name: str, share: str) -> held.Cleaned:
+def _clean(name: str, share: str) -> notes.Cleaned:
     """Run the operator's command on an accelerator that is closed.
 
     :raises CleaningFailed: if the command failed
@@ -168,14 +168,14 @@ def _clean(name: str, share: str) -> held.Cleaned:
         a reboot
     """
     if share:
-        return held.Cleaned.SHARED
-    noted = held.values(held.FILE, _note(name, share), name)
+        return notes.Cleaned.SHARED
+    noted = notes.said(file_notes.Files, notes.FILE, _note(name, share), name)
     if noted is None:
-        return held.Cleaned.NEVER_GIVEN
-    before = file_groups.from_text(noted.get('entry'))
+        return notes.Cleaned.NEVER_GIVEN
+    before = file_groups.from_text(noted.entry)
     found = file_groups.find(name, offers.specs(), before)
     if found is None:
-        return held.Cleaned.GONE
+        return notes.Cleaned.GONE
     if cleaning.is_wanted():
         _check_free(found, True)
     return cleaning.run_command(found.path)
@@ -200,7 +200,7 @@ def _note(name: str, share: str) -> str:
         arguments.refuse('name', name, 'a text')
     if not _SHARE.fullmatch(share):
         arguments.refuse('share', share, 'a number, or an empty text')
-    root_folder.check_name(f'{held.FILE}-{name}')
+    root_folder.check_name(f'{notes.FILE}-{name}')
     return file_place.with_share(name, share)
 
 
@@ -254,8 +254,8 @@ def _found(
     :returns: also the entry by which a VAN has it since before, if one has
     :raises DeviceNotFound: if device_spec does not offer it, and no VAN has it
     """
-    noted = held.values(held.FILE, note, name) or {}
-    before = file_groups.from_text(noted.get('entry'))
+    noted = notes.said(file_notes.Files, notes.FILE, note, name)
+    before = None if noted is None else file_groups.from_text(noted.entry)
     found = file_groups.find(name, offers.specs(), before)
     if found is None:
         raise file_availability.not_named(name).error()
@@ -299,7 +299,7 @@ def _check_still_free(
         return
     left = file_owners.restore(found.name)
     if not is_held:
-        held.forget(held.FILE, note, held.Cleaned.NEVER_GIVEN, found.name)
+        notes.forget(notes.FILE, note, notes.Cleaned.NEVER_GIVEN, found.name)
     raise exception.DeviceBusy(
         device=file_availability.label(found),
         reason='; '.join([refusals.opened(users).text, *left]),

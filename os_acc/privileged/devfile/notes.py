@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What the note of a VAN with device files says of them: see held."""
+"""What the note of a VAN with device files says of them: see notes."""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from os_acc.claims import reader
@@ -13,7 +14,19 @@ from os_acc.kernel import mdev
 from os_acc.kernel import pci
 from os_acc.kinds.devfile import groups as file_groups
 from os_acc.kinds.fpga import ids as fpga_ids
+from os_acc.privileged import store
 from os_acc.spec import device_spec
+
+
+@dataclasses.dataclass(frozen=True)
+class Files(store.Said):
+    """The note of an accelerator.
+
+    :ivar entry: its entry of device_spec, see file_groups.to_text(); None: an
+        earlier version did not note that
+    """
+
+    entry: str | None = None
 
 
 def values(found: file_groups.Accelerator) -> dict[str, Any]:

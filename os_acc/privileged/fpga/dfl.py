@@ -25,7 +25,7 @@ from os_acc.kernel import dfl
 from os_acc.kernel import pci
 from os_acc.privileged import arguments
 from os_acc.privileged import context
-from os_acc.privileged import held
+from os_acc.privileged import function_notes
 from os_acc.privileged import operation_lock
 from os_acc.privileged.fpga import dfl_ioctl
 from os_acc.privileged.fpga import dfl_ports
@@ -57,7 +57,7 @@ def check(address: str, region: str, path: str, seconds: float) -> None:
     seconds = arguments.seconds(seconds)
     turn.check_unused(function, region)
     with (
-        held.locked(function, 0.5 * seconds),
+        function_notes.locked(function, 0.5 * seconds),
         turn.taken(function, ''),
     ):
         dfl_ports.complete_binding(function, 0.5 * seconds)
@@ -167,7 +167,7 @@ def recover(seconds: float) -> bool:
             if known is None or not known.unbound or function is None:
                 continue
             with (
-                held.locked(function, 0.5 * seconds),
+                function_notes.locked(function, 0.5 * seconds),
                 turn.taken(function, ''),
             ):
                 dfl_ports.complete_binding(pci.get(address), 0.5 * seconds)
@@ -186,7 +186,7 @@ def _bind_if_stuck(
     :raises DeviceError: if that is needed, and somebody uses the card
     """
     with (
-        held.locked(function, deadline.left(0.3)),
+        function_notes.locked(function, deadline.left(0.3)),
         turn.taken(function, ''),
     ):
         dfl_ports.complete_binding(function, deadline.left(0.5))

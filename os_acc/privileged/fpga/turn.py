@@ -19,7 +19,7 @@ from os_acc.kernel import pci
 from os_acc.kernel import sriov
 from os_acc.privileged import arguments
 from os_acc.privileged import device_users
-from os_acc.privileged import held
+from os_acc.privileged import function_notes
 from os_acc.privileged import offers
 from os_acc.privileged import root_folder
 from os_acc.spec import device_spec
@@ -44,7 +44,7 @@ def device(
     :raises DeviceNotFound: if device_spec does not offer it
     """
     function = arguments.offered(address)
-    held.check_function(function)
+    function_notes.check_function(function)
     if function.is_vf:
         # Locks and checks work on the PF, not on its VFs.
         arguments.refuse('address', address, 'a device that is not a VF')

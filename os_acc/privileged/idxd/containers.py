@@ -10,7 +10,7 @@ from os_acc.kernel import device_files as paths
 from os_acc.kernel import idxd
 from os_acc.kinds.idxd import names as idxd_names
 from os_acc.privileged import arguments
-from os_acc.privileged import held
+from os_acc.privileged import notes
 from os_acc.privileged import offers
 from os_acc.privileged.idxd import notes as idxd_notes
 from os_acc.spec import device_spec
@@ -29,12 +29,12 @@ def entry(
     function = arguments.there(address)
     device = idxd.find(address)
     queue = None if device is None else device.queue(number)
-    noted = held.values(held.IDXD, handle.name, van)
+    noted = notes.said(idxd_notes.Queue, notes.IDXD, handle.name, van)
     if (
         device is None
         or queue is None
         or noted is None
-        or noted.get('ids') != function.ids
+        or noted.ids != function.ids
         or not idxd_notes.has(queue, van)
     ):
         raise exception.DeviceNotFound(

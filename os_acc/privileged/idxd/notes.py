@@ -4,12 +4,13 @@
 
 The record says what is set in this boot of the host, and what was there
 before. The notes say which VAN has which work queue, also after a reboot: see
-held.
+notes.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from typing import Annotated
 
 from os_acc import exception
 from os_acc.kernel import device_file
@@ -22,23 +23,36 @@ from os_acc.kinds.idxd import entry as spec_idxd
 from os_acc.kinds.idxd import names as idxd_names
 from os_acc.kinds.idxd import refusals as idxd_refusals
 from os_acc.kinds.idxd import rules as idxd_availability
-from os_acc.privileged import held
+from os_acc.privileged import notes
 from os_acc.privileged import offers
+from os_acc.privileged import store
 from os_acc.privileged.idxd import records
 from os_acc.privileged.idxd import setup as idxd_setup
 from os_acc.refusals import reasons
 from os_acc.refusals import refusals
 
 
+@dataclasses.dataclass(frozen=True)
+class Queue(store.Said):
+    """The note of a work queue.
+
+    :ivar what: the VAN that has it
+    :ivar ids: vendor:product of the function
+    :ivar settings: as it was given out
+    """
+
+    what: str
+    ids: str = ''
+    settings: Annotated[spec_idxd.Queues | None, spec_idxd.of_note] = None
+
+
 def settings_of(
     function: pci.Function, name: str, van: str
 ) -> spec_idxd.Queues | None:
     """How a work queue is set up: as it was given out, or by device_spec."""
-    noted = held.values(held.IDXD, name, van)
-    if noted is not None and noted.get('ids') == function.ids:
-        found = spec_idxd.of_note(noted.get('settings'))
-        if found is not None:
-            return found
+    noted = notes.said(Queue, notes.IDXD, name, van)
+    if noted is not None and noted.ids == function.ids and noted.settings:
+        return noted.settings
     spec = offers.specs().find(function)
     return None if spec is None else spec.queues
 
@@ -51,16 +65,12 @@ def check_note(function: pci.Function, name: str, van: str) -> None:
 
     :raises DeviceBusy: if another VAN has it
     """
-    noted = held.any_values(held.IDXD, name)
-    if (
-        noted is not None
-        and noted['what'] != van
-        and noted.get('ids') == function.ids
-    ):
-        held.check_noted(held.IDXD, name)
+    noted = notes.said(Queue, notes.IDXD, name)
+    if noted is not None and noted.what != van and noted.ids == function.ids:
+        notes.check_noted(notes.IDXD, name)
         raise exception.DeviceBusy(
             device=f'work queue {name}',
-            reason=f'VAN {noted["what"]} has it, by the note of the '
+            reason=f'VAN {noted.what} has it, by the note of the '
             'privileged daemon. If there is no such VAN, delete the note with '
             f'os-acc device deny {function.address}, and allow the device '
             'again',
@@ -71,8 +81,8 @@ def note(
     function: pci.Function, name: str, van: str, settings: spec_idxd.Queues
 ) -> None:
     """Note that a VAN has a work queue. It tells one VAN from another."""
-    held.note(
-        held.IDXD,
+    notes.note(
+        notes.IDXD,
         name,
         van,
         device=function.address,
@@ -126,9 +136,9 @@ def files_given(function: pci.Function) -> dict[int, reasons.Reason]:
     :returns: who has it, by the number of the work queue
     """
     found = {}
-    for kind, name in held.of_device(function.address):
+    for kind, name in notes.of_device(function.address):
         queue = idxd_names.of_file(file_place.without_share(name))
-        if kind == held.FILE and queue is not None:
+        if kind == notes.FILE and queue is not None:
             found[queue[1]] = idxd_refusals.FILE_GIVEN.say(
                 who='a VAN', number=queue[1]
             )
@@ -257,7 +267,7 @@ def _files_of(
     return files, places
 
 
-def forget(name: str, van: str, cleaned: held.Cleaned) -> None:
+def forget(name: str, van: str, cleaned: notes.Cleaned) -> None:
     """Delete records and note of a VAN's work queue."""
     given = records.idxd_files.read(name)
     if given is not None and given.van == van:
@@ -265,4 +275,4 @@ def forget(name: str, van: str, cleaned: held.Cleaned) -> None:
     known = records.idxd_queues.read(name)
     if known is not None and known.van == van:
         records.idxd_queues.delete(name)
-    held.forget(held.IDXD, name, cleaned, van)
+    notes.forget(notes.IDXD, name, cleaned, van)

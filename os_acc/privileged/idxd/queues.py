@@ -24,7 +24,7 @@ from os_acc.privileged import arguments
 from os_acc.privileged import cleaning
 from os_acc.privileged import closing
 from os_acc.privileged import context
-from os_acc.privileged import held
+from os_acc.privileged import notes
 from os_acc.privileged import operation_lock
 from os_acc.privileged.idxd import notes as idxd_notes
 from os_acc.privileged.idxd import records
@@ -150,7 +150,7 @@ def _start(
 
 
 @context.entry
-@held.undoes_own(returns=True)
+@notes.undoes_own(returns=True)
 def disable(
     address: str,
     number: int,
@@ -177,16 +177,16 @@ def disable(
     seconds = arguments.seconds(seconds)
     release_seconds = arguments.seconds(release_seconds)
     name = idxd_names.name_of(address, number)
-    noted = held.any_values(held.IDXD, name)
-    if noted is not None and noted['what'] != van_uuid:
+    noted = notes.said(idxd_notes.Queue, notes.IDXD, name)
+    if noted is not None and noted.what != van_uuid:
         return True  # another VAN has it
-    held.check_noted(held.IDXD, name)
+    notes.check_noted(notes.IDXD, name)
     _wait_until_closed(name, van_uuid, release_seconds)
     function = pci.find(address)
     if function is None or idxd.find(address) is None:
         # The kernel has forgotten its work queues. Only what is noted of this
         # one goes: other VANs may need theirs when the device is back.
-        idxd_notes.forget(name, van_uuid, held.Cleaned.GONE)
+        idxd_notes.forget(name, van_uuid, notes.Cleaned.GONE)
         return True
     path = function.path
     with operation_lock.named(f'idxd-{name}', seconds / 2) as lock:
@@ -205,15 +205,15 @@ def disable(
         )
 
 
-def _clean(name: str, van: str) -> held.Cleaned:
+def _clean(name: str, van: str) -> notes.Cleaned:
     """Run the operator's command for a work queue that a VAN has in this boot.
 
     :raises CleaningFailed: if it failed
     """
-    if held.values(held.IDXD, name, van) is None:
-        return held.Cleaned.NEVER_GIVEN
+    if not notes.is_noted(notes.IDXD, name, van):
+        return notes.Cleaned.NEVER_GIVEN
     if records.idxd_files.read(name) is None:
-        return held.Cleaned.GONE  # reset by a reboot
+        return notes.Cleaned.GONE  # reset by a reboot
     return cleaning.run_command(name)
 
 
@@ -242,7 +242,7 @@ def _disable(
     function: pci.Function,
     number: int,
     van: str,
-    cleaned: held.Cleaned,
+    cleaned: notes.Cleaned,
     deadline: waiting.Deadline,
 ) -> bool:
     name = idxd_names.name_of(function.address, number)

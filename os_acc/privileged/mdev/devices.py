@@ -14,7 +14,8 @@ from os_acc.privileged import arguments
 from os_acc.privileged import cleaning
 from os_acc.privileged import context
 from os_acc.privileged import device_users
-from os_acc.privileged import held
+from os_acc.privileged import function_notes
+from os_acc.privileged import notes
 from os_acc.privileged import offers
 from os_acc.privileged import operation_lock
 from os_acc.privileged.kernel import mdev_files
@@ -74,12 +75,12 @@ def _remember(wanted: mdev.Mdev) -> None:
                 device=f'mdev {wanted.uuid}',
                 reason='somebody else has made it',
             )
-    held.note_mdev(wanted)
+    function_notes.note_mdev(wanted)
     records.mdevs.write(wanted.uuid, records.Mdev(wanted.parent, wanted.type))
 
 
 @context.entry
-@held.undoes_own(returns=True)
+@notes.undoes_own(returns=True)
 def remove(
     uuid: str, parent: str, kind: str, release_seconds: float, seconds: float
 ) -> bool:
@@ -96,7 +97,12 @@ def remove(
     path, folder = mdev.parent_folder(parent), mdev.folder(uuid)
     if not os.path.isdir(path):
         # The parent is gone, and its mediated devices with it.
-        held.forget(held.MDEV, uuid, held.Cleaned.GONE, held.mdev_text(wanted))
+        notes.forget(
+            notes.MDEV,
+            uuid,
+            notes.Cleaned.GONE,
+            function_notes.mdev_text(wanted),
+        )
         return True
     with operation_lock.held(path, seconds / 2):
         # With the lock held, no creation is under way.
@@ -105,11 +111,14 @@ def remove(
         if there is None:
             if known == records.Mdev(parent, kind):
                 records.mdevs.delete(uuid)
-            held.forget(
-                held.MDEV, uuid, held.Cleaned.GONE, held.mdev_text(wanted)
+            notes.forget(
+                notes.MDEV,
+                uuid,
+                notes.Cleaned.GONE,
+                function_notes.mdev_text(wanted),
             )
             return True
-    held.check_noted(held.MDEV, uuid)
+    notes.check_noted(notes.MDEV, uuid)
     if offers.has_nothing_to_undo(
         lambda: offers.check_mdev(wanted, new=False)
     ):
@@ -126,7 +135,7 @@ def remove(
             with operation_lock.held(path, deadline.left(0.5)):
                 mdev_files.remove(uuid, deadline.left())
                 records.mdevs.delete(uuid)
-                held.forget(held.MDEV, uuid, cleaned)
+                notes.forget(notes.MDEV, uuid, cleaned)
 
         waiting.at_most(
             operation_lock.kept_until(lock, act),
@@ -148,11 +157,11 @@ def hold(uuid: str) -> None:
             wanted=f'mdev {uuid}', reason='this host has none'
         )
     offers.check_mdev(there, new=True)
-    held.note_mdev(there)
+    function_notes.note_mdev(there)
 
 
 @context.entry
-@held.undoes_own(returns=None)
+@notes.undoes_own(returns=None)
 def released(uuid: str, release_seconds: float) -> None:
     """Wait until a mediated device's guest has closed it, then clean it.
 
@@ -161,8 +170,8 @@ def released(uuid: str, release_seconds: float) -> None:
     mdev.folder(uuid)
     release_seconds = arguments.seconds(release_seconds)
     # Otherwise its owner has removed it already.
-    held.check_noted(held.MDEV, uuid)
-    cleaned = held.Cleaned.GONE
+    notes.check_noted(notes.MDEV, uuid)
+    cleaned = notes.Cleaned.GONE
     if (there := mdev.find(uuid)) is not None:
         if offers.has_nothing_to_undo(
             lambda: offers.check_mdev(there, new=False)
@@ -176,7 +185,7 @@ def released(uuid: str, release_seconds: float) -> None:
             cleaned = cleaning.run_command(uuid)
     # If os-acc made it in place of the Cyborg agent, it is the agent's now.
     records.mdevs.delete(uuid)
-    held.forget(held.MDEV, uuid, cleaned)
+    notes.forget(notes.MDEV, uuid, cleaned)
 
 
 @context.entry
@@ -193,12 +202,12 @@ def set_vgpu_type(address: str, number: int, seconds: float) -> None:
     deadline = waiting.Deadline(seconds)
 
     def act() -> None:
-        with held.locked(function, deadline.left(0.5)):
+        with function_notes.locked(function, deadline.left(0.5)):
             if (now := vgpu.current(address)) not in (vgpu.NONE, number):
                 raise exception.DeviceBusy(
                     device=f'VF {address}', reason=f'it has vGPU type {now}'
                 )
-            held.note_vgpu(function, number)
+            function_notes.note_vgpu(function, number)
             if now == vgpu.NONE:
                 records.vgpus.write(address, records.Vgpu(number))
             vgpu_type.set_type(address, number, deadline.left())
@@ -207,7 +216,7 @@ def set_vgpu_type(address: str, number: int, seconds: float) -> None:
 
 
 @context.entry
-@held.undoes_own(returns=True)
+@notes.undoes_own(returns=True)
 def clear_vgpu_type(
     address: str, number: int, release_seconds: float, seconds: float
 ) -> bool:
@@ -223,13 +232,13 @@ def clear_vgpu_type(
     arguments.whole(number, 'number', 2**31, least=1)
     seconds = arguments.seconds(seconds)
     release_seconds = arguments.seconds(release_seconds)
-    with held.locked(function, seconds / 2) as lock:
+    with function_notes.locked(function, seconds / 2) as lock:
         known = records.vgpus.read(address)
         if vgpu.current(address) != number:
-            held.forget(held.VGPU, address, held.Cleaned.GONE)
+            notes.forget(notes.VGPU, address, notes.Cleaned.GONE)
             return True
         if known is None or known.number != number:
-            held.forget(held.VGPU, address, held.Cleaned.GONE)
+            notes.forget(notes.VGPU, address, notes.Cleaned.GONE)
             return False
         device_users.wait_until_closed(
             function.path, f'VF {address}', release_seconds
@@ -240,7 +249,7 @@ def clear_vgpu_type(
         def act() -> None:
             vgpu_type.set_type(address, vgpu.NONE, deadline.left())
             records.vgpus.delete(address)
-            held.forget(held.VGPU, address, cleaned)
+            notes.forget(notes.VGPU, address, cleaned)
 
         waiting.at_most(
             operation_lock.kept_until(lock, act),
@@ -251,7 +260,7 @@ def clear_vgpu_type(
 
 
 @context.entry
-@held.undoes_own(returns=None)
+@notes.undoes_own(returns=None)
 def released_vgpu(address: str, release_seconds: float) -> None:
     """Wait until a vGPU's guest has closed its VF, then clean it.
 
@@ -264,7 +273,7 @@ def released_vgpu(address: str, release_seconds: float) -> None:
     release_seconds = arguments.seconds(release_seconds)
     if offers.has_nothing_to_undo(lambda: offers.check_part(function)):
         return
-    with held.locked(function, release_seconds):
+    with function_notes.locked(function, release_seconds):
         if not vgpu.is_vgpu_function(address):
             raise exception.DeviceError(
                 device=f'PCI function {address}',
@@ -275,4 +284,4 @@ def released_vgpu(address: str, release_seconds: float) -> None:
             function.path, f'VF {address}', release_seconds
         )
         cleaned = cleaning.run_command(address)
-    held.forget(held.VGPU, address, cleaned)
+    notes.forget(notes.VGPU, address, cleaned)

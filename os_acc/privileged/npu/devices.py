@@ -28,7 +28,7 @@ from os_acc.privileged import closing
 from os_acc.privileged import context
 from os_acc.privileged import device_users
 from os_acc.privileged import file_owners
-from os_acc.privileged import held
+from os_acc.privileged import notes
 from os_acc.privileged import operation_lock
 from os_acc.privileged.npu import notes as npu_notes
 from os_acc.privileged.npu import resets
@@ -72,11 +72,11 @@ def _take(
     deadline: waiting.Deadline,
 ) -> None:
     name = npu_names.name_of(function.address)
-    held.check_noted(held.FILE, name)
+    notes.check_noted(notes.FILE, name)
     if npu_notes.is_of_an_earlier_van(function):
         _check_unused(function)
         _reset(function.address, deadline)
-        npu_notes.forget(function.address, held.Cleaned.EARLIER)
+        npu_notes.forget(function.address, notes.Cleaned.EARLIER)
         function = pci.get(function.address)
     settings = npu_notes.settings_of(function)
     is_given = npu_notes.is_given(function)
@@ -98,7 +98,7 @@ def _take(
     except exception.DeviceBusy:
         file_owners.restore(name)
         if not is_given:
-            npu_notes.forget(function.address, held.Cleaned.NEVER_GIVEN)
+            npu_notes.forget(function.address, notes.Cleaned.NEVER_GIVEN)
         raise
 
 
@@ -129,7 +129,7 @@ def _check_unused(function: pci.Function) -> None:
 
 
 @context.entry
-@held.undoes_own(returns=list[str]())
+@notes.undoes_own(returns=list[str]())
 def give_back(
     address: str, instance_uuid: str, release_seconds: float, seconds: float
 ) -> list[str]:
@@ -151,10 +151,10 @@ def give_back(
     pci.folder(address)  # it checks the address
     arguments.uuid(instance_uuid)
     name = npu_names.name_of(address)
-    held.check_noted(held.FILE, name)
+    notes.check_noted(notes.FILE, name)
     seconds = arguments.seconds(seconds)
     release_seconds = arguments.seconds(release_seconds)
-    if held.any_values(held.FILE, name) is None:
+    if npu_notes.find(address) is None:
         file_owners.restore(name)
         return []
 
@@ -173,7 +173,7 @@ def give_back(
         def act() -> list[str]:
             left = file_owners.restore(name)
             wait(0.0)  # who has opened it since the first look keeps it
-            if cleaned is not held.Cleaned.GONE:
+            if cleaned is not notes.Cleaned.GONE:
                 _reset(address, deadline)
             npu_notes.forget(address, cleaned)
             return left
@@ -196,7 +196,7 @@ def _users(address: str, name: str, instance_uuid: str) -> list[str]:
     return found + (open_files.users_of(given) if given else [])
 
 
-def _clean(address: str) -> held.Cleaned:
+def _clean(address: str) -> notes.Cleaned:
     """Run the operator's command on an NPU that is closed.
 
     :returns: GONE if the VAN's device is not there any more
@@ -204,7 +204,7 @@ def _clean(address: str) -> held.Cleaned:
     """
     function = pci.find(address)
     if function is None or not npu_notes.is_given(function):
-        return held.Cleaned.GONE
+        return notes.Cleaned.GONE
     return cleaning.run_command(address)
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Which VAN has which NPU, by the notes of the privileged half: see held.
+"""Which VAN has which NPU, by the notes of the privileged half: see notes.
 
 A note has the kind of device files. Its name, which no other kind has, tells
 os_acc.claims that the VAN has the whole PCI function.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 import dataclasses
+from typing import Annotated
 
 from os_acc.claims import holder
 from os_acc.kernel import device_file
@@ -18,8 +19,34 @@ from os_acc.kernel import pci
 from os_acc.kinds.npu import entry as npu_entry
 from os_acc.kinds.npu import names as npu_names
 from os_acc.kinds.npu import rules as npu_rules
-from os_acc.privileged import held
+from os_acc.privileged import noted
+from os_acc.privileged import notes
 from os_acc.privileged import offers
+from os_acc.privileged import store
+
+
+@dataclasses.dataclass(frozen=True)
+class _Npu(store.Said):
+    """The note of an NPU.
+
+    :ivar driver: its kernel driver when it was given out; None: unknown
+    :ivar settings: to whom its files belong
+    """
+
+    driver: str | None = None
+    settings: Annotated[npu_entry.Npu | None, npu_entry.of_note] = None
+
+
+def find(address: str, ids: str | None = None) -> noted.Note | None:
+    """The note of an NPU; None if no VAN has it.
+
+    :param ids: of the function; None: of whatever was at the address
+    """
+    return notes.find(notes.FILE, npu_names.name_of(address), ids)
+
+
+def _said(address: str, ids: str | None = None) -> _Npu | None:
+    return notes.said(_Npu, notes.FILE, npu_names.name_of(address), ids)
 
 
 def is_given(function: pci.Function) -> bool:
@@ -27,8 +54,7 @@ def is_given(function: pci.Function) -> bool:
 
     A note of another device that had the address does not count.
     """
-    name = npu_names.name_of(function.address)
-    return held.is_noted(held.FILE, name, function.ids)
+    return find(function.address, function.ids) is not None
 
 
 def has(van: str, function: pci.Function) -> bool:
@@ -36,10 +62,9 @@ def has(van: str, function: pci.Function) -> bool:
 
     :param van: its UUID
     """
-    name = npu_names.name_of(function.address)
-    noted = held.values(held.FILE, name, function.ids)
-    other = None if noted is None else noted.get('holder')
-    return isinstance(other, list) and other[3:] == [van]
+    known = find(function.address, function.ids)
+    who = None if known is None else known.holder
+    return who is not None and who.van == van
 
 
 def is_of_an_earlier_van(function: pci.Function) -> bool:
@@ -47,12 +72,13 @@ def is_of_an_earlier_van(function: pci.Function) -> bool:
 
     The journal may have lost that VAN, or forgotten it.
     """
-    name = npu_names.name_of(function.address)
-    noted = held.any_values(held.FILE, name) or {}
-    who, other = holder.current(), noted.get('holder')
-    if who is None or not isinstance(other, list):
+    known, who = find(function.address), holder.current()
+    if known is None or who is None:
         return False
-    return other[2:] != [who.instance, who.van]
+    before = known.holder
+    if before is None:  # it names none, or what it names is damaged
+        return known.values.get('holder') is not None
+    return (before.instance, before.van) != (who.instance, who.van)
 
 
 def settings_of(function: pci.Function) -> npu_entry.Npu | None:
@@ -60,12 +86,9 @@ def settings_of(function: pci.Function) -> npu_entry.Npu | None:
 
     :returns: None if it is not offered, and no VAN has it
     """
-    name = npu_names.name_of(function.address)
-    noted = held.values(held.FILE, name, function.ids)
-    if noted is not None:
-        found = npu_entry.of_note(noted.get('settings'))
-        if found is not None:
-            return found
+    known = _said(function.address, function.ids)
+    if known is not None and known.settings is not None:
+        return known.settings
     return npu_rules.settings_of(offers.specs().find(function))
 
 
@@ -80,8 +103,8 @@ def note(
     :raises PrivilegeError: if the note cannot be written
     """
     places = [file_place.of(each.number).name for each in files]
-    held.note(
-        held.FILE,
+    notes.note(
+        notes.FILE,
         npu_names.name_of(function.address),
         function.ids,
         parent=function.address,
@@ -94,11 +117,10 @@ def note(
 
 def driver_of(address: str) -> str:
     """The kernel driver that an NPU had when it was given out; '': unknown."""
-    name = npu_names.name_of(address)
-    noted = held.any_values(held.FILE, name) or {}
-    return str(noted.get('driver') or '')
+    known = _said(address)
+    return '' if known is None else known.driver or ''
 
 
-def forget(address: str, cleaned: held.Cleaned) -> None:
+def forget(address: str, cleaned: notes.Cleaned) -> None:
     """Delete the note of an NPU."""
-    held.forget(held.FILE, npu_names.name_of(address), cleaned)
+    notes.forget(notes.FILE, npu_names.name_of(address), cleaned)

@@ -25,12 +25,12 @@ from os_acc.privileged import arguments
 from os_acc.privileged import cleaning
 from os_acc.privileged import command
 from os_acc.privileged import context
-from os_acc.privileged import held
+from os_acc.privileged import notes
 from os_acc.privileged import offers
 from os_acc.privileged import operation_lock
 from os_acc.privileged.nvme_of import commands as nvme_of_commands
 from os_acc.privileged.nvme_of import connections
-from os_acc.privileged.nvme_of import notes
+from os_acc.privileged.nvme_of import notes as nvme_of_notes
 
 LOG = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ def connect(
     seconds = arguments.seconds(seconds)
     arguments.whole(fast_io_fail, 'fast_io_fail', 86400)
     with operation_lock.named(wwn, seconds / 2) as lock:
-        note = notes.read(wwn)
+        note = nvme_of_notes.read(wwn)
         target = _target(wwn, instance_uuid, note)
         _check_owner(wwn, instance_uuid, note)
         _check_host(wwn, target)
@@ -89,7 +89,9 @@ def connect(
             if target.erase != spec_nvme_of.ERASE_NONE:
                 _erase(wwn, lock)
             cleaning.run_command(wwn)
-        notes.write(wwn, notes.Note(instance_uuid, True, target))
+        nvme_of_notes.write(
+            wwn, nvme_of_notes.Note(instance_uuid, True, target)
+        )
 
 
 @context.entry
@@ -112,7 +114,7 @@ def release(
     release_seconds = arguments.seconds(release_seconds)
     seconds = arguments.seconds(seconds)
     with operation_lock.named(wwn, seconds / 2) as lock:
-        note = notes.read(wwn)
+        note = nvme_of_notes.read(wwn)
         if note is not None and note.is_of_another:
             LOG.info('%s is not released: %s', wwn, _owner(note))
             return True
@@ -124,10 +126,10 @@ def release(
             cleaned = _empty(wwn, note, there, lock)
             emptied = cleaned is not None
             if cleaned is not None:
-                notes.delete(wwn, cleaned)
+                nvme_of_notes.delete(wwn, cleaned)
             else:
-                left = notes.Note(instance_uuid, False, note.target)
-                notes.write(wwn, left)
+                left = nvme_of_notes.Note(instance_uuid, False, note.target)
+                nvme_of_notes.write(wwn, left)
         deadline = waiting.Deadline(seconds)
         waiting.at_most(
             operation_lock.kept_until(
@@ -147,7 +149,7 @@ def _check(wwn: str, instance_uuid: str) -> None:
 
 
 def _target(
-    wwn: str, instance_uuid: str, note: notes.Note | None
+    wwn: str, instance_uuid: str, note: nvme_of_notes.Note | None
 ) -> spec_nvme_of.Target:
     """Where a namespace comes from, by root's own configuration or note."""
     noted = (
@@ -169,7 +171,7 @@ def _target(
 
 
 def _check_owner(
-    wwn: str, instance_uuid: str, note: notes.Note | None
+    wwn: str, instance_uuid: str, note: nvme_of_notes.Note | None
 ) -> None:
     if note is not None and (
         (note.given and note.instance != instance_uuid) or note.is_of_another
@@ -177,10 +179,10 @@ def _check_owner(
         raise exception.DeviceBusy(
             device=availability.label(wwn), reason=_owner(note)
         )
-    held.check_namespace(wwn)
+    notes.check_namespace(wwn)
 
 
-def _owner(note: notes.Note) -> str:
+def _owner(note: nvme_of_notes.Note) -> str:
     reason = nvme_of_refusals.GIVEN.say(instance=note.instance).text
     if note.holder is not None:
         reason += f' (VAN {note.holder.van} of the journal '
@@ -270,8 +272,8 @@ def _await_unused(wwn: str, seconds: float, ended: bool = False) -> None:
 
 
 def _empty(
-    wwn: str, note: notes.Note, there: list[nvme_of.Block], lock: int
-) -> held.Cleaned | None:
+    wwn: str, note: nvme_of_notes.Note, there: list[nvme_of.Block], lock: int
+) -> notes.Cleaned | None:
     """Empty a namespace that an instance has had, if that is os-acc's task.
 
     :returns: None if it is still to be done, because its target cannot be
@@ -292,7 +294,7 @@ def _empty(
         if wanted
         else 'nothing empties it',
     )
-    return None if wanted else held.Cleaned.GONE
+    return None if wanted else notes.Cleaned.GONE
 
 
 def _erase(wwn: str, lock: int) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 from os_acc.claims import holder
 from os_acc.kinds.nvme_of import entry as spec_nvme_of
-from os_acc.privileged import held
+from os_acc.privileged import notes
 from os_acc.privileged import store
 
 LOG = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ class Note(store.Said):
 
 
 _notes = store.Store(
-    held.files, Note.of, damaged=Note(UNKNOWN, given=False, target=None)
+    notes.files, Note.of, damaged=Note(UNKNOWN, given=False, target=None)
 )
 
 
@@ -93,13 +93,13 @@ def write(wwn: str, note: Note) -> None:
             'erase': target.erase,
         },
     }
-    held.note_namespace(wwn, values)
+    notes.note_namespace(wwn, values)
 
 
-def delete(wwn: str, cleaned: held.Cleaned) -> None:
+def delete(wwn: str, cleaned: notes.Cleaned) -> None:
     """Delete the note of a namespace, if there is one.
 
-    :param cleaned: as for held.forget()
+    :param cleaned: as for notes.forget()
     """
     # A file system that is read-only refuses to delete even what is not there.
     if read(wwn) is not None:
@@ -108,4 +108,4 @@ def delete(wwn: str, cleaned: held.Cleaned) -> None:
 
 
 def _name(wwn: str) -> str:
-    return f'{held.NAMESPACE}-{wwn}'
+    return f'{notes.NAMESPACE}-{wwn}'

@@ -14,7 +14,8 @@ from os_acc.kernel import modules
 from os_acc.kernel import pci
 from os_acc.kernel import vfio
 from os_acc.privileged import device_users
-from os_acc.privileged import held
+from os_acc.privileged import function_notes
+from os_acc.privileged import notes
 from os_acc.privileged import storage
 from os_acc.privileged.kernel import vfio_binding
 from os_acc.privileged.pci import records
@@ -46,7 +47,7 @@ def remember(
         # The function is not as take() or give_back() leave it: another
         # function, or somebody else has bound it since.
         known = None
-    held.note_function(function, spec, vfio_driver=vfio_driver)
+    function_notes.note_function(function, spec, vfio_driver=vfio_driver)
     records.functions.write(
         function.address,
         dataclasses.replace(known, vfio_driver=vfio_driver)
@@ -78,7 +79,7 @@ def restore(
             )
     vfio_binding.restore(address, to, seconds)
     records.functions.delete(address)
-    held.forget(held.PCI, address, held.Cleaned.EARLIER)
+    notes.forget(notes.PCI, address, notes.Cleaned.EARLIER)
     return True
 
 

@@ -20,7 +20,8 @@ from os_acc.privileged import arguments
 from os_acc.privileged import cleaning
 from os_acc.privileged import context
 from os_acc.privileged import device_users
-from os_acc.privileged import held
+from os_acc.privileged import function_notes
+from os_acc.privileged import notes
 from os_acc.privileged import offers
 from os_acc.privileged import operation_lock
 from os_acc.privileged import storage
@@ -74,7 +75,7 @@ def take(
     deadline = waiting.Deadline(seconds)
 
     def act() -> str:
-        with held.locked(function, deadline.left(0.5)):
+        with function_notes.locked(function, deadline.left(0.5)):
             _check_available(address, allowed, instance_uuid)
             name = module_loading.load_driver(driver, deadline.left())
             before = pci.get(address)
@@ -124,14 +125,14 @@ def _check_available(
             )
         ),
         as_root=True,
-        held=held.of_function(held.PCI, function) is not None,
+        held=function_notes.of_function(notes.PCI, function) is not None,
         users=lambda: device_users.find(function, instance_uuid, shares),
     ):
         raise obstacle.error()
 
 
 @context.entry
-@held.undoes_own(returns=False)
+@notes.undoes_own(returns=False)
 def clean(
     address: str,
     ids: str,
@@ -176,7 +177,7 @@ def clean(
     seconds = arguments.seconds(seconds)
     # The lock is held from the first check to the end of the cleaning, even
     # if the caller dies meanwhile.
-    with held.locked(function, seconds / 2) as lock:
+    with function_notes.locked(function, seconds / 2) as lock:
         function = bindings.same(address, ids)
         stores = storage_functions.is_storage(function)
         if only_if_used and not (stores and storage.was_handed_out(function)):
@@ -225,7 +226,7 @@ def _bind_to_clean(
 
 
 @context.entry
-@held.undoes_own(returns=True)
+@notes.undoes_own(returns=True)
 def give_back(
     address: str, ids: str, seconds: float, shares: bool = False
 ) -> bool:
@@ -251,7 +252,7 @@ def give_back(
     deadline = waiting.Deadline(seconds)
 
     def act() -> bool:
-        with held.locked(function, deadline.left(0.5)):
+        with function_notes.locked(function, deadline.left(0.5)):
             return bindings.restore(address, ids, deadline.left(), shares)
 
     return waiting.at_most(
@@ -271,15 +272,15 @@ def hold(address: str) -> None:
     :raises PrivilegeError: if the note cannot be written
     """
     function = arguments.offered(address)
-    with held.locked(function, _HOLD):
-        if held.renew(function):
+    with function_notes.locked(function, _HOLD):
+        if function_notes.renew(function):
             return
         spec = offers.entry(function)
         if vgpu.is_place(function) and vgpu_availability.offers_vgpus(spec):
-            held.note_vgpu(function, None)
+            function_notes.note_vgpu(function, None)
             return
         offers.check(function)
-        held.note_function(function, spec)
+        function_notes.note_function(function, spec)
 
 
 @context.entry
@@ -295,7 +296,7 @@ def let_go(address: str, ids: str) -> None:
     arguments.addresses([address])
     if not isinstance(ids, str):
         arguments.refuse('ids', ids, 'vendor:product')
-    held.forget(held.PCI, address, held.Cleaned.EARLIER, ids)
+    notes.forget(notes.PCI, address, notes.Cleaned.EARLIER, ids)
 
 
 @context.entry

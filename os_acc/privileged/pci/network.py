@@ -24,7 +24,8 @@ from os_acc.objects import port_values
 from os_acc.privileged import arguments
 from os_acc.privileged import context
 from os_acc.privileged import device_users
-from os_acc.privileged import held
+from os_acc.privileged import function_notes
+from os_acc.privileged import notes
 from os_acc.privileged import offers
 from os_acc.privileged.pci import records
 from os_acc.privileged.pci import rtnetlink
@@ -86,14 +87,14 @@ def set_port(address: str, wanted: Mapping[str, Any], seconds: float) -> None:
     seconds = arguments.seconds(seconds)
 
     def act() -> None:
-        with held.locked(function, seconds / 2):
+        with function_notes.locked(function, seconds / 2):
             _set(pci.get(address), changes, seconds / 2)
 
     waiting.at_most(act, seconds, f'the port of VF {address} to be set up')
 
 
 @context.entry
-@held.undoes_own(returns=list[str]())
+@notes.undoes_own(returns=list[str]())
 def restore_port(
     address: str, ours: Mapping[str, Any], seconds: float
 ) -> list[str]:
@@ -118,7 +119,7 @@ def restore_port(
     seconds = arguments.seconds(seconds)
 
     def act() -> list[str]:
-        with held.locked(function, seconds / 2):
+        with function_notes.locked(function, seconds / 2):
             return _restore(pci.get(address), ours, seconds / 2)
 
     return waiting.at_most(
@@ -167,7 +168,7 @@ def _set(
     _remember(function, changes, now)
     if changes.get('trusted'):
         # It stays allowed for this VAN if device_spec is changed.
-        held.note_trusted(function)
+        function_notes.note_trusted(function)
     for name, value in changes.items():
         if now[name] != value:
             _write(place, name, value, seconds)

@@ -10,7 +10,7 @@ from os_acc.kernel import pci
 from os_acc.kernel import vfio
 from os_acc.privileged import arguments
 from os_acc.privileged import context
-from os_acc.privileged import held
+from os_acc.privileged import function_notes
 from os_acc.privileged import storage
 
 
@@ -31,7 +31,7 @@ def hand_out(address: str, instance_uuid: str, seconds: float) -> None:
     seconds = arguments.seconds(seconds)
 
     def act() -> None:
-        with held.locked(function, seconds / 2):
+        with function_notes.locked(function, seconds / 2):
             now = pci.get(address)
             if not vfio.is_bound(now):
                 raise exception.DeviceError(

@@ -11,7 +11,8 @@ from os_acc.kernel import pci
 from os_acc.kernel import sriov
 from os_acc.privileged import arguments
 from os_acc.privileged import context
-from os_acc.privileged import held
+from os_acc.privileged import function_notes
+from os_acc.privileged import notes
 from os_acc.privileged import offers
 from os_acc.privileged import record
 from os_acc.privileged import vf_cards
@@ -40,7 +41,7 @@ def create_vfs(pf: str, number: int, seconds: float) -> None:
     deadline = waiting.Deadline(seconds)
 
     def act() -> None:
-        with held.locked(function, deadline.left(0.5)):
+        with function_notes.locked(function, deadline.left(0.5)):
             if there := sriov.count(pf):
                 raise exception.DeviceBusy(
                     device=f'PF {pf}', reason=f'it has {there} VFs'
@@ -52,7 +53,7 @@ def create_vfs(pf: str, number: int, seconds: float) -> None:
             # An earlier call that was interrupted has set autoprobe already.
             known = record.vfs.read(pf)
             before = known.autoprobe if known else sriov.autoprobe(pf)
-            held.note_vfs(function, number)
+            function_notes.note_vfs(function, number)
             record.vfs.write(pf, record.Vfs(number, before))
             for card in vf_cards.ALL:
                 card.before_vfs(pci.get(pf), number, deadline.left(0.5))
@@ -69,11 +70,11 @@ def made_vfs(pf: str, seconds: float) -> int:
     must come back after a reboot, as create_vfs() does.
     """
     function = arguments.offered(pf)
-    with held.locked(function, arguments.seconds(seconds)):
+    with function_notes.locked(function, arguments.seconds(seconds)):
         known = record.vfs.read(pf)
         if known is None or known.number != sriov.count(pf):
             return 0
-        held.note_vfs(function, known.number)
+        function_notes.note_vfs(function, known.number)
         return known.number
 
 
@@ -91,7 +92,7 @@ def remove_vfs(pf: str, seconds: float) -> list[str]:
     deadline = waiting.Deadline(seconds)
 
     def act() -> list[str]:
-        with held.locked(function, deadline.left(0.5)):
+        with function_notes.locked(function, deadline.left(0.5)):
             return _remove_vfs(pci.get(pf), deadline)
 
     return waiting.at_most(act, seconds, f'the VFs of PF {pf} to be removed')
@@ -100,20 +101,20 @@ def remove_vfs(pf: str, seconds: float) -> list[str]:
 def _remove_vfs(pf: pci.Function, deadline: waiting.Deadline) -> list[str]:
     known, there = record.vfs.read(pf.address), sriov.count(pf.address)
     if known is None:
-        held.forget(held.VFS, pf.address, held.Cleaned.EARLIER)
+        notes.forget(notes.VFS, pf.address, notes.Cleaned.EARLIER)
         return ['os-acc has no record that it made them'] if there else []
     if there not in (0, known.number):
         # Somebody else has removed os-acc's VFs and made these.
         vf_number.restore_autoprobe(pf.address, known.autoprobe)
         record.vfs.delete(pf.address)
-        held.forget(held.VFS, pf.address, held.Cleaned.EARLIER)
+        notes.forget(notes.VFS, pf.address, notes.Cleaned.EARLIER)
         return [f'somebody else has changed their number to {there}']
-    if users := [*vf_availability.vf_users(pf), *held.needs_vfs(pf)]:
+    if users := [*vf_availability.vf_users(pf), *function_notes.needs_vfs(pf)]:
         vf_number.restore_autoprobe(pf.address, known.autoprobe)
-        if not held.has_vf(pf):
+        if not function_notes.has_vf(pf):
             # No VAN needs them after a reboot. The record stays: os-acc can
             # still remove them in this boot.
-            held.forget(held.VFS, pf.address, held.Cleaned.EARLIER)
+            notes.forget(notes.VFS, pf.address, notes.Cleaned.EARLIER)
         return users
     addresses = pf.vf_addresses
     vf_number.remove(pf.address, known.autoprobe)
@@ -122,7 +123,7 @@ def _remove_vfs(pf: pci.Function, deadline: waiting.Deadline) -> list[str]:
     for address in addresses:
         records.functions.delete(address)
         records.ports.delete(address)
-        held.forget(held.PCI, address, held.Cleaned.EARLIER)
+        notes.forget(notes.PCI, address, notes.Cleaned.EARLIER)
     record.vfs.delete(pf.address)
-    held.forget(held.VFS, pf.address, held.Cleaned.EARLIER)
+    notes.forget(notes.VFS, pf.address, notes.Cleaned.EARLIER)
     return []
