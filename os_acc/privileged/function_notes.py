@@ -92,8 +92,10 @@ def note_function(
     """
     if fpga_ids.is_fpga(function, spec):
         more['fpga'] = True
-    more['device'] = function.parent
-    notes.note(notes.PCI, function.address, function.ids, **more)
+    device = function.parent
+    notes.note(
+        notes.PCI, function.address, function.ids, device=device, **more
+    )
 
 
 def renew(function: pci.Function) -> bool:

@@ -90,7 +90,7 @@ _notes = store.Store(files, _checked)
 def note(kind: str, name: str, what: str, **values: Any) -> None:
     """Note that a device is given out. Call it before the device is touched.
 
-    :param kind: one of note_kinds
+    :param kind: such as PCI
     :param name: the address of the function, or the UUID of the mdev
     :param what: tells another device of the same name: vendor:product of the
         function, or parent and type of the mdev
@@ -132,8 +132,7 @@ def check_namespace(wwn: str) -> None:
 
     :raises DeviceBusy: if another VAN has one
     """
-    wanted = made(NAMESPACE, wwn, {'what': wwn})
-    _check_free(wanted, FILE)
+    _check_free(made(NAMESPACE, wwn, {'what': wwn}), FILE)
 
 
 def check_noted(kind: str, name: str) -> None:
