@@ -34,9 +34,9 @@ from os_acc.privileged import container_users
 from os_acc.privileged import context
 from os_acc.privileged import offers
 from os_acc.privileged import operation_lock
-from os_acc.privileged import record
 from os_acc.privileged import root_files
 from os_acc.privileged import root_folder
+from os_acc.privileged import undo_log
 from os_acc.spec import edits as spec_edits
 
 #: Where runtimes look for specs besides the folder of the option.
@@ -72,12 +72,12 @@ def write(van: str, instance: str, handle: dict[str, Any]) -> str:
     arguments.uuid(instance)
     conf = _options()
     text, nodes, identity, edits = _content(conf, van, handle)
-    wanted = record.ContainerSpec(
+    wanted = undo_log.ContainerSpec(
         conf.spec_dir, conf.kind, instance, _own(nodes), identity
     )
     # Two VANs that want one device must not both find that no VAN has it.
     with operation_lock.named('container-specs', _LOCK_SECONDS):
-        known = record.container_specs.read(van)
+        known = undo_log.container_specs.read(van)
         if known is not None:
             wanted = dataclasses.replace(wanted, containers=known.containers)
             if known != wanted:
@@ -90,7 +90,7 @@ def write(van: str, instance: str, handle: dict[str, Any]) -> str:
         if is_new:
             _refuse_missing(identity, edits)
             _refuse_conflict(van, wanted, text)
-        record.container_specs.write(van, wanted)
+        undo_log.container_specs.write(van, wanted)
         if is_new:
             files.write(name, text)
     return container_spec.qualified_name(conf.kind, van)
@@ -122,7 +122,7 @@ def withdraw(van: str, seconds: float) -> None:
     """
     arguments.uuid(van)
     seconds = arguments.seconds(seconds)
-    known = record.container_specs.read(van)
+    known = undo_log.container_specs.read(van)
     if known is None:
         # Nothing of this boot is left, unless the folder survives a reboot.
         conf = _options()
@@ -130,7 +130,7 @@ def withdraw(van: str, seconds: float) -> None:
         return
     _delete(known.folder, known.kind, van)
     container_users.wait(van, known, seconds)
-    record.container_specs.delete(van)
+    undo_log.container_specs.delete(van)
 
 
 @context.entry
@@ -142,8 +142,8 @@ def users_of(instance: str) -> list[str]:
     """
     arguments.uuid(instance)
     found: list[str] = []
-    for van in record.container_specs.names():
-        known = record.container_specs.read(van)
+    for van in undo_log.container_specs.names():
+        known = undo_log.container_specs.read(van)
         if known is not None and known.instance == instance:
             found += container_users.find(van, known)
     return found
@@ -209,7 +209,7 @@ def _content(
     return text, nodes, handle.identity, edits
 
 
-def _refuse_second(van: str, wanted: record.ContainerSpec) -> None:
+def _refuse_second(van: str, wanted: undo_log.ContainerSpec) -> None:
     """Check that no other VAN has a spec for a handle, or for its numbers.
 
     The kernel may give the number of a device to another one, as when its
@@ -221,8 +221,8 @@ def _refuse_second(van: str, wanted: record.ContainerSpec) -> None:
 
     :raises DeviceBusy: if one has
     """
-    for name in record.container_specs.names():
-        other = record.container_specs.read(name) if name != van else None
+    for name in undo_log.container_specs.names():
+        other = undo_log.container_specs.read(name) if name != van else None
         if other is None:
             continue
         if other.handle == wanted.handle:
@@ -239,7 +239,7 @@ def _refuse_second(van: str, wanted: record.ContainerSpec) -> None:
         file = container_spec.file_name(other.kind, name)
         there = _files(other.folder).read(file) is not None
         if not there and not container_users.find(name, other):
-            record.container_specs.delete(name)
+            undo_log.container_specs.delete(name)
             continue
         raise exception.DeviceBusy(
             device=device,
@@ -262,7 +262,7 @@ def _refuse_missing(device: str, edits: spec_edits.Edits) -> None:
 
 
 def _refuse_conflict(
-    van: str, wanted: record.ContainerSpec, text: str
+    van: str, wanted: undo_log.ContainerSpec, text: str
 ) -> None:
     """Check that a spec fits to those of the instance's other VANs.
 
@@ -275,8 +275,8 @@ def _refuse_conflict(
             f'device_spec: the entry of {wanted.handle} has a device file and '
             f'a mount at one place ({name}). Change "mounts" of the entry'
         )
-    for each in record.container_specs.names():
-        other = record.container_specs.read(each) if each != van else None
+    for each in undo_log.container_specs.names():
+        other = undo_log.container_specs.read(each) if each != van else None
         if other is None or other.instance != wanted.instance:
             continue
         file = container_spec.file_name(other.kind, each)
@@ -309,7 +309,7 @@ def _files(folder: str) -> root_files.RootFiles:
 
 
 def _replace(
-    van: str, known: record.ContainerSpec, wanted: record.ContainerSpec
+    van: str, known: undo_log.ContainerSpec, wanted: undo_log.ContainerSpec
 ) -> None:
     """Give up a spec that differs from the one that is wanted.
 

@@ -12,10 +12,10 @@ from os_acc.containers import spec as container_spec
 from os_acc.containers import use as container_use
 from os_acc.deadlines import waiting
 from os_acc.kernel import device_file
-from os_acc.privileged import record
+from os_acc.privileged import undo_log
 
 
-def wait(van: str, known: record.ContainerSpec, seconds: float) -> None:
+def wait(van: str, known: undo_log.ContainerSpec, seconds: float) -> None:
     """Wait until no container has a device of a spec.
 
     :param known: the record of the VAN's spec
@@ -37,7 +37,7 @@ def wait(van: str, known: record.ContainerSpec, seconds: float) -> None:
         ) from err
 
 
-def find(van: str, known: record.ContainerSpec) -> list[str]:
+def find(van: str, known: undo_log.ContainerSpec) -> list[str]:
     """The processes in containers that have the device of a spec.
 
     A device file that another VAN may have too does not tell which of the two
@@ -49,8 +49,8 @@ def find(van: str, known: record.ContainerSpec) -> list[str]:
     :raises PrivilegeError: as container_use.users_of()
     """
     shared = set()
-    for each in record.container_specs.names():
-        other = record.container_specs.read(each) if each != van else None
+    for each in undo_log.container_specs.names():
+        other = undo_log.container_specs.read(each) if each != van else None
         if other is not None and may_share(known, other):
             shared |= numbers(other)
     nodes = [
@@ -58,19 +58,21 @@ def find(van: str, known: record.ContainerSpec) -> list[str]:
         for path, *number in known.nodes
         if tuple(number) not in shared
     ]
-    noted = record.container_specs.read(van)
+    noted = undo_log.container_specs.read(van)
     users = container_use.users_of(nodes, noted.containers if noted else ())
     if nodes and noted is not None and noted.nodes == known.nodes:
         _note_containers(van, noted, {each.container for each in users})
     return [each.reason for each in users]
 
 
-def numbers(known: record.ContainerSpec) -> set[tuple[Any, ...]]:
+def numbers(known: undo_log.ContainerSpec) -> set[tuple[Any, ...]]:
     """Type, major and minor number of each device file of a spec."""
     return {tuple(node[1:]) for node in known.nodes}
 
 
-def may_share(one: record.ContainerSpec, other: record.ContainerSpec) -> bool:
+def may_share(
+    one: undo_log.ContainerSpec, other: undo_log.ContainerSpec
+) -> bool:
     """Whether two VANs may have a device file with one number.
 
     They may if they are of one instance, as with two functions of one IOMMU
@@ -81,7 +83,7 @@ def may_share(one: record.ContainerSpec, other: record.ContainerSpec) -> bool:
     )
 
 
-def _shared(known: record.ContainerSpec) -> str:
+def _shared(known: undo_log.ContainerSpec) -> str:
     """The accelerator that a VAN has a share of; empty if there is none."""
     kind, _, rest = known.handle.partition('/')
     name, _, share = rest.partition('/')
@@ -89,7 +91,7 @@ def _shared(known: record.ContainerSpec) -> str:
 
 
 def _note_containers(
-    van: str, noted: record.ContainerSpec, found: set[str]
+    van: str, noted: undo_log.ContainerSpec, found: set[str]
 ) -> None:
     """Note the containers that have a VAN's device, in place of the last ones.
 
@@ -98,8 +100,8 @@ def _note_containers(
     """
     containers = sorted(found - {''})
     if noted.containers != containers and (
-        noted == record.container_specs.read(van)
+        noted == undo_log.container_specs.read(van)
     ):
-        record.container_specs.write(
+        undo_log.container_specs.write(
             van, dataclasses.replace(noted, containers=containers)
         )

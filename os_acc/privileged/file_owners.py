@@ -15,7 +15,7 @@ from os_acc import exception
 from os_acc.kernel import accounts
 from os_acc.kernel import device_file
 from os_acc.kernel import device_files
-from os_acc.privileged import record
+from os_acc.privileged import undo_log
 from os_acc.privileged.kernel import file_owner
 
 
@@ -32,7 +32,7 @@ class Owner(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class DeviceFile(record.Record):
+class DeviceFile(undo_log.Record):
     """A device file whose owner or permissions were changed.
 
     :ivar name: of the accelerator that the file is of
@@ -49,7 +49,7 @@ class DeviceFile(record.Record):
 
 
 #: What was changed, by the numbers of the files.
-changes = record.Records('device-files', DeviceFile)
+changes = undo_log.Records('device-files', DeviceFile)
 
 
 def _wanted(node: device_files.Node, to: Owner) -> list[int]:

@@ -20,8 +20,8 @@ from os_acc.availability import storage
 from os_acc.kernel import pci
 from os_acc.privileged import function_notes
 from os_acc.privileged import offers
-from os_acc.privileged import record
 from os_acc.privileged import storage_notes
+from os_acc.privileged import undo_log
 from os_acc.privileged.nvme import cleaning as nvme
 from os_acc.privileged.nvme import function as nvme_function
 from os_acc.spec import device_spec
@@ -105,9 +105,9 @@ def hand_out(function: pci.Function, instance_uuid: str) -> None:
         if unused:
             mark_empty(function)
         raise
-    record.storage.write(
+    undo_log.storage.write(
         function.address,
-        record.Storage(function.ids, empty=False, instance=instance_uuid),
+        undo_log.Storage(function.ids, empty=False, instance=instance_uuid),
     )
 
 
@@ -174,8 +174,8 @@ def mark_empty(function: pci.Function) -> None:
     if storage.is_storage(function):
         # Until both are done, the function counts as not empty.
         storage_notes.delete(function)
-        record.storage.write(
-            function.address, record.Storage(function.ids, empty=True)
+        undo_log.storage.write(
+            function.address, undo_log.Storage(function.ids, empty=True)
         )
 
 
@@ -225,6 +225,6 @@ def _holder(function: pci.Function) -> str | None:
     return known.instance or storage_notes.UNKNOWN
 
 
-def _known(function: pci.Function) -> record.Storage | None:
-    known = record.storage.read(function.address)
+def _known(function: pci.Function) -> undo_log.Storage | None:
+    known = undo_log.storage.read(function.address)
     return known if known is not None and known.ids == function.ids else None

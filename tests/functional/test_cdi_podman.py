@@ -37,9 +37,9 @@ from os_acc.kernel import sysfs
 from os_acc.privileged import container_specs
 from os_acc.privileged import notes
 from os_acc.privileged import privsep
-from os_acc.privileged import record
 from os_acc.privileged import root_files
 from os_acc.privileged import root_folder
+from os_acc.privileged import undo_log
 from os_acc.privileged.kernel import file_owner
 
 KIND = 'os-acc.openstack.org/accelerator'
@@ -335,7 +335,7 @@ def test_a_container_that_hides_its_device_keeps_it(
             os_acc.unplug(whose)
         # What was seen stays seen after a restart of os-acc.
         os_acc.initialize(reset=True)
-        noted = record.container_specs.read(van.uuid)
+        noted = undo_log.container_specs.read(van.uuid)
         assert len(noted.containers) == 1
         assert noted.containers[0].startswith('pid:[')
         with pytest.raises(exception.UnplugException, match='in a container'):
@@ -732,7 +732,7 @@ def test_killed_at_every_step(here, nodes, podman, tmp_path, report):
     def state() -> tuple[Any, ...]:
         return (
             sorted(path.name for path in podman.specs.iterdir()),
-            record.container_specs.names(),
+            undo_log.container_specs.names(),
             [
                 (path.stat().st_mode, path.stat().st_gid)
                 for path in sorted(nodes.iterdir())

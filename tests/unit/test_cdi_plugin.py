@@ -37,7 +37,7 @@ from os_acc.privileged import container_offers
 from os_acc.privileged import container_specs
 from os_acc.privileged import notes
 from os_acc.privileged import offers
-from os_acc.privileged import record
+from os_acc.privileged import undo_log
 from os_acc.spec import device_spec
 
 KIND = 'os-acc.openstack.org/accelerator'
@@ -121,7 +121,7 @@ def test_a_vf(here):
     assert stat.S_IMODE(here.specs.stat().st_mode) == 0o755
     assert os_acc.unplug(instance) == 1
     assert list(here.specs.iterdir()) == []
-    assert record.container_specs.names() == []
+    assert undo_log.container_specs.names() == []
     assert sriov.count(devices.PF) == 0
 
 
@@ -421,9 +421,9 @@ def test_a_caller_cannot_give_a_device_to_two(here, queue):
 
 def test_two_at_once_do_not_both_get_a_device(here, queue, monkeypatch):
     notes.note(notes.FILE, 'acc', 'acc', entry='{"devices": "/dev/acc0"}')
-    write = record.container_specs.write
+    write = undo_log.container_specs.write
     monkeypatch.setattr(
-        record.container_specs,
+        undo_log.container_specs,
         'write',
         lambda *args: (time.sleep(0.1), write(*args)),
     )
@@ -456,7 +456,7 @@ def test_the_spec_of_a_lost_van_can_be_removed(here, queue):
         container_specs.write(other, other, primitive(queue))
     here.end(pid)
     container_specs.write(other, other, primitive(queue))
-    assert record.container_specs.names() == [other]
+    assert undo_log.container_specs.names() == [other]
 
 
 def test_a_caller_cannot_add_files_or_permissions(here, queue):
@@ -705,9 +705,9 @@ def test_what_two_vans_have_does_not_count(here):
     own = ['/dev/dri/renderD128', 'c', 226, 128]
     other = ['/dev/dri/renderD129', 'c', 226, 129]
     for name, files in ((UUID, [both, own]), ('x', [both, other])):
-        record.container_specs.write(
+        undo_log.container_specs.write(
             name,
-            record.ContainerSpec(str(here.specs), KIND, UUID, files),
+            undo_log.ContainerSpec(str(here.specs), KIND, UUID, files),
         )
     pid = here.contain(('/dev/kfd', 'c 511:0'), (own[0], 'c 226:128'))
     with pytest.raises(exception.DeviceBusy, match='renderD128'):
@@ -722,9 +722,9 @@ def test_a_number_that_two_instances_have(here, handle):
     """Under two handles, it hides from neither VAN that it is in use."""
     node = ['/dev/dsa/wq0.0', 'c', 240, 0]
     for name in (UUID, 'x'):
-        record.container_specs.write(
+        undo_log.container_specs.write(
             name,
-            record.ContainerSpec(
+            undo_log.ContainerSpec(
                 str(here.specs), KIND, name, [node], handle.format(name)
             ),
         )
@@ -739,9 +739,9 @@ def test_shares_of_one_accelerator_do_not_count(here):
     """They do not tell which of the two instances has it."""
     node = ['/dev/acc0', 'c', 240, 0]
     for number, name in enumerate((UUID, 'x')):
-        record.container_specs.write(
+        undo_log.container_specs.write(
             name,
-            record.ContainerSpec(
+            undo_log.ContainerSpec(
                 str(here.specs), KIND, name, [node], f'file/acc/{number}'
             ),
         )
@@ -753,10 +753,10 @@ def test_a_number_that_another_van_was_given(here, queue):
     """The kernel has given it to another device."""
     notes.note(notes.FILE, 'acc', 'acc', entry='{"devices": "/dev/acc0"}')
     node = ['/dev/other', 'c', 240, 0]
-    before = record.ContainerSpec(
+    before = undo_log.ContainerSpec(
         str(here.specs), KIND, 'other', [node], 'file/other'
     )
-    record.container_specs.write('x', before)
+    undo_log.container_specs.write('x', before)
     pid = here.contain((node[0], 'c 240:0'))
     with pytest.raises(
         exception.DeviceBusy,
@@ -766,9 +766,9 @@ def test_a_number_that_another_van_was_given(here, queue):
     assert not here.specs.exists()
     here.end(pid)
     container_specs.write(UUID, UUID, primitive(queue))
-    assert record.container_specs.names() == [UUID]
+    assert undo_log.container_specs.names() == [UUID]
     # The numbers of what both instances share may be the same.
-    record.container_specs.write('x', dataclasses.replace(before, nodes=[]))
+    undo_log.container_specs.write('x', dataclasses.replace(before, nodes=[]))
     container_specs.write(UUID, UUID, primitive(queue))
 
 

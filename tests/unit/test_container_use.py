@@ -24,7 +24,7 @@ from os_acc.kernel import device_cgroup
 from os_acc.kernel import device_file
 from os_acc.kernel import sysfs
 from os_acc.privileged import container_specs
-from os_acc.privileged import record
+from os_acc.privileged import undo_log
 
 NUMBER = device_file.Number('c', 240, 7)
 NODE = container_spec.Node('/dev/acc7', NUMBER)
@@ -82,8 +82,8 @@ def reasons(seen: tuple[str, ...] = ()) -> list[str]:
 def van(kernel):
     """A VAN whose spec has the device."""
     node = ['/dev/acc7', *NUMBER]
-    record.container_specs.write(
-        VAN, record.ContainerSpec(str(kernel.root), 'a.b/c', VAN, [node])
+    undo_log.container_specs.write(
+        VAN, undo_log.ContainerSpec(str(kernel.root), 'a.b/c', VAN, [node])
     )
     return VAN
 
@@ -143,7 +143,7 @@ def test_a_container_that_was_seen_counts_until_it_ends(
     assert len(container_specs.users_of(VAN)) == 1
     kernel.end(pid)
     container_specs.withdraw(van, 0.0)
-    assert record.container_specs.names() == []
+    assert undo_log.container_specs.names() == []
 
 
 def test_the_first_process_stands_for_those_that_are_not_seen(kernel, van):
@@ -341,8 +341,8 @@ def test_a_look_at_no_device_forgets_nobody(kernel, van):
     pid = kernel.contain(SHOWN)
     confine(kernel, pid, 7)
     assert len(container_specs.users_of(VAN)) == 1
-    known = record.container_specs.read(van)
+    known = undo_log.container_specs.read(van)
     hide(kernel, pid, 'no /dev')
     assert container_use.users_of([], known.containers) == []
     assert len(container_specs.users_of(VAN)) == 1
-    assert record.container_specs.read(van) == known
+    assert undo_log.container_specs.read(van) == known

@@ -12,8 +12,8 @@ import os_acc
 from os_acc import exception
 from os_acc.kernel import boot
 from os_acc.privileged import file_owners
-from os_acc.privileged import record as undo_log
 from os_acc.privileged import root_folder
+from os_acc.privileged import undo_log
 from os_acc.privileged.fpga import records as fpga_records
 from os_acc.privileged.idxd import records as idxd_records
 from os_acc.privileged.mdev import records as mdev_records

@@ -22,9 +22,9 @@ import os_acc
 from os_acc import exception
 from os_acc.kernel import pci
 from os_acc.privileged import notes as root_notes
-from os_acc.privileged import record
 from os_acc.privileged import storage
 from os_acc.privileged import storage_notes
+from os_acc.privileged import undo_log
 from os_acc.privileged.pci import functions as privileged
 from os_acc.privileged.pci import storage_calls
 from os_acc.testing import mortal
@@ -294,10 +294,10 @@ def crash_at(patch: pytest.MonkeyPatch, step: str, after: bool) -> None:
         patch.setattr(storage_notes, 'delete', crashing(storage_notes.delete))
     else:
         patch.setattr(
-            record.storage,
+            undo_log.storage,
             'write',
             crashing(
-                record.storage.write,
+                undo_log.storage.write,
                 lambda name, value: value.empty == (step == 'empty'),
             ),
         )

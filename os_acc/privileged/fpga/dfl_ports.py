@@ -32,7 +32,7 @@ from os_acc.kernel import sriov
 from os_acc.kernel import sysfs
 from os_acc.privileged import device_users
 from os_acc.privileged import function_notes
-from os_acc.privileged import record
+from os_acc.privileged import undo_log
 from os_acc.privileged.fpga import dfl_ioctl
 from os_acc.privileged.fpga import records
 from os_acc.privileged.fpga import turn
@@ -151,7 +151,7 @@ def bind_with_vfs(pf: pci.Function, seconds: float) -> bool:
         return False
     number = sriov.count(pf.address)
     if number:
-        made = record.vfs.read(pf.address)
+        made = undo_log.vfs.read(pf.address)
         if made is None or made.number != number or function_notes.has_vf(pf):
             return False
         if vf_availability.vf_users(pf):

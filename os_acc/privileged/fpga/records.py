@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What an undo needs to know of FPGAs: see record."""
+"""What an undo needs to know of FPGAs: see undo_log."""
 
 from __future__ import annotations
 
 import dataclasses
 
-from os_acc.privileged import record
+from os_acc.privileged import undo_log
 
 
 @dataclasses.dataclass(frozen=True)
-class DflCard(record.Record):
+class DflCard(undo_log.Record):
     """A card whose ports or driver os-acc is changing. See dfl_ports.
 
     :ivar released: the numbers of the ports that were to be released
@@ -22,7 +22,7 @@ class DflCard(record.Record):
 
 
 @dataclasses.dataclass(frozen=True)
-class Removal(record.Record):
+class Removal(undo_log.Record):
     """A chip whose functions are being removed from the bus.
 
     :ivar buses: the buses to scan, so that its functions are found again
@@ -32,7 +32,7 @@ class Removal(record.Record):
 
 
 @dataclasses.dataclass(frozen=True)
-class DflPort(record.Record):
+class DflPort(undo_log.Record):
     """A port of a card whose programming has begun and has not succeeded.
 
     :ivar failed: True: it has failed; False: it may still be under way
@@ -41,6 +41,6 @@ class DflPort(record.Record):
     failed: bool
 
 
-dfl_cards = record.Records('dfl-cards', DflCard)
-removals = record.Records('removals', Removal)
-dfl_ports = record.Records('dfl-ports', DflPort)
+dfl_cards = undo_log.Records('dfl-cards', DflCard)
+removals = undo_log.Records('removals', Removal)
+dfl_ports = undo_log.Records('dfl-ports', DflPort)

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What an undo needs to know of work queues: see record."""
+"""What an undo needs to know of work queues: see undo_log."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import Any
 
-from os_acc.privileged import record
+from os_acc.privileged import undo_log
 
 
 @dataclasses.dataclass(frozen=True)
-class IdxdDevice(record.Record):
+class IdxdDevice(undo_log.Record):
     """A device of Intel DSA or IAA that was set up and enabled.
 
     :ivar ids: vendor:product
@@ -28,7 +28,7 @@ class IdxdDevice(record.Record):
 
 
 @dataclasses.dataclass(frozen=True)
-class IdxdQueue(record.Record):
+class IdxdQueue(undo_log.Record):
     """A work queue of Intel DSA or IAA that was configured and enabled.
 
     :ivar ids: vendor:product
@@ -42,7 +42,7 @@ class IdxdQueue(record.Record):
 
 
 @dataclasses.dataclass(frozen=True)
-class IdxdFiles(record.Record):
+class IdxdFiles(undo_log.Record):
     """The device files that a work queue has had for a VAN in this boot.
 
     The kernel forgets who has a work queue open when it is disabled, and gives
@@ -56,6 +56,6 @@ class IdxdFiles(record.Record):
     files: list[list[Any]]
 
 
-idxd_devices = record.Records('idxd-devices', IdxdDevice)
-idxd_queues = record.Records('idxd-queues', IdxdQueue)
-idxd_files = record.Records('idxd-files', IdxdFiles)
+idxd_devices = undo_log.Records('idxd-devices', IdxdDevice)
+idxd_queues = undo_log.Records('idxd-queues', IdxdQueue)
+idxd_files = undo_log.Records('idxd-files', IdxdFiles)

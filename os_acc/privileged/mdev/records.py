@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What an undo needs to know of mdevs and vGPU types: see record."""
+"""What an undo needs to know of mdevs and vGPU types: see undo_log."""
 
 from __future__ import annotations
 
 import dataclasses
 
-from os_acc.privileged import record
+from os_acc.privileged import undo_log
 
 
 @dataclasses.dataclass(frozen=True)
-class Mdev(record.Record):
+class Mdev(undo_log.Record):
     """A mediated device that was made."""
 
     parent: str
@@ -18,11 +18,11 @@ class Mdev(record.Record):
 
 
 @dataclasses.dataclass(frozen=True)
-class Vgpu(record.Record):
+class Vgpu(undo_log.Record):
     """The vGPU type that was set on a VF."""
 
     number: int
 
 
-mdevs = record.Records('mdevs', Mdev)
-vgpus = record.Records('vgpus', Vgpu)
+mdevs = undo_log.Records('mdevs', Mdev)
+vgpus = undo_log.Records('vgpus', Vgpu)

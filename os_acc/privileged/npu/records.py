@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What an interrupted reset of an NPU needs to know: see record."""
+"""What an interrupted reset of an NPU needs to know: see undo_log."""
 
 from __future__ import annotations
 
 import dataclasses
 
-from os_acc.privileged import record
+from os_acc.privileged import undo_log
 
 
 @dataclasses.dataclass(frozen=True)
-class Reset(record.Record):
+class Reset(undo_log.Record):
     """An NPU whose driver is being unbound and bound again.
 
     :ivar ids: vendor:product
@@ -21,4 +21,4 @@ class Reset(record.Record):
     driver: str
 
 
-resets = record.Records('npu-resets', Reset)
+resets = undo_log.Records('npu-resets', Reset)

@@ -4,7 +4,7 @@
 
 A namespace is emptied when it is released, while it is still connected. If its
 target cannot be reached then, a note says whose data it may hold, and it is
-emptied before another instance gets it: see nvme_of_notes.
+emptied before another instance gets it: see notes.
 """
 
 from __future__ import annotations

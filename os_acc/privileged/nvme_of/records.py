@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What an undo needs to know of connections to NVMe-oF targets: see record."""
+"""What an undo needs to know of NVMe-oF connections: see undo_log."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import Any
 
-from os_acc.privileged import record
+from os_acc.privileged import undo_log
 
 
 @dataclasses.dataclass(frozen=True)
-class Connection(record.Record):
+class Connection(undo_log.Record):
     """The connections of an instance to a subsystem of an NVMe-oF target.
 
     :ivar nqn: of the subsystem
@@ -28,4 +28,4 @@ class Connection(record.Record):
     namespaces: list[str]
 
 
-connections = record.Records('connections', Connection)
+connections = undo_log.Records('connections', Connection)

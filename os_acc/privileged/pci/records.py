@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What an undo needs to know of PCI functions: see record."""
+"""What an undo needs to know of PCI functions: see undo_log."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import Any
 
-from os_acc.privileged import record
+from os_acc.privileged import undo_log
 
 
 @dataclasses.dataclass(frozen=True)
-class Function(record.Record):
+class Function(undo_log.Record):
     """A PCI function that was bound to VFIO.
 
     :ivar ids: vendor:product
@@ -27,7 +27,7 @@ class Function(record.Record):
 
 
 @dataclasses.dataclass(frozen=True)
-class Port(record.Record):
+class Port(undo_log.Record):
     """The settings of a NIC's VF that were changed on its PF.
 
     :ivar ids: vendor:product
@@ -40,5 +40,5 @@ class Port(record.Record):
     before: dict[str, Any]
 
 
-functions = record.Records('functions', Function)
-ports = record.Records('ports', Port)
+functions = undo_log.Records('functions', Function)
+ports = undo_log.Records('ports', Port)

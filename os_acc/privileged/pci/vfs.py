@@ -14,7 +14,7 @@ from os_acc.privileged import context
 from os_acc.privileged import function_notes
 from os_acc.privileged import notes
 from os_acc.privileged import offers
-from os_acc.privileged import record
+from os_acc.privileged import undo_log
 from os_acc.privileged import vf_cards
 from os_acc.privileged.kernel import vf_number
 from os_acc.privileged.pci import records
@@ -51,10 +51,10 @@ def create_vfs(pf: str, number: int, seconds: float) -> None:
             ):
                 raise obstacle.error()
             # An earlier call that was interrupted has set autoprobe already.
-            known = record.vfs.read(pf)
+            known = undo_log.vfs.read(pf)
             before = known.autoprobe if known else sriov.autoprobe(pf)
             function_notes.note_vfs(function, number)
-            record.vfs.write(pf, record.Vfs(number, before))
+            undo_log.vfs.write(pf, undo_log.Vfs(number, before))
             for card in vf_cards.ALL:
                 card.before_vfs(pci.get(pf), number, deadline.left(0.5))
             vf_number.create(pf, number, deadline.left())
@@ -71,7 +71,7 @@ def made_vfs(pf: str, seconds: float) -> int:
     """
     function = arguments.offered(pf)
     with function_notes.locked(function, arguments.seconds(seconds)):
-        known = record.vfs.read(pf)
+        known = undo_log.vfs.read(pf)
         if known is None or known.number != sriov.count(pf):
             return 0
         function_notes.note_vfs(function, known.number)
@@ -99,14 +99,14 @@ def remove_vfs(pf: str, seconds: float) -> list[str]:
 
 
 def _remove_vfs(pf: pci.Function, deadline: waiting.Deadline) -> list[str]:
-    known, there = record.vfs.read(pf.address), sriov.count(pf.address)
+    known, there = undo_log.vfs.read(pf.address), sriov.count(pf.address)
     if known is None:
         notes.forget(notes.VFS, pf.address, notes.Cleaned.EARLIER)
         return ['os-acc has no record that it made them'] if there else []
     if there not in (0, known.number):
         # Somebody else has removed os-acc's VFs and made these.
         vf_number.restore_autoprobe(pf.address, known.autoprobe)
-        record.vfs.delete(pf.address)
+        undo_log.vfs.delete(pf.address)
         notes.forget(notes.VFS, pf.address, notes.Cleaned.EARLIER)
         return [f'somebody else has changed their number to {there}']
     if users := [*vf_availability.vf_users(pf), *function_notes.needs_vfs(pf)]:
@@ -124,6 +124,6 @@ def _remove_vfs(pf: pci.Function, deadline: waiting.Deadline) -> list[str]:
         records.functions.delete(address)
         records.ports.delete(address)
         notes.forget(notes.PCI, address, notes.Cleaned.EARLIER)
-    record.vfs.delete(pf.address)
+    undo_log.vfs.delete(pf.address)
     notes.forget(notes.VFS, pf.address, notes.Cleaned.EARLIER)
     return []
