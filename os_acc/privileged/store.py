@@ -43,7 +43,7 @@ class Said:
 
     @classmethod
     def of(cls: type[_S], values: Any) -> _S:
-        """Read the JSON object of a file; raises as a reader of Store."""
+        """Read the JSON object of a file; raises as Store.made."""
         hints = typing.get_type_hints(cls, include_extras=True)
         return cls(
             **{
@@ -62,36 +62,29 @@ def _read(hint: Any, value: Any) -> Any:
     return value
 
 
+@dataclasses.dataclass(eq=False)
 class Store(Generic[_T]):
     """Files of one kind, by their names.
 
-    :param files: the folder
-    :param read: makes the object of what JSON has; None: there is none. It
+    :ivar files: the folder
+    :ivar made: makes the object of what JSON has; None: there is none. It
         raises LookupError, TypeError, ValueError or InvalidRequest if the file
         is damaged
-    :param values: makes of the object what JSON has, or a dataclass
-    :param label: what errors call a file
-    :param damaged: stands for a file that is damaged; None: to read it is an
+    :ivar values: makes of the object what JSON has, or a dataclass
+    :ivar label: what errors call a file
+    :ivar damaged: stands for a file that is damaged; None: to read it is an
         error
     """
 
-    def __init__(
-        self,
-        files: root_files.RootFiles,
-        read: Callable[[Any], _T | None],
-        values: Callable[[_T], Any] = lambda value: value,
-        label: str = 'note',
-        damaged: _T | None = None,
-    ) -> None:
-        self._files = files
-        self._read = read
-        self._values = values
-        self._label = label
-        self._damaged = damaged
+    files: root_files.RootFiles
+    made: Callable[[Any], _T | None]
+    values: Callable[[_T], Any] = lambda value: value
+    label: str = 'note'
+    damaged: _T | None = None
 
     def names(self) -> list[str]:
         """The names of all files of the folder."""
-        return self._files.names()
+        return self.files.names()
 
     def read(self, name: str) -> _T | None:
         """Read a file; None if there is none.
@@ -99,10 +92,10 @@ class Store(Generic[_T]):
         :raises PrivilegeError: if it cannot be read or trusted, or is damaged
             and nothing stands for it
         """
-        if (text := self._files.read(name)) is None:
+        if (text := self.files.read(name)) is None:
             return None
         try:
-            return self._read(json.loads(text))
+            return self.made(json.loads(text))
         except (
             LookupError,
             TypeError,
@@ -110,33 +103,33 @@ class Store(Generic[_T]):
             exception.InvalidRequest,
         ) as err:
             failure = exception.PrivilegeError(
-                reason=f'the {self._label} {self._files.path(name)} cannot be '
+                reason=f'the {self.label} {self.files.path(name)} cannot be '
                 f'read ({exception.describe(err)}); it was changed by hand or '
                 'written by another version of os-acc'
             )
-            if self._damaged is None:
+            if self.damaged is None:
                 raise failure from err
             LOG.warning('%s', failure)
-            return self._damaged
+            return self.damaged
 
     def write(self, name: str, value: _T) -> None:
         """Write a file, in one step, before the device is touched.
 
         :raises PrivilegeError: if it cannot be written
         """
-        self._files.write(name, self._text(value))
+        self.files.write(name, self._text(value))
 
     def keep(self, name: str, value: _T) -> None:
         """Write a file, unless it says that already."""
-        if self._files.read(name) != self._text(value):
+        if self.files.read(name) != self._text(value):
             self.write(name, value)
 
     def _text(self, value: _T) -> str:
-        return json.dumps(self._values(value), default=dataclasses.asdict)
+        return json.dumps(self.values(value), default=dataclasses.asdict)
 
     def delete(self, name: str) -> None:
         """Delete a file, if there is one.
 
         :raises PrivilegeError: if it cannot be deleted
         """
-        self._files.delete(name)
+        self.files.delete(name)

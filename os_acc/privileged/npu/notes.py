@@ -19,34 +19,35 @@ from os_acc.kernel import pci
 from os_acc.kinds.npu import entry as npu_entry
 from os_acc.kinds.npu import names as npu_names
 from os_acc.kinds.npu import rules as npu_rules
-from os_acc.privileged import noted
 from os_acc.privileged import notes
 from os_acc.privileged import offers
 from os_acc.privileged import store
 
 
+def _wire(value: object) -> list[str] | None:
+    return value if isinstance(value, list) else None
+
+
 @dataclasses.dataclass(frozen=True)
-class _Npu(store.Said):
+class Npu(store.Said):
     """The note of an NPU.
 
     :ivar driver: its kernel driver when it was given out; None: unknown
     :ivar settings: to whom its files belong
+    :ivar holder: who has it, see claims.holder.Holder.to_wire()
     """
 
     driver: str | None = None
     settings: Annotated[npu_entry.Npu | None, npu_entry.of_note] = None
+    holder: Annotated[list[str] | None, _wire] = None
 
 
-def find(address: str, ids: str | None = None) -> noted.Note | None:
+def find(address: str, ids: str | None = None) -> Npu | None:
     """The note of an NPU; None if no VAN has it.
 
     :param ids: of the function; None: of whatever was at the address
     """
-    return notes.find(notes.FILE, npu_names.name_of(address), ids)
-
-
-def _said(address: str, ids: str | None = None) -> _Npu | None:
-    return notes.said(_Npu, notes.FILE, npu_names.name_of(address), ids)
+    return notes.said(Npu, notes.FILE, npu_names.name_of(address), ids)
 
 
 def is_given(function: pci.Function) -> bool:
@@ -63,8 +64,7 @@ def has(van: str, function: pci.Function) -> bool:
     :param van: its UUID
     """
     known = find(function.address, function.ids)
-    who = None if known is None else known.holder
-    return who is not None and who.van == van
+    return known is not None and (known.holder or [])[3:] == [van]
 
 
 def is_of_an_earlier_van(function: pci.Function) -> bool:
@@ -73,12 +73,9 @@ def is_of_an_earlier_van(function: pci.Function) -> bool:
     The journal may have lost that VAN, or forgotten it.
     """
     known, who = find(function.address), holder.current()
-    if known is None or who is None:
+    if known is None or known.holder is None or who is None:
         return False
-    before = known.holder
-    if before is None:  # it names none, or what it names is damaged
-        return known.values.get('holder') is not None
-    return (before.instance, before.van) != (who.instance, who.van)
+    return known.holder[2:] != [who.instance, who.van]
 
 
 def settings_of(function: pci.Function) -> npu_entry.Npu | None:
@@ -86,7 +83,7 @@ def settings_of(function: pci.Function) -> npu_entry.Npu | None:
 
     :returns: None if it is not offered, and no VAN has it
     """
-    known = _said(function.address, function.ids)
+    known = find(function.address, function.ids)
     if known is not None and known.settings is not None:
         return known.settings
     return npu_rules.settings_of(offers.specs().find(function))
@@ -117,7 +114,7 @@ def note(
 
 def driver_of(address: str) -> str:
     """The kernel driver that an NPU had when it was given out; '': unknown."""
-    known = _said(address)
+    known = find(address)
     return '' if known is None else known.driver or ''
 
 
