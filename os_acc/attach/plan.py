@@ -20,8 +20,8 @@ from os_acc import opts
 from os_acc import plugin as plugin_base
 from os_acc.bitstreams import reference as bitstream_reference
 from os_acc.objects import base
-from os_acc.objects import function_id as function_ids
 from os_acc.objects import van as states
+from os_acc.texts import function_id as function_ids
 
 
 @dataclasses.dataclass(frozen=True)

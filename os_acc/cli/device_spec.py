@@ -24,12 +24,12 @@ from os_acc.kernel import device_files
 from os_acc.kernel import file_place
 from os_acc.kernel import mdev
 from os_acc.kernel import pci
+from os_acc.kernel import pci_address
 from os_acc.kinds.devfile import groups as file_groups
 from os_acc.kinds.devfile import rules as file_availability
 from os_acc.kinds.nvme_of import entry as spec_nvme_of
 from os_acc.kinds.nvme_of import refusals as nvme_of_refusals
 from os_acc.kinds.nvme_of import rules as nvme_of_availability
-from os_acc.objects import pci_address
 from os_acc.privileged import notes
 from os_acc.spec import device_spec
 from os_acc.spec import files as spec_files

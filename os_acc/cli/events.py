@@ -22,7 +22,7 @@ from os_acc.cli import history
 from os_acc.cli import listing
 from os_acc.cli import names
 from os_acc.journal import events
-from os_acc.objects import pci_address
+from os_acc.kernel import pci_address
 from os_acc.state import instance_names
 
 _COLUMNS = (

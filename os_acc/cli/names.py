@@ -12,7 +12,7 @@ import re
 from os_acc import exception
 from os_acc import journal as journal_module
 from os_acc.cli import errors
-from os_acc.objects import pci_address
+from os_acc.kernel import pci_address
 from os_acc.state import instance_names
 from os_acc.texts import uuid_forms
 

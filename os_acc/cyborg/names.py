@@ -9,8 +9,8 @@ import uuid
 
 from os_acc import objects
 from os_acc import opts
-from os_acc.objects import function_id as function_ids
 from os_acc.options import placement as placement_opts
+from os_acc.texts import function_id as function_ids
 
 #: The name of os-acc's driver in Cyborg, and its vendor in function traits.
 DRIVER = 'os_acc'

@@ -13,7 +13,7 @@ import json
 from typing import Any
 
 from os_acc.kernel import pci
-from os_acc.objects import pci_address
+from os_acc.kernel import pci_address
 
 #: Types of attach handles in Cyborg (ATTACH_HANDLE_TYPES in
 #: cyborg/common/constants.py).

@@ -21,7 +21,7 @@ from os_acc import objects
 from os_acc import progress
 from os_acc.attach import plan
 from os_acc.cyborg import api as api_module
-from os_acc.objects import function_id
+from os_acc.texts import function_id
 
 #: Seconds to wait for a bind. Nova waits as long by default
 #: (arq_binding_timeout in nova/conf/compute.py).

@@ -9,9 +9,9 @@ import dataclasses
 
 from lxml import etree
 
+from os_acc.kernel import pci_address
 from os_acc.kernel import qemu_arguments
 from os_acc.kernel import sysfs
-from os_acc.objects import pci_address
 from os_acc.refusals import refusals
 
 # Where libvirt keeps the state of its domains: stateDir, src/qemu/qemu_conf.c.

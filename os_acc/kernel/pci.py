@@ -9,8 +9,8 @@ import os
 import re
 
 from os_acc import exception
+from os_acc.kernel import pci_address
 from os_acc.kernel import sysfs
-from os_acc.objects import pci_address
 
 _MODALIAS = re.compile(
     'pci:v0000([0-9A-F]{4})d0000([0-9A-F]{4})'

@@ -17,7 +17,7 @@ import uuid
 
 from lxml import etree
 
-from os_acc.objects import pci_address
+from os_acc.kernel import pci_address
 
 _ARGUMENT = '{http://libvirt.org/schemas/domain/qemu/1.0}arg'
 

@@ -11,9 +11,9 @@ from typing import Any
 from typing import NoReturn
 
 from os_acc import exception
+from os_acc.kernel import pci_address
 from os_acc.objects import base
 from os_acc.objects import handle
-from os_acc.objects import pci_address
 
 # Fields with the same name and meaning in an ARQ and an AcceleratorRequest.
 _PLAIN = (

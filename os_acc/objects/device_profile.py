@@ -15,7 +15,7 @@ from typing import Any
 from typing import NoReturn
 
 from os_acc import exception
-from os_acc.objects import function_id
+from os_acc.texts import function_id
 
 LOG = logging.getLogger(__name__)
 

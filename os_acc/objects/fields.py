@@ -17,8 +17,8 @@ import uuid
 from oslo_versionedobjects import fields
 
 from os_acc import exception
-from os_acc.objects import pci_address
-from os_acc.objects import port_values
+from os_acc.kernel import pci_address
+from os_acc.texts import port_values
 
 _UUID = re.compile(r'[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}', re.I)
 _NAME = re.compile(r'[A-Za-z0-9_][A-Za-z0-9_.:+@=-]{0,254}')

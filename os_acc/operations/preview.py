@@ -18,10 +18,10 @@ from os_acc.attach import plan
 from os_acc.kernel import boot
 from os_acc.kinds.pci.driver import entry_reasons
 from os_acc.objects import device as device_objects
-from os_acc.objects import function_id as function_ids
 from os_acc.objects import van as states
 from os_acc.operations import discovery
 from os_acc.spec import device_spec
+from os_acc.texts import function_id as function_ids
 
 _Place: TypeAlias = tuple[objects.AttachHandle, str | None]
 

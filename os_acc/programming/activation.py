@@ -21,8 +21,8 @@ from os_acc import exception
 from os_acc.deadlines import waiting
 from os_acc.kernel import pci
 from os_acc.kernel import sriov
-from os_acc.objects import function_id as function_ids
 from os_acc.programming import programmer as programmers
+from os_acc.texts import function_id as function_ids
 
 CONF = cfg.CONF
 

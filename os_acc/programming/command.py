@@ -17,10 +17,10 @@ from os_acc.journal import programs
 from os_acc.kernel import fpga_manager
 from os_acc.kernel import pci
 from os_acc.kernel import sysfs
-from os_acc.objects import function_id as function_ids
 from os_acc.programming import bitstreams
 from os_acc.programming import programmer
 from os_acc.spec import device_spec
+from os_acc.texts import function_id as function_ids
 
 CONF = cfg.CONF
 

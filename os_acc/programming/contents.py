@@ -15,11 +15,11 @@ from os_acc.journal import programs
 from os_acc.kernel import boot
 from os_acc.kernel import chip as chips
 from os_acc.objects import device as device_objects
-from os_acc.objects import function_id as function_ids
 from os_acc.programming import bitstreams
 from os_acc.programming import programmer as programmers
 from os_acc.programming import records
 from os_acc.programming import uses
+from os_acc.texts import function_id as function_ids
 
 
 @dataclasses.dataclass(frozen=True)

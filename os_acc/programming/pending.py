@@ -5,9 +5,9 @@
 from __future__ import annotations
 
 from os_acc.journal import programs
-from os_acc.objects import function_id as function_ids
 from os_acc.programming import contents
 from os_acc.programming import uses
+from os_acc.texts import function_id as function_ids
 
 
 def changes(

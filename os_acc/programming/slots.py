@@ -27,7 +27,6 @@ from os_acc import progress
 from os_acc.journal import health as causes
 from os_acc.journal import programs
 from os_acc.kernel import boot
-from os_acc.objects import function_id as function_ids
 from os_acc.objects import van as van_states
 from os_acc.programming import activation
 from os_acc.programming import bitstreams
@@ -37,6 +36,7 @@ from os_acc.programming import pending
 from os_acc.programming import recorded
 from os_acc.programming import uses
 from os_acc.spec import device_spec
+from os_acc.texts import function_id as function_ids
 
 LOG = logging.getLogger(__name__)
 CONF = cfg.CONF

@@ -15,7 +15,7 @@ import re
 from typing import Any
 
 from os_acc.kernel import pci
-from os_acc.objects import pci_address
+from os_acc.kernel import pci_address
 from os_acc.spec import values as spec_values
 
 #: The fields of a PCI address with their largest values. Nova takes domains

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 import pytest
 
-from os_acc.objects import function_id
+from os_acc.texts import function_id
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,8 @@ import pytest
 
 from os_acc import exception
 from os_acc import objects
+from os_acc.kernel import pci_address
 from os_acc.objects import base
-from os_acc.objects import pci_address
 
 objects.register_all()
 

@@ -17,8 +17,8 @@ import os_acc
 from os_acc import objects
 from os_acc.cyborg import report
 from os_acc.kernel import pci
+from os_acc.kernel import pci_address
 from os_acc.kernel import qemu_arguments
-from os_acc.objects import pci_address
 from os_acc.spec import device_spec
 
 VMD = '10000:e1:00.0'

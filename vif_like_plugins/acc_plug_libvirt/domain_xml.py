@@ -17,8 +17,8 @@ from acc_plug_libvirt import disk
 from acc_plug_libvirt import hostdev
 from os_acc import exception
 from os_acc import objects
+from os_acc.kernel import pci_address
 from os_acc.kernel import qemu_arguments
-from os_acc.objects import pci_address
 
 # libvirt keeps aliases with this prefix. It generates all other aliases.
 _USER_ALIAS = 'ua-'

@@ -17,7 +17,7 @@ from lxml import etree
 
 from os_acc import exception
 from os_acc import objects
-from os_acc.objects import pci_address
+from os_acc.kernel import pci_address
 
 ALIAS = 'ua-acc-'
 

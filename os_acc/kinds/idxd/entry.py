@@ -12,7 +12,7 @@ from collections.abc import Callable
 import dataclasses
 from typing import Any
 
-from os_acc.objects import pci_address
+from os_acc.kernel import pci_address
 from os_acc.spec import address as spec_address
 from os_acc.spec import values as spec_values
 

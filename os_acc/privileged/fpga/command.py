@@ -17,7 +17,6 @@ import re
 
 from os_acc import exception
 from os_acc.kernel import pci
-from os_acc.objects import function_id as function_ids
 from os_acc.privileged import arguments
 from os_acc.privileged import command
 from os_acc.privileged import context
@@ -25,6 +24,7 @@ from os_acc.privileged.fpga import root_copy
 from os_acc.privileged.fpga import turn
 from os_acc.spec import commands as spec_commands
 from os_acc.spec import device_spec
+from os_acc.texts import function_id as function_ids
 
 _NAME = re.compile(r'[A-Za-z0-9_][A-Za-z0-9_.:+@=-]{0,254}')
 _WORD = re.compile(r'[\w.-]+')

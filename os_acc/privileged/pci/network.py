@@ -20,7 +20,6 @@ from os_acc.availability import functions as availability
 from os_acc.deadlines import waiting
 from os_acc.kernel import network
 from os_acc.kernel import pci
-from os_acc.objects import port_values
 from os_acc.privileged import arguments
 from os_acc.privileged import context
 from os_acc.privileged import device_users
@@ -29,6 +28,7 @@ from os_acc.privileged import notes
 from os_acc.privileged import offers
 from os_acc.privileged.pci import records
 from os_acc.privileged.pci import rtnetlink
+from os_acc.texts import port_values
 
 # The pause between two attempts, while a VF has not come up yet.
 _PAUSE = 0.1

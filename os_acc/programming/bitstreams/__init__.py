@@ -17,7 +17,7 @@ from os_acc import exception
 from os_acc.bitstreams import file as bitstream_file
 from os_acc.bitstreams import options
 from os_acc.bitstreams import reference as bitstream_reference
-from os_acc.objects import function_id as function_ids
+from os_acc.texts import function_id as function_ids
 
 # The other modules of this package import urllib and ssl, which takes time:
 # they are imported only when a bitstream is downloaded.

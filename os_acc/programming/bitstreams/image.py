@@ -22,10 +22,10 @@ from oslo_config import cfg
 from os_acc import exception
 from os_acc.bitstreams import file as bitstream_file
 from os_acc.bitstreams import options
-from os_acc.objects import function_id as function_ids
 from os_acc.programming.bitstreams import download
 from os_acc.programming.bitstreams import signature
 from os_acc.programming.bitstreams import web
+from os_acc.texts import function_id as function_ids
 from os_acc.texts import uuid_forms
 
 # HTTP status codes of temporary failures.

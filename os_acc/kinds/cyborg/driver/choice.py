@@ -16,8 +16,8 @@ from os_acc.kernel import chip as chips
 from os_acc.kernel import pci
 from os_acc.kinds.cyborg.driver import listing as cyborg_listing
 from os_acc.kinds.cyborg.driver import program as cyborg_program
-from os_acc.objects import function_id as function_ids
 from os_acc.programming import pending
+from os_acc.texts import function_id as function_ids
 
 
 def ranked(

@@ -15,8 +15,8 @@ from typing import NoReturn
 
 from os_acc import exception
 from os_acc import objects
-from os_acc.objects import function_id as function_ids
-from os_acc.objects import pci_address
+from os_acc.kernel import pci_address
+from os_acc.texts import function_id as function_ids
 
 # Cyborg's attach handle types, cyborg/common/constants.py.
 PCI, MDEV, TEST_PCI = 'PCI', 'MDEV', 'TEST_PCI'

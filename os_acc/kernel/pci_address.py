@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""How PCI addresses are written: the one reader, and the one writer.
-
-It loads nothing, for the root process.
-"""
+"""How PCI addresses are written: the one reader, and the one writer."""
 
 from __future__ import annotations
 

@@ -1,10 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Which MAC addresses and VLANs a network port can have.
-
-The privileged daemon checks them too. It imports this module, because
-os_acc.objects.fields would load oslo.versionedobjects into the daemon.
-"""
+"""Which MAC addresses and VLANs a network port can have."""
 
 from __future__ import annotations
 
