@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 
 from os_acc import exception
-from os_acc import objects
+from os_acc.containers import handle as handles
 from os_acc.containers import spec as container_spec
 from os_acc.kernel import device_file
 from os_acc.kernel import device_files
@@ -23,7 +23,7 @@ _IOMMUFD = ('iommu', 'iommu')
 
 
 def of_handle(
-    handle: objects.AttachHandle | None, iommufd: bool
+    handle: handles.Handle, iommufd: bool
 ) -> list[container_spec.Node]:
     """Find the device files of a prepared device.
 
@@ -32,19 +32,16 @@ def of_handle(
     :raises DeviceError: if a container cannot use it as it is
     :raises UnsupportedHandle: if no container can use such a handle
     """
-    if isinstance(handle, objects.PCIHandle):
-        return _of_function(pci.get(handle.address), iommufd)
-    if isinstance(handle, objects.MdevHandle):
-        return _of_mdev(handle.uuid, iommufd)
-    if isinstance(handle, objects.DeviceFileHandle):
+    kind, _, name = handle.identity.partition('/')
+    if kind == 'pci':
+        return _of_function(pci.get(name), iommufd)
+    if kind == 'mdev':
+        return _of_mdev(name, iommufd)
+    if kind == 'file':
         return [_of_file(each) for each in handle.files]
-    if isinstance(handle, objects.BlockHandle):
-        return [_of_block(handle)]
-    raise exception.UnsupportedHandle(
-        taker='CDI',
-        handle=handle.obj_name() if handle is not None else None,
-        takes='PCIHandle, MdevHandle, DeviceFileHandle, BlockHandle',
-    )
+    if kind == 'block':
+        return [_of_block(handle.path, name)]
+    raise handles.unsupported(kind)
 
 
 def _of_function(
@@ -105,7 +102,7 @@ def _of_vfio(
     ]
 
 
-def _of_file(file: objects.DeviceFile) -> container_spec.Node:
+def _of_file(file: handles.File) -> container_spec.Node:
     """Check that a device file has the number that its handle says."""
     number = device_file.Number(file.type, file.major, file.minor)
     now = device_files.get(file.path)
@@ -118,25 +115,26 @@ def _of_file(file: objects.DeviceFile) -> container_spec.Node:
     return container_spec.Node(file.path, number, file.permissions)
 
 
-def _of_block(handle: objects.BlockHandle) -> container_spec.Node:
+def _of_block(link: str, wanted: str) -> container_spec.Node:
     """Find the block device that a link of udev stands for.
 
+    :param wanted: its world wide name
     :raises DeviceError: if it is another one than the handle says
     """
-    path = device_files.resolve(handle.path)
+    path = device_files.resolve(link)
     name = os.path.basename(path or '')
     folder = f'{sysfs.SYS}/class/block/{name}'
     file = device_file.read(f'{sysfs.DEV}/{name}', folder, 'b')
     if path is None or file is None:
         raise exception.DeviceNotFound(
-            wanted=f'block device {handle.path}',
+            wanted=f'block device {link}',
             reason='this host has no such block device now',
         )
     wwn = sysfs.read(f'{folder}/wwid')
-    if path != device_files.shown(file.path) or wwn != handle.wwn:
+    if path != device_files.shown(file.path) or wwn != wanted:
         raise exception.DeviceError(
-            device=f'block device {handle.path}',
-            reason=f'it is {path} with the name {wwn}, expected {handle.wwn}',
+            device=f'block device {link}',
+            reason=f'it is {path} with the name {wwn}, expected {wanted}',
         )
     return container_spec.Node(path, file.number)
 

@@ -8,7 +8,6 @@ device's name are never taken for two devices.
 
 from __future__ import annotations
 
-import posixpath
 import re
 from typing import Any
 from typing import NoReturn
@@ -18,11 +17,10 @@ from oslo_versionedobjects import fields
 
 from os_acc import exception
 from os_acc.kernel import pci_address
+from os_acc.texts import handle_values
 from os_acc.texts import port_values
 
 _UUID = re.compile(r'[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}', re.I)
-_NAME = re.compile(r'[A-Za-z0-9_][A-Za-z0-9_.:+@=-]{0,254}')
-_PATH = re.compile(r'/[^\x00-\x20\x7f-\uffff"\\]+')
 _DRC = re.compile(r'(?:0x)?([0-9A-F]{8})', re.I)
 
 
@@ -58,35 +56,18 @@ class Name(fields.FieldType[str]):
     """A name that is safe as one component of a path."""
 
     def coerce(self, obj: Any, attr: str, value: Any) -> str:
-        if isinstance(value, str) and _NAME.fullmatch(value):
+        if isinstance(value, str) and handle_values.is_name(value):
             return value
-        _refuse(
-            obj,
-            attr,
-            value,
-            'a name of letters, digits and _.:+@=- (at most 255)',
-        )
+        _refuse(obj, attr, value, handle_values.A_NAME)
 
 
 class DevicePath(fields.FieldType[str]):
     """The absolute, normal path of a device file, such as /dev/dsa/wq0.0."""
 
     def coerce(self, obj: Any, attr: str, value: Any) -> str:
-        if (
-            isinstance(value, str)
-            and len(value) <= 4096
-            and _PATH.fullmatch(value)
-            and posixpath.normpath(value) == value
-            and not value.startswith('//')
-        ):
+        if isinstance(value, str) and handle_values.is_device_path(value):
             return value
-        _refuse(
-            obj,
-            attr,
-            value,
-            'an absolute path in ASCII without ".", "..", blanks, quotes or '
-            'backslashes',
-        )
+        _refuse(obj, attr, value, handle_values.A_DEVICE_PATH)
 
 
 class Permissions(fields.FieldType[str]):
@@ -98,14 +79,9 @@ class Permissions(fields.FieldType[str]):
     """
 
     def coerce(self, obj: Any, attr: str, value: Any) -> str:
-        if (
-            isinstance(value, str)
-            and value
-            and set(value) <= set('rwm')
-            and len(set(value)) == len(value)
-        ):
+        if isinstance(value, str) and handle_values.is_permissions(value):
             return ''.join(each for each in 'rwm' if each in value)
-        _refuse(obj, attr, value, 'one or more of the letters r, w and m')
+        _refuse(obj, attr, value, handle_values.PERMISSIONS)
 
 
 class DeviceAddress(Name):
@@ -148,7 +124,7 @@ class Count(fields.FieldType[int]):
     def coerce(self, obj: Any, attr: str, value: Any) -> int:
         if type(value) is int and value >= 0:
             return value
-        _refuse(obj, attr, value, 'an int of at least 0')
+        _refuse(obj, attr, value, handle_values.A_COUNT)
 
 
 class MACAddress(fields.FieldType[str]):

@@ -9,7 +9,7 @@ import contextlib
 import uuid as uuid_module
 
 from os_acc import exception
-from os_acc import objects
+from os_acc.containers import handle as handles
 from os_acc.kernel import mdev
 from os_acc.kernel import pci
 from os_acc.privileged import offers
@@ -96,7 +96,7 @@ def addresses(values: Sequence[str]) -> list[str]:
     return found
 
 
-def permissions(handle: objects.DeviceFileHandle, allowed: str) -> None:
+def permissions(handle: handles.Handle, allowed: str) -> None:
     """Check that a container may do no more with device files than allowed.
 
     :param allowed: one or more of the letters r, w and m

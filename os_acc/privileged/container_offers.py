@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from os_acc import exception
 from os_acc import kinds
-from os_acc import objects
 from os_acc.claims import file_kinds
+from os_acc.containers import handle as handles
 from os_acc.kernel import mdev
 from os_acc.kinds.devfile import groups as file_groups
 from os_acc.privileged import arguments
@@ -22,7 +22,7 @@ from os_acc.spec import device_spec
 from os_acc.spec import edits as spec_edits
 
 
-def edits(handle: objects.AttachHandle, van: str) -> spec_edits.Edits:
+def edits(handle: handles.Handle, van: str) -> spec_edits.Edits:
     """Check that device_spec offers a device, and give what its entry adds.
 
     A VAN keeps what it has: then an entry that no longer offers the device
@@ -33,43 +33,40 @@ def edits(handle: objects.AttachHandle, van: str) -> spec_edits.Edits:
         the VAN does not have it
     :raises UnsupportedHandle: if no container can use such a handle
     """
-    if isinstance(handle, objects.PCIHandle):
-        return offers.entry(arguments.function(handle.address)).edits
-    if isinstance(handle, objects.MdevHandle):
-        there = mdev.find(handle.uuid)
+    kind, _, name = handle.identity.partition('/')
+    if kind == 'pci':
+        return offers.entry(arguments.function(name)).edits
+    if kind == 'mdev':
+        there = mdev.find(name)
         if there is None:
             raise exception.DeviceNotFound(
-                wanted=f'mdev {handle.uuid}', reason='this host has none'
+                wanted=f'mdev {name}', reason='this host has none'
             )
         offers.check_mdev(there, new=True)
         return _of(offers.specs().known_parent(there.parent))
-    if isinstance(handle, objects.DeviceFileHandle):
+    if kind == 'file':
         own = file_kinds.kind_of(handle.name)
         if own is None:
             return _files(handle).spec.edits
         return _of(
             kinds.module(own, 'containers', kinds.ROOT).entry(handle, van)
         )
-    if isinstance(handle, objects.BlockHandle):
-        return _of_namespace(handle.wwn)
-    raise exception.UnsupportedHandle(
-        taker='CDI',
-        handle=handle.obj_name(),
-        takes='PCIHandle, MdevHandle, DeviceFileHandle, BlockHandle',
-    )
+    if kind == 'block':
+        return _of_namespace(name)
+    raise handles.unsupported(kind)
 
 
-def common(handle: objects.AttachHandle) -> frozenset[str]:
+def common(handle: handles.Handle) -> frozenset[str]:
     """The paths of the device files of a handle that others have too."""
     if (
-        not isinstance(handle, objects.DeviceFileHandle)
+        not handle.identity.startswith('file/')
         or file_kinds.kind_of(handle.name) is not None
     ):
         return frozenset()
     return frozenset(each.path for each in _files(handle).common)
 
 
-def _files(handle: objects.DeviceFileHandle) -> file_groups.Accelerator:
+def _files(handle: handles.Handle) -> file_groups.Accelerator:
     """Find the accelerator of device files that a VAN has.
 
     :raises DeviceNotFound: if no VAN has it, or it has not all of the files

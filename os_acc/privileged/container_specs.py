@@ -20,8 +20,8 @@ from oslo_config import cfg
 import yaml
 
 from os_acc import exception
-from os_acc import objects
 from os_acc.containers import edits as container_edits
+from os_acc.containers import handle as handles
 from os_acc.containers import nodes as container_nodes
 from os_acc.containers import options as container_opts
 from os_acc.containers import spec as container_spec
@@ -182,17 +182,7 @@ def _content(
     :returns: the text of the file, the device files in it, the identity of
         the handle, and what the entry of device_spec adds
     """
-    try:
-        handle = objects.AttachHandle.obj_from_primitive(primitive)
-    except exception.InvalidRequest:
-        raise
-    except Exception as err:
-        raise exception.InvalidRequest(
-            subject='privileged call',
-            field='handle',
-            value=primitive,
-            expected=f'an attach handle ({exception.describe(err)})',
-        ) from err
+    handle = handles.read(primitive)
     edits = container_offers.edits(handle, van)
     common = container_offers.common(handle)
     nodes = [

@@ -999,6 +999,49 @@ def test_a_handle_with_a_wrong_field(here):
         container_specs.write(UUID, UUID, wrong)
 
 
+FILE = objects.DeviceFile(path='/dev/acc0', type='c', major=240, minor=0)
+
+
+@pytest.mark.parametrize(
+    ('field', 'value', 'expected'),
+    [
+        ('path', '/dev/../etc/passwd', 'an absolute path'),
+        ('type', 'p', 'c or b'),
+        ('major', -1, 'an int of at least 0'),
+        ('minor', True, 'an int of at least 0'),
+        ('permissions', 'rwx', 'letters r, w and m'),
+    ],
+)
+def test_a_device_file_with_a_wrong_field(here, field, value, expected):
+    """Root reads the values of a handle without the classes of objects."""
+    wrong = primitive(objects.DeviceFileHandle(name='acc', files=[FILE]))
+    file = wrong['versioned_object.data']['files'][0]
+    file['versioned_object.data'][field] = value
+    with pytest.raises(exception.InvalidRequest, match=expected):
+        container_specs.write(UUID, UUID, wrong)
+
+
+@pytest.mark.parametrize('field', ['name', 'share', 'files'])
+def test_device_files_with_a_wrong_field(here, field):
+    wrong = primitive(objects.DeviceFileHandle(name='acc', files=[FILE]))
+    wrong['versioned_object.data'][field] = '../x'
+    with pytest.raises(exception.InvalidRequest, match=f'{field} is'):
+        container_specs.write(UUID, UUID, wrong)
+
+
+def test_a_handle_of_another_major_version(here):
+    wrong = {**primitive(GPU), 'versioned_object.version': '2.0'}
+    with pytest.raises(exception.InvalidRequest, match='an attach handle'):
+        container_specs.write(UUID, UUID, wrong)
+
+
+def test_root_refuses_a_handle_that_no_container_can_use(here):
+    with pytest.raises(exception.UnsupportedHandle, match='take DRCHandle; '):
+        container_specs.write(
+            UUID, UUID, primitive(objects.DRCHandle(drc_index=1))
+        )
+
+
 @pytest.mark.parametrize(
     'handle',
     [

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from os_acc import exception
-from os_acc import objects
+from os_acc.containers import handle as handles
 from os_acc.kernel import device_files as paths
 from os_acc.kernel import idxd
 from os_acc.kinds.idxd import names as idxd_names
@@ -16,9 +16,7 @@ from os_acc.privileged.idxd import notes as idxd_notes
 from os_acc.spec import device_spec
 
 
-def entry(
-    handle: objects.DeviceFileHandle, van: str
-) -> device_spec.Spec | None:
+def entry(handle: handles.Handle, van: str) -> device_spec.Spec | None:
     """Check that a VAN has a work queue, and that its file is what it was.
 
     :returns: the entry of device_spec for it; None: none names it any more

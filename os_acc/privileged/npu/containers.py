@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from os_acc import exception
-from os_acc import objects
+from os_acc.containers import handle as handles
 from os_acc.kinds.npu import facts as npu_facts
 from os_acc.kinds.npu import names as npu_names
 from os_acc.kinds.npu import rules as npu_rules
@@ -15,9 +15,7 @@ from os_acc.privileged.npu import notes as npu_notes
 from os_acc.spec import device_spec
 
 
-def entry(
-    handle: objects.DeviceFileHandle, van: str
-) -> device_spec.Spec | None:
+def entry(handle: handles.Handle, van: str) -> device_spec.Spec | None:
     """Check that a VAN has an NPU, and that its files are what they were.
 
     :returns: the entry of device_spec for it; None: none names it any more
