@@ -4,7 +4,7 @@
 
 Discovery, selection, the check before a VAN takes a function, the privileged
 half and os-acc doctor all ask obstacles(), so that they agree. The caller
-passes what the journal knows as plain data, see allocated.Holder.
+passes what the journal knows as plain data, see vans.Holder.
 
 Only root can see which processes and libvirt domains have a function open. A
 caller that can find out passes a function that does so, see
@@ -28,8 +28,8 @@ from os_acc.availability import host_use
 from os_acc.availability import storage
 from os_acc.availability import vfio_driver
 from os_acc.availability import vfio_rules
-from os_acc.claims import allocated
 from os_acc.claims import meeting
+from os_acc.claims import vans
 from os_acc.kernel import open_files
 from os_acc.kernel import pci
 from os_acc.kernel import sriov
@@ -87,7 +87,7 @@ def obstacles(
     function: pci.Function,
     spec: device_spec.Spec | None,
     bind: str,
-    holders: allocated.Holders | None = None,
+    holders: vans.Vans | None = None,
     snapshot: host_use.Snapshot | None = None,
     as_root: bool = False,
     alone: bool = False,
@@ -114,7 +114,7 @@ def obstacles(
     :returns: all obstacles, the most important one first
     """
     if holders is None:
-        holders = allocated.Holders()
+        holders = vans.Vans()
     if refused is None:
         refused = _refusals(function, spec)
     along = companions.of(function, spec, bind)
@@ -158,7 +158,7 @@ def _met(
 
 
 def in_the_way(
-    function: pci.Function, holders: allocated.Holders
+    function: pci.Function, holders: vans.Vans
 ) -> list[meeting.Meeting]:
     """The VANs that exclude a function as a whole.
 
@@ -168,7 +168,7 @@ def in_the_way(
 
 
 def part_obstacles(
-    device: str, label: str, holders: allocated.Holders
+    device: str, label: str, holders: vans.Vans
 ) -> Iterator[Obstacle]:
     """Say which VANs exclude that a part is made of a device.
 
@@ -261,9 +261,7 @@ def _unsuitable(function: pci.Function) -> Iterator[Reason]:
         yield refusals.HAS_VFS.say(number=number)
 
 
-def reserved_obstacles(
-    address: str, holders: allocated.Holders
-) -> Iterator[Obstacle]:
+def reserved_obstacles(address: str, holders: vans.Vans) -> Iterator[Obstacle]:
     """Say why a function, which need not exist, is kept back."""
     for reason in _reserved(address, holders):
         yield Obstacle.of(f'PCI function {address}', reason)
@@ -271,22 +269,20 @@ def reserved_obstacles(
         yield Obstacle.of(f'PCI function {address}', why)
 
 
-def _reserved(address: str, holders: allocated.Holders) -> Iterator[Reason]:
+def _reserved(address: str, holders: vans.Vans) -> Iterator[Reason]:
     if (reason := holders.reserved(address)) is not None:
         yield refusals.RESERVED.say(reason=reason, address=address)
 
 
 def unhealthy_obstacles(
-    function: pci.Function, holders: allocated.Holders
+    function: pci.Function, holders: vans.Vans
 ) -> Iterator[Obstacle]:
     """Say whether a function, or its device, has failed."""
     for reason in _unhealthy(function, holders):
         yield Obstacle.of(f'PCI function {function.address}', reason)
 
 
-def _unhealthy(
-    function: pci.Function, holders: allocated.Holders
-) -> Iterator[Reason]:
+def _unhealthy(function: pci.Function, holders: vans.Vans) -> Iterator[Reason]:
     if (reason := holders.unhealthy.of_function(function)) is not None:
         yield reason
 
@@ -324,7 +320,7 @@ def _host_uses(
 
 def _companions(
     along: Sequence[pci.Function],
-    holders: allocated.Holders,
+    holders: vans.Vans,
     snapshot: host_use.Snapshot | None,
     as_root: bool,
 ) -> Iterator[Reason]:

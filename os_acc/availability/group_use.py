@@ -11,7 +11,7 @@ from collections.abc import Collection
 from collections.abc import Iterator
 
 from os_acc.availability import host_use
-from os_acc.claims import allocated
+from os_acc.claims import vans
 from os_acc.kernel import pci
 from os_acc.kernel import vfio
 from os_acc.refusals import offer_refusals
@@ -53,7 +53,7 @@ def _pf_in(function: pci.Function, group: str) -> pci.Function | None:
 
 
 def shares_group(
-    function: pci.Function, instance_uuid: str, holders: allocated.Holders
+    function: pci.Function, instance_uuid: str, holders: vans.Vans
 ) -> bool:
     """Whether an instance has another function of an IOMMU group."""
     for name in pci.group_members(function.iommu_group or ''):

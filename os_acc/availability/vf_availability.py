@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from os_acc.availability import functions as availability
 from os_acc.availability import host_use
 from os_acc.availability import vfio_rules
-from os_acc.claims import allocated
+from os_acc.claims import vans
 from os_acc.kernel import modules
 from os_acc.kernel import pci
 from os_acc.kernel import sriov
@@ -26,7 +26,7 @@ Obstacle = availability.Obstacle
 
 def vfs_obstacles(
     pf: pci.Function,
-    holders: allocated.Holders | None = None,
+    holders: vans.Vans | None = None,
     spec: device_spec.Spec | None = None,
 ) -> Iterator[Obstacle]:
     """Say why VFs cannot be created on a PF that has none, or not be given.
@@ -38,7 +38,7 @@ def vfs_obstacles(
     if spec is not None and spec.num_vfs is not None:
         yield from number_obstacles(pf, spec.num_vfs)
     # Without VANs, Holders is false, and still knows what has failed.
-    holders = allocated.Holders() if holders is None else holders
+    holders = vans.Vans() if holders is None else holders
     yield from availability.unhealthy_obstacles(pf, holders)
     yield from availability.part_obstacles(pf.address, device, holders)
     if vfio.is_bound(pf):

@@ -11,18 +11,14 @@ from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
-import copy
-import dataclasses
-from typing import Protocol
 
 from os_acc.claims import facts
 from os_acc.claims import identities
 from os_acc.claims import meeting
 from os_acc.claims import reader
 from os_acc.claims import taken
+from os_acc.claims import vans
 from os_acc.kernel import file_place
-from os_acc.kernel import pci
-from os_acc.refusals import reasons
 from os_acc.spec import device_spec
 
 #: How the identities of handles begin whose devices are device files.
@@ -31,67 +27,16 @@ file_in = identities.file_in
 function_in = identities.function_in
 
 
+ANYONE = vans.ANYONE
+Holder = vans.Holder
+Taker = vans.Taker
+Unhealthy = vans.Unhealthy
+
 #: The number of each device file, such as 'c 226:0', and its path.
 Files = tuple[tuple[str, str], ...]
 
 
-class Unhealthy(Protocol):
-    """Which devices have failed, and are given to nobody."""
-
-    def of_function(self, function: pci.Function) -> reasons.Reason | None:
-        """Why nobody may have a PCI function; also if its PF has failed."""
-
-    def of_device(self, address: str) -> reasons.Reason | None:
-        """Why nobody may have a device, which may be no PCI function."""
-
-
-class _AllHealthy:
-    def of_function(self, function: pci.Function) -> None:
-        return None
-
-    def of_device(self, address: str) -> None:
-        return None
-
-
-class Holder(Protocol):
-    """A VAN as the journal knows it."""
-
-    @property
-    def handle(self) -> str | None:
-        """The identity of its handle, or of the handle that it requests."""
-
-    @property
-    def device(self) -> str | None:
-        """The handle's device: for a VF its PF. None: only requested yet."""
-
-    @property
-    def van_uuid(self) -> str: ...
-
-    @property
-    def instance_uuid(self) -> str: ...
-
-
-@dataclasses.dataclass(frozen=True)
-class Taker:
-    """The VAN and the instance that want a function.
-
-    :ivar van_uuid: what this VAN has already is no obstacle
-    :ivar instance_uuid: this instance may have other functions of the same
-        IOMMU group
-    :ivar functions: addresses of the functions that the instance has or gets.
-        The host's use of them is no obstacle to others of their IOMMU group
-    """
-
-    van_uuid: str | None = None
-    instance_uuid: str | None = None
-    functions: frozenset[str] = frozenset()
-
-
-#: For discovery and reports, which ask for no VAN.
-ANYONE = Taker()
-
-
-class Holders:
+class Holders(vans.Vans):
     """The VANs that have or request handles, and whom that excludes.
 
     :ivar taker: who wants something; see asked_by()
@@ -114,8 +59,8 @@ class Holders:
         specs: Callable[[], device_spec.Specs] = device_spec.Specs,
         many: bool = False,
     ) -> None:
-        self.taker = ANYONE
-        self.unhealthy: Unhealthy = unhealthy or _AllHealthy()
+        super().__init__()
+        self.unhealthy = unhealthy or self.unhealthy
         self._reserved = reserved or {}
         self._programmed = frozenset(map(_slot, programmed))
         self._by_handle: dict[str, Holder] = {}
@@ -141,12 +86,6 @@ class Holders:
     def __bool__(self) -> bool:
         return bool(self._by_handle)
 
-    def asked_by(self, taker: Taker) -> Holders:
-        """The same, for somebody who wants something."""
-        made = copy.copy(self)
-        made.taker = taker
-        return made
-
     def in_the_way(
         self,
         handle: str,
@@ -154,13 +93,6 @@ class Holders:
         numbers: tuple[str, ...] = (),
         most: int = 0,
     ) -> list[meeting.Meeting]:
-        """Say which VANs exclude a handle, and why: see Taken.against().
-
-        :param handle: its identity
-        :param device: as facts.Row
-        :param numbers: as facts.Row
-        :param most: as facts.Row
-        """
         if not self:
             return []
         van, instance = self.taker.van_uuid, self.taker.instance_uuid
@@ -175,14 +107,9 @@ class Holders:
         )
 
     def of_handle(self, identity: str) -> Holder | None:
-        """The VAN that has a handle, by AttachHandle.identity."""
         return self._by_handle.get(identity)
 
     def of_function(self, address: str) -> Holder | None:
-        """The VAN that has a PCI function as a whole, or a file of it.
-
-        A VAN that only requests the function comes last.
-        """
         whole = self._by_handle.get(f'pci/{address}')
         if whole is not None and whole.device is not None:
             return whole
@@ -192,21 +119,11 @@ class Holders:
         """The VANs that have device files, by DeviceFileHandle.name."""
         return self._by_file.get(name, ())
 
-    def has(self, van_uuid: str | None, address: str) -> bool:
-        """Whether a VAN has a PCI function, and not only requests it."""
-        whole = self.of_function(address)
-        return (
-            whole is not None
-            and whole.device is not None
-            and whole.van_uuid == van_uuid
-        )
-
     def of_mdev(self, uuid: str) -> Holder | None:
         """The VAN that has a mediated device."""
         return self._by_handle.get(f'mdev/{uuid}')
 
     def reserved(self, address: str) -> str | None:
-        """Why nobody may have a handle until an operator frees it."""
         return self._reserved.get(address)
 
     def is_programmed(self, address: str) -> bool:
@@ -214,7 +131,6 @@ class Holders:
         return _slot(address) in self._programmed
 
     def on(self, device: str) -> Sequence[Holder]:
-        """The VANs that have a device or a part of it."""
         return self._by_device.get(device, ())
 
 

@@ -16,7 +16,8 @@ import itertools
 from os_acc.availability import file_host_use
 from os_acc.availability import functions as availability
 from os_acc.availability import host_use
-from os_acc.claims import allocated
+from os_acc.claims import identities
+from os_acc.claims import vans
 from os_acc.kernel import accounts
 from os_acc.kernel import device_file
 from os_acc.kernel import file_place
@@ -42,7 +43,7 @@ def label(found: file_groups.Accelerator) -> str:
 
 def obstacles(
     found: file_groups.Accelerator,
-    holders: allocated.Holders | None = None,
+    holders: vans.Vans | None = None,
     snapshot: host_use.Snapshot | None = None,
     as_root: bool = False,
     held: bool = False,
@@ -60,7 +61,7 @@ def obstacles(
         last, and not if the files are shared. None: do not check this
     :returns: all obstacles, the most important one first
     """
-    known = allocated.Holders() if holders is None else holders
+    known = vans.Vans() if holders is None else holders
     for reason in itertools.chain(
         _never(found),
         () if held else _not_offered(found),
@@ -142,14 +143,14 @@ def _is_shared(found: file_groups.Accelerator) -> bool:
 
 
 def _in_the_way(
-    found: file_groups.Accelerator, holders: allocated.Holders
+    found: file_groups.Accelerator, holders: vans.Vans
 ) -> Iterator[Reason]:
     """The VANs that exclude the files."""
     if not holders:
         return
     shares = '/any' if _is_shared(found) else ''
     those = holders.in_the_way(
-        f'{allocated.FILE}{found.name}{shares}',
+        f'{identities.FILE}{found.name}{shares}',
         file_groups.device_of(found),
         device_file.texts(each.number for each in found.own),
         found.spec.shared or 0,
@@ -159,7 +160,7 @@ def _in_the_way(
 
 
 def _queues_taken(
-    found: file_groups.Accelerator, holders: allocated.Holders
+    found: file_groups.Accelerator, holders: vans.Vans
 ) -> Iterator[Reason]:
     """The VANs of other journals that have the files as work queues."""
     for node in found.own:
@@ -168,7 +169,7 @@ def _queues_taken(
             continue
         address, queue = found_at
         name = idxd_names.name_of(address, queue.number)
-        holder = holders.of_handle(f'{allocated.FILE}{name}')
+        holder = holders.of_handle(f'{identities.FILE}{name}')
         if (holder is None or holder.device is None) and (
             van := idxd_names.van_of(queue.label)
         ) is not None:
@@ -176,7 +177,7 @@ def _queues_taken(
 
 
 def _unhealthy(
-    found: file_groups.Accelerator, holders: allocated.Holders
+    found: file_groups.Accelerator, holders: vans.Vans
 ) -> Iterator[Reason]:
     if (why := holders.unhealthy.of_device(found.name)) is not None:
         yield why

@@ -13,7 +13,8 @@ from collections.abc import Mapping
 import dataclasses
 
 from os_acc.availability import functions as availability
-from os_acc.claims import allocated
+from os_acc.claims import identities
+from os_acc.claims import vans
 from os_acc.kernel import idxd
 from os_acc.kernel import pci
 from os_acc.kinds.idxd import entry as spec_idxd
@@ -116,16 +117,16 @@ def numbers(device: idxd.Device, settings: spec_idxd.Queues) -> list[int]:
     return list(plan(device, settings).queues)
 
 
-def has_queues(address: str, holders: allocated.Holders) -> bool:
+def has_queues(address: str, holders: vans.Vans) -> bool:
     """Whether VANs have work queues of a function that os-acc has set up."""
     return any(
-        idxd_names.split(allocated.file_in(each.handle) or '')
+        idxd_names.split(identities.file_in(each.handle) or '')
         for each in holders.on(address)
     )
 
 
 def files_given(
-    device: idxd.Device | None, holders: allocated.Holders
+    device: idxd.Device | None, holders: vans.Vans
 ) -> dict[int, reasons.Reason]:
     """Which work queues VANs have as device files, by other entries.
 
@@ -139,7 +140,7 @@ def files_given(
     for queue in device.queues:
         name = idxd_names.name_of(device.address, queue.number)
         for each in holders.in_the_way(f'file/{name}', device.address):
-            other = allocated.file_in(each.other.handle) or ''
+            other = identities.file_in(each.other.handle) or ''
             if (there := idxd_names.of_file(other)) is not None:
                 found[there[1]] = each.reason
     return found

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from os_acc.availability import functions as availability
-from os_acc.claims import allocated
+from os_acc.claims import vans
 from os_acc.kernel import accounts
 from os_acc.kernel import pci
 from os_acc.kernel import sriov
@@ -61,7 +61,7 @@ def nothing_of(
 def obstacles(
     function: pci.Function,
     settings: npu_entry.Npu | None,
-    holders: allocated.Holders | None = None,
+    holders: vans.Vans | None = None,
     held: bool = False,
     as_root: bool = False,
 ) -> Iterator[Obstacle]:
@@ -75,7 +75,7 @@ def obstacles(
     :returns: all obstacles, the most important one first
     """
     address = function.address
-    known = allocated.Holders() if holders is None else holders
+    known = vans.Vans() if holders is None else holders
     if settings is None and not held:
         yield Obstacle.of(label(address), _not_offered(address))
     for reason in _unsuitable(function, settings):

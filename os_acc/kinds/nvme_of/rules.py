@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from os_acc.availability import functions as availability
 from os_acc.availability import host_use
-from os_acc.claims import allocated
+from os_acc.claims import vans
 from os_acc.kernel import device_file
 from os_acc.kernel import nvme_of
 from os_acc.kernel import open_files
@@ -32,7 +32,7 @@ Reason = reasons.Reason
 def obstacles(
     wwn: str,
     spec: device_spec.Spec | None,
-    holders: allocated.Holders | None = None,
+    holders: vans.Vans | None = None,
     snapshot: host_use.Snapshot | None = None,
 ) -> Iterator[Obstacle]:
     """Say why a namespace cannot be taken.
@@ -44,7 +44,7 @@ def obstacles(
     :returns: all obstacles, the most important one first
     """
     if holders is None:
-        holders = allocated.Holders()
+        holders = vans.Vans()
     holder = holders.of_handle(f'block/{wwn}')
     # A VAN that has had it since before keeps it, whatever device_spec says.
     has = (
@@ -66,7 +66,7 @@ def label(wwn: str) -> str:
 def _reasons(
     wwn: str,
     spec: device_spec.Spec | None,
-    holders: allocated.Holders,
+    holders: vans.Vans,
     has: bool,
 ) -> Iterator[Reason]:
     if spec is None and not has:

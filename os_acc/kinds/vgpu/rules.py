@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from os_acc.availability import functions as availability
-from os_acc.claims import allocated
 from os_acc.claims import meeting
+from os_acc.claims import vans
 from os_acc.kernel import pci
 from os_acc.kernel import vgpu
 from os_acc.kinds.vgpu import refusals as vgpu_refusals
@@ -29,7 +29,7 @@ def offers_vgpus(spec: device_spec.Spec) -> bool:
 def vgpu_obstacles(
     vf: pci.Function,
     spec: device_spec.Spec,
-    holders: allocated.Holders | None = None,
+    holders: vans.Vans | None = None,
     card: vgpu.Card | None = None,
 ) -> Iterator[Obstacle]:
     """Say why a VF cannot be given out with the vGPU type of its entry.
@@ -50,7 +50,7 @@ def vgpu_obstacles(
         yield Obstacle.of(device, vgpu_refusals.NO_VGPU_FILE.say())
         return
     # Without VANs, Holders is false, and still knows what has failed.
-    holders = allocated.Holders() if holders is None else holders
+    holders = vans.Vans() if holders is None else holders
     if not holders.has(holders.taker.van_uuid, address):
         yield from availability.unhealthy_obstacles(vf, holders)
     for each in availability.in_the_way(vf, holders):

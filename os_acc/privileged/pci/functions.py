@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from os_acc.availability import functions as availability
 from os_acc.availability import storage as storage_functions
 from os_acc.availability import vfio_driver
-from os_acc.claims import allocated
+from os_acc.claims import vans
 from os_acc.deadlines import waiting
 from os_acc.kernel import modules
 from os_acc.kernel import pci
@@ -118,8 +118,8 @@ def _check_available(
         function,
         offers.entry(function),
         device_spec.BIND_OS_ACC,
-        allocated.Holders().asked_by(
-            allocated.Taker(
+        vans.Vans().asked_by(
+            vans.Taker(
                 instance_uuid=instance_uuid,
                 functions=frozenset(other.address for other in allowed),
             )

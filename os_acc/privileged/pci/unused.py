@@ -15,7 +15,7 @@ from os_acc import exception
 from os_acc.availability import functions as availability
 from os_acc.availability import host_use
 from os_acc.availability import storage
-from os_acc.claims import allocated
+from os_acc.claims import vans
 from os_acc.kernel import pci
 from os_acc.privileged import device_users
 from os_acc.privileged import offers
@@ -43,9 +43,7 @@ def check(function: pci.Function, instance_uuid: str, shares: bool) -> None:
         function,
         offers.entry(function) if stores else None,
         device_spec.BIND_OS_ACC,
-        allocated.Holders().asked_by(
-            allocated.Taker(functions=_idle_members(function))
-        ),
+        vans.Vans().asked_by(vans.Taker(functions=_idle_members(function))),
         as_root=True,
         held=True,
         users=lambda: device_users.find(function, instance_uuid, shares),
