@@ -31,8 +31,8 @@ from os_acc.kinds.nvme_of import entry as spec_nvme_of
 from os_acc.kinds.nvme_of import refusals as nvme_of_refusals
 from os_acc.kinds.nvme_of import rules as nvme_of_availability
 from os_acc.privileged import notes
+from os_acc.spec import changing
 from os_acc.spec import device_spec
-from os_acc.spec import files as spec_files
 from os_acc.spec import of_device as spec_of_device
 from os_acc.spec import parts as spec_parts
 
@@ -82,10 +82,10 @@ class _Change(base.Command):
         # Refuse to build upon files that cannot be read or trusted, and a
         # name that an entry cannot say, before anything is changed.
         device_spec.load(os_acc.CONF)
-        device_spec.check_names({_key(name): name}, name)
+        changing.check_names({_key(name): name}, name)
         # A path has slashes, and a name of a device has none.
         file = name.removeprefix('/').replace('/', '+')
-        self._change(name, spec_files.path_of(folder, file))
+        self._change(name, changing.path_of(folder, file))
 
     def _change(self, name: str, path: str) -> None:
         raise NotImplementedError
@@ -104,7 +104,7 @@ class DeviceAllow(_Change):
     """
 
     def _change(self, name: str, path: str) -> None:
-        if spec_files.remove(path):
+        if changing.remove(path):
             self._say(f'removed {path}')
         entry = _entry(name)
         if entry is None and _is_namespace(name):
@@ -113,7 +113,7 @@ class DeviceAllow(_Change):
                 wanted=f'namespace {name}', reason=f'{why.text}: {why.remedy}'
             )
         if entry is None:
-            device_spec.add(os_acc.CONF, path, *_new_entries(name))
+            changing.add(os_acc.CONF, path, *_new_entries(name))
             self._say(f'wrote {path}')
             entry = _entry(name)
         if entry is not None and entry.deny:
@@ -176,7 +176,7 @@ class DeviceDeny(_Change):
         # is there now is remembered for the doctor.
         ids = spec_of_device.ids_of(name)
         was = {'was': ':'.join(ids.values())} if ids else {}
-        device_spec.add(
+        changing.add(
             os_acc.CONF, path, {_key(name): name, 'deny': True, **was}
         )
         self._say(f'wrote {path}')

@@ -20,7 +20,7 @@ import yaml
 from os_acc import exception
 from os_acc.placement import inventory
 from os_acc.state import atomic_file
-from os_acc.texts import documents
+from os_acc.texts import yaml_documents
 
 #: The name of the file that os-acc writes.
 FILE = 'os-acc.yaml'
@@ -211,7 +211,7 @@ def _load(path: str) -> Any:
     """
     try:
         with open(path, 'rb') as file:
-            content = documents.yaml_of(file.read())
+            content = yaml_documents.yaml_of(file.read())
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as err:

@@ -14,9 +14,7 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 import dataclasses
 import functools
-import json
 import logging
-from typing import Any
 
 from oslo_config import cfg
 
@@ -296,51 +294,6 @@ def load(conf: cfg.ConfigOpts) -> Specs:
         option += parse(text)
     found += _numbered(option, 'device_spec')
     return Specs(tuple(found))
-
-
-def check_names(entry: dict[str, Any], name: str) -> None:
-    """Check that an entry can be read, and names one device and no other.
-
-    :param name: the device: a PCI address in its canonical form, the path of a
-        device file, or another name
-    :raises InvalidRequest: if it cannot be read, or names something else: an
-        address of fewer parts, such as 1f, names many functions, and a path
-        is a glob, so that x[1] names x1
-    """
-    (spec,) = parse(json.dumps(entry))
-    said = spec.address.complete or spec.address.name
-    if 'devices' in entry:
-        (said,) = spec.devices
-    if said != name or set(name) & set('*?['):
-        spec_values.refuse(
-            next(iter(entry)),
-            name,
-            'the whole PCI address of one function, dddd:bb:ss.f, the path of '
-            'one device file without *, ? and [, or the name of another '
-            'device; as an entry of device_spec, this names others',
-        )
-
-
-def add(conf: cfg.ConfigOpts, path: str, *entries: dict[str, Any]) -> None:
-    """Write a file of device_spec_dir with entries that load() can read.
-
-    :param path: see spec_files.path_of()
-    :raises InvalidRequest: if load() refuses an entry. The file is as it was
-        before, then
-    :raises PrivilegeError: if the file cannot be written
-    """
-    text = json.dumps(entries if len(entries) > 1 else entries[0])
-    parse(text)
-    before = spec_files.text_of(path)
-    spec_files.write(path, text + '\n')
-    try:
-        load(conf)
-    except exception.InvalidRequest:
-        if before is None:
-            spec_files.remove(path)
-        else:
-            spec_files.write(path, before)
-        raise
 
 
 def load_for_vans(conf: cfg.ConfigOpts) -> Specs:

@@ -13,9 +13,7 @@ import os
 import stat
 from typing import NoReturn
 
-from os_acc import exception
 from os_acc.spec import trust
-from os_acc.state import atomic_file
 from os_acc.texts import documents
 
 
@@ -50,14 +48,17 @@ def read_all(folder: str) -> list[File]:
     for name in names:
         if name.endswith('.json') and not name.startswith('.'):
             path = os.path.join(folder, name)
-            text = _read(path)
+            text = read(path)
             if text is not None:
                 found.append(File(path, text))
     return found
 
 
-def _read(path: str) -> str | None:
-    """Read a file of the folder; None if it was removed meanwhile."""
+def read(path: str) -> str | None:
+    """Read a file of the folder; None if it does not exist.
+
+    :raises InvalidRequest: as read_all()
+    """
     real = os.path.realpath(path)
     if os.path.islink(path):
         trust.check_above(real)
@@ -78,55 +79,6 @@ def _read(path: str) -> str | None:
         _unreadable(path, err)
     except ValueError as err:
         trust.refuse(path, 'encoding', str(err), 'UTF-8')
-
-
-def path_of(folder: str, name: str) -> str:
-    """The file that ``os-acc device allow`` and ``deny`` write for a device.
-
-    :param name: a PCI address in its canonical form, or the name of a parent
-        of mediated devices: without slashes
-    """
-    return os.path.join(folder, f'50-os-acc-{name}.json')
-
-
-def text_of(path: str) -> str | None:
-    """The text of a file of the folder; None if it does not exist.
-
-    :raises InvalidRequest: as read_all()
-    """
-    return _read(path)
-
-
-def write(path: str, text: str) -> None:
-    """Write a file, atomically. See path_of() and device_spec.add().
-
-    The folder is made if it does not exist.
-
-    :raises PrivilegeError: if it cannot be written
-    """
-    try:
-        atomic_file.write(path, text, 0o644, 0o755)
-    except OSError as err:
-        raise _unwritable(path, err) from err
-
-
-def remove(path: str) -> bool:
-    """Remove a file that write() has made.
-
-    :returns: False if it does not exist
-    :raises PrivilegeError: if it cannot be removed
-    """
-    try:
-        return atomic_file.remove(path)
-    except OSError as err:
-        raise _unwritable(path, err) from err
-
-
-def _unwritable(path: str, err: OSError) -> exception.PrivilegeError:
-    return exception.PrivilegeError(
-        reason=f'{path} cannot be changed: {err.strerror}. Run the command as '
-        'root'
-    )
 
 
 def _unreadable(path: str, err: OSError) -> NoReturn:

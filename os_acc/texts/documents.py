@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""JSON and YAML that a person has written: read strictly, by one function.
+"""JSON that a person has written, read strictly. For YAML see yaml_documents.
 
-JSON and YAML readers keep the last of two equal keys without a word. In an
+Readers of JSON and YAML keep the last of two equal keys without a word. In an
 entry that denies a device, this would offer the device.
 """
 
@@ -17,11 +17,12 @@ from typing import NoReturn
 _BOM = b'\xef\xbb\xbf'
 _STRING = r'"(?:[^"\\]|\\.)*"'
 _TOKEN = re.compile(_STRING + r'|[{}\[\],:]')
-_TOO_DEEP = 'it is nested too deeply'
-# No document of ours has ten levels. Python's limit is not enough: what is
-# done with the value later may need more of the stack.
-_DEEPEST = 100
-_SURROGATE = re.compile(r'\\u[dD][89a-fA-F]|[\ud800-\udfff]')
+TOO_DEEP = 'it is nested too deeply'
+#: No document of ours has ten levels. Python's limit is not enough: what is
+#: done with the value later may need more of the stack.
+DEEPEST = 100
+#: Half a character of UTF-16.
+SURROGATE = re.compile(r'\\u[dD][89a-fA-F]|[\ud800-\udfff]')
 
 
 def text_of(data: bytes | str) -> str:
@@ -60,7 +61,7 @@ def json_of(data: bytes | str) -> Any:
             parse_int=_whole_number,
         )
         _check_depth(found)
-        if _SURROGATE.search(text):
+        if SURROGATE.search(text):
             json.dumps(found, ensure_ascii=False).encode()
         return found
     except json.JSONDecodeError as err:
@@ -77,7 +78,7 @@ def json_of(data: bytes | str) -> Any:
             f'\\u{ord(err.object[err.start]):04x}'
         ) from err
     except RecursionError as err:
-        raise ValueError(_TOO_DEEP) from err
+        raise ValueError(TOO_DEEP) from err
 
 
 def _check_depth(found: Any) -> None:
@@ -86,7 +87,7 @@ def _check_depth(found: Any) -> None:
     :raises ValueError: if it is nested too deeply
     """
     level = [found]
-    for _ in range(_DEEPEST + 1):
+    for _ in range(DEEPEST + 1):
         level = [
             inner
             for each in level
@@ -94,113 +95,7 @@ def _check_depth(found: Any) -> None:
             for inner in (each.values() if isinstance(each, dict) else each)
         ]
     if level:
-        raise ValueError(_TOO_DEEP)
-
-
-def yaml_of(data: bytes | str) -> Any:
-    """Read a YAML document. See json_of().
-
-    :raises ValueError: if it is no YAML, or has a key twice in one mapping, or
-        a number that is not finite
-    """
-    import yaml
-
-    text = text_of(data)
-    try:
-        _check(_composed(text), yaml.SafeLoader(''), set())
-        return yaml.safe_load(text)
-    except yaml.reader.ReaderError as err:
-        raise ValueError(
-            f'{err.reason}: #x{err.character:04x}{_at(text, err.position)}'
-        ) from err
-    except yaml.YAMLError as err:
-        raise ValueError(' '.join(str(err).split())) from err
-    except RecursionError as err:
-        raise ValueError(_TOO_DEEP) from err
-
-
-def _composed(text: str) -> Any:
-    """Make the tree of YAML nodes; None if the document is empty.
-
-    :raises YAMLError, ValueError: if it is no YAML, or has another document
-    """
-    import yaml
-
-    loader = yaml.SafeLoader(text)
-    try:
-        return loader.get_single_node()
-    except ValueError as err:  # such as "\U00110000": no such character
-        raise ValueError(f'{err}{_at(text, loader.index)}') from err
-
-
-def _check(node: Any, loader: Any, seen: set[int], depth: int = 0) -> None:
-    """Check the keys and the scalars of a tree of YAML nodes.
-
-    :param loader: makes a value of a node: 1 and 0x1 are one key
-    :param seen: the ids of nodes that were checked: an alias may name a node
-        above itself
-    :param depth: how many nodes are around it
-    :raises ValueError: if a mapping has a key twice, a scalar is not what its
-        tag says, a number is not finite, or it is nested too deeply
-    """
-    if node is None or id(node) in seen:
-        return
-    seen.add(id(node))
-    if isinstance(node.value, str):
-        made = _made(node, loader)
-        if node.tag == _FLOAT and not math.isfinite(made):
-            raise ValueError(f'{node.value} is no finite number{_mark(node)}')
-        return
-    if depth == _DEEPEST:
-        raise ValueError(_TOO_DEEP + _mark(node))
-    keys = set()
-    for each in node.value:
-        if not isinstance(each, tuple):
-            _check(each, loader, seen, depth + 1)
-            continue
-        key, value = each
-        if isinstance(key.value, str):
-            made = _made(key, loader)
-            if made in keys:
-                raise ValueError(
-                    f'the key {key.value!r} is there twice{_mark(key)}'
-                )
-            keys.add(made)
-        _check(key, loader, seen, depth + 1)
-        _check(value, loader, seen, depth + 1)
-
-
-_FLOAT = 'tag:yaml.org,2002:float'
-_MERGE = 'tag:yaml.org,2002:merge'
-
-
-def _made(node: Any, loader: Any) -> Any:
-    """The value of a scalar.
-
-    :raises YAMLError: if there is no such tag
-    :raises ValueError: if it is no value of its tag
-    """
-    import yaml
-
-    if _SURROGATE.search(node.value):
-        half = ascii(node.value)
-        raise ValueError(f'{half:.60} has half a character{_mark(node)}')
-    try:
-        return (
-            node.value if node.tag == _MERGE else loader.construct_object(node)
-        )
-    except yaml.YAMLError:
-        raise
-    except Exception as err:  # PyYAML lets any error of a conversion pass.
-        raise ValueError(
-            f'{node.value!r:.60} is no {node.tag.rpartition(":")[2]}'
-            + _mark(node)
-        ) from err
-
-
-def _mark(node: Any) -> str:
-    mark = node.start_mark
-    return f' at line {mark.line + 1}, column {mark.column + 1}'
+        raise ValueError(TOO_DEEP)
 
 
 class _WrongNumber(Exception):
@@ -243,7 +138,7 @@ def _second_key(text: str) -> str:
             keys = around[-1]
             key = json.loads(what)
             if keys is not None and key in keys:
-                return f'the key {key!r} is there twice' + _at(
+                return f'the key {key!r} is there twice' + at(
                     text, token.start()
                 )
             if keys is not None:
@@ -256,13 +151,14 @@ def _place(text: str, number: str) -> str:
     """Where a number stands for the first time, outside of strings."""
     for token in re.finditer(f'{_STRING}|{re.escape(number)}', text):
         if token[0] == number:
-            return _at(text, token.start())
+            return at(text, token.start())
     return ''
 
 
-def _at(text: str, at: int) -> str:
-    line = text.count('\n', 0, at) + 1
-    return f' at line {line}, column {at - text.rfind(chr(10), 0, at)}'
+def at(text: str, place: int) -> str:
+    """Say where a place in a text is, for the end of an error."""
+    line = text.count('\n', 0, place) + 1
+    return f' at line {line}, column {place - text.rfind(chr(10), 0, place)}'
 
 
 def _no_constant(name: str) -> NoReturn:

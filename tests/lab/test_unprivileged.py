@@ -28,7 +28,7 @@ from os_acc import objects
 from os_acc.kernel import sriov
 from os_acc.privileged import context
 from os_acc.privileged.pci import vfs
-from os_acc.spec import files as spec_files
+from os_acc.spec import changing
 
 NOBODY = 65534
 INSTANCE = '3b0a6bb0-1111-4222-8333-444455556666'
@@ -340,11 +340,11 @@ def test_device_spec_changes_while_the_service_runs(
     before = snapshot()
     service.write_config(specs=())
     file = pathlib.Path(
-        spec_files.path_of(str(service.specs), lab_devices.PLAIN)
+        changing.path_of(str(service.specs), lab_devices.PLAIN)
     )
 
     def write(**values: Any) -> None:
-        spec_files.write(
+        changing.write(
             str(file), json.dumps({'address': lab_devices.PLAIN, **values})
         )
 

@@ -19,6 +19,7 @@ from os_acc.kernel import mdev
 from os_acc.kernel import pci
 from os_acc.privileged import function_notes
 from os_acc.privileged import notes
+from os_acc.spec import changing
 from os_acc.spec import device_spec
 
 GPU_ENTRY = {
@@ -353,9 +354,9 @@ def test_the_name_that_libvirt_gives_to_a_function(run):
 
 def test_an_entry_that_load_refuses_is_taken_back(run):
     path = str(file('one'))
-    device_spec.add(os_acc.CONF, path, {'address': 'one'})
+    changing.add(os_acc.CONF, path, {'address': 'one'})
     before = file('one').read_text()
     (folder() / '99-other.json').write_text('{')
     with pytest.raises(exception.InvalidRequest):
-        device_spec.add(os_acc.CONF, path, {'address': 'two'})
+        changing.add(os_acc.CONF, path, {'address': 'two'})
     assert file('one').read_text() == before

@@ -18,6 +18,7 @@ from os_acc.cli import cni_config
 from os_acc.placement import provider_config
 from os_acc.spec import device_spec
 from os_acc.texts import documents
+from os_acc.texts import yaml_documents
 
 _VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
@@ -86,7 +87,7 @@ def test_a_character_of_two_halves():
 
 def test_a_byte_order_mark_is_left_out():
     assert documents.json_of(b'\xef\xbb\xbf{"a": 1}') == {'a': 1}
-    assert documents.yaml_of(b'\xef\xbb\xbfa: 1') == {'a': 1}
+    assert yaml_documents.yaml_of(b'\xef\xbb\xbfa: 1') == {'a': 1}
 
 
 @pytest.mark.parametrize(
@@ -116,7 +117,7 @@ def test_a_byte_order_mark_is_left_out():
 )
 def test_yaml_that_is_refused(text, said):
     with pytest.raises(ValueError) as caught:
-        documents.yaml_of(text)
+        yaml_documents.yaml_of(text)
     assert said in str(caught.value)
 
 
@@ -127,13 +128,13 @@ def test_what_is_nested_deeply_is_refused_before_it_is_used(depth):
     with pytest.raises(exception.InvalidRequest, match='too deeply'):
         device_spec.parse(text)
     assert documents.json_of('[' * 90 + ']' * 90)
-    assert documents.yaml_of('[' * 90 + ']' * 90)
+    assert yaml_documents.yaml_of('[' * 90 + ']' * 90)
 
 
 def test_yaml_may_name_a_node_twice():
     text = 'a: &one {x: 1}\nb: {<<: *one, y: 2}\nc: *one\n'
-    assert documents.yaml_of(text)['b'] == {'x': 1, 'y': 2}
-    assert documents.yaml_of('&all [*all]')
+    assert yaml_documents.yaml_of(text)['b'] == {'x': 1, 'y': 2}
+    assert yaml_documents.yaml_of('&all [*all]')
 
 
 def test_a_key_twice_in_an_entry_of_device_spec():

@@ -19,6 +19,7 @@ from os_acc.cyborg import report
 from os_acc.kernel import pci
 from os_acc.kernel import pci_address
 from os_acc.kernel import qemu_arguments
+from os_acc.spec import changing
 from os_acc.spec import device_spec
 
 VMD = '10000:e1:00.0'
@@ -66,7 +67,7 @@ def test_only_one_module_writes_addresses():
 @given(_PARTS)
 def test_device_spec_names_the_address_and_no_other(parts):
     text = pci_address.join(*parts)
-    device_spec.check_names({'address': text}, text)
+    changing.check_names({'address': text}, text)
     (spec,) = device_spec.parse(json.dumps({'address': text}))
     assert spec.address.complete == text
     values = text.replace('.', ':').split(':')

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""YAML that a person has written, read as strictly as JSON: see documents."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from os_acc.texts import documents
+
+
+def yaml_of(data: bytes | str) -> Any:
+    """Read a YAML document. See documents.json_of().
+
+    :raises ValueError: if it is no YAML, or has a key twice in one mapping, or
+        a number that is not finite
+    """
+    import yaml
+
+    text = documents.text_of(data)
+    try:
+        _check(_composed(text), yaml.SafeLoader(''), set())
+        return yaml.safe_load(text)
+    except yaml.reader.ReaderError as err:
+        where = documents.at(text, err.position)
+        raise ValueError(
+            f'{err.reason}: #x{err.character:04x}{where}'
+        ) from err
+    except yaml.YAMLError as err:
+        raise ValueError(' '.join(str(err).split())) from err
+    except RecursionError as err:
+        raise ValueError(documents.TOO_DEEP) from err
+
+
+def _composed(text: str) -> Any:
+    """Make the tree of YAML nodes; None if the document is empty.
+
+    :raises YAMLError, ValueError: if it is no YAML, or has another document
+    """
+    import yaml
+
+    loader = yaml.SafeLoader(text)
+    try:
+        return loader.get_single_node()
+    except ValueError as err:  # such as "\U00110000": no such character
+        raise ValueError(f'{err}{documents.at(text, loader.index)}') from err
+
+
+def _check(node: Any, loader: Any, seen: set[int], depth: int = 0) -> None:
+    """Check the keys and the scalars of a tree of YAML nodes.
+
+    :param loader: makes a value of a node: 1 and 0x1 are one key
+    :param seen: the ids of nodes that were checked: an alias may name a node
+        above itself
+    :param depth: how many nodes are around it
+    :raises ValueError: if a mapping has a key twice, a scalar is not what its
+        tag says, a number is not finite, or it is nested too deeply
+    """
+    if node is None or id(node) in seen:
+        return
+    seen.add(id(node))
+    if isinstance(node.value, str):
+        made = _made(node, loader)
+        if node.tag == _FLOAT and not math.isfinite(made):
+            raise ValueError(f'{node.value} is no finite number{_mark(node)}')
+        return
+    if depth == documents.DEEPEST:
+        raise ValueError(documents.TOO_DEEP + _mark(node))
+    keys = set()
+    for each in node.value:
+        if not isinstance(each, tuple):
+            _check(each, loader, seen, depth + 1)
+            continue
+        key, value = each
+        if isinstance(key.value, str):
+            made = _made(key, loader)
+            if made in keys:
+                raise ValueError(
+                    f'the key {key.value!r} is there twice{_mark(key)}'
+                )
+            keys.add(made)
+        _check(key, loader, seen, depth + 1)
+        _check(value, loader, seen, depth + 1)
+
+
+_FLOAT = 'tag:yaml.org,2002:float'
+_MERGE = 'tag:yaml.org,2002:merge'
+
+
+def _made(node: Any, loader: Any) -> Any:
+    """The value of a scalar.
+
+    :raises YAMLError: if there is no such tag
+    :raises ValueError: if it is no value of its tag
+    """
+    import yaml
+
+    if documents.SURROGATE.search(node.value):
+        half = ascii(node.value)
+        raise ValueError(f'{half:.60} has half a character{_mark(node)}')
+    try:
+        return (
+            node.value if node.tag == _MERGE else loader.construct_object(node)
+        )
+    except yaml.YAMLError:
+        raise
+    except Exception as err:  # PyYAML lets any error of a conversion pass.
+        raise ValueError(
+            f'{node.value!r:.60} is no {node.tag.rpartition(":")[2]}'
+            + _mark(node)
+        ) from err
+
+
+def _mark(node: Any) -> str:
+    mark = node.start_mark
+    return f' at line {mark.line + 1}, column {mark.column + 1}'
