@@ -16,13 +16,13 @@ import logging
 from oslo_config import cfg
 
 from os_acc import exception
-from os_acc import opts
 from os_acc.availability import companions
 from os_acc.availability import functions as availability
 from os_acc.claims import holder
 from os_acc.kernel import mdev
 from os_acc.kernel import pci
 from os_acc.kernel import vgpu
+from os_acc.options import common
 from os_acc.privileged import context
 from os_acc.privileged import function_notes
 from os_acc.privileged import notes
@@ -57,7 +57,7 @@ def configuration() -> cfg.ConfigOpts:
 
 def reread(conf: cfg.ConfigOpts) -> cfg.ConfigOpts:
     """Read os-acc's options again. See root_options.reread()."""
-    return root_options.reread(conf, opts.register)
+    return root_options.reread(conf, common.register)
 
 
 def entry(function: pci.Function) -> device_spec.Spec:

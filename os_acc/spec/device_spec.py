@@ -19,8 +19,8 @@ import logging
 from oslo_config import cfg
 
 from os_acc import exception
-from os_acc import opts
 from os_acc.kernel import pci
+from os_acc.options import common
 from os_acc.refusals import offer_refusals
 from os_acc.refusals import reasons
 from os_acc.refusals import refusals
@@ -290,7 +290,7 @@ def load(conf: cfg.ConfigOpts) -> Specs:
     for file in spec_files.read_all(conf.os_acc.device_spec_dir):
         found += _numbered(_of_file(file), file.path)
     option: list[Spec] = []
-    for text in opts.value(conf, 'device_spec'):
+    for text in common.value(conf, 'device_spec'):
         option += parse(text)
     found += _numbered(option, 'device_spec')
     return Specs(tuple(found))
