@@ -13,50 +13,16 @@ from collections.abc import Sequence
 import contextlib
 import hashlib
 import os
-import re
 import stat
 from typing import BinaryIO
-from typing import NamedTuple
 
 from os_acc import exception
-
-#: The accepted algorithms, and the hex digits of each. Glance's default for
-#: os_hash_algo is sha512.
-ALGORITHMS = {'sha256': 64, 'sha384': 96, 'sha512': 128}
 
 _CHUNK = 1 << 20
 
 # With O_PATH, O_NOFOLLOW opens a link itself: it is no directory, and no
 # regular file.
 _LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-
-
-class Checksum(NamedTuple):
-    algorithm: str
-    value: str
-
-    @classmethod
-    def parse(cls, algorithm: str, value: str, bitstream: str) -> Checksum:
-        """Check a checksum that is given as a text.
-
-        :param bitstream: the name of the bitstream in errors
-        :raises BitstreamError: if the algorithm is not one of ALGORITHMS, or
-            the value is malformed
-        """
-        digits = ALGORITHMS.get(algorithm)
-        if digits is None:
-            raise exception.BitstreamError(
-                bitstream=bitstream,
-                reason=f'its checksum algorithm is {algorithm!r}, expected '
-                'one of ' + ', '.join(ALGORITHMS),
-            )
-        if not re.fullmatch(f'[0-9a-fA-F]{{{digits}}}', value):
-            raise exception.BitstreamError(
-                bitstream=bitstream,
-                reason=f'its checksum is {value[:150]!r}, expected {digits} '
-                f'hex digits of {algorithm}',
-            )
-        return cls(algorithm, value.lower())
 
 
 def of_file(
@@ -92,23 +58,6 @@ def of_file(
         if copy is not None:
             copy.write(chunk)
     return {name: each.hexdigest() for name, each in hashes.items()}
-
-
-def verify(file: BinaryIO, wanted: Checksum, bitstream: str, most: int) -> str:
-    """Check that a file has the wanted checksum.
-
-    :param most: as for of_file()
-    :returns: the file's SHA-256
-    :raises BitstreamError: if the checksum differs, or the file is too large
-    """
-    found = of_file(file, bitstream, most, wanted.algorithm)
-    if found[wanted.algorithm] != wanted.value:
-        raise exception.BitstreamError(
-            bitstream=bitstream,
-            reason=f'its {wanted.algorithm} is {found[wanted.algorithm]}, '
-            f'expected {wanted.value}',
-        )
-    return found['sha256']
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ import urllib.parse
 from oslo_config import cfg
 
 from os_acc import exception
-from os_acc.bitstreams import file as bitstream_file
+from os_acc.bitstreams import checksum as checksums
 from os_acc.bitstreams import options
 from os_acc.texts import masking
 from os_acc.texts import uuid_forms
@@ -82,7 +82,7 @@ class Web:
     path: str
     user: str | None = dataclasses.field(repr=False)
     query: str = dataclasses.field(repr=False)
-    checksum: bitstream_file.Checksum | None
+    checksum: checksums.Checksum | None
 
     @property
     def is_masked(self) -> bool:
@@ -212,7 +212,7 @@ def _web(text: str) -> Web:
     )
 
 
-def _checksum(fragment: str | None) -> bitstream_file.Checksum | None:
+def _checksum(fragment: str | None) -> checksums.Checksum | None:
     if not fragment:
         return None
     algorithm, _, value = fragment.partition('=')
@@ -220,7 +220,7 @@ def _checksum(fragment: str | None) -> bitstream_file.Checksum | None:
     # Its error would show the value, which may be a part of a password that
     # contains '#'.
     with contextlib.suppress(exception.BitstreamError):
-        checksum = bitstream_file.Checksum.parse(algorithm, value, 'the URL')
+        checksum = checksums.Checksum.parse(algorithm, value, 'the URL')
     if checksum is None:
         _refuse(
             'a URL that ends with its checksum, such as #sha256= and 64 hex '

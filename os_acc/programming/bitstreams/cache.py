@@ -22,7 +22,7 @@ from typing import BinaryIO
 from oslo_config import cfg
 
 from os_acc import exception
-from os_acc.bitstreams import file as bitstream_file
+from os_acc.bitstreams import checksum as checksums
 from os_acc.bitstreams import options
 from os_acc.state import files as state_files
 from os_acc.state import sharing
@@ -34,7 +34,7 @@ PART = '.part'
 
 @contextlib.contextmanager
 def held(
-    wanted: bitstream_file.Checksum,
+    wanted: checksums.Checksum,
     suffix: str,
     bitstream: str,
     fill: Callable[[BinaryIO], None],
@@ -130,14 +130,14 @@ def _locked(path: str, bitstream: str) -> Iterator[BinaryIO]:
 def _new(
     part: BinaryIO,
     path: str,
-    wanted: bitstream_file.Checksum,
+    wanted: checksums.Checksum,
     bitstream: str,
     fill: Callable[[BinaryIO], None],
 ) -> tuple[BinaryIO, str]:
     fill(part)
     part.flush()
     most = options.max_bytes(cfg.CONF)
-    digest = bitstream_file.verify(part, wanted, bitstream, most)
+    digest = checksums.verify(part, wanted, bitstream, most)
     _make_room(os.path.dirname(path), part, bitstream)
     os.fsync(part.fileno())
     os.rename(path + PART, path)
@@ -146,7 +146,7 @@ def _new(
 
 
 def _existing(
-    path: str, wanted: bitstream_file.Checksum, bitstream: str
+    path: str, wanted: checksums.Checksum, bitstream: str
 ) -> tuple[BinaryIO, str] | None:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
@@ -157,7 +157,7 @@ def _existing(
     try:
         if _is_there(file, path):
             most = options.max_bytes(cfg.CONF)
-            return file, bitstream_file.verify(file, wanted, bitstream, most)
+            return file, checksums.verify(file, wanted, bitstream, most)
     except exception.BitstreamError as err:
         LOG.error('A damaged cached file is downloaded again: %s', err)
         os.unlink(path)

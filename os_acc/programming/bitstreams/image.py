@@ -20,7 +20,7 @@ from typing import Any
 from oslo_config import cfg
 
 from os_acc import exception
-from os_acc.bitstreams import file as bitstream_file
+from os_acc.bitstreams import checksum as checksums
 from os_acc.bitstreams import options
 from os_acc.programming.bitstreams import download
 from os_acc.programming.bitstreams import signature
@@ -75,9 +75,9 @@ class Source:
         value: str | None = self._image.get(name) or None
         return value
 
-    def checksum(self) -> bitstream_file.Checksum:
+    def checksum(self) -> checksums.Checksum:
         """:raises BitstreamError: if the image has no usable checksum"""
-        return bitstream_file.Checksum.parse(
+        return checksums.Checksum.parse(
             str(self._image.get('os_hash_algo')),
             str(self._image.get('os_hash_value')),
             self.label,

@@ -26,7 +26,7 @@ import urllib.request
 from oslo_config import cfg
 
 from os_acc import exception
-from os_acc.bitstreams import file as bitstream_file
+from os_acc.bitstreams import checksum as checksums
 from os_acc.bitstreams import options
 from os_acc.bitstreams import reference as bitstream_reference
 from os_acc.programming.bitstreams import download
@@ -69,7 +69,7 @@ class Source:
         self._etag: str | None = None
         self._opener = _opener()
 
-    def checksum(self) -> bitstream_file.Checksum:
+    def checksum(self) -> checksums.Checksum:
         """Read the checksum from the URL, or from the file beside it.
 
         :raises BitstreamError: if there is none
@@ -84,7 +84,7 @@ class Source:
                 f'file {options.SIDECAR} beside it ({exception.describe(err)})'
             ) from err
         value = (text.split() or [''])[0]
-        return bitstream_file.Checksum.parse('sha256', value, self.label)
+        return checksums.Checksum.parse('sha256', value, self.label)
 
     def signature(self) -> None:
         """Return None: only images have signatures."""
