@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 
 from os_acc.kernel import boot
+from os_acc.kernel import process_stat
 
 _PROC = '/proc'
 
@@ -57,20 +58,9 @@ def has_ended(text: str) -> bool:
     return now != start or (state in 'ZX' and tasks <= 1)
 
 
-def state_and_start(stat: str) -> tuple[str, str]:
-    """Read the state and the start time of a process: proc(5), /proc/PID/stat.
-
-    :param stat: the text of the file
-    :returns: a letter, and clock ticks since the boot
-    """
-    # The name of the program, in parentheses, may have any character.
-    fields = stat.rpartition(')')[2].split()
-    return fields[0], fields[19]
-
-
 def _state_and_start(pid: int) -> tuple[str, str]:
     with open(f'{_PROC}/{pid}/stat', encoding='utf-8') as file:
-        return state_and_start(file.read())
+        return process_stat.state_and_start(file.read())
 
 
 def _namespace() -> str:
