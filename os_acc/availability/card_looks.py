@@ -16,13 +16,13 @@ from os_acc import kinds
 from os_acc.availability import functions as availability
 from os_acc.availability import vf_availability
 from os_acc.claims import allocated
-from os_acc.kernel import mdev
+from os_acc.kernel import mdev_types
 from os_acc.kernel import pci
 from os_acc.kernel import sriov
 from os_acc.kernel import vgpu
+from os_acc.kernel import vgpu_cards
 from os_acc.kinds.vgpu import refusals as vgpu_refusals
-from os_acc.kinds.vgpu import rules as vgpu_availability
-from os_acc.refusals import offer_refusals
+from os_acc.refusals import entry_refusals
 from os_acc.spec import device_spec
 from os_acc.spec import parts as spec_parts
 
@@ -68,11 +68,11 @@ def types(
 
     :param name: of the device that has them
     """
-    there = [kind.name for each in parents for kind in mdev.types(each)]
+    there = [kind.name for each in parents for kind in mdev_types.types(each)]
     if not any(map(spec.allows_mdev, there)):
         yield Obstacle.of(
             f'mdev parent {name}',
-            offer_refusals.MDEV_OTHER_TYPES.say(
+            entry_refusals.MDEV_OTHER_TYPES.say(
                 present=', '.join(dict.fromkeys(there)) or 'none',
                 wanted=', '.join(spec.mdev_types) or 'any',
             ),
@@ -93,7 +93,7 @@ def _vfs(card: Card) -> Iterator[Obstacle]:
         return
     if card.spec.num_vfs is None:
         yield Obstacle.of(
-            f'PCI function {card.address}', offer_refusals.NO_VFS.say()
+            f'PCI function {card.address}', entry_refusals.NO_VFS.say()
         )
     else:
         yield from vf_availability.vfs_obstacles(card.function, spec=card.spec)
@@ -104,7 +104,7 @@ def _regions(card: Card) -> Iterator[Obstacle]:
         yield from _vfs(card)
     elif not card.vfs:
         yield Obstacle.of(
-            f'FPGA {card.address}', offer_refusals.NO_REGIONS.say()
+            f'FPGA {card.address}', entry_refusals.NO_REGIONS.say()
         )
 
 
@@ -114,29 +114,29 @@ def _vgpus(card: Card) -> Iterator[Obstacle]:
     if places := [each for each in vfs if vgpu.is_place(each)]:
         yield from _vgpu_types(card, places)
     elif any(each.address in card.parents for each in (pf, *vfs)):
-        yield Obstacle.of(device, offer_refusals.VGPU_AS_MDEV.say())
+        yield Obstacle.of(device, entry_refusals.VGPU_AS_MDEV.say())
     elif (other := _not_nvidia(pf, *vfs[:1])) is not None:
         driver = other.driver or 'no driver'
         if other is not pf:
             device = f'VF {other.address} of {device}'
-        yield Obstacle.of(device, offer_refusals.NOT_NVIDIA.say(driver=driver))
+        yield Obstacle.of(device, entry_refusals.NOT_NVIDIA.say(driver=driver))
     elif vfs:
         device = f'VF {vfs[0].address} of {device}'
         yield Obstacle.of(device, vgpu_refusals.NO_VGPU_FILE.say())
     elif not pf.is_pf:
-        yield Obstacle.of(device, offer_refusals.VGPU_NO_SRIOV.say())
+        yield Obstacle.of(device, entry_refusals.VGPU_NO_SRIOV.say())
     elif there := pf.vf_addresses:
         others = [card.specs.first(pci.get(each)) for each in there]
         sources = dict.fromkeys(each.source for each in others if each)
         yield Obstacle.of(
             device,
-            offer_refusals.NAMED_BEFORE.say(
+            entry_refusals.NAMED_BEFORE.say(
                 source=', '.join(sources), verb='names', devices='its VFs'
             ),
         )
     else:
         yield Obstacle.of(
-            device, offer_refusals.VGPU_NO_VFS.say(address=pf.address)
+            device, entry_refusals.VGPU_NO_VFS.say(address=pf.address)
         )
 
 
@@ -154,21 +154,21 @@ def _vgpu_types(card: Card, places: list[pci.Function]) -> Iterator[Obstacle]:
     :param places: the VFs, which can have a vGPU type
     """
     device, wanted = f'GPU {card.address}', card.spec.vgpu_type
-    if not vgpu_availability.offers_vgpus(card.spec):
+    if not spec_parts.offers_vgpus(card.spec):
         yield Obstacle.of(device, vgpu_refusals.NO_VGPU_TYPE.say())
         return
-    found = vgpu.Card.read(card.function)
+    found = vgpu_cards.Card.read(card.function)
     if any(found.current.values()):
         return  # it has vGPUs, and may only be full
     if wanted is None:
         yield Obstacle.of(device, vgpu_refusals.VGPU_TYPE_UNSET.say())
         return
     if not any(found.possible.values()):
-        yield Obstacle.of(device, offer_refusals.NO_VGPU_TYPES_NOW.say())
+        yield Obstacle.of(device, entry_refusals.NO_VGPU_TYPES_NOW.say())
         return
     number = found.number_of(wanted)
     if not any(number in kinds for kinds in found.possible.values()):
-        types = vgpu.types_text(places[0].address)
+        types = vgpu_cards.types_text(places[0].address)
         yield Obstacle.of(
             f'vGPU type {wanted} on {device}',
             vgpu_refusals.VGPU_TYPES.say(types=types),
@@ -183,12 +183,12 @@ def _mdevs(card: Card) -> Iterator[Obstacle]:
     if makers:
         yield from types(card.spec, card.address, makers)
     elif any('nvidia' in each.entries for each in card.vfs):
-        yield Obstacle.of(device, offer_refusals.MDEV_AS_VGPU.say())
+        yield Obstacle.of(device, entry_refusals.MDEV_AS_VGPU.say())
     else:
         lacks_vfs = pf.is_pf and sriov.total(pf.address) and not card.vfs
         yield Obstacle.of(
             device,
-            offer_refusals.NO_MDEVS.say(
+            entry_refusals.NO_MDEVS.say(
                 driver=pf.driver or 'no driver',
                 vfs=', and has no VFs' if lacks_vfs else '',
                 address=pf.address,

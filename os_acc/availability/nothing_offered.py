@@ -22,12 +22,12 @@ from os_acc.availability import card_looks
 from os_acc.availability import functions as availability
 from os_acc.availability import unmatched
 from os_acc.claims import allocated
-from os_acc.kernel import mdev
+from os_acc.kernel import mdev_types
 from os_acc.kernel import pci
 from os_acc.kernel import pci_scan
 from os_acc.kinds.devfile import groups as file_groups
 from os_acc.kinds.nvme_of import entry as spec_nvme_of
-from os_acc.refusals import offer_refusals
+from os_acc.refusals import entry_refusals
 from os_acc.spec import device_spec
 from os_acc.spec import parts as spec_parts
 
@@ -89,7 +89,7 @@ class _Look:
         self, specs: device_spec.Specs, holders: allocated.Holders
     ) -> None:
         self._specs, self._holders = specs, holders
-        parents = mdev.parents()
+        parents = mdev_types.parents()
         self._pci_parents = frozenset(filter(pci.is_address, parents))
         self._other_parents = [
             each for each in parents if each not in self._pci_parents
@@ -126,7 +126,7 @@ class _Look:
                 globs = ', '.join(spec.devices)
                 ids = f' that belongs to {unmatched.ids(spec)}'
                 with_ids = spec.vendor_id or spec.product_id
-                lack = offer_refusals.NO_FILES.say(
+                lack = entry_refusals.NO_FILES.say(
                     globs=globs, ids=ids if with_ids else ''
                 )
                 yield Nothing(spec, Obstacle.of(spec.source, lack))
@@ -162,7 +162,7 @@ class _Look:
         if spec in counting:
             return
         others = [each for each in counting if each is not None]
-        why = offer_refusals.NAMED_BEFORE.say(
+        why = entry_refusals.NAMED_BEFORE.say(
             source=', '.join(dict.fromkeys(each.source for each in others)),
             verb='denies' if any(each.deny for each in others) else 'names',
             devices=', '.join(target.namespaces),

@@ -13,7 +13,7 @@ import contextlib
 from os_acc import exception
 from os_acc.kernel import pci
 from os_acc.kernel import sriov
-from os_acc.refusals import offer_refusals
+from os_acc.refusals import entry_refusals
 from os_acc.refusals import reasons
 from os_acc.refusals import refusals
 from os_acc.spec import device_spec
@@ -46,11 +46,11 @@ class Host:
         if (why := self._named_before(spec)) is not None:
             return why
         if spec.devname is not None:
-            return offer_refusals.NO_INTERFACE_NOW.say(interface=spec.devname)
+            return entry_refusals.NO_INTERFACE_NOW.say(interface=spec.devname)
         address = spec.address.complete
         if address is None:
             why = self._elsewhere(spec)
-            return why or offer_refusals.MATCHES_NOTHING.say()
+            return why or entry_refusals.MATCHES_NOTHING.say()
         if self._will_be_made(address):
             return None
         return self._why_not_at(address, spec)
@@ -63,17 +63,17 @@ class Host:
         if there is not None and there.is_bridge:
             return refusals.BRIDGE.say()
         if spec.vendor_id is None and spec.product_id is None:
-            return offer_refusals.NOTHING_THERE.say(address=address)
+            return entry_refusals.NOTHING_THERE.say(address=address)
         if there is None:
-            return offer_refusals.MOVED.say(
+            return entry_refusals.MOVED.say(
                 address=address, wanted=ids(spec), where=self._where(spec)
             )
         if there.is_pf and self._are_vfs(spec, there):
             # Without VFs, the PF may be what is given out.
             if self._specs.find(there) is not None:
                 return None
-            return offer_refusals.NO_VFS_NOW.say(address=address)
-        return offer_refusals.OTHER_DEVICE.say(
+            return entry_refusals.NO_VFS_NOW.say(address=address)
+        return entry_refusals.OTHER_DEVICE.say(
             address=address,
             now=there.ids,
             wanted=ids(spec),
@@ -92,7 +92,7 @@ class Host:
         if not found:
             return None
         first = next(iter(found.values()))
-        return offer_refusals.NAMED_BEFORE.say(
+        return entry_refusals.NAMED_BEFORE.say(
             source=', '.join(
                 dict.fromkeys(each.source for each in found.values())
             ),
@@ -119,7 +119,7 @@ class Host:
             return None
         if not self._with_ids(spec):
             return None
-        return offer_refusals.MOVED.say(
+        return entry_refusals.MOVED.say(
             address='its addresses',
             wanted=ids(spec),
             where=self._where(spec),

@@ -23,6 +23,7 @@ from os_acc.journal.file import path_in
 from os_acc.kernel import device_files
 from os_acc.kernel import file_place
 from os_acc.kernel import mdev
+from os_acc.kernel import mdev_types
 from os_acc.kernel import pci
 from os_acc.kernel import pci_address
 from os_acc.kinds.devfile import groups as file_groups
@@ -129,7 +130,7 @@ class DeviceAllow(_Change):
         if _is_namespace(name):
             return _namespace_hint(name, entry)
         function = pci.find(name) if pci.is_address(name) else None
-        if function is None and name not in mdev.parents():
+        if function is None and name not in mdev_types.parents():
             return ' once this host has it'
         assert entry is not None
         text = f' by {entry.source}'

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from os_acc import kinds
+from os_acc.refusals import entry_refusals
 from os_acc.refusals import host_refusals
 from os_acc.refusals import nvme_refusals
 from os_acc.refusals import offer_refusals
@@ -14,6 +15,7 @@ from os_acc.refusals import service_refusals
 
 MODULES = (
     refusals,
+    entry_refusals,
     offer_refusals,
     host_refusals,
     nvme_refusals,

@@ -101,6 +101,15 @@ def offers_whole(spec: spec_entry.Spec, function: pci.Function) -> bool:
     return not asked or (function.is_vf and bool(asked & _FUNCTIONS))
 
 
+def offers_vgpus(spec: spec_entry.Spec) -> bool:
+    """Whether an entry of device_spec offers the VFs that it names as vGPUs.
+
+    Without vgpu_type it offers those that have a type, if its bind is none:
+    the operator has set the types, as in Nova's documentation.
+    """
+    return spec.vgpu_type is not None or spec.bind == spec_entry.BIND_NONE
+
+
 def text(spec: spec_entry.Spec) -> str:
     """Name the parts that an entry asks for, for a message."""
     asked = asked_for(spec)

@@ -12,10 +12,11 @@ import use
 import os_acc
 from os_acc import exception
 from os_acc.kernel import mdev
+from os_acc.kernel import mdev_types
 
 
 def test_types_are_listed(configured):
-    types = {each.name: each.available for each in mdev.types(use.MTTY)}
+    types = {each.name: each.available for each in mdev_types.types(use.MTTY)}
     assert types == {'mtty-1': 24, 'mtty-2': 12}
     (device,) = [d for d in os_acc.get_devices() if d.address == use.MTTY]
     assert device.handles_total == 24

@@ -11,26 +11,19 @@ from os_acc.claims import meeting
 from os_acc.claims import vans
 from os_acc.kernel import pci
 from os_acc.kernel import vgpu
+from os_acc.kernel import vgpu_cards
 from os_acc.kinds.vgpu import refusals as vgpu_refusals
 from os_acc.spec import device_spec
+from os_acc.spec import parts as spec_parts
 
 Obstacle = availability.Obstacle
-
-
-def offers_vgpus(spec: device_spec.Spec) -> bool:
-    """Whether an entry of device_spec offers the VFs that it names as vGPUs.
-
-    Without vgpu_type it offers those that have a type, if its bind is none:
-    the operator has set the types, as in Nova's documentation.
-    """
-    return spec.vgpu_type is not None or spec.bind == device_spec.BIND_NONE
 
 
 def vgpu_obstacles(
     vf: pci.Function,
     spec: device_spec.Spec,
     holders: vans.Vans | None = None,
-    card: vgpu.Card | None = None,
+    card: vgpu_cards.Card | None = None,
 ) -> Iterator[Obstacle]:
     """Say why a VF cannot be given out with the vGPU type of its entry.
 
@@ -41,10 +34,10 @@ def vgpu_obstacles(
     :param card: pass one when asking about many VFs of a PF
     """
     address, device = vf.address, f'VF {vf.address}'
-    if not offers_vgpus(spec):
+    if not spec_parts.offers_vgpus(spec):
         yield Obstacle.of(device, vgpu_refusals.NO_VGPU_TYPE.say())
         return
-    card = card or vgpu.Card.read(pci.get(vf.parent))
+    card = card or vgpu_cards.Card.read(pci.get(vf.parent))
     now = card.current.get(address)
     if now is None:
         yield Obstacle.of(device, vgpu_refusals.NO_VGPU_FILE.say())
@@ -61,7 +54,7 @@ def vgpu_obstacles(
     if now != vgpu.NONE:
         if wanted is not None and card.number_of(wanted) != now:
             reason = vgpu_refusals.OTHER_VGPU_TYPE.say(
-                present=vgpu.label(now), wanted=wanted
+                present=vgpu_cards.label(now), wanted=wanted
             )
             yield Obstacle.of(device, reason)
     elif wanted is None:
@@ -71,12 +64,12 @@ def vgpu_obstacles(
 
 
 def _vgpu_capacity(
-    address: str, wanted: str, limit: int | None, card: vgpu.Card
+    address: str, wanted: str, limit: int | None, card: vgpu_cards.Card
 ) -> Iterator[Obstacle]:
     device = f'vGPU type {wanted} on VF {address}'
     number = card.number_of(wanted)
     if number is None or number not in card.possible[address]:
-        types = vgpu.types_text(address)
+        types = vgpu_cards.types_text(address)
         yield Obstacle.of(device, vgpu_refusals.VGPU_TYPES.say(types=types))
     elif not card.left(number, limit):
         places = card.places(number, limit)

@@ -15,7 +15,6 @@ from os_acc.kernel import modules
 from os_acc.kernel import pci
 from os_acc.kernel import vfio
 from os_acc.kernel import vgpu
-from os_acc.kinds.vgpu import rules as vgpu_availability
 from os_acc.privileged import arguments
 from os_acc.privileged import cleaning
 from os_acc.privileged import context
@@ -31,6 +30,7 @@ from os_acc.privileged.pci import bindings
 from os_acc.privileged.pci import records
 from os_acc.privileged.pci import unused
 from os_acc.spec import device_spec
+from os_acc.spec import parts as spec_parts
 
 # Seconds to wait for an earlier operation on a function.
 _HOLD = 5.0
@@ -276,7 +276,7 @@ def hold(address: str) -> None:
         if function_notes.renew(function):
             return
         spec = offers.entry(function)
-        if vgpu.is_place(function) and vgpu_availability.offers_vgpus(spec):
+        if vgpu.is_place(function) and spec_parts.offers_vgpus(spec):
             function_notes.note_vgpu(function, None)
             return
         offers.check(function)

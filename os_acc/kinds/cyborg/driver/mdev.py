@@ -15,6 +15,7 @@ from os_acc import log
 from os_acc import objects
 from os_acc.deadlines import waiting
 from os_acc.kernel import mdev
+from os_acc.kernel import mdev_types
 from os_acc.kinds.cyborg.driver import process as cyborg_process
 from os_acc.kinds.mdev.driver import handles as mdev_handles
 from os_acc.spec import device_spec
@@ -38,7 +39,7 @@ def check(van: objects.VAN, handle: objects.MdevHandle) -> None:
     if van.device is None:
         device_spec.load(CONF).check_mdev(wanted.parent, wanted.type)
     # Otherwise the VAN has had it since before, and keeps it.
-    kind = mdev.type_of(wanted.parent, wanted.type)
+    kind = mdev_types.type_of(wanted.parent, wanted.type)
     there = mdev.find(wanted.uuid)
     if there is None:
         if not kind.available:

@@ -20,6 +20,7 @@ from os_acc.drivers import choosing
 from os_acc.drivers import inventory
 from os_acc.kernel import chip as chips
 from os_acc.kernel import mdev
+from os_acc.kernel import mdev_types
 from os_acc.kernel import pci
 from os_acc.kinds.cyborg.driver import choice as cyborg_choice
 from os_acc.kinds.cyborg.driver import listing as cyborg_listing
@@ -165,7 +166,7 @@ def _types(
 
     :param taken: how many mediated devices of it VANs have
     """
-    seen = {kind.name: kind for kind in mdev.types(found.parent)}
+    seen = {kind.name: kind for kind in mdev_types.types(found.parent)}
     infos = []
     for name, number in found.mdevs.items():
         capacity = max(0, number - taken)

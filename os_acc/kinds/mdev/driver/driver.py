@@ -24,6 +24,7 @@ from os_acc.drivers import allocation
 from os_acc.drivers import choosing
 from os_acc.drivers import inventory
 from os_acc.kernel import mdev
+from os_acc.kernel import mdev_types
 from os_acc.kernel import pci
 from os_acc.kernel import sysfs
 from os_acc.kinds.mdev.driver import handles as mdev_handles
@@ -95,7 +96,7 @@ class MdevDriver(driver.DriverBase):
             return False
         if spec_parts.Part.VF not in asked:
             return True
-        found = map(self._parent, mdev.parents())
+        found = map(self._parent, mdev_types.parents())
         return any(each is not None and each[0] == spec for each in found)
 
     def get_devices(self) -> list[objects.Device]:
@@ -103,7 +104,7 @@ class MdevDriver(driver.DriverBase):
         room = mdev_room.Room(made)
         return choosing.report(
             self,
-            mdev.parents(),
+            mdev_types.parents(),
             lambda parent: self._device(parent, made, holders, room),
         )
 
@@ -122,7 +123,7 @@ class MdevDriver(driver.DriverBase):
                     f'{mdev.folder(address)}/iommu_group'
                 ),
             }
-        if address not in mdev.parents() or pci.is_address(address):
+        if address not in mdev_types.parents() or pci.is_address(address):
             # The driver pci shows PCI functions, parents included.
             return None
         return {
@@ -130,7 +131,7 @@ class MdevDriver(driver.DriverBase):
             'driver': self.name,
             'mdev types': [
                 f'{each.name} ({each.label}): {each.available} more'
-                for each in mdev.types(address)
+                for each in mdev_types.types(address)
             ],
             'mediated devices': [
                 f'{each.uuid} ({each.type}): {_status(each.uuid, holders)}'
@@ -141,7 +142,7 @@ class MdevDriver(driver.DriverBase):
 
     def diagnose(self) -> Iterator[finding.Finding]:
         holders, made = allocation.holders(self), mdev.devices()
-        for parent in mdev.parents():
+        for parent in mdev_types.parents():
             try:
                 offered = self._parent(parent)
             except (OSError, ValueError, exception.DeviceError) as err:
@@ -213,7 +214,7 @@ class MdevDriver(driver.DriverBase):
 
     def _parent(
         self, parent: str
-    ) -> tuple[device_spec.Spec, list[mdev.Type]] | None:
+    ) -> tuple[device_spec.Spec, list[mdev_types.Type]] | None:
         """The entry for a parent, and the types of it that are offered.
 
         :returns: None if none is
@@ -222,13 +223,17 @@ class MdevDriver(driver.DriverBase):
         if spec is None or not spec_parts.offers(spec, spec_parts.Part.MDEV):
             return None
         types = [
-            each for each in mdev.types(parent) if spec.allows_mdev(each.name)
+            each
+            for each in mdev_types.types(parent)
+            if spec.allows_mdev(each.name)
         ]
         return (spec, types) if types else None
 
     @staticmethod
     def _class(
-        spec: device_spec.Spec, function: pci.Function | None, kind: mdev.Type
+        spec: device_spec.Spec,
+        function: pci.Function | None,
+        kind: mdev_types.Type,
     ) -> str:
         if spec.resource_class is not None:
             return spec.resource_class
@@ -324,7 +329,7 @@ class MdevDriver(driver.DriverBase):
         :raises DeviceNotFound: if the parent lacks the type
         :raises DeviceBusy: if the card has max_instances of it already
         """
-        kind = mdev.type_of(wanted.parent, wanted.type)
+        kind = mdev_types.type_of(wanted.parent, wanted.type)
         is_pci = pci.is_address(wanted.parent)
         function = pci.find(wanted.parent) if is_pci else None
         room = mdev_room.Room(mdev.devices())
@@ -363,7 +368,7 @@ class MdevDriver(driver.DriverBase):
             self,
             van,
             request,
-            mdev.parents(),
+            mdev_types.parents(),
             lambda parent: self._serving(parent, request, van.uuid),
             lambda handle: self._make(van, handle),
             lambda: mdev_handles.undo(van),

@@ -8,6 +8,7 @@ import collections
 from collections.abc import Iterable
 
 from os_acc.kernel import mdev
+from os_acc.kernel import mdev_types
 from os_acc.kernel import pci
 
 
@@ -25,7 +26,10 @@ class Room:
         )
 
     def left(
-        self, function: pci.Function | None, kind: mdev.Type, limit: int | None
+        self,
+        function: pci.Function | None,
+        kind: mdev_types.Type,
+        limit: int | None,
     ) -> int | None:
         """How many more of a type fit into a card; None if that is unknown.
 
@@ -40,7 +44,10 @@ class Room:
         return max(0, most - self._taken[card, kind.name])
 
     def take(
-        self, function: pci.Function | None, kind: mdev.Type, limit: int | None
+        self,
+        function: pci.Function | None,
+        kind: mdev_types.Type,
+        limit: int | None,
     ) -> int:
         """How many more of a type to report for a parent. See left()."""
         left = self.left(function, kind, limit)

@@ -22,7 +22,7 @@ from os_acc.drivers import allocation
 from os_acc.drivers import choosing
 from os_acc.kernel import chip as chips
 from os_acc.kernel import fpga_manager
-from os_acc.kernel import mdev
+from os_acc.kernel import mdev_types
 from os_acc.kernel import modules
 from os_acc.kernel import network
 from os_acc.kernel import pci
@@ -113,7 +113,7 @@ def show(
         'representor': network.representor(function),
         'mdev types': [
             f'{each.name} ({each.label}): {each.available} more'
-            for each in mdev.types(address)
+            for each in mdev_types.types(address)
         ],
         'reset methods': (
             sysfs.read(f'{function.path}/reset_method') or ''

@@ -32,12 +32,14 @@ from os_acc.drivers import inventory
 from os_acc.kernel import pci
 from os_acc.kernel import sysfs
 from os_acc.kernel import vgpu
+from os_acc.kernel import vgpu_cards
 from os_acc.kernel import vgpu_config
 from os_acc.kinds.pci.driver import entry_reasons
 from os_acc.kinds.pci.driver import release as pci_release
 from os_acc.kinds.vgpu import rules as vgpu_availability
 from os_acc.kinds.vgpu.driver import report as vgpu_report
 from os_acc.spec import device_spec
+from os_acc.spec import parts as spec_parts
 
 LOG = logging.getLogger(__name__)
 CONF = cfg.CONF
@@ -69,7 +71,7 @@ class NvidiaVGPUDriver(driver.DriverBase):
             return True
         # Entries without vgpu_type also name functions that are no vGPUs.
         return any(
-            vgpu_availability.offers_vgpus(spec)
+            spec_parts.offers_vgpus(spec)
             and vgpu_report.resource_class(spec) == wanted
             for spec in entries
         ) and any(
@@ -113,7 +115,9 @@ class NvidiaVGPUDriver(driver.DriverBase):
         return inventory.device(
             address,
             self.name,
-            vgpu_report.handles(vfs, spec, vgpu.Card.read(card), holders),
+            vgpu_report.handles(
+                vfs, spec, vgpu_cards.Card.read(card), holders
+            ),
             function=card,
             resource_class=vgpu_report.resource_class(spec),
             traits=vgpu_report.traits(spec),
@@ -147,7 +151,7 @@ class NvidiaVGPUDriver(driver.DriverBase):
     ) -> Iterator[tuple[pci.Function, device_spec.Spec]]:
         """Those of them that device_spec offers as vGPUs."""
         for function, spec in self._functions(unreadable):
-            if vgpu_availability.offers_vgpus(spec):
+            if spec_parts.offers_vgpus(spec):
                 yield function, spec
 
     def show_device(self, address: str) -> dict[str, Any] | None:
@@ -168,7 +172,7 @@ class NvidiaVGPUDriver(driver.DriverBase):
         }
 
     def diagnose(self) -> Iterator[finding.Finding]:
-        cards: dict[str, vgpu.Card | None] = {}
+        cards: dict[str, vgpu_cards.Card | None] = {}
         told: set[tuple[str, device_spec.Spec]] = set()
         unreadable: dict[str, Exception] = {}
         for function, spec in self._functions(unreadable):
@@ -176,7 +180,7 @@ class NvidiaVGPUDriver(driver.DriverBase):
             if pf not in cards:
                 cards[pf] = None
                 with choosing.noting(pf, unreadable):
-                    cards[pf] = vgpu.Card.read(pci.get(pf))
+                    cards[pf] = vgpu_cards.Card.read(pci.get(pf))
             card, first = cards[pf], (pf, spec) not in told
             if card is None:
                 continue
@@ -184,7 +188,7 @@ class NvidiaVGPUDriver(driver.DriverBase):
             if first and spec.vgpu_type:
                 yield from vgpu_report.unlimited(pf, spec, card)
             if (
-                vgpu_availability.offers_vgpus(spec)
+                spec_parts.offers_vgpus(spec)
                 and card.current.get(address) == vgpu.NONE
                 and vgpu_report.places(spec, card) > 0
             ):
@@ -248,7 +252,7 @@ class NvidiaVGPUDriver(driver.DriverBase):
         from os_acc.privileged import device_users
 
         address = function.address
-        card = vgpu.Card.read(pci.get(function.parent))
+        card = vgpu_cards.Card.read(pci.get(function.parent))
         allocation.check(
             vgpu_availability.vgpu_obstacles(
                 function,

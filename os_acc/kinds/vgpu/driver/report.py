@@ -15,6 +15,7 @@ from os_acc.claims import allocated
 from os_acc.drivers import inventory
 from os_acc.kernel import pci
 from os_acc.kernel import vgpu
+from os_acc.kernel import vgpu_cards
 from os_acc.kinds.pci.driver import listing as pci_listing
 from os_acc.kinds.vgpu import refusals as vgpu_refusals
 from os_acc.kinds.vgpu import rules as vgpu_availability
@@ -35,7 +36,7 @@ def traits(spec: device_spec.Spec) -> list[str]:
 def handles(
     vfs: list[pci.Function],
     spec: device_spec.Spec,
-    card: vgpu.Card,
+    card: vgpu_cards.Card,
     holders: allocated.Holders,
 ) -> list[objects.DeviceHandleInfo]:
     """The handles of a card: no more than vGPUs of the type fit into it.
@@ -72,7 +73,7 @@ def handles(
     return handles
 
 
-def places(spec: device_spec.Spec, card: vgpu.Card) -> int:
+def places(spec: device_spec.Spec, card: vgpu_cards.Card) -> int:
     """How many more vGPUs of a type a card could have, if it had no others.
 
     If the id of the type is unknown, all vGPUs of the card count as of it.
@@ -91,7 +92,7 @@ def _no_place(vf: pci.Function) -> availability.Obstacle:
 
 
 def unlimited(
-    pf: str, spec: device_spec.Spec, card: vgpu.Card
+    pf: str, spec: device_spec.Spec, card: vgpu_cards.Card
 ) -> Iterator[finding.Finding]:
     """Report a card of which it is unknown how many vGPUs fit into it."""
     number = card.number_of(spec.vgpu_type or '')
@@ -107,7 +108,7 @@ def unlimited(
 
 
 def no_room(
-    vf: pci.Function, spec: device_spec.Spec, card: vgpu.Card
+    vf: pci.Function, spec: device_spec.Spec, card: vgpu_cards.Card
 ) -> Iterator[finding.Finding]:
     """Report a VF that cannot have a vGPU, though its card is not full."""
     for obstacle in vgpu_availability.vgpu_obstacles(vf, spec, card=card):

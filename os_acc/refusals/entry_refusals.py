@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The refusals of entries of device_spec that offer nothing.
+
+See nothing_offered, and offer_refusals. Root does not need them.
+"""
+
+from __future__ import annotations
+
+from os_acc.refusals.reasons import Kind
+from os_acc.refusals.reasons import Refusal
+
+# --- The entry names no device of this host
+
+MATCHES_NOTHING = Refusal(
+    Kind.NOT_OFFERED,
+    'it names no device of this host',
+    'No device has the address, the ids or the interface of the entry.',
+    'compare address, vendor_id and product_id with lspci -nn -D, and devname '
+    'with ip link',
+)
+NOTHING_THERE = Refusal(
+    Kind.NOT_OFFERED,
+    'no device is at {address} now',
+    'The entry has an address and no ids. The card was taken out or moved, it '
+    'has left the bus, or its VFs were not made since the host was booted.',
+    'compare the address with lspci -D; if it is that of a VF, make the VFs '
+    'of its PF',
+)
+NO_INTERFACE_NOW = Refusal(
+    Kind.NOT_OFFERED,
+    'no PCI function has the interface {interface} now',
+    'The entry has devname. The interface has another name since the host '
+    'was booted, its driver is not loaded, or its function is bound to VFIO.',
+    'compare devname with ip link, or name the function by its address and '
+    'its ids',
+)
+NAMED_BEFORE = Refusal(
+    Kind.NOT_OFFERED,
+    '{source} {verb} {devices}, and counts before it',
+    'Another entry names all devices that the entry names. The first entry '
+    'that names a device counts, and one that denies it before all others.',
+    'remove one of the two entries, or change their order',
+)
+OTHER_DEVICE = Refusal(
+    Kind.NOT_OFFERED,
+    'another device is at {address} now: {now}; the entry names {wanted}, '
+    '{where}',
+    'The entry has an address and ids. A card was added, moved or replaced, '
+    'so that the bus numbers have changed.',
+    'if the device is still to be offered, correct the address of the entry, '
+    'or run os-acc device allow with its new address',
+)
+MOVED = Refusal(
+    Kind.NOT_OFFERED,
+    'no device is at {address} now; the entry names {wanted}, {where}',
+    'The entry has an address and ids. The card was moved to another slot or '
+    'taken out, or the bus numbers have changed.',
+    'if the device is still to be offered, correct the address of the entry, '
+    'or run os-acc device allow with its new address',
+)
+NO_VFS_NOW = Refusal(
+    Kind.UNSUITABLE,
+    'it names the VFs of PF {address}, which has none now',
+    'The entry has the address of a PF and the ids of its VFs, and the VFs '
+    'were not made since the host was booted.',
+    'write their number to sriov_numvfs of the PF, or set num_vfs in the '
+    'entry',
+)
+NO_FILES = Refusal(
+    Kind.NOT_OFFERED,
+    'its globs name no device file of this host{ids}, or only files that an '
+    'earlier entry names',
+    'An entry with devices. The module that makes the files may not be '
+    'loaded; or the kernel has given their names to other devices.',
+    'compare {globs} with ls -l /dev',
+)
+
+# --- A device has no such parts
+
+NO_VFS = Refusal(
+    Kind.UNSUITABLE,
+    'its VFs are offered, it has none, and its entry has no num_vfs',
+    'The resource_class of an entry is one of VFs, and the VFs were not made '
+    'since the host was booted.',
+    'make the VFs, or set num_vfs; or, to offer the whole function instead, '
+    'set another resource_class',
+)
+NO_REGIONS = Refusal(
+    Kind.UNSUITABLE,
+    'programming is dynamic, so that its VFs are offered, and it has none',
+    'The VFs that have the regions of the FPGA were not made since the host '
+    'was booted, and the entry has no num_vfs.',
+    'set num_vfs in the entry, or write their number to sriov_numvfs',
+)
+NOT_NVIDIA = Refusal(
+    Kind.NOT_OFFERED,
+    'its entry is for vGPUs, and it is bound to {driver}, not to a driver of '
+    "NVIDIA's: {remedy}",
+    'vGPU types exist on VFs that are bound to the driver nvidia or '
+    'nvidia-vgpu-vfio.',
+    'install and load the vGPU manager of NVIDIA, or correct the entry',
+)
+VGPU_NO_SRIOV = Refusal(
+    Kind.NOT_OFFERED,
+    'its entry is for vGPUs, and it does not support SR-IOV now: it has no '
+    'file sriov_totalvfs',
+    'SR-IOV is off in the firmware, or the GPU is older than Ampere.',
+    'enable SR-IOV in the firmware of the host; a GPU that is older than '
+    'Ampere has mediated devices: set mdev_types instead',
+)
+VGPU_NO_VFS = Refusal(
+    Kind.NOT_OFFERED,
+    'it has no VFs: {remedy}',
+    'Its entry is for vGPUs. The VFs are gone after each reboot of the host.',
+    'run sriov-manage -e {address}, also at each boot, before os-acc starts',
+)
+VGPU_AS_MDEV = Refusal(
+    Kind.NOT_OFFERED,
+    'its entry is for VFs as vGPUs, and its vGPUs are mediated devices with '
+    'the driver that it has now',
+    'The kernel is older than 6.8, or the vGPU software older than 17.',
+    'set mdev_types instead of vgpu_type',
+)
+MDEV_AS_VGPU = Refusal(
+    Kind.NOT_OFFERED,
+    'its entry is for mediated devices, and its driver makes none: its VFs '
+    'have vGPU types',
+    'With vGPU software from version 17 on, and Linux from 6.8 on.',
+    'set vgpu_type instead of mdev_types',
+)
+NO_MDEVS = Refusal(
+    Kind.NOT_OFFERED,
+    'its entry is for mediated devices, and it makes none: it is bound to '
+    '{driver}{vfs}',
+    'It is not in /sys/class/mdev_bus. The driver that makes them is not '
+    'loaded, or was replaced at an upgrade, or the VFs that make them are '
+    'gone after a reboot.',
+    'load the driver that makes them, such as the vGPU manager; for VFs of '
+    'NVIDIA cards, run sriov-manage -e {address}',
+)
+NO_VGPU_TYPES_NOW = Refusal(
+    Kind.NOT_OFFERED,
+    'none of its VFs can have a vGPU type now: creatable_vgpu_types of each '
+    'is empty, and it has no vGPU',
+    'vgpu_type is set. The card is in MIG mode without GPU instances, as '
+    'after a reboot, or the services of the vGPU manager do not run.',
+    'in MIG mode, make GPU instances (nvidia-smi mig -cgi); otherwise start '
+    'nvidia-vgpud and nvidia-vgpu-mgr, and look at their logs',
+)
+MDEV_OTHER_TYPES = Refusal(
+    Kind.NOT_OFFERED,
+    'its mdev types are {present}, and mdev_types of its entry has {wanted}',
+    'The names of the types change with the vendor, the card and the version '
+    'of the driver.',
+    'set mdev_types to some of its types',
+)
