@@ -28,7 +28,6 @@ from os_acc.availability import host_use
 from os_acc.availability import storage
 from os_acc.availability import vfio_driver
 from os_acc.availability import vfio_rules
-from os_acc.claims import meeting
 from os_acc.claims import vans
 from os_acc.kernel import open_files
 from os_acc.kernel import pci
@@ -144,7 +143,7 @@ def obstacles(
 
 
 def _met(
-    those: Callable[[], Sequence[meeting.Meeting]], close: bool
+    those: Callable[[], Sequence[vans.Met]], close: bool
 ) -> Iterator[Reason]:
     """The VANs that exclude a function.
 
@@ -153,13 +152,13 @@ def _met(
         False: the others, which may have another member of its IOMMU group
     """
     for each in those():
-        if (each.relation < meeting.Relation.GROUP) is close:
+        if each.is_close is close:
             yield each.reason
 
 
 def in_the_way(
     function: pci.Function, holders: vans.Vans
-) -> list[meeting.Meeting]:
+) -> Sequence[vans.Met]:
     """The VANs that exclude a function as a whole.
 
     :param holders: what the journal knows, and who wants the function

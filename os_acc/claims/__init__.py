@@ -3,9 +3,9 @@
 """Who has which device, and who excludes whom: one rule for all kinds.
 
 A VAN claims resources, which form a tree: see resource. Each kind says which
-ones its attach handle claims, and how it is refused: see of_handle. conflict
-says which VANs exclude which. Facts of the host come in as one object: see
-facts and reader.
+ones its attach handle claims, see of_handle, and how it is refused, see words.
+conflict says which VANs exclude which. Facts of the host come in as one
+object: see facts and reader.
 
 allocated.Holders has what the journal knows, and is asked with in_the_way().
 The privileged half asks in os_acc.privileged.noted.

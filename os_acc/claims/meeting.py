@@ -86,6 +86,14 @@ class Meeting:
         """How both are related."""
         return self._relation(self.where)
 
+    @property
+    def is_close(self) -> bool:
+        """Whether it is about the device itself, or what it is a part of.
+
+        Otherwise the VAN may have another member of its IOMMU group.
+        """
+        return self.relation < Relation.GROUP
+
     def _relation(self, found: conflict.Conflict) -> Relation:
         node, other = found.node, self.other
         if (relation := _RELATIONS.get(node.kind)) is not None:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What a VAN claims, by its attach handle, and how it is refused.
+"""What a VAN claims, by its attach handle.
 
 Only this module knows what handles there are. A handle of the drivers pci,
 fpga and nvidia_vgpu is a PCI function; those of cyborg are of these kinds,
@@ -15,7 +15,6 @@ from os_acc import kinds
 from os_acc.claims import conflict
 from os_acc.claims import facts
 from os_acc.claims import file_kinds
-from os_acc.claims import meeting
 from os_acc.claims import nodes
 from os_acc.claims import resource
 from os_acc.kernel import pci as functions
@@ -24,7 +23,6 @@ from os_acc.kinds.drc import claims as drc
 from os_acc.kinds.mdev import claims as mdev
 from os_acc.kinds.nvme_of import claims as nvme_of
 from os_acc.kinds.pci import claims as pci
-from os_acc.refusals import reasons
 
 #: How the identities of handles begin that claim more than the handle itself.
 _OF_DEVICES = ('pci/', 'mdev/', 'file/', 'block/', 'drc/')
@@ -46,21 +44,6 @@ def holding(row: facts.Row, known: facts.Facts) -> conflict.Holding:
         if other is None or _rank(each) > _rank(other):
             found[each.node] = each
     return conflict.Holding(row.van_uuid, tuple(found.values()))
-
-
-def why(met: meeting.Meeting) -> reasons.Reason:
-    """Say why a handle cannot be given out because of another VAN."""
-    kind, _, rest = met.wanted.handle.partition('/')
-    if kind == 'pci' and functions.is_address(rest):
-        return pci.why(met)
-    if kind == 'mdev':
-        return mdev.why(met)
-    if kind == 'file':
-        own = file_kinds.kind_of(rest.partition('/')[0])
-        of_kind = devfile if own is None else kinds.module(own, 'claims')
-        found: reasons.Reason = of_kind.why(met)
-        return found
-    return nvme_of.why(met) if kind == 'block' else met.common()
 
 
 def _rank(claim: resource.Claim) -> int:

@@ -21,6 +21,7 @@ from os_acc.claims import nodes
 from os_acc.claims import of_handle
 from os_acc.claims import reader
 from os_acc.claims import resource
+from os_acc.claims import words
 from os_acc.kernel import pci
 
 #: The kinds of handles whose claims do not show in handle and device.
@@ -71,7 +72,7 @@ class Taken:
         for each in conflict.conflicts(own, map(self._holding, numbers)):
             found.setdefault(each.holding.van_uuid, []).append(each)
         met = [
-            meeting.Meeting(wanted, row, found[row.van_uuid], of_handle.why)
+            meeting.Meeting(wanted, row, found[row.van_uuid], words.why)
             for row in map(self._rows.__getitem__, numbers)
             if row.van_uuid in found
         ]

@@ -14,7 +14,7 @@ import dataclasses
 from typing import Protocol
 from typing import Self
 
-from os_acc.claims import meeting
+from os_acc.claims import facts
 from os_acc.kernel import pci
 from os_acc.refusals import reasons
 
@@ -53,6 +53,25 @@ class Holder(Protocol):
 
     @property
     def instance_uuid(self) -> str: ...
+
+
+class Met(Protocol):
+    """A VAN that excludes what is wanted: see meeting.Meeting."""
+
+    @property
+    def other(self) -> facts.Row:
+        """What the VAN has."""
+
+    @property
+    def is_close(self) -> bool:
+        """Whether it is about the device itself, or what it is a part of."""
+
+    @property
+    def reason(self) -> reasons.Reason:
+        """Why what is wanted cannot be given out."""
+
+    def taken(self, what: str | None = None) -> reasons.Reason:
+        """Say that another instance has something."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +121,7 @@ class Vans:
         device: str | None,
         numbers: tuple[str, ...] = (),
         most: int = 0,
-    ) -> list[meeting.Meeting]:
+    ) -> Sequence[Met]:
         """Say which VANs exclude a handle, and why: see Taken.against().
 
         :param handle: its identity
@@ -110,7 +129,7 @@ class Vans:
         :param numbers: as facts.Row
         :param most: as facts.Row
         """
-        return []
+        return ()
 
     def of_handle(self, identity: str) -> Holder | None:
         """The VAN that has a handle, by AttachHandle.identity."""

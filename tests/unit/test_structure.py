@@ -31,6 +31,7 @@ FILES = {
     'refusals.py',
     'rules.py',
     'use.py',
+    'words.py',
 }
 
 

@@ -8,12 +8,8 @@ from collections.abc import Iterator
 
 from os_acc.claims import facts
 from os_acc.claims import functions
-from os_acc.claims import meeting
 from os_acc.claims import nodes
 from os_acc.claims import resource
-from os_acc.refusals import reasons
-
-Relation = meeting.Relation
 
 
 def claims(
@@ -26,10 +22,3 @@ def claims(
         yield from functions.of_chip(
             known, row.device, row.instance_uuid, whole=False
         )
-
-
-def why(met: meeting.Meeting) -> reasons.Reason:
-    """Say why a device cannot be given out. See of_handle.why()."""
-    if met.relation is Relation.SAME:
-        return met.taken()
-    return met.taken('it') if met.relation is Relation.IN else met.common()

@@ -12,13 +12,9 @@ from collections.abc import Iterator
 
 from os_acc.claims import facts
 from os_acc.claims import functions
-from os_acc.claims import meeting
 from os_acc.claims import nodes
 from os_acc.claims import resource
 from os_acc.kinds.npu import names as npu_names
-from os_acc.refusals import reasons
-
-Relation = meeting.Relation
 
 
 def claims(
@@ -41,12 +37,3 @@ def claims(
     behind = known.files(name, row.numbers).along(row.noted)
     for each in behind.places:
         yield resource.Claim(nodes.place(each), resource.EXCLUSIVE, name)
-
-
-def why(met: meeting.Meeting) -> reasons.Reason:
-    """Say why an accelerator cannot be given out. See of_handle.why()."""
-    if met.relation is Relation.NUMBER:
-        return met.number()
-    if met.relation in (Relation.SAME, Relation.IN):
-        return met.taken('it')
-    return met.common()

@@ -8,14 +8,8 @@ from collections.abc import Iterator
 
 from os_acc.claims import facts
 from os_acc.claims import functions
-from os_acc.claims import identities
-from os_acc.claims import meeting
 from os_acc.claims import nodes
 from os_acc.claims import resource
-from os_acc.refusals import reasons
-from os_acc.refusals import refusals
-
-Relation = meeting.Relation
 
 
 def claims(
@@ -56,19 +50,3 @@ def _card(
         yield resource.Claim(
             nodes.card(row.device), resource.PART, row.instance_uuid
         )
-
-
-def why(met: meeting.Meeting) -> reasons.Reason:
-    """Say why a function cannot be given out. See of_handle.why()."""
-    named = identities.function_in(met.other.handle)
-    texts = {
-        Relation.SAME: 'it',
-        Relation.PART: met.other.handle,
-        Relation.ABOVE: f'{named}, which it is behind',
-        Relation.BEHIND: f'{named}, which is behind it',
-    }
-    if met.relation in texts:
-        return met.taken(texts[met.relation])
-    if met.relation is Relation.IN:
-        return refusals.PF_TAKEN.say(holder=met.taken('it').text)
-    return met.common()

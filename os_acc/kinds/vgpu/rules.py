@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from os_acc.availability import functions as availability
-from os_acc.claims import meeting
 from os_acc.claims import vans
 from os_acc.kernel import pci
 from os_acc.kernel import vgpu
@@ -48,7 +47,7 @@ def vgpu_obstacles(
         yield from availability.unhealthy_obstacles(vf, holders)
     for each in availability.in_the_way(vf, holders):
         # VFIO gives no IOMMU group out with a vGPU.
-        if each.relation < meeting.Relation.GROUP:
+        if each.is_close:
             yield Obstacle.of(device, each.reason)
     wanted = spec.vgpu_type
     if now != vgpu.NONE:
