@@ -5,7 +5,10 @@
 from __future__ import annotations
 
 import ast
+import collections
+import fnmatch
 import pathlib
+import sys
 import tomllib
 
 import pytest
@@ -33,6 +36,11 @@ FILES = {
     'use.py',
     'words.py',
 }
+
+
+# The parts of a kind that what serves all kinds asks for by name, also in the
+# daemon that runs as root: see os_acc.kinds.
+ASKED_FOR = ('claims', 'entry', 'names')
 
 
 def name_of(path):
@@ -107,3 +115,59 @@ def test_each_kind_has_its_driver_and_its_layer():
         each for each in others if each['name'] == 'no kind imports another'
     )
     assert set(apart['modules']) == {f'os_acc.kinds.{kind}' for kind in KINDS}
+
+
+def reached():
+    """The modules that root reaches, at any distance."""
+    of = imports()
+    todo = [
+        name
+        for name in of
+        if name.startswith('os_acc.privileged')
+        or (
+            name.startswith('os_acc.kinds.')
+            and name.rpartition('.')[2] in ASKED_FOR
+        )
+    ]
+    found = set()
+    while todo:
+        if (name := todo.pop()) not in found:
+            found.add(name)
+            todo += of[name]
+    return found
+
+
+def test_root_reaches_only_what_it_needs():
+    """What runs as root must be readable alone: see the page "Architecture".
+
+    The contract says what root does not reach. It prints the rest.
+    """
+    with open(ROOT / 'pyproject.toml', 'rb') as file:
+        contracts = tomllib.load(file)['tool']['importlinter']['contracts']
+    (contract,) = (
+        each
+        for each in contracts
+        if each['name'] == 'root does not reach what it does not need'
+    )
+    names = {name_of(path): path for path in SOURCE.rglob('*.py')}
+    found = reached()
+    modules, lines = collections.Counter(), collections.Counter()
+    for name in found:
+        modules[room := name.split('.')[1]] += 1
+        lines[room] += len(names[name].read_text().splitlines())
+    for room, count in lines.most_common():
+        sys.stdout.write(f'{count:6} lines, {modules[room]:3} in {room}\n')
+    sys.stdout.write(f'{lines.total()} lines, {len(found)} modules\n')
+
+    for each in contract['forbidden_modules']:
+        those = {
+            name
+            for name in names
+            if fnmatch.fnmatchcase(f'{name}.', f'{each}.*')
+        }
+        assert those, f'{each}: there is no such module'
+        assert not those & found, f'root reaches {each}'
+    rooms = {name.split('.')[1] for name in names if '.' in name}
+    kept_out = {each.split('.')[1] for each in contract['forbidden_modules']}
+    # A new room is one or the other.
+    assert rooms - kept_out <= lines.keys()
