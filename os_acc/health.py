@@ -21,7 +21,7 @@ from os_acc.kernel import boot
 from os_acc.kernel import chip as chips
 from os_acc.kernel import pci
 from os_acc.refusals import reasons
-from os_acc.refusals import refusals
+from os_acc.refusals import report_refusals
 
 
 class View:
@@ -115,8 +115,10 @@ def reason_of(found: rows.Health) -> reasons.Reason:
     """Say why and since when a device is given to nobody, and the remedy."""
     since = found.since[:19]
     if found.cause == rows.REBOOT:
-        return refusals.REBOOT_PENDING.say(since=since, reason=found.reason)
-    return refusals.UNHEALTHY.say(
+        return report_refusals.REBOOT_PENDING.say(
+            since=since, reason=found.reason
+        )
+    return report_refusals.UNHEALTHY.say(
         since=since, reason=found.reason, device=found.device
     )
 

@@ -31,6 +31,7 @@ from os_acc.kinds.idxd import names as idxd_names
 from os_acc.kinds.idxd import refusals as idxd_refusals
 from os_acc.refusals import reasons
 from os_acc.refusals import refusals
+from os_acc.refusals import report_refusals
 from os_acc.spec import device_spec
 
 Reason = reasons.Reason
@@ -94,7 +95,7 @@ def taken_by_others(
                 yield _taken(near, what.format(address))
     if (pf := function.physfn) is not None:
         for found in of_whole(pf, taker, holders):
-            yield refusals.PF_TAKEN.say(holder=found.text)
+            yield report_refusals.PF_TAKEN.say(holder=found.text)
 
 
 def _is_beside(part: Holder, function: pci.Function, taker: Taker) -> bool:

@@ -10,13 +10,10 @@ os-acc binds them to VFIO together with the GPU.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from collections.abc import Iterator
 import dataclasses
 
 from os_acc.kernel import pci
-from os_acc.refusals import reasons
-from os_acc.refusals import refusals
 from os_acc.spec import device_spec
 from os_acc.spec import parts as spec_parts
 
@@ -46,22 +43,6 @@ def of(
     if bind == device_spec.BIND_NONE:
         return []
     return [found for found in _beside(function) if is_one(found)]
-
-
-def denied(
-    specs: device_spec.Specs, along: Iterable[pci.Function]
-) -> reasons.Reason | None:
-    """Say that an entry denies one of the companions of a function.
-
-    :param along: as of() gives them
-    """
-    for each in along:
-        first = specs.first(each)
-        if first is not None and first.deny:
-            return refusals.COMPANION_DENIED.say(
-                source=first.source, address=each.address
-            )
-    return None
 
 
 def main_of(

@@ -34,7 +34,6 @@ from os_acc.kernel import pci
 from os_acc.kernel import sriov
 from os_acc.kernel import vfio
 from os_acc.kernel import vgpu
-from os_acc.kinds.vgpu import refusals as vgpu_refusals
 from os_acc.refusals import offer_refusals
 from os_acc.refusals import reasons
 from os_acc.refusals import refusals
@@ -249,7 +248,7 @@ def _not_offered(
 def _unsuitable(function: pci.Function) -> Iterator[Reason]:
     if vgpu.is_place(function):
         now = vgpu.current(function.address)
-        yield vgpu_refusals.FOR_VGPU.say(
+        yield offer_refusals.FOR_VGPU.say(
             state=f'vGPU type {now} is set on it'
             if now
             else 'it has no type now'

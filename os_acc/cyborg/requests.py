@@ -21,7 +21,7 @@ from os_acc import objects
 from os_acc import progress
 from os_acc.attach import plan
 from os_acc.cyborg import api as api_module
-from os_acc.texts import function_id
+from os_acc.objects import device_profile
 
 #: Seconds to wait for a bind. Nova waits as long by default
 #: (arq_binding_timeout in nova/conf/compute.py).
@@ -189,7 +189,9 @@ def _never_bound(api: api_module.API, arq: Mapping[str, Any]) -> str | None:
         return None
     try:
         groups = api.profile_groups(str(arq['device_profile_name']))
-        return function_id.never_bound(groups[arq['device_profile_group_id']])
+        return device_profile.never_bound(
+            groups[arq['device_profile_group_id']]
+        )
     except (
         exception.RemoteServiceError,
         AttributeError,

@@ -9,7 +9,6 @@ An FPGA manager shows its name, state and status in /sys/class/fpga_manager
 from __future__ import annotations
 
 from collections.abc import Iterator
-import contextlib
 import dataclasses
 import os
 
@@ -100,20 +99,3 @@ def _read(path: str) -> str:
         return sysfs.read(path) or ''
     except OSError:
         return ''
-
-
-@contextlib.contextmanager
-def told(address: str) -> Iterator[None]:
-    """Add the state of a card's FPGA managers to the errors of programming.
-
-    :param address: of the PCI function that is programmed
-    """
-    try:
-        yield
-    except (exception.DeviceError, exception.Timeout) as err:
-        function = pci.find(address)
-        found = managers(function) if function is not None else []
-        if not found:
-            raise
-        lines = '; '.join(each.line for each in found)
-        raise type(err)(f'{err}. FPGA manager: {lines}') from err

@@ -38,7 +38,7 @@ def fill(request: Any, profiles: Profiles) -> None:
         ARQ, or if a value is invalid
     """
     group = _group(request, profiles)
-    if (why := function_id.never_bound(group)) is not None:
+    if (why := never_bound(group)) is not None:
         name = request.device_profile_name
         LOG.warning('ARQ %s, device profile %s: %s', request.uuid, name, why)
     for field, key in (('function_id', FUNCTION), ('bitstream', BITSTREAM)):
@@ -95,4 +95,27 @@ def _refuse(request: Any, field: str, value: Any, expected: str) -> NoReturn:
         field=field,
         value=value,
         expected=expected,
+    )
+
+
+def never_bound(group: Mapping[str, Any]) -> str | None:
+    """Say why Cyborg never ends the bind of a device profile's group.
+
+    For the resource class FPGA, Cyborg makes the name of a trait from the
+    function's id, and leaves its hyphens in. Placement refuses that name, and
+    the ARQ stays in state BindStarted (_update_placement in
+    cyborg/objects/extarq/fpga_ext_arq.py of Cyborg 17).
+
+    :param group: as Cyborg's API returns it
+    :returns: a sentence; None: Cyborg has no such problem with the group
+    """
+    wanted = group.get('accel:function_id')
+    if 'resources:FPGA' not in group or '-' not in str(wanted or ''):
+        return None
+    return (
+        f'accel:function_id {wanted} has hyphens: with the resource '
+        'class FPGA, Cyborg programs the device and then leaves the ARQ in '
+        'state BindStarted, because Placement refuses the name of the '
+        f'function trait. Write {function_id.canonical(wanted)} in the device '
+        'profile and in the properties of the image'
     )

@@ -11,11 +11,11 @@ from oslo_config import cfg
 from os_acc import exception
 from os_acc import progress
 from os_acc.deadlines import waiting
-from os_acc.kernel import fpga_manager
 from os_acc.kernel import pci
 from os_acc.kernel import xclbin
 from os_acc.kernel import xrt
 from os_acc.programming import bitstreams
+from os_acc.programming import manager_state
 from os_acc.programming import programmer
 from os_acc.spec import device_spec
 from os_acc.texts import function_id as function_ids
@@ -55,7 +55,7 @@ class AMDProgrammer(programmer.Programmer):
         # Read before: its errors mean that nothing was changed.
         wanted = _image(file).uuid
         report(None, 'programming')
-        with fpga_manager.told(self.device):
+        with manager_state.told(self.device):
             amd.program(
                 self.device,
                 file.path,

@@ -14,10 +14,10 @@ from os_acc import exception
 from os_acc import progress
 from os_acc.deadlines import waiting
 from os_acc.journal import programs
-from os_acc.kernel import fpga_manager
 from os_acc.kernel import pci
 from os_acc.kernel import sysfs
 from os_acc.programming import bitstreams
+from os_acc.programming import manager_state
 from os_acc.programming import programmer
 from os_acc.spec import device_spec
 from os_acc.texts import function_id as function_ids
@@ -56,7 +56,7 @@ class CommandProgrammer(programmer.Programmer):
 
         file = self.needed(file)
         report(None, 'programming')
-        with fpga_manager.told(self.device):
+        with manager_state.told(self.device):
             with self._percent_reported(report):
                 reboot = privileged.program(
                     self.device,
@@ -109,7 +109,7 @@ class CommandProgrammer(programmer.Programmer):
     def clear(self) -> None:
         from os_acc.privileged.fpga import command as privileged
 
-        with fpga_manager.told(self.device):
+        with manager_state.told(self.device):
             privileged.clear(
                 self.device, self._region, CONF.os_acc.program_timeout
             )

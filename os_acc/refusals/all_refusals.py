@@ -11,10 +11,12 @@ from os_acc.refusals import nvme_refusals
 from os_acc.refusals import offer_refusals
 from os_acc.refusals import reasons
 from os_acc.refusals import refusals
+from os_acc.refusals import report_refusals
 from os_acc.refusals import service_refusals
 
 MODULES = (
     refusals,
+    report_refusals,
     entry_refusals,
     offer_refusals,
     host_refusals,

@@ -66,3 +66,10 @@ PF_IN_GROUP = Refusal(
     "bind the PF to the host's driver or to none, or move the card to a slot "
     'whose VFs have IOMMU groups of their own',
 )
+FOR_VGPU = Refusal(
+    Kind.UNSUITABLE,
+    "it is a VF that NVIDIA's driver keeps for a vGPU ({state}), not a whole "
+    'GPU: {remedy}',
+    'The driver pci is to give it out, with or without a vGPU type.',
+    'the driver nvidia_vgpu gives it out if device_spec sets vgpu_type for it',
+)

@@ -46,20 +46,6 @@ COMPANION_ONLY = Refusal(
     'to give it out by itself, put an entry for it, without companions, '
     'before that entry',
 )
-PHYSICAL_NETWORK = Refusal(
-    Kind.NOT_OFFERED,
-    'its entry of device_spec has the physical network {network}, and the '
-    'request wants {wanted}',
-    'The port of the request, or its handle, names a physical network.',
-    'if it is connected to that network, set physical_network in its entry',
-)
-NOT_TRUSTED = Refusal(
-    Kind.NOT_OFFERED,
-    'the request wants a trusted VF, and its entry of device_spec does not '
-    'have trusted',
-    'The port of the request has trusted set.',
-    'set trusted to true in its entry',
-)
 MDEV_TYPE = Refusal(
     Kind.NOT_OFFERED,
     '[os_acc] device_spec allows the types {types}',
@@ -99,12 +85,6 @@ NOT_BOUND = Refusal(
     'it to VFIO first',
     "bind is none; in Nova's words, managed is no.",
     'bind it to VFIO, for example with driverctl, or set bind = os-acc',
-)
-NO_SUCH_FUNCTION = Refusal(
-    Kind.UNSUITABLE,
-    'this host has no such PCI function',
-    'Cyborg has a handle for a function that is gone, such as a VF.',
-    'compare its address with lspci -D, or make the VF again',
 )
 STORES_FOR_LIBVIRT = Refusal(
     Kind.UNSUITABLE,
@@ -183,21 +163,6 @@ RESERVED = Refusal(
     'one_time_use is set, and it was used.',
     'check the device, then run os-acc device free {address}',
 )
-UNHEALTHY = Refusal(
-    Kind.UNHEALTHY,
-    'it is unhealthy since {since}: {reason}. If it works again, {remedy}',
-    'Its programming, its reset or its cleaning has failed, it has left the '
-    'bus, or the kernel has counted a fatal PCIe error of it.',
-    'check the device, then run os-acc device free {device}',
-)
-REBOOT_PENDING = Refusal(
-    Kind.UNHEALTHY,
-    'a cold reboot is pending since {since}: {reason}. To get the new '
-    'function, {remedy}',
-    'It was programmed with something that it has only after the host was '
-    'switched off and on.',
-    'switch the host off and on',
-)
 NO_ANSWER = Refusal(
     Kind.UNHEALTHY,
     'it does not answer: its configuration space reads as ones. {remedy}',
@@ -211,12 +176,6 @@ TAKEN = Refusal(
     'An instance has it, one of its VFs or mediated devices, or one of its '
     'companions.',
     'request another device, or release this one: os-acc unplug {instance}',
-)
-PF_TAKEN = Refusal(
-    Kind.ALLOCATED,
-    'its PF is taken: {holder}',
-    'An instance has the whole PF of the VF.',
-    'request another device, or release the PF',
 )
 CHIP_TAKEN = Refusal(
     Kind.ALLOCATED,
@@ -323,12 +282,6 @@ HAS_VGPU = Refusal(
     'The whole function is requested, and it is set up for a vGPU.',
     'if no guest needs it, write 0 to its file nvidia/current_vgpu_type',
 )
-COMPANION_DENIED = Refusal(
-    Kind.NOT_OFFERED,
-    '{source} of [os_acc] device_spec denies its companion {address}',
-    'A function that goes along with it is denied.',
-    'remove that entry, or offer another device',
-)
 COMPANION_USED = Refusal(
     Kind.HOST_USE,
     'its companion {address}: {use}',
@@ -380,14 +333,6 @@ STILL_OPEN = Refusal(
     'killed, or the device is mapped',
     'Only at a release.',
     'wait, then call unplug again; if that does not help, reboot the host',
-)
-SEEMS_OPEN = Refusal(
-    Kind.OPEN,
-    'a guest that os-acc did not plug has it: {driver} is bound to it, and it '
-    'is open',
-    'Only in the inventory, which needs no privilege: see below.',
-    'shut down that guest; virsh, or fuser on the files below /dev/vfio, '
-    'finds it',
 )
 PF_ON_VFIO = Refusal(
     Kind.OPEN,

@@ -24,19 +24,3 @@ def canonical(text: str) -> str | None:
     if match is None:
         return None
     return '-'.join(match.group(2, 4, 5, 6, 7)).lower()
-
-
-def spellings(text: str) -> list[str]:
-    """List the usual ways to write an id, for services that compare texts.
-
-    :param text: an id, which may be a UUID
-    :returns: the text itself first; for a UUID also its forms in lower and
-        upper case, with and without hyphens
-    """
-    found = [text]
-    if (uuid := canonical(text)) is not None:
-        short = uuid.replace('-', '')
-        for form in (uuid, short, uuid.upper(), short.upper()):
-            if form not in found:
-                found.append(form)
-    return found

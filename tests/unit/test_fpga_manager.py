@@ -20,6 +20,7 @@ from os_acc import objects
 from os_acc.journal import programs
 from os_acc.kernel import fpga_manager
 from os_acc.kernel import pci
+from os_acc.programming import manager_state
 
 CARD = fpga_manager_model.CARD
 OTHER = '0000:5e:00.0'
@@ -123,7 +124,7 @@ def test_an_error_keeps_its_kind(card, error):
     card.set('status', 'reconfig CRC error')
     with (
         pytest.raises(type(error)) as caught,
-        fpga_manager.told(CARD),
+        manager_state.told(CARD),
     ):
         raise error
     assert str(caught.value) == (
@@ -137,7 +138,7 @@ def test_an_error_of_a_card_without_managers(kernel):
     error = exception.DeviceError(device=OTHER, reason='no answer')
     with (
         pytest.raises(exception.DeviceError) as caught,
-        fpga_manager.told(OTHER),
+        manager_state.told(OTHER),
     ):
         raise error
     assert caught.value is error

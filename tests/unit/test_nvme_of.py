@@ -24,7 +24,7 @@ from os_acc.journal import health as rows
 from os_acc.kernel import nvme_of
 from os_acc.kernel import open_files
 from os_acc.kinds.nvme_of import entry as spec_nvme_of
-from os_acc.kinds.nvme_of import rules as availability
+from os_acc.kinds.nvme_of import use as availability
 from os_acc.privileged import notes as root_notes
 from os_acc.privileged.kernel import module_loading
 from os_acc.privileged.nvme_of import commands

@@ -7,7 +7,7 @@ from __future__ import annotations
 from os_acc.claims import identities
 from os_acc.claims import meeting
 from os_acc.refusals import reasons
-from os_acc.refusals import refusals
+from os_acc.refusals import report_refusals
 
 Relation = meeting.Relation
 
@@ -24,5 +24,5 @@ def why(met: meeting.Meeting) -> reasons.Reason:
     if met.relation in texts:
         return met.taken(texts[met.relation])
     if met.relation is Relation.IN:
-        return refusals.PF_TAKEN.say(holder=met.taken('it').text)
+        return report_refusals.PF_TAKEN.say(holder=met.taken('it').text)
     return met.common()

@@ -10,13 +10,6 @@ from __future__ import annotations
 from os_acc.refusals.reasons import Kind
 from os_acc.refusals.reasons import Refusal
 
-FOR_VGPU = Refusal(
-    Kind.UNSUITABLE,
-    "it is a VF that NVIDIA's driver keeps for a vGPU ({state}), not a whole "
-    'GPU: {remedy}',
-    'The driver pci is to give it out, with or without a vGPU type.',
-    'the driver nvidia_vgpu gives it out if device_spec sets vgpu_type for it',
-)
 NO_VGPU_TYPE = Refusal(
     Kind.NOT_OFFERED,
     '[os_acc] device_spec has no vgpu_type for it',

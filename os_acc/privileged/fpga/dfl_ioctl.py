@@ -127,7 +127,7 @@ def _opened(card: dfl.Card) -> Iterator[int]:
 def _why(err: OSError) -> str:
     """Say in plain words why the programming of a port has failed.
 
-    The FPGA manager says more: see fpga_manager.told().
+    The FPGA manager says more: see programming.manager_state.
     """
     if err.errno == errno.EIO:
         return 'the card refused the image'

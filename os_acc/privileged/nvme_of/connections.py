@@ -27,7 +27,7 @@ from os_acc.deadlines import waiting
 from os_acc.kernel import nvme_of
 from os_acc.kernel import sysfs
 from os_acc.kinds.nvme_of import entry as spec_nvme_of
-from os_acc.kinds.nvme_of import rules as availability
+from os_acc.kinds.nvme_of import use as namespace_use
 from os_acc.privileged import operation_lock
 from os_acc.privileged.kernel import module_loading
 from os_acc.privileged.nvme_of import commands as nvme_of_commands
@@ -63,7 +63,7 @@ def connect(
         _end_unused(deadline)
         _load_modules(target, deadline)
         if target.secret_file is not None:
-            nvme_of_commands.check_secrets(availability.label(wwn))
+            nvme_of_commands.check_secrets(namespace_use.label(wwn))
         _remember(wwn, target, instance_uuid)
         with nvme_of_commands.secret_config(
             target.secret_file, instance_uuid
@@ -74,7 +74,7 @@ def connect(
                     target,
                     instance_uuid,
                     nvme_of_commands.Commands(
-                        availability.label(wwn),
+                        namespace_use.label(wwn),
                         deadline,
                         [*held, lock],
                         host_id=instance_uuid,
@@ -180,7 +180,7 @@ def _connect(
     except Exception as err:
         why = commands.failure or 'the target does not show the namespace'
         raise exception.DeviceError(
-            device=availability.label(wwn),
+            device=namespace_use.label(wwn),
             reason=f'os-brick could not connect it from {target.nqn} as '
             f'{nvme_of.host_nqn(instance_uuid)}: {why} '
             f'({exception.describe(err)})',
@@ -315,12 +315,12 @@ def _use(
         names = [
             name
             for block in blocks
-            for name in availability.parts(block, snapshot)
+            for name in namespace_use.parts(block, snapshot)
         ]
         uses = (host_use.of_block(name, snapshot) for name in names)
         found[:] = [use.text for use in uses if use is not None]
         reachable = any(block.is_reachable() for block in blocks)
-        found.extend(availability.users_of(names, snapshot, reachable))
+        found.extend(namespace_use.users_of(names, snapshot, reachable))
         return not found
 
     with contextlib.suppress(exception.Timeout):

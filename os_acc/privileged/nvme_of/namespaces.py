@@ -20,7 +20,7 @@ from os_acc.kernel import nvme_of
 from os_acc.kernel import sysfs
 from os_acc.kinds.nvme_of import entry as spec_nvme_of
 from os_acc.kinds.nvme_of import refusals as nvme_of_refusals
-from os_acc.kinds.nvme_of import rules as availability
+from os_acc.kinds.nvme_of import use as namespace_use
 from os_acc.privileged import arguments
 from os_acc.privileged import cleaning
 from os_acc.privileged import command
@@ -83,7 +83,7 @@ def connect(
         waiting.at_most(
             operation_lock.kept_until(lock, act),
             seconds,
-            f'{availability.label(wwn)} to be connected',
+            f'{namespace_use.label(wwn)} to be connected',
         )
         if note is not None and note.instance != instance_uuid:
             if target.erase != spec_nvme_of.ERASE_NONE:
@@ -137,7 +137,7 @@ def release(
                 lambda: connections.disconnect(wwn, instance_uuid, deadline),
             ),
             seconds,
-            f'{availability.label(wwn)} to be disconnected',
+            f'{namespace_use.label(wwn)} to be disconnected',
         )
     return emptied
 
@@ -165,7 +165,7 @@ def _target(
     if noted and note is not None and note.target is not None:
         return note.target
     raise exception.DeviceNotFound(
-        wanted=availability.label(wwn),
+        wanted=namespace_use.label(wwn),
         reason=nvme_of_refusals.NOT_NAMED.say().text,
     )
 
@@ -177,7 +177,7 @@ def _check_owner(
         (note.given and note.instance != instance_uuid) or note.is_of_another
     ):
         raise exception.DeviceBusy(
-            device=availability.label(wwn), reason=_owner(note)
+            device=namespace_use.label(wwn), reason=_owner(note)
         )
     notes.check_namespace(wwn)
 
@@ -191,7 +191,7 @@ def _owner(note: nvme_of_notes.Note) -> str:
 
 
 def _check_host(wwn: str, target: spec_nvme_of.Target) -> None:
-    for obstacle in availability.on_host(wwn, target):
+    for obstacle in namespace_use.on_host(wwn, target):
         raise obstacle.error()
 
 
@@ -212,7 +212,7 @@ def _await(
     deadline: waiting.Deadline,
 ) -> None:
     """Wait for the block device of a namespace, and for its link."""
-    label = availability.label(wwn)
+    label = namespace_use.label(wwn)
     try:
         waiting.until(
             lambda: _connected(wwn, instance_uuid),
@@ -255,14 +255,14 @@ def _await_unused(wwn: str, seconds: float, ended: bool = False) -> None:
         reachable = not ended or any(
             block.is_reachable() for block in nvme_of.blocks(wwn)
         )
-        users[:] = availability.users(wwn, reachable)
+        users[:] = namespace_use.users(wwn, reachable)
         return not users
 
     snapshot = host_use.Snapshot.read()
-    for obstacle in availability.on_host(wwn, None, snapshot):
-        if obstacle.kind is availability.Kind.HOST_USE:
+    for obstacle in namespace_use.on_host(wwn, None, snapshot):
+        if obstacle.kind is namespace_use.Kind.HOST_USE:
             raise obstacle.error()
-    label = availability.label(wwn)
+    label = namespace_use.label(wwn)
     try:
         waiting.until(unused, seconds, label)
     except exception.Timeout as err:
@@ -289,7 +289,7 @@ def _empty(
     wanted = wanted or cleaning.is_wanted()
     LOG.warning(
         '%s is released without its target: %s',
-        availability.label(wwn),
+        namespace_use.label(wwn),
         'it is emptied before another instance gets it'
         if wanted
         else 'nothing empties it',
@@ -305,7 +305,7 @@ def _erase(wwn: str, lock: int) -> None:
 
     :raises CleaningFailed: if that fails, or takes too long
     """
-    label = availability.label(wwn)
+    label = namespace_use.label(wwn)
     seconds = offers.configuration().os_acc.storage_cleaning_timeout
     try:
         (block,) = nvme_of.blocks(wwn)

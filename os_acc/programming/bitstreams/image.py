@@ -145,7 +145,7 @@ def by_function(function_id: str, region_type: str | None) -> Source:
     connection = _connect(label)
     found: dict[str, _Image] = {}
     # Glance compares texts, and lists the images of one owner at a time.
-    for spelling in uuid_forms.spellings(function_id):
+    for spelling in _spellings(function_id):
         for whose in (
             {'visibility': 'public'},
             # Without visibility, the list has no community images.
@@ -253,3 +253,19 @@ def _talking(label: str) -> Iterator[None]:
         raise exception.BitstreamError(
             bitstream=label, reason=f'Glance: {exception.describe(err)}'
         ) from err
+
+
+def _spellings(text: str) -> list[str]:
+    """List the usual ways to write an id, for services that compare texts.
+
+    :param text: an id, which may be a UUID
+    :returns: the text itself first; for a UUID also its forms in lower and
+        upper case, with and without hyphens
+    """
+    found = [text]
+    if (uuid := uuid_forms.canonical(text)) is not None:
+        short = uuid.replace('-', '')
+        for form in (uuid, short, uuid.upper(), short.upper()):
+            if form not in found:
+                found.append(form)
+    return found

@@ -26,7 +26,7 @@ from os_acc.kinds.cyborg.driver import choice as cyborg_choice
 from os_acc.kinds.cyborg.driver import listing as cyborg_listing
 from os_acc.kinds.pci.driver import report as pci_report
 from os_acc.objects import device as device_objects
-from os_acc.refusals import refusals
+from os_acc.refusals import report_refusals
 from os_acc.spec import device_spec
 
 CONF = cfg.CONF
@@ -133,7 +133,8 @@ def _obstacles(
     function = pci.find(handle.address)
     if function is None:
         yield availability.Obstacle.of(
-            f'PCI function {handle.address}', refusals.NO_SUCH_FUNCTION.say()
+            f'PCI function {handle.address}',
+            report_refusals.NO_SUCH_FUNCTION.say(),
         )
         return
     yield from availability.obstacles(

@@ -19,6 +19,7 @@ from os_acc.kernel import nvme_of
 from os_acc.kernel import sysfs
 from os_acc.kinds.nvme_of import entry as spec_nvme_of
 from os_acc.kinds.nvme_of import rules as availability
+from os_acc.kinds.nvme_of import use as namespace_use
 from os_acc.spec import device_spec
 
 Finding = finding.Finding
@@ -144,7 +145,7 @@ def _modules(targets: Sequence[spec_nvme_of.Target]) -> Iterator[Finding]:
 def _namespace(
     wwn: str, spec: device_spec.Spec, holders: allocated.Holders
 ) -> Finding:
-    label = availability.label(wwn)
+    label = namespace_use.label(wwn)
     holder = holders.of_handle(f'block/{wwn}')
     taker = allocated.ANYONE
     if holder is not None:

@@ -11,6 +11,7 @@ needs. Each is given back with the VAN.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Iterator
 import json
 
@@ -19,6 +20,9 @@ from os_acc import objects
 from os_acc.drivers import allocation
 from os_acc.kernel import pci
 from os_acc.objects import van as states
+from os_acc.refusals import reasons
+from os_acc.refusals import report_refusals
+from os_acc.spec import device_spec
 
 # The key of VAN.driver_data: JSON, for each address a dict with the keys that
 # release.py has for the VAN's own function.
@@ -106,3 +110,19 @@ def _beside(
             for other in by.vans_on(holder.device):
                 if other.uuid == holder.van_uuid:
                     yield other
+
+
+def denied(
+    specs: device_spec.Specs, along: Iterable[pci.Function]
+) -> reasons.Reason | None:
+    """Say that an entry denies one of the companions of a function.
+
+    :param along: as availability.companions.of() gives them
+    """
+    for each in along:
+        first = specs.first(each)
+        if first is not None and first.deny:
+            return report_refusals.COMPANION_DENIED.say(
+                source=first.source, address=each.address
+            )
+    return None

@@ -30,9 +30,10 @@ from os_acc.drivers import inventory
 from os_acc.kernel import guest_use
 from os_acc.kernel import pci
 from os_acc.kernel import vfio
+from os_acc.kinds.pci.driver import companions as own_companions
 from os_acc.kinds.pci.driver import listing as pci_listing
 from os_acc.refusals import reasons
-from os_acc.refusals import refusals
+from os_acc.refusals import report_refusals
 from os_acc.spec import device_spec
 from os_acc.spec import parts as spec_parts
 
@@ -149,14 +150,14 @@ class _View:
             refused=refused,
         )
         along = companions.of(function, spec, bind)
-        if (denied := companions.denied(self.specs, along)) is not None:
+        if (denied := own_companions.denied(self.specs, along)) is not None:
             yield availability.Obstacle.of(
                 f'PCI function {function.address}', denied
             )
         if function.driver is not None and guest_use.seems_open(function):
             yield availability.Obstacle.of(
                 f'PCI function {function.address}',
-                refusals.SEEMS_OPEN.say(driver=function.driver),
+                report_refusals.SEEMS_OPEN.say(driver=function.driver),
             )
 
     def _future(

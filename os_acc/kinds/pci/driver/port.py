@@ -18,7 +18,7 @@ from os_acc.drivers import allocation
 from os_acc.kernel import boot
 from os_acc.kernel import network
 from os_acc.kernel import pci
-from os_acc.refusals import refusals
+from os_acc.refusals import report_refusals
 from os_acc.spec import device_spec
 
 LOG = logging.getLogger(__name__)
@@ -38,11 +38,11 @@ def mismatch(
     """
     wanted = request.physical_network
     if wanted is not None and spec.physical_network != wanted:
-        return refusals.PHYSICAL_NETWORK.say(
+        return report_refusals.PHYSICAL_NETWORK.say(
             network=spec.physical_network or '(none)', wanted=wanted
         ).text
     if request.port is not None and request.port.trusted and not spec.trusted:
-        return refusals.NOT_TRUSTED.say().text
+        return report_refusals.NOT_TRUSTED.say().text
     return None
 
 

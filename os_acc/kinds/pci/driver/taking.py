@@ -101,7 +101,7 @@ def companions_before(
         for each in companion_functions.of(function, spec, bind)
     }
     new = [each for name, each in along.items() if name not in known]
-    if (denied := companion_functions.denied(specs, new)) is not None:
+    if (denied := companions.denied(specs, new)) is not None:
         device = f'PCI function {function.address}'
         raise availability.Obstacle.of(device, denied).error()
     for address in known.keys() - along.keys():

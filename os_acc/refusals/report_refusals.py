@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The refusals that only drivers and reports say, and root never does.
+
+See refusals.
+"""
+
+from __future__ import annotations
+
+from os_acc.refusals.reasons import Kind
+from os_acc.refusals.reasons import Refusal
+
+PHYSICAL_NETWORK = Refusal(
+    Kind.NOT_OFFERED,
+    'its entry of device_spec has the physical network {network}, and the '
+    'request wants {wanted}',
+    'The port of the request, or its handle, names a physical network.',
+    'if it is connected to that network, set physical_network in its entry',
+)
+NOT_TRUSTED = Refusal(
+    Kind.NOT_OFFERED,
+    'the request wants a trusted VF, and its entry of device_spec does not '
+    'have trusted',
+    'The port of the request has trusted set.',
+    'set trusted to true in its entry',
+)
+NO_SUCH_FUNCTION = Refusal(
+    Kind.UNSUITABLE,
+    'this host has no such PCI function',
+    'Cyborg has a handle for a function that is gone, such as a VF.',
+    'compare its address with lspci -D, or make the VF again',
+)
+UNHEALTHY = Refusal(
+    Kind.UNHEALTHY,
+    'it is unhealthy since {since}: {reason}. If it works again, {remedy}',
+    'Its programming, its reset or its cleaning has failed, it has left the '
+    'bus, or the kernel has counted a fatal PCIe error of it.',
+    'check the device, then run os-acc device free {device}',
+)
+REBOOT_PENDING = Refusal(
+    Kind.UNHEALTHY,
+    'a cold reboot is pending since {since}: {reason}. To get the new '
+    'function, {remedy}',
+    'It was programmed with something that it has only after the host was '
+    'switched off and on.',
+    'switch the host off and on',
+)
+PF_TAKEN = Refusal(
+    Kind.ALLOCATED,
+    'its PF is taken: {holder}',
+    'An instance has the whole PF of the VF.',
+    'request another device, or release the PF',
+)
+COMPANION_DENIED = Refusal(
+    Kind.NOT_OFFERED,
+    '{source} of [os_acc] device_spec denies its companion {address}',
+    'A function that goes along with it is denied.',
+    'remove that entry, or offer another device',
+)
+SEEMS_OPEN = Refusal(
+    Kind.OPEN,
+    'a guest that os-acc did not plug has it: {driver} is bound to it, and it '
+    'is open',
+    'Only in the inventory, which needs no privilege: see below.',
+    'shut down that guest; virsh, or fuser on the files below /dev/vfio, '
+    'finds it',
+)
