@@ -27,7 +27,7 @@ from os_acc.containers import options as container_opts
 from os_acc.kernel import file_system
 from os_acc.kernel import sysfs
 from os_acc.privileged import context
-from os_acc.privileged import held
+from os_acc.privileged import notes
 from os_acc.privileged import privsep
 from os_acc.privileged import root_folder
 from os_acc.testing import kernel as kernel_module
@@ -201,7 +201,7 @@ def clean(tmp_path, monkeypatch) -> Iterator[None]:
     monkeypatch.setattr(sysfs, 'SYS', str(tmp_path / 'sys'))
     # Not the privileged half's folders of this machine, nor a daemon.
     monkeypatch.setattr(root_folder, 'PATH', str(tmp_path / 'os-acc'))
-    monkeypatch.setattr(held, 'FOLDER', str(tmp_path / 'held'))
+    monkeypatch.setattr(notes, 'FOLDER', str(tmp_path / 'held'))
     monkeypatch.setattr(context, 'start_in_background', lambda: None)
     # The temporary files may be in memory, where no journal should be.
     state, type_of = str(tmp_path / 'state'), file_system.type_of
