@@ -17,10 +17,8 @@ from os_acc import loader
 from os_acc import locking
 from os_acc import objects
 from os_acc import opts
-from os_acc.bitstreams import options as bitstream_opts
 from os_acc.claims import holder
 from os_acc.spec import device_spec
-from os_acc.state import files as state_files
 from os_acc.state import sharing
 
 
@@ -85,7 +83,6 @@ class Host:
         opts.check(conf, extensions.options())
         if not read_only:
             check_owner(conf)
-            _repair(conf)
         return cls(conf, extensions, read_only, owner)
 
     def check_writable(self, call: str) -> None:
@@ -149,12 +146,3 @@ def check_owner(conf: cfg.ConfigOpts) -> None:
         shared with a group of this user
     """
     sharing.check(conf.os_acc.state_path)
-
-
-def _repair(conf: cfg.ConfigOpts) -> None:
-    """Let the group use the files of this user from before the sharing.
-
-    The journal repairs its own files.
-    """
-    for folder in (opts.lock_path(conf), bitstream_opts.cache_path(conf)):
-        state_files.repair_shared(folder)

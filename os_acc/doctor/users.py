@@ -20,8 +20,6 @@ from os_acc.state import sharing
 
 SUBJECT = 'users of the state path'
 
-_SEE = 'see "Two users" in the documentation'
-
 
 def findings(conf: cfg.ConfigOpts) -> Iterator[finding.Finding]:
     """Say whether the state path is shared, and what keeps its users out."""
@@ -32,13 +30,24 @@ def findings(conf: cfg.ConfigOpts) -> Iterator[finding.Finding]:
         return
     except PermissionError:
         yield finding.Finding(
-            SUBJECT, finding.ERROR, sharing.unreachable(folder), _SEE
+            SUBJECT, finding.ERROR, sharing.unreachable(folder), sharing.PAGE
         )
         return
-    if state_files.is_shared(found):
-        yield from _shared(conf, folder, found)
-    else:
+    if not state_files.is_shared(found):
         yield _private(folder, found)
+    elif not state_files.is_member(found.st_gid):
+        yield finding.Finding(
+            SUBJECT, finding.ERROR, sharing.refusal(folder), sharing.PAGE
+        )
+    else:
+        yield finding.Finding(
+            SUBJECT,
+            finding.OK,
+            f'it is shared with {state_files.group(found.st_gid)}: each user '
+            'in this group can make os-acc act on the devices that it offers',
+        )
+        for path in _made(conf):
+            yield from _closed(path, found.st_gid)
 
 
 def _private(folder: str, found: os.stat_result) -> finding.Finding:
@@ -59,61 +68,39 @@ def _private(folder: str, found: os.stat_result) -> finding.Finding:
     )
 
 
-def _shared(
-    conf: cfg.ConfigOpts, folder: str, found: os.stat_result
-) -> Iterator[finding.Finding]:
-    whose = state_files.group(found.st_gid)
-    if not state_files.is_member(found.st_gid):
-        yield finding.Finding(
-            SUBJECT, finding.ERROR, sharing.not_member(found), _SEE
-        )
-        return
-    yield finding.Finding(
-        SUBJECT,
-        finding.OK,
-        f'it is shared with {whose}: each user in this group can make os-acc '
-        'act on the devices that it offers',
+def _made(conf: cfg.ConfigOpts) -> Iterator[str]:
+    """Name what os-acc has made: the journal, the locks and the cache."""
+    folder = conf.os_acc.state_path
+    yield from sorted(
+        glob.glob(glob.escape(journal_file.path_in(folder)) + '*')
     )
-    locks, cache = opts.lock_path(conf), bitstream_opts.cache_path(conf)
-    for place in (locks, cache):
-        yield from _folder(place, found.st_gid)
-    journal = glob.escape(journal_file.path_in(folder)) + '*'
-    for pattern in (
-        journal,
-        *(os.path.join(glob.escape(each), '*') for each in (locks, cache)),
-    ):
-        for path in sorted(glob.glob(pattern)):
-            if state_files.NEW not in path:
-                yield from _file(path)
+    for place in (opts.lock_path(conf), bitstream_opts.cache_path(conf)):
+        yield os.path.realpath(place)
+        yield from sorted(glob.glob(os.path.join(glob.escape(place), '*')))
 
 
-def _folder(path: str, gid: int) -> Iterator[finding.Finding]:
-    """Check the folder of the locks or of the bitstreams."""
+def _closed(path: str, gid: int) -> Iterator[finding.Finding]:
+    """Report a file or folder that not all users of the group can use."""
     try:
-        found = os.stat(path)
+        found = os.lstat(path)
     except FileNotFoundError:
-        return  # os-acc makes it as the folder above demands
-    if state_files.is_shared(found) and found.st_gid == gid:
+        return
+    folder = stat.S_ISDIR(found.st_mode)
+    mode = stat.S_IMODE(found.st_mode)
+    needed = state_files.mode_in(gid, folder)
+    if (
+        (folder or stat.S_ISREG(found.st_mode))
+        and found.st_gid == gid
+        # Nobody else may write, not even if the folder keeps others out.
+        and mode & (needed | stat.S_IWOTH) == needed
+    ) or state_files.NEW in path:
         return
     yield finding.Finding(
         SUBJECT,
         finding.ERROR,
-        f'{path} is not shared with {state_files.group(gid)}: it belongs to '
+        f'not all users can use {path}: it belongs to '
         f'{state_files.user(found.st_uid)} and '
-        f'{state_files.group(found.st_gid)}, with mode '
-        f'{stat.S_IMODE(found.st_mode):04o}',
-        f'run as root: install -d -m 2770 -o '
-        f'{state_files.user_name(found.st_uid)} -g '
-        f'{state_files.group_name(gid)} {path}',
+        f'{state_files.group(found.st_gid)} with mode {mode:04o}, expected '
+        f'{state_files.group(gid)} and mode {needed:04o}',
+        sharing.PAGE,
     )
-
-
-def _file(path: str) -> Iterator[finding.Finding]:
-    if reason := state_files.wrong(path):
-        yield finding.Finding(
-            SUBJECT,
-            finding.ERROR,
-            f'not all users can use {path}: {reason}',
-            f'run as root: {state_files.fix(path)}; or restart the service '
-            'that it belongs to',
-        )

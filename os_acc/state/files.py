@@ -3,10 +3,10 @@
 """Makes the files and folders of a state path, for one user or for a group.
 
 A folder is shared if its group can write to it and its setgid bit is set
-(mode 2770). What os-acc makes in a shared folder belongs to the group of the
-folder, and the group can read and write it: files have mode 0660, folders
-2770. What os-acc makes in any other folder belongs to its user alone: 0600
-and 0700. The umask of the process does not matter.
+(mode 2770). Root makes it once. What os-acc makes in a shared folder belongs
+to the group of the folder, and the group can read and write it: files have
+mode 0660, folders 2770. What os-acc makes in any other folder belongs to its
+user alone: 0600 and 0700. The umask of the process does not matter.
 
 A file gets its mode before it gets its name. Otherwise another user could find
 a file that it may not open yet, or for ever if the process is killed.
@@ -172,58 +172,6 @@ def repair(path: str) -> None:
         os.close(fd)
 
 
-def repair_shared(folder: str) -> None:
-    """Repair a folder and its files if the folder above it is shared.
-
-    They may have been made before it was shared. See repair(). What only
-    another user can repair is left to it.
-    """
-    with contextlib.suppress(
-        FileNotFoundError, NotADirectoryError, PermissionError
-    ):
-        if group_of(os.path.dirname(folder)) is None:
-            return
-        repair(folder)
-        for name in os.listdir(folder):
-            repair(os.path.join(folder, name))
-
-
-def wrong(path: str) -> str | None:
-    """Say why users of a shared folder cannot use a file or folder in it.
-
-    :param path: of a file or folder in a shared folder
-    :returns: the reason; None if there is none, or the path does not exist
-    :raises OSError: if it cannot be examined
-    """
-    try:
-        found = os.lstat(path)
-        gid = group_of(os.path.dirname(path))
-    except FileNotFoundError:
-        return None
-    if gid is None:
-        return None
-    folder = stat.S_ISDIR(found.st_mode)
-    if not folder and not stat.S_ISREG(found.st_mode):
-        return 'it is neither a file nor a folder'
-    mode = stat.S_IMODE(found.st_mode)
-    needed = _mode(folder, gid)
-    # Nobody else may write, not even if the folder keeps others out.
-    if found.st_gid == gid and mode & needed == needed and not mode & 0o002:
-        return None
-    return (
-        f'it belongs to {user(found.st_uid)} and {group(found.st_gid)} with '
-        f'mode {mode:04o}, expected {group(gid)} and mode {needed:04o}'
-    )
-
-
-def fix(path: str) -> str:
-    """Return the command that an operator runs as root after wrong()."""
-    above = os.path.dirname(path)
-    gid = group_of(above)
-    mode = _mode(os.path.isdir(path), gid)
-    return f'chgrp {group_name(gid)} {path} && chmod {mode:04o} {path}'
-
-
 def user(uid: int) -> str:
     """Describe a user by id and name, such as 'user id 64055 (nova)'."""
     with contextlib.suppress(KeyError):
@@ -245,20 +193,15 @@ def user_name(uid: int) -> str:
     return str(uid)
 
 
-def group_name(gid: int | None) -> str:
-    """Return the name of a group for a command; its id if it has none."""
-    if gid is None:
-        return 'os-acc'
-    with contextlib.suppress(KeyError):
-        return grp.getgrgid(gid).gr_name
-    return str(gid)
-
-
 def _is_only_name(found: os.stat_result) -> bool:
     return stat.S_ISREG(found.st_mode) and found.st_nlink == 1
 
 
-def _mode(folder: bool, gid: int | None) -> int:
+def mode_in(gid: int | None, folder: bool) -> int:
+    """Return the mode that a file or folder has in a folder.
+
+    :param gid: of the group that shares the folder above; None: none does
+    """
     if gid is None:
         return 0o700 if folder else 0o600
     return 0o2770 if folder else 0o660
@@ -280,6 +223,6 @@ def _adopt(fd: int, above: str) -> None:
         if (found.st_uid, found.st_gid) != (uid, gid):
             # Before chmod: chown(2) can clear the setgid bit.
             os.chown(path, uid, gid)
-    mode = _mode(stat.S_ISDIR(found.st_mode), gid)
+    mode = mode_in(gid, stat.S_ISDIR(found.st_mode))
     if stat.S_IMODE(os.fstat(fd).st_mode) != mode:
         os.chmod(path, mode)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Says who may use a state path, and how a second user gets access to it.
+"""Says which user may not use a state path, and where the way out is told.
 
 The users of a shared folder are trusted equally: who can write to the journal
 can make os-acc act on the devices that device_spec offers.
@@ -13,6 +13,9 @@ import stat
 
 from os_acc import exception
 from os_acc.state import files as state_files
+
+#: Where to read how root shares a folder.
+PAGE = 'see "Two users" in the documentation'
 
 
 def check(path: str) -> None:
@@ -31,9 +34,9 @@ def check(path: str) -> None:
             break
         except FileNotFoundError:
             place = os.path.dirname(place)
-        except OSError as err:
-            if isinstance(err, PermissionError):
-                raise _refused(path, unreachable(path)) from err
+        except PermissionError as err:
+            raise _refused(path, unreachable(path)) from err
+        except OSError:
             return  # opening the journal tells what is wrong with the folder
     if not stat.S_ISDIR(found.st_mode):
         return
@@ -45,55 +48,46 @@ def check(path: str) -> None:
         )
     me = os.geteuid()
     if state_files.is_shared(found):
-        if not state_files.is_member(found.st_gid):
-            raise _refused(path, f'the folder {place} {not_member(found)}')
-    # What root makes in another user's folder belongs to root.
-    elif found.st_uid != me and (place == path or me == 0):
-        raise _refused(
-            path,
-            f'the folder {place} belongs to {state_files.user(found.st_uid)} '
-            f'and this process runs as {state_files.user(me)}; run it as that '
-            f'user, such as: sudo -u "#{found.st_uid}" os-acc ...'
-            + (f'. {how(path)}' if me and place == path else ''),
-        )
+        may = state_files.is_member(found.st_gid)
+    else:
+        # What root makes in another user's folder belongs to root.
+        may = found.st_uid == me or (place != path and me != 0)
+    if not may:
+        raise _refused(path, refusal(place))
 
 
-def not_member(found: os.stat_result) -> str:
-    """Describe a shared folder whose group this process is not in."""
-    me, group = os.geteuid(), state_files.group_name(found.st_gid)
+def refusal(place: str) -> str:
+    """Say who may use a folder or a file, and that this process may not.
+
+    :raises OSError: if it cannot be examined
+    """
+    found = os.stat(place)
+    me = state_files.user(os.geteuid())
+    folder = stat.S_ISDIR(found.st_mode)
+    text = (
+        f'the {"folder" if folder else "file"} {place} belongs to '
+        f'{state_files.user(found.st_uid)} and '
+        f'{state_files.group(found.st_gid)} with mode '
+        f'{stat.S_IMODE(found.st_mode):04o}, and this process runs as {me}'
+    )
+    if state_files.is_shared(found):
+        return f'{text}, which is not in this group; {PAGE}'
     return (
-        f'is shared with {state_files.group(found.st_gid)}, and this process, '
-        f'which runs as {state_files.user(me)}, is not in this group. Run as '
-        f'root: usermod -a -G {group} {state_files.user_name(me)}; then '
-        'restart the service'
+        f'{text}; run it as that user, such as: sudo -u "#{found.st_uid}" '
+        f'os-acc ..., or {PAGE}'
     )
 
 
 def unreachable(path: str) -> str:
-    """Say which folder keeps this process away from a path.
-
-    :returns: the reason and what to do
-    """
-    me = os.geteuid()
+    """Say which folder keeps this process away from a path."""
     place = path
     while place != os.path.dirname(place):
         place = os.path.dirname(place)
         try:
-            found = os.stat(place)
+            return refusal(place)
         except OSError:
             continue
-        if state_files.is_shared(found) and not state_files.is_member(
-            found.st_gid
-        ):
-            return f'the folder {place} {not_member(found)}'
-        return (
-            f'the folder {place} belongs to {state_files.user(found.st_uid)} '
-            f'and has mode {stat.S_IMODE(found.st_mode):04o}, and '
-            f'{state_files.user(me)} may not use what is in it. Choose a '
-            'folder that this user can reach, such as /var/lib/os-acc, as '
-            '[os_acc] state_path of all services'
-        )
-    return f'{state_files.user(me)} may not use {path}'
+    return f'{state_files.user(os.geteuid())} may not use {path}'
 
 
 def hint(folder: str, *paths: str) -> str:
@@ -108,60 +102,13 @@ def hint(folder: str, *paths: str) -> str:
         return f': {unreachable(folder)}'
     except OSError:
         return ''
-    if (text := read_only(folder)) is not None:
-        return f'. {text[0].upper()}{text[1:]}'
+    if os.statvfs(folder).f_flag & os.ST_RDONLY:
+        return f'. The file system of {folder} is mounted read-only'
     for place in (folder, *paths):
         if os.path.exists(place) and not os.access(place, os.R_OK | os.W_OK):
-            return f'. {_not_permitted(place, place == folder)}'
+            text = refusal(place)
+            return f'. {text[0].upper()}{text[1:]}'
     return ''
-
-
-def read_only(folder: str) -> str | None:
-    """Say that the file system of a folder is read-only; None if it is not.
-
-    :raises OSError: if it cannot be examined
-    """
-    if os.statvfs(folder).f_flag & os.ST_RDONLY:
-        return f'the file system of {folder} is mounted read-only'
-    return None
-
-
-def _not_permitted(place: str, is_folder: bool) -> str:
-    """Say who may use a folder or a file, and how this process may."""
-    me, found = os.geteuid(), os.stat(place)
-    if is_folder and state_files.is_shared(found):
-        return f'{place} {not_member(found)}'
-    text = (
-        f'{place} belongs to {state_files.user(found.st_uid)}, and '
-        f'{state_files.user(me)} may not read and write it'
-    )
-    if me and state_files.wrong(place):
-        return f'{text}. Run as root: {state_files.fix(place)}'
-    if me and is_folder:
-        return f'{text}. {how(place)}'
-    return text
-
-
-def how(folder: str, group: str = 'os-acc') -> str:
-    """Say how an operator shares a folder between this user and its owner.
-
-    :param folder: of the journal, of the locks or of the cache
-    """
-    owner = os.stat(folder).st_uid if os.path.exists(folder) else 0
-    names = dict.fromkeys(
-        state_files.user_name(uid) for uid in (owner, os.geteuid()) if uid
-    )
-    commands = [
-        f'groupadd --force --system {group}',
-        *(f'usermod -a -G {group} {name}' for name in names),
-        f'install -d -m 2770 -o {state_files.user_name(owner)} -g {group} '
-        f'{folder}',
-    ]
-    return (
-        'To share the folder with the services of other users, run as root: '
-        f'{"; ".join(commands)}; then restart the services, the owner of the '
-        'folder first'
-    )
 
 
 def _refused(path: str, reason: str) -> exception.JournalError:

@@ -52,6 +52,16 @@ class Host:
         """Do what the documentation says."""
         install(self.state)
 
+    def share_all(self) -> None:
+        """Do what it says for a folder that has files already."""
+        setgid = ('-type', 'd', '-exec', 'chmod', 'g+s', '{}', '+')
+        for command in (
+            ('chgrp', '-R', str(GROUP), self.state),
+            ('chmod', '-R', 'u=rwX,g=u,o=', self.state),
+            ('find', self.state, *setgid),
+        ):
+            subprocess.run(command, check=True)
+
     def before(self) -> None:
         """Do what a service does while it is still root."""
 

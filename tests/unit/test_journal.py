@@ -6,6 +6,7 @@ from concurrent import futures
 import contextlib
 import functools
 import glob
+import grp
 import json
 import os
 import pwd
@@ -1956,13 +1957,11 @@ def test_an_error_of_another_user_says_whose_it_is(
     monkeypatch.setattr(os, 'access', lambda *_: False)
     monkeypatch.setattr(os, 'geteuid', lambda: 4711)
     owner = pwd.getpwuid(tmp_path.stat().st_uid)
+    group = grp.getgrgid(tmp_path.stat().st_gid)
     assert not_to_be_opened().endswith(
-        f'. {tmp_path} belongs to user id {owner.pw_uid} ({owner.pw_name}), '
-        'and user id 4711 may not read and write it. To share the folder with '
-        'the services of other users, run as root: groupadd --force --system '
-        'os-acc; '
-        + (f'usermod -a -G os-acc {owner.pw_name}; ' if owner.pw_uid else '')
-        + 'usermod -a -G os-acc 4711; install -d -m 2770 -o '
-        f'{owner.pw_name} -g os-acc {tmp_path}; then restart the services, '
-        'the owner of the folder first'
+        f'. The folder {tmp_path} belongs to user id {owner.pw_uid} '
+        f'({owner.pw_name}) and group id {group.gr_gid} ({group.gr_name}) '
+        'with mode 0700, and this process runs as user id 4711; run it as '
+        f'that user, such as: sudo -u "#{owner.pw_uid}" os-acc ..., or see '
+        '"Two users" in the documentation'
     )

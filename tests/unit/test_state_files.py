@@ -113,7 +113,6 @@ def test_a_link_is_not_followed(shared):
     target.chmod(0o600)
     (shared / 'link').symlink_to(target)
     os.link(target, shared / 'name')
-    state_files.repair_shared(str(shared / 'none'))
     for name in ('link', 'name', 'none'):
         state_files.repair(str(shared / name))
     assert mode(target) == 0o600
@@ -150,22 +149,6 @@ def test_a_file_in_the_place_of_a_folder(shared):
 # --- what keeps a user out
 
 
-def test_a_file_that_not_all_can_use(shared):
-    path = shared / 'x'
-    path.write_text('')
-    path.chmod(0o640)
-    assert 'with mode 0640, expected' in state_files.wrong(str(path))
-    assert state_files.fix(str(path)).endswith(f'chmod 0660 {path}')
-    path.chmod(0o660)
-    assert state_files.wrong(str(path)) is None
-    path.chmod(0o662)
-    assert state_files.wrong(str(path)) is not None
-    (shared / 'link').symlink_to(path)
-    assert 'neither' in state_files.wrong(str(shared / 'link'))
-    assert state_files.wrong(str(shared / 'none')) is None
-    assert state_files.wrong(str(shared)) is None  # its folder is private
-
-
 def as_user(monkeypatch, uid, groups=()):
     monkeypatch.setattr(os, 'geteuid', lambda: uid)
     monkeypatch.setattr(os, 'getegid', lambda: uid)
@@ -173,11 +156,16 @@ def as_user(monkeypatch, uid, groups=()):
 
 
 def test_the_user_of_another_group(shared, monkeypatch):
+    owner = state_files.user(os.geteuid())
     as_user(monkeypatch, 4711)
     with pytest.raises(exception.JournalError) as caught:
         sharing.check(str(shared))
-    assert 'usermod -a -G' in str(caught.value)
-    assert '4711; then restart the service' in str(caught.value)
+    assert str(caught.value).endswith(
+        f'{shared} belongs to {owner} and '
+        f'{state_files.group(os.stat(shared).st_gid)} with mode 2770, and '
+        'this process runs as user id 4711, which is not in this group; see '
+        '"Two users" in the documentation'
+    )
 
 
 def test_the_user_of_the_group(shared, monkeypatch):
@@ -316,14 +304,34 @@ def test_doctor_of_a_shared_folder(found, tmp_path, monkeypatch):
         (_, *wrong) = found()
     opened.close()
     assert [verdict for verdict, _, _ in wrong] == ['error', 'error']
-    assert f'{state}/bitstreams is not shared' in wrong[0][1]
-    assert 'install -d -m 2770' in wrong[0][2]
-    assert str(lock) in wrong[1][1]
-    assert f'chmod 0660 {lock}' in wrong[1][2]
+    (about_lock, about_cache) = (text for _, text, _ in wrong)
+    assert f'not all users can use {state}/bitstreams: ' in about_cache
+    assert about_cache.endswith('and mode 2770')
+    assert f'not all users can use {lock}: ' in about_lock
+    assert 'with mode 0600, expected' in about_lock
+    assert about_lock.endswith('and mode 0660')
+    assert {advice for _, _, advice in wrong} == {sharing.PAGE}
     as_user(monkeypatch, 4711)
     ((verdict, text, _),) = found()
     assert verdict == 'error'
     assert 'is not in this group' in text
+
+
+def test_doctor_of_files_that_not_all_can_use(found, tmp_path):
+    state = tmp_path / 'state'
+    state.chmod(0o2770)
+    cache = state / 'bitstreams'
+    cache.mkdir()
+    cache.chmod(0o2770)
+    for name, bits in (('a', 0o640), ('b', 0o660), ('c', 0o662)):
+        (cache / name).write_text('')
+        (cache / name).chmod(bits)
+    (cache / f'{state_files.NEW}d').write_text('')
+    (cache / 'e').symlink_to('b')
+    (_, *wrong) = found()
+    assert [text.split(':')[0] for _, text, _ in wrong] == [
+        f'not all users can use {cache}/{name}' for name in 'ace'
+    ]
 
 
 def test_doctor_before_there_is_a_folder(found, tmp_path):
