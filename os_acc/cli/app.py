@@ -241,12 +241,34 @@ def _not_text(
     )
 
 
+def _open_missing_streams() -> None:
+    """Give this process all three standard streams.
+
+    A caller may have closed some, as with 2>&-. The next file that is opened
+    would become that stream, and Python sets the stream to None. What cannot
+    be encoded, as with LC_ALL=C, is escaped and not an error.
+    """
+    for number, name in enumerate(('stdin', 'stdout', 'stderr')):
+        try:
+            os.fstat(number)
+        except OSError:
+            # It gets the lowest free number, which is this one.
+            os.open(os.devnull, os.O_RDWR)
+        if getattr(sys, name) is None:
+            # It stays open until the process ends, as the other streams do.
+            setattr(sys, name, open(number, 'w' if number else 'r'))  # noqa: SIM115
+        elif number and hasattr(getattr(sys, name), 'reconfigure'):
+            getattr(sys, name).reconfigure(errors='backslashreplace')
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command.
 
     :param argv: the arguments; None: the arguments of the process
     :returns: the exit code: see os_acc.cli.exit_codes
     """
+    if argv is None:
+        _open_missing_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not sys.warnoptions:
         # An operator can do nothing about deprecated calls in libraries.

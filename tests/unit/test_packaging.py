@@ -14,8 +14,8 @@ TOOLS = tomllib.loads((ROOT / 'pyproject.toml').read_text())['tool']
 INSTALLED = set(
     (metadata.distribution('os-acc').read_text('top_level.txt') or '').split()
 )
-# The two modules that are outside of the package os_acc on purpose.
-OUTSIDE = {'os_acc_command', 'os_acc_pytest'}
+# The module that is outside of the package os_acc on purpose.
+OUTSIDE = {'os_acc_pytest'}
 
 
 def test_there_are_packages():
