@@ -144,7 +144,8 @@ def _recover_instance(
     report = _empty()
     logger = log.about(LOG, instance_uuid)
     try:
-        with _lock(host, instance_uuid) as locked:
+        lock = host.locks.instance(instance_uuid, wait=False)
+        with _taken(lock) as locked:
             if locked:
                 _recover_vans(host, instance_uuid, report)
             else:
@@ -161,14 +162,11 @@ def _recover_instance(
 
 
 @contextlib.contextmanager
-def _lock(host: host_module.Host, instance_uuid: str) -> Iterator[bool]:
-    """Take the lock of an instance, without waiting for it.
-
-    :returns: a context manager that yields whether it took the lock
-    """
+def _taken(lock: contextlib.AbstractContextManager[None]) -> Iterator[bool]:
+    """Take a lock that does not wait; yields whether it was taken."""
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(host.locks.instance(instance_uuid, wait=False))
+            stack.enter_context(lock)
         except exception.Timeout:
             yield False
         else:
@@ -256,19 +254,11 @@ def _recover_programming(host: host_module.Host) -> None:
         )
 
 
-@contextlib.contextmanager
-def _held(locks: locking.Locks, name: str) -> Iterator[bool]:
-    """Take a lock of a device, without waiting for it.
-
-    :returns: a context manager that yields whether it took the lock
-    """
-    with contextlib.ExitStack() as stack:
-        try:
-            stack.enter_context(locks.device(name, timeout=0))
-        except exception.Timeout:
-            yield False
-        else:
-            yield True
+def _held(
+    locks: locking.Locks, name: str
+) -> contextlib.AbstractContextManager[bool]:
+    """Take a lock of a device, without waiting for it."""
+    return _taken(locks.device(name, timeout=0))
 
 
 def _clean_up_programming(host: host_module.Host, at_start: bool) -> None:
