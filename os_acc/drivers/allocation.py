@@ -205,7 +205,6 @@ def check_not_whole(
     :param address: of the device
     :param device: the device, for the error
     :raises DeviceBusy: if a VAN has it
-    :raises DeviceUnhealthy: as check_healthy()
     """
     check_healthy(by, van, address)
     check(availability.part_obstacles(address, device, holders(by, van)))

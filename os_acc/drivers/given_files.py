@@ -6,13 +6,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 import logging
+from typing import Any
 
 from os_acc import exception
 from os_acc import journal as journal_module
 from os_acc import objects
 from os_acc.claims import allocated
+from os_acc.kernel import accounts
 from os_acc.kernel import boot
 from os_acc.kernel import device_file
+from os_acc.kernel import device_files
 from os_acc.kinds.devfile import groups as file_groups
 from os_acc.spec import device_spec
 
@@ -47,6 +50,50 @@ def own_files(van: objects.VAN) -> list[device_file.DeviceFile]:
         )
         for each in handle.files[:number]
     ]
+
+
+def described(
+    files: Iterable[device_file.DeviceFile | device_files.Node],
+    permissions: str = 'rw',
+) -> list[objects.DeviceFile]:
+    """Describe files for an attach handle."""
+    return [
+        objects.DeviceFile(
+            path=each.path,
+            type=each.number.kind,
+            major=each.number.major,
+            minor=each.number.minor,
+            permissions=permissions,
+        )
+        for each in files
+    ]
+
+
+def belongs(
+    node: device_files.Node,
+    owner: str | None,
+    group: str | None,
+    mode: int | None,
+) -> bool:
+    """Whether a file has an owner and a mode; None: any.
+
+    An account that the host has no more is not compared.
+    """
+    wanted = (
+        owner and accounts.number_of('user', owner),
+        group and accounts.number_of('group', group),
+        mode,
+    )
+    found = (node.uid, node.gid, node.mode)
+    return all(
+        value in (None, have)
+        for value, have in zip(wanted, found, strict=True)
+    )
+
+
+def arguments(files: Iterable[device_file.DeviceFile]) -> list[list[Any]]:
+    """Name files as privileged calls take them."""
+    return [[each.path, *each.number] for each in files]
 
 
 def claimed(

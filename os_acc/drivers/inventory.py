@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Sequence
+import dataclasses
 from typing import Any
 
 from os_acc import driver as driver_base
@@ -30,6 +31,22 @@ _STATES = {
     Kind.RESERVED: device_objects.RESERVED,
     Kind.UNHEALTHY: device_objects.RESERVED,
 }
+
+
+@dataclasses.dataclass(frozen=True)
+class Names:
+    """The names in Placement that a request can select a device by.
+
+    :ivar resource_class: empty: it is unknown
+    """
+
+    resource_class: str
+    traits: Sequence[str]
+
+    def serves(self, request: objects.AcceleratorRequest) -> bool:
+        return self.resource_class == request.resource_class and set(
+            request.traits
+        ) <= set(self.traits)
 
 
 def handle(

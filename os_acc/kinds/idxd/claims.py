@@ -15,11 +15,6 @@ from os_acc.kinds.idxd import names as idxd_names
 _OS_ACC = 'os-acc'
 
 
-def is_queue(name: str) -> bool:
-    """Whether a DeviceFileHandle of a name is a work queue."""
-    return idxd_names.split(name) is not None
-
-
 def claims(
     row: facts.Row, name: str, known: facts.Facts
 ) -> Iterator[resource.Claim]:

@@ -21,7 +21,6 @@ from os_acc.deadlines import waiting
 from os_acc.drivers import allocation
 from os_acc.drivers import choosing
 from os_acc.drivers import given_files
-from os_acc.kernel import accounts
 from os_acc.kernel import boot
 from os_acc.kernel import device_file
 from os_acc.kinds.devfile import groups as file_groups
@@ -126,7 +125,7 @@ def give_back(van: objects.VAN, release_seconds: float) -> None:
     left = privileged.give_back(
         handle.name,
         handle.share or '',
-        files.arguments(given_files.own_files(van)) if now else [],
+        given_files.arguments(given_files.own_files(van)) if now else [],
         release_seconds,
         CONF.os_acc.device_timeout,
     )
@@ -147,22 +146,10 @@ def is_intact(van: objects.VAN) -> bool:
         return False
     if given_files.own_files(van) != [each.file for each in found.own]:
         return False
-    wanted = (
-        _account('user', before.owner),
-        _account('group', before.group),
-        before.mode,
-    )
     return all(
-        value is None or value == have
+        given_files.belongs(each, before.owner, before.group, before.mode)
         for each in found.own
-        for value, have in zip(
-            wanted, (each.uid, each.gid, each.mode), strict=True
-        )
     )
-
-
-def _account(kind: str, name: str | None) -> int | None:
-    return None if name is None else accounts.number_of(kind, name)
 
 
 def specs() -> device_spec.Specs:
@@ -174,7 +161,7 @@ def _users(
 ) -> Sequence[str]:
     from os_acc.privileged.devfile import device_files as privileged
 
-    return privileged.users(files.arguments(those))
+    return privileged.users(given_files.arguments(those))
 
 
 @contextlib.contextmanager
@@ -327,7 +314,7 @@ def _take(
     privileged.take(
         found.name,
         share or '',
-        files.arguments(each.file for each in found.own),
+        given_files.arguments(each.file for each in found.own),
         CONF.os_acc.device_timeout,
     )
     van.driver_data = {

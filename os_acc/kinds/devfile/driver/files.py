@@ -4,15 +4,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-import dataclasses
 import logging
 import re
-from typing import Any
 
 from os_acc import objects
 from os_acc.drivers import given_files
-from os_acc.kernel import device_file
+from os_acc.drivers import inventory
 from os_acc.kinds.devfile import groups as file_groups
 from os_acc.kinds.pci.driver import listing as pci_listing
 from os_acc.spec import device_spec
@@ -28,20 +25,7 @@ PENDING = 'pending'  # set until the instance can have got the files
 SUBSYSTEM = 'subsystem'  # whose kernel events tell that the device is back
 
 
-@dataclasses.dataclass(frozen=True)
-class Kind:
-    """The names in Placement that a request can select a device by."""
-
-    resource_class: str
-    traits: tuple[str, ...]
-
-    def serves(self, request: objects.AcceleratorRequest) -> bool:
-        return self.resource_class == request.resource_class and set(
-            request.traits
-        ) <= set(self.traits)
-
-
-def kind_of(found: file_groups.Accelerator) -> Kind:
+def kind_of(found: file_groups.Accelerator) -> inventory.Names:
     """Name an accelerator as Placement does.
 
     Its traits are those of its entry, and those of the PCI function behind
@@ -56,7 +40,7 @@ def kind_of(found: file_groups.Accelerator) -> Kind:
     if name is None:
         letters = re.sub('[^A-Za-z]', '', found.path.rpartition('/')[2])
         name = PREFIX + (letters.upper() or 'DEVICE')
-    return Kind(name, traits)
+    return inventory.Names(name, traits)
 
 
 def handle_of(
@@ -65,19 +49,5 @@ def handle_of(
     return objects.DeviceFileHandle(
         name=found.name,
         share=share,
-        files=[
-            objects.DeviceFile(
-                path=each.path,
-                type=each.number.kind,
-                major=each.number.major,
-                minor=each.number.minor,
-                permissions=found.spec.permissions,
-            )
-            for each in found.files
-        ],
+        files=given_files.described(found.files, found.spec.permissions),
     )
-
-
-def arguments(nodes: Iterable[device_file.DeviceFile]) -> list[list[Any]]:
-    """Name files as privileged.device_files takes them."""
-    return [[each.path, *each.number] for each in nodes]

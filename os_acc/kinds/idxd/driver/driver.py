@@ -99,7 +99,9 @@ class IdxdDriver(driver.DriverBase):
             'dsa',
         )
         with self.lock(address):
-            self._check_whole(van, address)
+            allocation.check_not_whole(
+                self, van, address, f'PCI function {address}'
+            )
             self._enable(van, address, number)
 
     def _choose(
@@ -126,9 +128,7 @@ class IdxdDriver(driver.DriverBase):
         if offered is None:
             return
         kind = report.kind_of(offered[1], idxd.find(address))
-        if kind.resource_class == request.resource_class and set(
-            request.traits
-        ) <= set(kind.traits):
+        if kind.serves(request):
             yield address
 
     def _take(
@@ -137,30 +137,16 @@ class IdxdDriver(driver.DriverBase):
         """Take a work queue of a device.
 
         :param number: of the work queue; None: the first that is free
-        :raises DeviceBusy: also if all are taken
         """
         with self.lock(address):
-            self._check_whole(van, address)
+            allocation.check_not_whole(
+                self, van, address, f'PCI function {address}'
+            )
             name = self._free(van, address, number)
             van.handle = objects.DeviceFileHandle(name=name, files=[])
             van.device = address
             van.save()
             self._enable(van, *idxd_names.parse(name))
-
-    def _check_whole(self, van: objects.VAN, address: str) -> None:
-        """Check that it is healthy, and no VAN has the whole function.
-
-        :raises DeviceBusy: if a VAN has it
-        :raises DeviceUnhealthy: see allocation.check_healthy()
-        """
-        allocation.check_healthy(self, van, address)
-        allocation.check(
-            availability.part_obstacles(
-                address,
-                f'PCI function {address}',
-                allocation.holders(self, van),
-            )
-        )
 
     def _free(self, van: objects.VAN, address: str, number: int | None) -> str:
         """Find a work queue that nobody has. See _take()."""

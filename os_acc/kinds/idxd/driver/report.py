@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-import dataclasses
 from typing import Any
 
 from os_acc import exception
@@ -14,7 +13,9 @@ from os_acc import objects
 from os_acc.availability import functions as availability
 from os_acc.claims import allocated
 from os_acc.drivers import choosing
+from os_acc.drivers import given_files
 from os_acc.drivers import inventory
+from os_acc.kernel import device_file
 from os_acc.kernel import device_files
 from os_acc.kernel import idxd
 from os_acc.kernel import pci
@@ -26,15 +27,9 @@ from os_acc.spec import device_spec
 _CLASS_OF = {'dsa': 'CUSTOM_DSA', 'iax': 'CUSTOM_IAA'}
 
 
-@dataclasses.dataclass(frozen=True)
-class Kind:
-    """The names in Placement that a request can select a work queue by."""
-
-    resource_class: str | None
-    traits: tuple[str, ...]
-
-
-def kind_of(spec: device_spec.Spec, device: idxd.Device | None) -> Kind:
+def kind_of(
+    spec: device_spec.Spec, device: idxd.Device | None
+) -> inventory.Names:
     """Name the work queues of a device as Placement does.
 
     :param device: None if idxd is not bound to the function: whether it is DSA
@@ -42,10 +37,10 @@ def kind_of(spec: device_spec.Spec, device: idxd.Device | None) -> Kind:
     """
     assert spec.queues is not None
     chosen = spec.resource_class
-    if chosen is None and device is not None:
-        chosen = _CLASS_OF[device.kind]
+    if chosen is None:
+        chosen = '' if device is None else _CLASS_OF[device.kind]
     mode = f'CUSTOM_WQ_{spec.queues.wq_mode.upper()}'
-    return Kind(chosen, tuple(dict.fromkeys((*spec.traits, mode))))
+    return inventory.Names(chosen, tuple(dict.fromkeys((*spec.traits, mode))))
 
 
 def named(specs: device_spec.Specs) -> list[str]:
@@ -89,7 +84,7 @@ def device(
     found = idxd.find(address)
     kind = kind_of(spec, found)
     values: dict[str, Any] = {}
-    if kind.resource_class is not None:
+    if kind.resource_class:
         values['resource_class'] = kind.resource_class
     return inventory.device(
         address,
@@ -142,15 +137,8 @@ def _files(found: idxd.Device | None, number: int) -> list[objects.DeviceFile]:
     file = None if found is None or queue is None else found.file(queue)
     if file is None:
         return []
-    return [
-        objects.DeviceFile(
-            path=device_files.shown(file.path),
-            type='c',
-            major=file.number.major,
-            minor=file.number.minor,
-            permissions='rw',
-        )
-    ]
+    path = device_files.shown(file.path)
+    return given_files.described([device_file.DeviceFile(path, file.number)])
 
 
 def _common(

@@ -20,9 +20,6 @@ from os_acc.deadlines import waiting
 from os_acc.drivers import allocation
 from os_acc.drivers import choosing
 from os_acc.drivers import given_files
-from os_acc.kernel import accounts
-from os_acc.kernel import device_file
-from os_acc.kernel import device_files
 from os_acc.kernel import pci
 from os_acc.kinds.npu import entry as npu_entry
 from os_acc.kinds.npu import facts as npu_facts
@@ -126,11 +123,7 @@ class NPUDriver(driver.DriverBase):
         )
 
     def _take(self, van: objects.VAN, address: str) -> None:
-        """Take an NPU that the VAN does not have yet.
-
-        :raises DeviceNotFound, DeviceBusy, DeviceInUseByHost, DeviceError: if
-            it cannot be taken
-        """
+        """Take an NPU that the VAN does not have yet."""
         with self.lock(address):
             function = pci.get(address)
             spec = self._specs().find(function)
@@ -152,8 +145,6 @@ class NPUDriver(driver.DriverBase):
         """Give a VAN the NPU that it has had: after a reboot, or if lost.
 
         Its files may have other numbers than before.
-
-        :raises Timeout: if it does not come back within device_timeout
         """
         assert isinstance(van.handle, objects.DeviceFileHandle)
         address = npu_names.parse(van.handle.name)
@@ -174,10 +165,7 @@ class NPUDriver(driver.DriverBase):
             self._give(van, address)
 
     def _give(self, van: objects.VAN, address: str) -> None:
-        """Save which files a VAN gets, and let the privileged half give them.
-
-        :raises DeviceBusy: if another VAN or a process has the NPU
-        """
+        """Save which files a VAN gets; let the privileged half give them."""
         files = npu_facts.shown(npu_facts.files_of(address))
         van.handle = report.handle(address, files)
         van.device = address
@@ -185,7 +173,9 @@ class NPUDriver(driver.DriverBase):
         van.save()
         from os_acc.privileged.npu import devices as privileged
 
-        privileged.take(address, _arguments(files), CONF.os_acc.device_timeout)
+        privileged.take(
+            address, given_files.arguments(files), CONF.os_acc.device_timeout
+        )
         log.about(LOG, van.instance_uuid, van.uuid).info(
             'NPU %s is taken as %s',
             address,
@@ -199,7 +189,10 @@ class NPUDriver(driver.DriverBase):
         if [each.file for each in nodes] != given_files.own_files(van):
             return False
         wanted = _settings(van) or npu_entry.Npu()
-        return bool(nodes) and all(_belongs(each, wanted) for each in nodes)
+        return bool(nodes) and all(
+            given_files.belongs(each, wanted.owner, wanted.group, wanted.mode)
+            for each in nodes
+        )
 
     def unprepareVAN(
         self, van: objects.VAN, instance_info: objects.InstanceInfo
@@ -236,19 +229,3 @@ class NPUDriver(driver.DriverBase):
 def _settings(van: objects.VAN) -> npu_entry.Npu | None:
     """The settings by which a VAN has got its NPU."""
     return npu_entry.of_note(json.loads(van.driver_data.get(_SETTINGS, '{}')))
-
-
-def _arguments(files: list[device_file.DeviceFile]) -> list[list[Any]]:
-    """Name files as privileged.npu takes them."""
-    return [[each.path, *each.number] for each in files]
-
-
-def _belongs(node: device_files.Node, wanted: npu_entry.Npu) -> bool:
-    """Whether a file has the owner and the permissions that are wanted."""
-    for now, kind, name in (
-        (node.uid, 'user', wanted.owner),
-        (node.gid, 'group', wanted.group),
-    ):
-        if name is not None and accounts.number_of(kind, name) != now:
-            return False
-    return wanted.mode in (None, node.mode)

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Iterator
-import dataclasses
 from typing import Any
 
 from os_acc import exception
@@ -14,6 +13,7 @@ from os_acc import finding
 from os_acc import objects
 from os_acc.claims import allocated
 from os_acc.drivers import choosing
+from os_acc.drivers import given_files
 from os_acc.drivers import inventory
 from os_acc.kernel import device_file
 from os_acc.kernel import pci
@@ -25,24 +25,11 @@ from os_acc.kinds.pci.driver import listing as pci_listing
 from os_acc.spec import device_spec
 
 
-@dataclasses.dataclass(frozen=True)
-class Kind:
-    """The names in Placement that a request can select an NPU by."""
-
-    resource_class: str
-    traits: tuple[str, ...]
-
-    def serves(self, request: objects.AcceleratorRequest) -> bool:
-        return self.resource_class == request.resource_class and set(
-            request.traits
-        ) <= set(self.traits)
-
-
-def kind_of(function: pci.Function, spec: device_spec.Spec) -> Kind:
+def kind_of(function: pci.Function, spec: device_spec.Spec) -> inventory.Names:
     """Name an NPU as Placement does."""
     behind = pci_listing.kind_of(function, spec)
     default = npu_entry.CLASSES[0]
-    return Kind(spec.resource_class or default, behind.traits)
+    return inventory.Names(spec.resource_class or default, behind.traits)
 
 
 def named(
@@ -124,16 +111,7 @@ def handle(
     """
     return objects.DeviceFileHandle(
         name=npu_names.name_of(address),
-        files=[
-            objects.DeviceFile(
-                path=each.path,
-                type=each.number.kind,
-                major=each.number.major,
-                minor=each.number.minor,
-                permissions='rw',
-            )
-            for each in files
-        ],
+        files=given_files.described(files),
     )
 
 

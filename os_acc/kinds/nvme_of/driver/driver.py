@@ -187,8 +187,8 @@ class NVMeOFDriver(driver.DriverBase):
 
         def serving(wwn: str) -> list[str]:
             spec = specs[wwn]
-            fits = resource_class(spec) == request.resource_class
-            return [wwn] * (fits and set(request.traits) <= set(spec.traits))
+            names = inventory.Names(resource_class(spec), spec.traits)
+            return [wwn] * names.serves(request)
 
         choosing.choose(
             self,

@@ -57,7 +57,7 @@ class _View:
     snapshot: host_use.Snapshot
     refused: tuple[reasons.Reason, ...]
     alone: frozenset[str]
-    kinds: dict[tuple[str, int, bool, int], pci_listing.Kind]
+    kinds: dict[tuple[str, int, bool, int], inventory.Names]
     nodes: dict[str, int | None]
 
     def whole(
@@ -184,7 +184,7 @@ class _View:
     def _device(
         self,
         function: pci.Function,
-        kind: pci_listing.Kind,
+        kind: inventory.Names,
         handles: list[objects.DeviceHandleInfo],
     ) -> objects.Device:
         # The kernel gives a function the NUMA node of its bus:

@@ -6,14 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Iterator
-import dataclasses
 import re
 
 import os_resource_classes as resource_classes
 
-from os_acc import objects
 from os_acc.availability import companions
 from os_acc.drivers import choosing
+from os_acc.drivers import inventory
 from os_acc.kernel import chip
 from os_acc.kernel import pci
 from os_acc.kernel import pci_scan
@@ -25,22 +24,9 @@ from os_acc.spec import parts as spec_parts
 PREFIX = 'CUSTOM_PCI_'
 
 
-@dataclasses.dataclass(frozen=True)
-class Kind:
-    """The names in Placement that a request can select a function by."""
-
-    resource_class: str
-    traits: tuple[str, ...]
-
-    def serves(self, request: objects.AcceleratorRequest) -> bool:
-        return self.resource_class == request.resource_class and set(
-            request.traits
-        ) <= set(self.traits)
-
-
 def kind_of(
     function: pci.Function, spec: device_spec.Spec, vf: bool | None = None
-) -> Kind:
+) -> inventory.Names:
     """Name a function as Placement does.
 
     :param vf: True: give the name of its VFs, even if they do not exist yet;
@@ -71,7 +57,7 @@ def kind_of(
     else:
         # The name that Nova gives to a device of [pci] device_spec.
         name = f'{PREFIX}{function.vendor_id}_{product}'.upper()
-    return Kind(name, tuple(dict.fromkeys((*spec.traits, *traits))))
+    return inventory.Names(name, tuple(dict.fromkeys((*spec.traits, *traits))))
 
 
 def listed(

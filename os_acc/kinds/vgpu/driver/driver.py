@@ -316,8 +316,9 @@ class NvidiaVGPUDriver(driver.DriverBase):
         fits = [
             function.address
             for function, spec in self._offered(unreadable)
-            if vgpu_report.resource_class(spec) == request.resource_class
-            and set(request.traits) <= set(vgpu_report.traits(spec))
+            if inventory.Names(
+                vgpu_report.resource_class(spec), vgpu_report.traits(spec)
+            ).serves(request)
         ]
         choosing.choose(
             self,
