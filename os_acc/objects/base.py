@@ -230,7 +230,7 @@ class VersionedObject(ovo_base.VersionedObject):
         # The field's own setter would mark the field as changed.
         setattr(self, '_obj_' + attrname, value)
 
-    # The next five methods and _obj_from_primitive() above do the same as
+    # __init__(), obj_attr_is_set() and _obj_from_primitive() do the same as
     # those of oslo, but are faster. This matters because the journal writes a
     # VAN several times during each plug, and discovery makes thousands of
     # objects.
@@ -251,18 +251,10 @@ class VersionedObject(ovo_base.VersionedObject):
         target_version: str | None = None,
         version_manifest: dict[str, str] | None = None,
     ) -> dict[str, Any]:
-        if target_version is not None or version_manifest:
-            return super().obj_to_primitive(target_version, version_manifest)
-        values = self.__dict__
-        data = {
-            name: field.to_primitive(self, name, values[f'_obj_{name}'])
-            for name, field in self.fields.items()
-            if f'_obj_{name}' in values
-        }
-        primitive = self._primitive(data)
-        if changed := self.obj_what_changed() & data.keys():
-            primitive[self._obj_primitive_key('changes')] = list(changed)
-        return primitive
+        made = super().obj_to_primitive(target_version, version_manifest)
+        if target_version is None and not version_manifest:
+            made |= self._primitive(made[self._obj_primitive_key('data')])
+        return made
 
     def stored(self, without: Collection[str] = ()) -> dict[str, Any]:
         """The primitive of a stored object, which has no changed fields.
@@ -299,19 +291,6 @@ class VersionedObject(ovo_base.VersionedObject):
         if attrname not in self.fields:
             return super().obj_attr_is_set(attrname)
         return f'_obj_{attrname}' in self.__dict__
-
-    def obj_what_changed(self) -> set[str]:
-        changed = set(self._changed_fields & self.fields.keys())
-        # Iterate over a copy: another thread may read a field for the first
-        # time, which adds its default to __dict__.
-        for name, value in tuple(self.__dict__.items()):
-            if (
-                isinstance(value, ovo_base.VersionedObject)
-                and name.removeprefix('_obj_') in self.fields
-                and value.obj_what_changed()
-            ):
-                changed.add(name.removeprefix('_obj_'))
-        return changed
 
     def obj_make_compatible(
         self, primitive: dict[str, Any], target_version: str
