@@ -98,7 +98,6 @@ class Host:
         """Name this journal as the one that privileged calls are made for.
 
         :returns: its UUID and path, without an instance and a VAN
-        :raises JournalError: if the journal cannot be read
         """
         path = self.journal.path
         return holder.Holder(
@@ -108,10 +107,7 @@ class Host:
         )
 
     def acting_for(self) -> contextlib.AbstractContextManager[None]:
-        """Say that the privileged calls of a block are made for no VAN.
-
-        :raises JournalError: if the journal cannot be read
-        """
+        """Say that the privileged calls of a block are made for no VAN."""
         return holder.acting_for(self.as_holder())
 
     def offers_devices(self) -> bool:

@@ -176,11 +176,7 @@ def _chosen(
     wanted: events.Wanted,
     parsed_args: argparse.Namespace,
 ) -> list[events.Event]:
-    """Read events.
-
-    :raises InvalidRequest: if several VANs or instances have UUIDs with the
-        beginning that the operator has given
-    """
+    """Read events."""
     found = journal.events(wanted)
     vans = {e.van_uuid for e in found if e.van_uuid}
     if parsed_args.van is not None and vans:
@@ -217,10 +213,7 @@ def _wanted(parsed_args: argparse.Namespace) -> events.Wanted:
 
 
 def _of_name(name: str) -> str:
-    """The UUID that os-acc makes of the name of an instance.
-
-    :raises InvalidRequest: if it is no name
-    """
+    """The UUID that os-acc makes of the name of an instance."""
     uuid: str = instance_names.instance_uuid(name)
     return uuid
 

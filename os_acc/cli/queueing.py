@@ -215,7 +215,6 @@ class Queue:
         :param make: whether the lock directory may be made
         :param tell: gets a line if others go first
         :returns: False: the deadline has passed, and it is not its turn
-        :raises JournalError: if the lock directory cannot be used
         """
         needed = self._ticket is None and bool(self._requests)
         if needed and (make or os.path.isdir(self._folder)):

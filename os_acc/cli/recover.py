@@ -78,10 +78,7 @@ class Recover(base.Command, listing.Listing):
 
 
 def _missing() -> str | None:
-    """Return the path of the journal if there is none.
-
-    :raises JournalError: if it was set aside, because it was damaged
-    """
+    """Return the path of the journal if there is none."""
     with base.reading() as journal:
         if journal.exists():
             return None

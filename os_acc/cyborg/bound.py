@@ -157,10 +157,7 @@ def check_started(bound: Bound, made: report.Report) -> None:
 
 
 def still(api: api_module.API, arq: ARQ) -> bool:
-    """Ask Cyborg whether an ARQ is still bound to its handle.
-
-    :raises RemoteServiceError: if Cyborg does not answer
-    """
+    """Ask Cyborg whether an ARQ is still bound to its handle."""
     there = api.arq(arq.uuid)
     if there is None or there.get('state') != BOUND:
         return False

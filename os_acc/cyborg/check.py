@@ -184,7 +184,6 @@ def fix(host: host_module.Host, result: Result, minimum_age: float) -> None:
     :param host: it must not be read-only
     :param result: of examine(), shortly before
     :param minimum_age: seconds
-    :raises InvalidRequest: if minimum_age is wrong
     """
     chosen: dict[str, differences.Difference] = {}
     for each in result.differences:

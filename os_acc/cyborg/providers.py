@@ -43,7 +43,6 @@ def reported(
     :param hosts: the names that this host may have in Cyborg's devices
     :param host_name: see names.host()
     :returns: the deployables by their names
-    :raises RemoteServiceError: if Cyborg does not answer
     """
     starts = [
         f'{names.deployable(host_name, address)}_'
@@ -74,7 +73,6 @@ def compare(
     :param arqs: the ARQs of all hosts. The agent keeps a handle that is bound
         in its report, even if it is gone
     :param host_name: see names.host()
-    :raises RemoteServiceError: if Placement does not answer
     """
     of_arqs = {e.van.uuid for e in entries if differences.is_of_arq(e)}
     expected = present.Lister(host_name).offered(devices, of_arqs)

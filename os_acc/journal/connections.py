@@ -52,10 +52,7 @@ class Connections:
         forking.register(self)
 
     def create(self) -> None:
-        """Create or migrate the journal, or set a damaged one aside.
-
-        :raises JournalError: see journal_file.prepare
-        """
+        """Create or migrate the journal, or set a damaged one aside."""
         journal_file.prepare(self._state_path, self.timeout, create=True)
         self._checked = database.identity(self.path)
 

@@ -134,8 +134,6 @@ class Journal(device_records.DeviceRecords):
 
         After any error except DeviceBusy, the rows may have been written;
         settle() with the VANs as released deletes them.
-
-        :raises DeviceBusy: if another row has the handle or the UUID of a VAN
         """
         new = codec.new_rows(entries)
 

@@ -61,10 +61,7 @@ class Store:
         self._connections.close()
 
     def exists(self) -> bool:
-        """Return whether there is a journal.
-
-        :raises JournalError: if the folder cannot be examined
-        """
+        """Return whether there is a journal."""
         return database.identity(self.path) is not None
 
     def _select(

@@ -246,7 +246,6 @@ def look(path: str) -> Node | None:
     """Look at a device file.
 
     :returns: None if there is no such file, or it is no device file
-    :raises DeviceError: see opened()
     """
     try:
         with opened(path) as fd:

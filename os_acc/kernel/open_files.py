@@ -134,7 +134,6 @@ def open_devices(
     """The numbers of the devices that a process has open.
 
     :param writers: whether to give only those that it has opened for writing
-    :raises PrivilegeError: if its open files cannot be read
     """
     for each in descriptors.of_process(pid):
         with contextlib.suppress(FileNotFoundError):

@@ -50,7 +50,6 @@ def find(
     :param owner: only VANs of this owner; None: VANs of all owners
     :returns: copies. If it is unknown whether a guest exists, the VAN's error
         says why
-    :raises InvalidRequest: if an argument is wrong
     """
 
     def one(uuid: str) -> list[objects.VAN]:
@@ -192,10 +191,7 @@ def _release_instance(
 def _candidates(
     host: host_module.Host, known: Iterable[Any], minimum_age: float
 ) -> list[str]:
-    """The UUIDs of the instances in the journal that are not known.
-
-    :raises InvalidRequest: if an argument is wrong
-    """
+    """The UUIDs of the instances in the journal that are not known."""
     expected = 'a list of UUIDs'
     if isinstance(known, str | bytes) or not isinstance(known, Iterable):
         _refuse('known_instance_uuids', known, expected)

@@ -77,7 +77,6 @@ def read(lpar_uuid: str | None = None) -> dict[str, Slot]:
     :returns: the slots by DRC index, in the server's order
     :raises HypervisorError: if the server refuses or fails, or if nothing
         chooses one of several systems
-    :raises Timeout: if the server does not answer in time
     """
     adapter = powervm.adapter()
     with powervm.errors('inventory of I/O slots'):

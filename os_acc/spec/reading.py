@@ -259,10 +259,7 @@ def read(item: dict[str, Any]) -> spec_entry.Spec:
 
 
 def _check_known(key: str, value: Any) -> None:
-    """Check that an entry without the key of one kind can have a key.
-
-    :raises InvalidRequest: if it cannot
-    """
+    """Check that an entry without the key of one kind can have a key."""
     entries = _of_kinds().values()
     for entry in entries:
         if key in entry.KEYS:
@@ -275,10 +272,7 @@ def _check_known(key: str, value: Any) -> None:
 
 
 def _check_programmer(item: dict[str, Any], spec: spec_entry.Spec) -> None:
-    """Check that the keys fit to how the devices are programmed.
-
-    :raises InvalidRequest: if one does not
-    """
+    """Check that the keys fit to how the devices are programmed."""
     if spec.programmer is None:
         return
     if spec.programmer == spec_entry.PROGRAMMER_COMMAND and not spec.program:

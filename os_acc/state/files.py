@@ -115,8 +115,6 @@ def make_file(path: str) -> None:
 
     A file that exists is not opened: closing it would release the locks that
     this process holds on it (fcntl(2)).
-
-    :raises OSError: if it cannot be made
     """
     if os.path.lexists(path):
         return

@@ -72,9 +72,6 @@ class OSAccDriver(base.FPGADriver):
 
         :raises DiscoveryFailed: if one of os-acc's drivers failed. The agent
             then reports nothing, so that Cyborg deletes nothing
-        :raises RemoteServiceError: if Cyborg's API is needed and does not
-            answer
-        :raises JournalError: if the journal cannot be read
         """
         with _using:
             os_acc.initialize(read_only=True, owner=OWNER)

@@ -53,7 +53,6 @@ def program(
     :raises BitstreamError: if the bitstream is unavailable
     :raises DeviceError: if the programming failed, or the device reports
         another function afterwards
-    :raises Timeout: if it took longer than program_timeout
     """
     with bitstreams.fetched(bitstream, function_id, None, report) as file:
         wanted = programming.Wanted(
@@ -238,8 +237,6 @@ def put_function(
     The VAN is saved with its handle. The caller does not hold the device's
     lock, because this can take as long as Cyborg's driver programs.
 
-    :raises DeviceBusy: if others use the device with another function
-    :raises DeviceInUseByHost: if the host uses it
     :raises DeviceError: if the programming failed
     :raises Timeout: if others programmed the device longer than they may
     """

@@ -222,9 +222,6 @@ class Claims:
 
         Binds it to VFIO, unless libvirt or the operator does, and its
         companions after it. Then sets up the network port that it serves.
-
-        :raises: as privileged.pci.take, privileged.storage_calls.hand_out and
-            privileged.network.set_port
         """
         address = allocation.address_of(van)
         function, bind = pci.get(address), van.driver_data[release.BIND]
@@ -262,7 +259,6 @@ class Claims:
     def give_back(self, van: objects.VAN) -> None:
         """Clean and give back what a VAN has, and remove VFs made for it.
 
-        :raises DeviceBusy: if a guest still has it open
         :raises CleaningFailed: if it could not be cleaned
         :raises DeviceError, Timeout: if its driver could not be bound again,
             or the VFs could not be removed

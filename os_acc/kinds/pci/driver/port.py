@@ -73,7 +73,6 @@ def state(
         because a part of the settings may have been made since then
     :raises DeviceError, DeviceNotFound: if the function is no VF of a NIC, or
         its PF has no network interface, or more than one
-    :raises PrivilegeError: if pyroute2 is not installed
     """
     data = {}
     if (name := network.representor(function)) is not None:

@@ -123,10 +123,7 @@ def known(
 
 
 def remove(by: driver.DriverBase, van: objects.VAN) -> None:
-    """Remove the VFs of a PF, if os-acc made them and no other VAN needs them.
-
-    :raises DeviceError, Timeout: if they cannot be removed
-    """
+    """Remove the VFs that os-acc made, if no other VAN needs them."""
     from os_acc.privileged.pci import vfs as privileged
 
     data, pf = van.driver_data, van.device
