@@ -113,18 +113,6 @@ def wait() -> None:
         time.sleep(0.02)
 
 
-def answer_later() -> None:
-    """Have an answer sent after this call, as a child that C code forks."""
-    (number,) = sockets()
-    answer = '{"id": 0, "result": null}'
-    subprocess.Popen(
-        f"sleep 0.3; echo '{answer}' >&{number}; touch answered",
-        shell=True,
-        cwd=FOLDER,
-        pass_fds=[number],
-    )
-
-
 ACTS: dict[str, Callable[[], None]] = {
     'die': functools.partial(os.kill, os.getpid(), signal.SIGKILL),
     'leave': functools.partial(os._exit, 4),
@@ -135,5 +123,4 @@ ACTS: dict[str, Callable[[], None]] = {
     'fork': fork,
     'fork and raise': functools.partial(fork, RuntimeError('the child')),
     'fork and exit': functools.partial(fork, SystemExit(7)),
-    'answer later': answer_later,
 }
