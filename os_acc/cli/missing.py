@@ -72,12 +72,22 @@ def _reason(
             continue
         if discovery.unread(devices, driver.name):
             return None
-        if not discovery.fitting(devices, driver, request):
+        if not any(_fits(request, driver.name, each) for each in devices):
             return (
                 f'No device of this host, free or not, is {_wanted(request)}: '
                 'see os-acc device list --long'
             )
     return None
+
+
+def _fits(
+    request: objects.AcceleratorRequest, driver: str, device: objects.Device
+) -> bool:
+    return (
+        device.driver == driver
+        and request.resource_class in (None, device.resource_class)
+        and set(request.traits) <= set(device.traits)
+    )
 
 
 def _wanted(request: objects.AcceleratorRequest) -> str:

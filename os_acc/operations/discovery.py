@@ -177,19 +177,6 @@ def _not_loaded(host: host_module.Host) -> list[str]:
     ]
 
 
-def fitting(
-    devices: Iterable[objects.Device],
-    driver: driver_base.DriverBase,
-    request: objects.AcceleratorRequest,
-) -> list[objects.Device]:
-    """The devices of a driver, free or not, that a request could get."""
-    return [
-        each
-        for each in devices
-        if each.driver == driver.name and driver.serves(request, each)
-    ]
-
-
 def unread(
     devices: Iterable[objects.Device], driver: str
 ) -> list[objects.Device]:

@@ -213,9 +213,12 @@ class _Offers:
         """Say what would be done for a request that has no VAN yet."""
         if planned.request.handle is not None:
             return self._named(planned, planned.request.handle)
-        fits = discovery.fitting(
-            self._devices, planned.driver, planned.request
-        )
+        fits = [
+            device
+            for device in self._devices
+            if device.driver == planned.driver.name
+            and planned.driver.serves(planned.request, device)
+        ]
         reasons: list[str] = []
         could: list[str] = []
         found = None
