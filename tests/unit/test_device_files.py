@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 import device_nodes
@@ -393,7 +394,7 @@ def five(kernel, monkeypatch):
 @example([{'devices': ['/dev/a'], 'with': ['/dev/a']}])
 def test_no_file_belongs_to_two_accelerators(five, entries):
     """Unless the entries contradict each other, and then both say so."""
-    found = read(*map(device_spec.json.dumps, entries))
+    found = read(*map(json.dumps, entries))
     own: dict = {}
     for each in found:
         assert each.own[0].number not in {x.number for x in each.common}
@@ -436,9 +437,9 @@ def test_no_key_is_lost_over_a_reboot(key):
     """What is written down for a VAN says it, and so does the comparison."""
     entry = {'resource_class': 'CUSTOM_A', 'devices': '/dev/a'}
     field = 'along' if key == 'with' else key
-    (plain,) = device_spec.parse(device_spec.json.dumps(entry))
+    (plain,) = device_spec.parse(json.dumps(entry))
     for value in VALUES[key]:
-        text = device_spec.json.dumps(entry | {key: value})
+        text = json.dumps(entry | {key: value})
         (spec,) = device_spec.parse(text)
         again = file_groups.from_text(file_groups.to_text(spec))
         assert getattr(again, field) == getattr(spec, field)

@@ -157,9 +157,9 @@ def test_the_drivers_and_plugins_of_this_release_are_listed():
 def test_the_records_of_root_are_listed():
     kept = [
         name
-        for path in (PACKAGE / 'privileged').rglob('record*.py')
+        for path in (PACKAGE / 'privileged').rglob('*.py')
         for name in re.findall(
-            r"^\w+ = (?:record\.)?Records\('([\w-]+)'",
+            r"^\w+ = (?:undo_log\.)?Records\('([\w-]+)'",
             path.read_text(),
             re.MULTILINE,
         )
