@@ -32,7 +32,7 @@ from os_acc.kinds.devfile import groups as file_groups
 from os_acc.kinds.idxd import names as idxd_names
 from os_acc.kinds.npu import names as npu_names
 from os_acc.powervm import inventory
-from os_acc.refusals import refusals
+from os_acc.refusals import report_refusals
 from os_acc.spec import address as spec_address
 from os_acc.spec import device_spec
 from os_acc.testing import kernel
@@ -358,7 +358,7 @@ class Host:
             # As drivers.drc
             for other in self.slots.values():
                 for each in given.holders.on(other.address):
-                    taken = refusals.TAKEN.say(
+                    taken = report_refusals.TAKEN.say(
                         instance=each.instance_uuid,
                         what=each.handle,
                         van=each.van_uuid,

@@ -30,7 +30,6 @@ from os_acc.kinds.fpga import ids as fpga_ids
 from os_acc.kinds.idxd import names as idxd_names
 from os_acc.kinds.idxd import refusals as idxd_refusals
 from os_acc.refusals import reasons
-from os_acc.refusals import refusals
 from os_acc.refusals import report_refusals
 from os_acc.spec import device_spec
 
@@ -116,7 +115,7 @@ def of_whole(address: str, taker: Taker, holders: Holders) -> Iterator[Reason]:
 
 
 def _taken(holder: Holder, what: str) -> Reason:
-    return refusals.TAKEN.say(
+    return report_refusals.TAKEN.say(
         instance=holder.instance_uuid, what=what, van=holder.van_uuid
     )
 
@@ -144,7 +143,7 @@ def of_chip(
                 and other.instance_uuid != taker.instance_uuid
                 and (_has_pf(other) or not (function.is_vf or pfs_only))
             ):
-                yield refusals.CHIP_TAKEN.say(
+                yield report_refusals.CHIP_TAKEN.say(
                     instance=other.instance_uuid,
                     what=other.handle,
                     van=other.van_uuid,
@@ -168,7 +167,7 @@ def _of_group(
             and other.device is not None
             and other.instance_uuid != taker.instance_uuid
         ):
-            yield refusals.GROUP_TAKEN.say(
+            yield report_refusals.GROUP_TAKEN.say(
                 instance=other.instance_uuid,
                 member=other.handle,
                 group=group,

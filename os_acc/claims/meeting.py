@@ -16,7 +16,7 @@ from os_acc.claims import nodes
 from os_acc.claims import resource
 from os_acc.kinds.devfile import refusals as file_refusals
 from os_acc.refusals import reasons
-from os_acc.refusals import refusals
+from os_acc.refusals import report_refusals
 
 
 class Relation(enum.IntEnum):
@@ -135,7 +135,7 @@ class Meeting:
 
         :param what: None: the handle says that
         """
-        return refusals.TAKEN.say(
+        return report_refusals.TAKEN.say(
             **{**self.said, 'what': what or self.other.handle}
         )
 
@@ -162,9 +162,9 @@ class Meeting:
     def _common(self, found: conflict.Conflict) -> reasons.Reason:
         node, said = found.node, self.said
         if nodes.is_in_fpga(node):
-            return refusals.CHIP_TAKEN.say(**said)
+            return report_refusals.CHIP_TAKEN.say(**said)
         if nodes.is_group(node):
-            return refusals.GROUP_TAKEN.say(
+            return report_refusals.GROUP_TAKEN.say(
                 member=said.pop('what'), group=node.name, **said
             )
-        return refusals.PART_TAKEN.say(of=nodes.text(node), **said)
+        return report_refusals.PART_TAKEN.say(of=nodes.text(node), **said)

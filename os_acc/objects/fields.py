@@ -56,7 +56,7 @@ class Name(fields.FieldType[str]):
     """A name that is safe as one component of a path."""
 
     def coerce(self, obj: Any, attr: str, value: Any) -> str:
-        if isinstance(value, str) and handle_values.is_name(value):
+        if isinstance(value, str) and handle_values.NAME.fullmatch(value):
             return value
         _refuse(obj, attr, value, handle_values.A_NAME)
 

@@ -170,40 +170,6 @@ NO_ANSWER = Refusal(
     'when a VAN takes it.',
     'Reset it, or switch the host off and on',
 )
-TAKEN = Refusal(
-    Kind.ALLOCATED,
-    'instance {instance} has {what} (VAN {van})',
-    'An instance has it, one of its VFs or mediated devices, or one of its '
-    'companions.',
-    'request another device, or release this one: os-acc unplug {instance}',
-)
-CHIP_TAKEN = Refusal(
-    Kind.ALLOCATED,
-    'instance {instance} has {what} of the same FPGA (VAN {van}), and a guest '
-    'that has a PF of an FPGA could program it',
-    'The request is for a PF of an FPGA with several PFs, such as the '
-    'management function of a card, and another instance has one of its other '
-    'functions; or the request is for a VF, and another instance has another '
-    'PF. Functions of different FPGAs, and VFs, can have different owners.',
-    'request another card, request the functions for one instance, or release '
-    'that one: os-acc unplug {instance}',
-)
-PART_TAKEN = Refusal(
-    Kind.ALLOCATED,
-    'instance {instance} has {what}, and both are of {of} (VAN {van})',
-    'Who has a device file of a PCI function may control all of it: its VFs '
-    'and their mediated devices. So two instances cannot have the one and the '
-    'other.',
-    'request another device, or release that one: os-acc unplug {instance}',
-)
-GROUP_TAKEN = Refusal(
-    Kind.GROUP_ALLOCATED,
-    'instance {instance} has {member} of the same IOMMU group {group} (VAN '
-    '{van})',
-    'VFIO gives a group to one guest as a whole.',
-    'request the functions of the group for one instance, or release that '
-    'one: os-acc unplug {instance}',
-)
 
 # --- What the host uses
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 import posixpath
 import re
 
-_NAME = re.compile(r'[A-Za-z0-9_][A-Za-z0-9_.:+@=-]{0,254}')
+#: A name that is safe as one component of a path.
+NAME = re.compile(r'[A-Za-z0-9_][A-Za-z0-9_.:+@=-]{0,254}')
 _PATH = re.compile(r'/[^\x00-\x20\x7f-\uffff"\\]+')
 
 # What the errors say that is expected.
@@ -22,7 +23,7 @@ PERMISSIONS = 'one or more of the letters r, w and m'
 
 def is_name(value: object) -> bool:
     """Whether a value is a name that is safe as one component of a path."""
-    return isinstance(value, str) and _NAME.fullmatch(value) is not None
+    return isinstance(value, str) and NAME.fullmatch(value) is not None
 
 
 def is_device_path(value: object) -> bool:
