@@ -45,7 +45,7 @@ class Host:
     ) -> None:
         # Checks the name before anything is opened.
         self.owner = owner or program()
-        objects.VAN(owner=self.owner)
+        objects.VAN.partial(owner=self.owner)
         self.conf = conf
         self.extensions = extensions
         self.read_only = read_only

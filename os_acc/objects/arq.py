@@ -101,7 +101,7 @@ def _pci(arq: _ARQ) -> handle.AttachHandle:
 
 def _mdev(arq: _ARQ) -> handle.AttachHandle:
     # Cyborg uses the UUID of the attach handle as the UUID of the mdev.
-    made = handle.MdevHandle(parent=arq.address())
+    made = handle.MdevHandle.partial(parent=arq.address())
     key = 'attach_handle_uuid'
     arq.set(made, 'uuid', key, arq.values.get(key))
     key = 'asked_type'
@@ -112,7 +112,7 @@ def _mdev(arq: _ARQ) -> handle.AttachHandle:
 def _test(arq: _ARQ) -> handle.AttachHandle:
     # Cyborg's fake driver writes a PCI address, os-acc's driver for the agent
     # the name of the handle.
-    made = handle.TestHandle()
+    made = handle.TestHandle.partial()
     name = arq.info().get('name')
     if name is None:
         name = arq.address()
@@ -124,7 +124,7 @@ def _drc(arq: _ARQ) -> handle.AttachHandle:
     # The type DRC is os-acc's proposal; Cyborg has no type for a Power I/O
     # slot yet. The index is a string of 8 hex digits, as "lsslot" prints it.
     # An int is refused, because its digits may have been decimal or hex.
-    made, info = handle.DRCHandle(), arq.info()
+    made, info = handle.DRCHandle.partial(), arq.info()
     index = info.get('drc_index')
     if not isinstance(index, str):
         arq.refuse('attach_handle_info.drc_index', index, '8 hex digits')

@@ -8,9 +8,11 @@ import collections
 from collections.abc import Callable
 from collections.abc import Collection
 import copy
+import difflib
 from typing import Any
 from typing import ClassVar
 from typing import Self
+from typing import dataclass_transform
 
 from oslo_utils import versionutils
 from oslo_versionedobjects import base as ovo_base
@@ -102,11 +104,13 @@ def _getter(name: str) -> Callable[[VersionedObject], Any]:
     return get
 
 
+@dataclass_transform(kw_only_default=True, eq_default=False)
 class VersionedObject(ovo_base.VersionedObject):
     """Base of the objects: unset nullable fields read as None.
 
     A new minor version adds fields, or lets a field be None. Any other change
     needs a new major version. So an object of any minor version can be read.
+    A class annotates each of its ``fields``, so that type checkers see it.
     ``ADDED_IN`` maps each field that was added later to the minor version that
     added it; obj_make_compatible() uses it.
     """
@@ -135,6 +139,15 @@ class VersionedObject(ovo_base.VersionedObject):
         raise ovo_exception.IncompatibleObjectVersion(
             objname=objname, objver=objver, supported=known[0].VERSION
         )
+
+    @classmethod
+    def partial(cls, **values: Any) -> Self:
+        """Make an object of which some fields are set later.
+
+        For type checkers, which want all fields without a default in a call
+        of the class.
+        """
+        return cls(**values)
 
     @classmethod
     def of_canonical(cls, **values: Any) -> Self:
@@ -244,7 +257,7 @@ class VersionedObject(ovo_base.VersionedObject):
                 values[f'_obj_{name}'] = known[name].coerce(self, name, value)
                 changed.add(name)
             else:
-                setattr(self, name, value)
+                raise TypeError(_unknown(self, name))
 
     def obj_to_primitive(
         self,
@@ -313,6 +326,13 @@ class VersionedObject(ovo_base.VersionedObject):
         )
 
     __hash__ = None  # type: ignore[assignment]  # mutable, compared by value
+
+
+def _unknown(obj: VersionedObject, name: str) -> str:
+    """Say that a class has no such field, and which one may be meant."""
+    near = difflib.get_close_matches(name, obj.fields, n=1)
+    meant = f"; did you mean '{near[0]}'?" if near else ''
+    return f'{obj.obj_name()} has no field {name!r}{meant}'
 
 
 def _unchanged(value: Any) -> Any:

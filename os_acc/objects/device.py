@@ -8,6 +8,8 @@ from oslo_versionedobjects import fields as ovo_fields
 
 from os_acc.objects import base
 from os_acc.objects import fields
+from os_acc.objects.fields import UUIDOrNone
+from os_acc.objects.handle import AttachHandle
 
 #: The device cannot be programmed.
 PROGRAMMING_NONE = 'none'
@@ -61,6 +63,12 @@ class DeviceHandleInfo(base.VersionedObject):
     # Version 1.0: Initial version
     VERSION = '1.0'
 
+    handle: AttachHandle
+    state: str = FREE
+    holder: UUIDOrNone = UUIDOrNone()
+    reason: str | None = None
+    region: str | None = None
+
     fields = {
         'handle': ovo_fields.ObjectField('AttachHandle', subclasses=True),
         'state': HandleStateField(default=FREE),
@@ -86,6 +94,11 @@ class DeviceMdevTypeInfo(base.VersionedObject):
     # Version 1.0: Initial version
     VERSION = '1.0'
 
+    name: str
+    label: str | None = None
+    capacity: int
+    available: int
+
     fields = {
         'name': fields.NameField(),
         # The vendor's text for the type, such as 'NVIDIA A40-8Q'.
@@ -107,6 +120,12 @@ class DeviceChipInfo(base.VersionedObject):
 
     # Version 1.0: Initial version
     VERSION = '1.0'
+
+    address: str
+    functions: list[str] = []
+    serial: str | None = None
+    board: str | None = None
+    interface_ids: list[str] = []
 
     fields = {
         # The lowest address of its PFs.
@@ -144,6 +163,25 @@ class Device(base.VersionedObject):
         'health_since': '1.2',
         'chip': '1.2',
     }
+
+    address: str
+    driver: str
+    vendor_id: str = ''
+    product_id: str = ''
+    resource_class: str = ''
+    traits: list[str] = []
+    numa_node: int | None = None
+    handles_total: int
+    handles_free: int
+    handles: list[DeviceHandleInfo] = []
+    mdev_types: list[DeviceMdevTypeInfo] = []
+    programming: str = PROGRAMMING_NONE
+    function_id: str | None = None
+    functions: dict[str, str | None] = {}
+    health: str = OK
+    health_reason: str | None = None
+    health_since: str | None = None
+    chip: DeviceChipInfo | None = None
 
     fields = {
         'address': fields.DeviceAddressField(),

@@ -9,8 +9,11 @@ device's name are never taken for two devices.
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 from typing import Any
+from typing import Generic
 from typing import NoReturn
+from typing import TypeVar
 import uuid
 
 from oslo_versionedobjects import fields
@@ -204,3 +207,25 @@ class VLANField(fields.AutoTypedField[int]):
 
 class VLANPriorityField(fields.AutoTypedField[int]):
     AUTO_TYPE = VLANPriority()
+
+
+_Read = TypeVar('_Read')
+_Write = TypeVar('_Write')
+
+
+class Value(Generic[_Read, _Write]):
+    """The annotation of a field that also takes another type than it reads as.
+
+    Only type checkers use it.
+    """
+
+    if TYPE_CHECKING:
+
+        def __get__(self, obj: object, owner: Any) -> _Read: ...
+
+        def __set__(self, obj: object, value: _Write) -> None: ...
+
+
+UUIDValue = Value[str, str | uuid.UUID]
+UUIDOrNone = Value[str | None, str | uuid.UUID | None]
+DRCIndexValue = Value[str, str | int]

@@ -12,6 +12,8 @@ from oslo_versionedobjects import fields as ovo_fields
 from os_acc import exception
 from os_acc.objects import base
 from os_acc.objects import fields
+from os_acc.objects.fields import DRCIndexValue
+from os_acc.objects.fields import UUIDValue
 
 
 @base.VersionedObjectRegistry.register
@@ -62,6 +64,10 @@ class PCIHandle(AttachHandle):
     # Version 1.0: Initial version
     VERSION = '1.0'
 
+    address: str
+    managed: bool | None = None
+    physical_network: str | None = None
+
     fields = {
         'address': fields.PCIAddressField(),
         # True: the hypervisor binds the function to vfio-pci and back, as
@@ -83,6 +89,10 @@ class MdevHandle(AttachHandle):
     # Version 1.0: Initial version
     VERSION = '1.0'
 
+    uuid: UUIDValue
+    parent: str
+    type: str
+
     fields = {
         'uuid': fields.UUIDField(),
         # The name of the parent in sysfs: a PCI address, or a name such as
@@ -103,6 +113,10 @@ class DRCHandle(AttachHandle):
     # Version 1.0: Initial version
     VERSION = '1.0'
 
+    drc_index: DRCIndexValue
+    drc_name: str | None = None
+    bus_grp_required: bool | None = None
+
     fields = {
         'drc_index': fields.DRCIndexField(),
         # The location code, such as U78CB.001.WZS0JZB-P1-C7.
@@ -121,6 +135,12 @@ class DeviceFile(base.VersionedObject):
 
     # Version 1.0: Initial version
     VERSION = '1.0'
+
+    path: str
+    type: str
+    major: int
+    minor: int
+    permissions: str = 'rw'
 
     fields = {
         'path': fields.DevicePathField(),
@@ -143,6 +163,10 @@ class DeviceFileHandle(AttachHandle):
 
     # Version 1.0: Initial version
     VERSION = '1.0'
+
+    name: str
+    share: str | None = None
+    files: list[DeviceFile]
 
     fields = {
         # Identifies the accelerator on this host, also after a reboot.
@@ -170,6 +194,9 @@ class BlockHandle(AttachHandle):
     # Version 1.0: Initial version
     VERSION = '1.0'
 
+    path: str
+    wwn: str
+
     fields = {
         # A symbolic link of udev that names the same device at each
         # connection, such as /dev/disk/by-id/nvme-uuid.1b4e28ba-...
@@ -192,6 +219,8 @@ class TestHandle(AttachHandle):
 
     # Version 1.0: Initial version
     VERSION = '1.0'
+
+    name: str
 
     fields = {
         'name': fields.DeviceAddressField(),

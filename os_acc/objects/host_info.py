@@ -56,6 +56,10 @@ class HostHandleInfo(base.VersionedObject):
     # Version 1.0: Initial version
     VERSION = '1.0'
 
+    handle_object_name: str
+    min_version: str
+    max_version: str
+
     fields = {
         'handle_object_name': ovo_fields.StringField(),
         'min_version': ovo_fields.StringField(),
@@ -139,6 +143,10 @@ class HostPluginInfo(_SpeaksHandles, base.VersionedObject):
 
     ADDED_IN = {'guest_config_format': '1.1'}
 
+    plugin_name: str
+    handle_info: list[HostHandleInfo]
+    guest_config_format: str | None = None
+
     fields = {
         'plugin_name': ovo_fields.StringField(),
         'handle_info': ovo_fields.ListOfObjectsField('HostHandleInfo'),
@@ -159,6 +167,9 @@ class HostDriverInfo(_SpeaksHandles, base.VersionedObject):
     # Version 1.0: Initial version
     VERSION = '1.0'
 
+    driver_name: str
+    handle_info: list[HostHandleInfo]
+
     fields = {
         'driver_name': ovo_fields.StringField(),
         'handle_info': ovo_fields.ListOfObjectsField('HostHandleInfo'),
@@ -174,6 +185,10 @@ class HostInfo(base.VersionedObject):
 
     # Version 1.0: Initial version
     VERSION = '1.0'
+
+    plugin_info: list[HostPluginInfo]
+    driver_info: list[HostDriverInfo] = []
+    load_errors: dict[str, str] = {}
 
     fields = {
         'plugin_info': ovo_fields.ListOfObjectsField('HostPluginInfo'),

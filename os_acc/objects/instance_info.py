@@ -12,6 +12,7 @@ from oslo_versionedobjects import fields as ovo_fields
 
 from os_acc.objects import base
 from os_acc.objects import fields
+from os_acc.objects.fields import UUIDValue
 
 
 @base.VersionedObjectRegistry.register
@@ -26,6 +27,13 @@ class InstanceInfo(base.VersionedObject):
     # Version 1.2: Added process
     VERSION = '1.2'
     ADDED_IN: ClassVar[dict[str, str]] = {'process': '1.2'}
+
+    uuid: UUIDValue
+    name: str | None = None
+    project_id: str | None = None
+    image_id: str | None = None
+    hypervisor_id: str | None = None
+    process: str | None = None
 
     fields = {
         'uuid': fields.UUIDField(),

@@ -32,6 +32,13 @@ class PortBinding(base.VersionedObject):
     # Version 1.0: Initial version
     VERSION = '1.0'
 
+    mac_address: str | None = None
+    vlan: int | None = None
+    vlan_qos: int | None = None
+    trusted: bool | None = None
+    spoof_check: bool | None = None
+    physical_network: str | None = None
+
     fields = {
         'mac_address': fields.MACAddressField(nullable=True),
         # The VLAN that the PF adds to and removes from the VF's frames

@@ -7,6 +7,7 @@ from __future__ import annotations
 from oslo_versionedobjects import fields as ovo_fields
 
 from os_acc.objects import base
+from os_acc.objects.van import VAN
 
 
 @base.VersionedObjectRegistry.register
@@ -18,6 +19,13 @@ class RecoveryReport(base.VersionedObject):
     VERSION = '1.1'
 
     ADDED_IN = {'errors': '1.1'}
+
+    released: list[VAN] = []
+    restored: list[VAN] = []
+    failed: list[VAN] = []
+    unreadable: dict[str, str] = {}
+    busy: list[str] = []
+    errors: dict[str, str] = {}
 
     fields = {
         # VANs whose plug or unplug was interrupted. They have been released,

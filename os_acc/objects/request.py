@@ -17,8 +17,11 @@ from os_acc.objects import arq as arq_format
 from os_acc.objects import base
 from os_acc.objects import device_profile
 from os_acc.objects import fields
-from os_acc.objects import handle
-from os_acc.objects import port
+from os_acc.objects.fields import UUIDOrNone
+from os_acc.objects.fields import UUIDValue
+from os_acc.objects.handle import AttachHandle
+from os_acc.objects.handle import PCIHandle
+from os_acc.objects.port import PortBinding
 
 
 @base.VersionedObjectRegistry.register
@@ -35,6 +38,22 @@ class AcceleratorRequest(base.VersionedObject):
     VERSION = '1.1'
 
     ADDED_IN: ClassVar[dict[str, str]] = {'port_uuid': '1.1', 'port': '1.1'}
+
+    uuid: UUIDValue
+    state: str | None = None
+    hostname: str | None = None
+    instance_uuid: UUIDOrNone = UUIDOrNone()
+    device_profile_name: str | None = None
+    device_profile_group_id: int | None = None
+    device_rp_uuid: UUIDOrNone = UUIDOrNone()
+    handle: AttachHandle | None = None
+    resource_class: str | None = None
+    traits: list[str] = []
+    driver: str | None = None
+    bitstream: str | None = None
+    function_id: str | None = None
+    port_uuid: UUIDOrNone = UUIDOrNone()
+    port: PortBinding | None = None
 
     fields = {
         # The VAN of this request gets the same UUID.
@@ -59,9 +78,7 @@ class AcceleratorRequest(base.VersionedObject):
         # The network port that the accelerator serves.
         'port_uuid': fields.UUIDField(nullable=True),
         # What that port needs of the accelerator.
-        'port': ovo_fields.ObjectField(
-            port.PortBinding.obj_name(), nullable=True
-        ),
+        'port': ovo_fields.ObjectField(PortBinding.obj_name(), nullable=True),
     }
 
     #: The fields that say which device is wanted, and with which function. A
@@ -93,7 +110,7 @@ class AcceleratorRequest(base.VersionedObject):
         by_handle: str | None = None
         if self.port is not None:
             by_port = self.port.physical_network
-        if isinstance(self.handle, handle.PCIHandle):
+        if isinstance(self.handle, PCIHandle):
             by_handle = self.handle.physical_network
         if by_port and by_handle and by_port != by_handle:
             raise exception.InvalidRequest(
@@ -115,7 +132,7 @@ class AcceleratorRequest(base.VersionedObject):
         :raises InvalidRequest: if a value is malformed, out of range or
             missing; the error names the ARQ, the field and the value
         """
-        request = cls()
+        request = cls.partial()
         arq_format.fill(request, arq)
         return request
 

@@ -15,6 +15,8 @@ from oslo_versionedobjects import fields as ovo_fields
 from os_acc import exception
 from os_acc.objects import base
 from os_acc.objects import fields
+from os_acc.objects.fields import UUIDValue
+from os_acc.objects.handle import AttachHandle
 
 PREPARING = 'preparing'
 PREPARED = 'prepared'  # not used now; objects may still contain it
@@ -57,8 +59,17 @@ class VANStateField(ovo_fields.AutoTypedField[str]):
     AUTO_TYPE = ovo_fields.Enum(valid_values=STATES)
 
 
+class _Connected:
+    """What the methods of a VAN call. It is no field of the VAN."""
+
+    _save: Callable[[VAN], None] | None = None
+    _report: Callable[[float | None, str | None], None] | None = None
+    _time_left: Callable[[float], float] | None = None
+    _others: Callable[[], list[VAN]] | None = None
+
+
 @base.VersionedObjectRegistry.register
-class VAN(base.VersionedObject):
+class VAN(_Connected, base.VersionedObject):
     """One accelerator attached to one instance, as a VIF is for a port.
 
     os-acc creates and stores it. A driver sets handle, device, function_id,
@@ -73,6 +84,23 @@ class VAN(base.VersionedObject):
         'live_migratable': '1.1',
         'owner': '1.2',
     }
+
+    uuid: UUIDValue
+    instance_uuid: UUIDValue
+    driver: str
+    plugin: str
+    owner: str | None = None
+    state: str
+    handle: AttachHandle | None = None
+    device: str | None = None
+    function_id: str | None = None
+    guest_config: str | None = None
+    driver_data: dict[str, str] = {}
+    boot_id: str
+    error: str | None = None
+    live_migratable: bool | None = None
+    created_at: datetime.datetime | None = None
+    updated_at: datetime.datetime | None = None
 
     fields = {
         # The UUID of the request.
@@ -104,11 +132,6 @@ class VAN(base.VersionedObject):
         'created_at': DateTimeField(nullable=True),
         'updated_at': DateTimeField(nullable=True),
     }
-
-    _save: Callable[[VAN], None] | None = None
-    _report: Callable[[float | None, str | None], None] | None = None
-    _time_left: Callable[[float], float] | None = None
-    _others: Callable[[], list[VAN]] | None = None
 
     def connect(
         self,
@@ -185,6 +208,8 @@ class VANList(ovo_base.ObjectListBase['VAN'], base.VersionedObject):
 
     # Version 1.0: Initial version
     VERSION = '1.0'
+
+    objects: list[VAN] = []
 
     fields = {
         'objects': ovo_fields.ListOfObjectsField('VAN'),

@@ -342,7 +342,7 @@ def program_device(
 ) -> bool:
     """See os_acc.program_device."""
     # The fields of an object refuse an invalid address or function name.
-    wanted = objects.Device(address=address, driver='any')
+    wanted = objects.Device.partial(address=address, driver='any')
     if function_id is not None:
         wanted.function_id = function_id
     if bitstream is None and function_id is None:

@@ -191,7 +191,7 @@ def _each(group: Group, wanted: Iterable[str]) -> Iterator[str]:
 def _selector(
     instance_uuid: str, group: Group, name: str, kind: Kind
 ) -> objects.AcceleratorRequest:
-    made = objects.AcceleratorRequest(
+    made = objects.AcceleratorRequest.partial(
         instance_uuid=instance_uuid,
         resource_class=name,
         # The others are traits of the host, or of devices of another class.

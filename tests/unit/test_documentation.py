@@ -60,7 +60,7 @@ def install(folder, project):
 
 
 def test_the_program_for_nova_prints_what_it_says(tmp_path):
-    (program,) = blocks('callers.rst', 'python', 'def main():')
+    (program,) = blocks('callers.rst', 'python', 'def main() -> None:')
     (expected,) = blocks('callers.rst', 'text', 'released 2')
     (tmp_path / 'program.py').write_text(program)
     done = run(tmp_path, 'program.py')

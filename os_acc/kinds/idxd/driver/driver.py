@@ -204,7 +204,11 @@ class IdxdDriver(driver.DriverBase):
             address, number, van.uuid, CONF.os_acc.device_timeout
         )
         file = objects.DeviceFile(
-            path=path, type='c', major=major, minor=minor, permissions='rw'
+            path=str(path),
+            type='c',
+            major=int(major),
+            minor=int(minor),
+            permissions='rw',
         )
         name = idxd_names.name_of(address, number)
         number_of = device_file.Number(file.type, file.major, file.minor)
