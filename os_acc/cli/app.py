@@ -26,6 +26,7 @@ import os_acc
 from os_acc import exception
 from os_acc.cli import exit_codes
 from os_acc.cli import logs
+from os_acc.cli import neighbours
 from os_acc.cli import usage
 from os_acc.options import nova as nova_options
 
@@ -106,7 +107,8 @@ class OSAccApp(app.App):
             return f'{argv[0]!r} is not an option'
         called = ' '.join(words[:2])
         known = sorted(self.command_manager.commands)
-        near = [name for name in known if name.split()[0] in words[:1]]
+        near = [name for name in known if words[0] in name.split()]
+        near = near or neighbours.commands(words[0])
         near = near or difflib.get_close_matches(called, known)
         text = f'{called!r} is not a command'
         return f'{text}; there is {", ".join(near)}' if near else text

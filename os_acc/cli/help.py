@@ -13,10 +13,16 @@ from cliff import help as cliff_help
 
 from os_acc import exception
 from os_acc.cli import tables
+from os_acc.cli import usage
 
 
 class Help(cliff_help.HelpCommand):
     """Show this help, or all options of one command."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        usage.without_colors(parser)
+        return parser
 
     def get_epilog(self) -> str:
         """Add nothing to the help. See os_acc.cli.base.Command."""

@@ -19,6 +19,7 @@ from os_acc.cli import answers
 from os_acc.cli import arqs
 from os_acc.cli import base
 from os_acc.cli import dry_run
+from os_acc.cli import exit_codes
 from os_acc.cli import interruption
 from os_acc.cli import listing
 from os_acc.cli import names
@@ -214,6 +215,13 @@ class Unplug(answers.Command):
             'the journal',
         )
         dry_run.add_option(parser)
+        parser.add_argument(
+            '--must-exist',
+            action='store_true',
+            help='if the journal has no accelerator of the instance, or not '
+            'one of --van, change nothing, and end with exit code '
+            f'{exit_codes.NOT_FOUND}',
+        )
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
@@ -248,6 +256,12 @@ class Unplug(answers.Command):
     def _unplug(self, parsed_args: argparse.Namespace) -> _Released:
         with base.reading() as read:
             info, wanted = _to_unplug(read, parsed_args)
+            if read.exists() and (
+                text := names.never_known(
+                    read, parsed_args.instance, info.uuid
+                )
+            ):
+                self.say(text)
             if not read.exists() and not read.vans():
                 base.tell_if_empty(read)
                 return _Released(info, 0, 0)
@@ -325,4 +339,9 @@ def _to_unplug(
     """Return the instance, and the UUIDs of the VANs; None: all of them."""
     parsed_args.instance = names.instance(read, parsed_args.instance, 'unplug')
     info = base.instance_info(parsed_args.instance, project_id='')
-    return info, _wanted(read, info.uuid, parsed_args.van)
+    wanted = _wanted(read, info.uuid, parsed_args.van)
+    if parsed_args.must_exist:
+        names.check_has(
+            read, parsed_args.instance, info.uuid, wanted, 'unplug'
+        )
+    return info, wanted

@@ -6,12 +6,14 @@ from __future__ import annotations
 
 from collections.abc import Collection
 import contextlib
+import difflib
 import itertools
 import re
 
 from os_acc import exception
 from os_acc import journal as journal_module
 from os_acc.cli import errors
+from os_acc.journal import events
 from os_acc.kernel import pci_address
 from os_acc.state import instance_names
 from os_acc.texts import uuid_forms
@@ -52,6 +54,63 @@ def instance(
             return called
     found = _begin(known, called)
     return only(found, called, f'{command}: INSTANCE') if found else called
+
+
+def never_known(
+    journal: journal_module.Journal, called: str, instance_uuid: str
+) -> str | None:
+    """Say that the journal knows nothing of an instance.
+
+    :param called: what the operator calls it
+    :returns: a sentence; None: the instance has accelerators, or had some
+    """
+    if vans(journal, instance_uuid) or journal.events(
+        events.Wanted(instances=[instance_uuid])
+    ):
+        return None
+    return (
+        f'The journal has nothing of an instance {called!r}, now or earlier'
+        f'{_meant(journal, called)} See: os-acc van list'
+    )
+
+
+def check_has(
+    journal: journal_module.Journal,
+    called: str,
+    instance_uuid: str,
+    wanted: Collection[str] | None,
+    command: str,
+) -> None:
+    """Check that an instance has accelerators, or certain ones.
+
+    :param wanted: UUIDs of VANs; None: it must have any
+    :raises NotFound: if it does not have them
+    """
+    known = vans(journal, instance_uuid)
+    if not known:
+        raise errors.NotFound(
+            subject=command,
+            field='INSTANCE',
+            value=called,
+            expected='an instance that has accelerators'
+            f'{_meant(journal, called)} See: os-acc van list',
+        )
+    for each in wanted or ():
+        if each not in known:
+            raise errors.NotFound(
+                subject=command,
+                field='--van',
+                value=each,
+                expected=f'a VAN of instance {instance_uuid} (see os-acc van '
+                'list)',
+            )
+
+
+def _meant(journal: journal_module.Journal, called: str) -> str:
+    """Ask for the name of an instance that is like what was typed."""
+    known = {entry.instance_info.name for entry in journal.entries()}
+    near = difflib.get_close_matches(called, filter(None, known), n=1)
+    return f". Did you mean '{near[0]}'?" if near else '.'
 
 
 def refuse_beginning(

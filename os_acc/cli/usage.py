@@ -11,6 +11,40 @@ from typing import NoReturn
 from os_acc.cli import exit_codes
 from os_acc.cli import tables
 
+# The help of what argparse and cliff add, in one style: lower case, no full
+# stop.
+_TEXTS = {
+    '--help': 'show this help and exit',
+    '--version': 'show the version of os-acc and exit',
+    '--verbose': 'write more to standard error; may be repeated',
+    '--quiet': 'write only warnings and errors to standard error',
+    '--log-file': 'also write messages to this file',
+    '--debug': 'show tracebacks of errors',
+    '--format': 'the format of the output (default: table)',
+    '--column': 'show only this column; may be repeated',
+    '--quote': 'which values get quotes (default: nonnumeric)',
+    '--noindent': 'print the JSON without indentation',
+    '--max-width': 'the widest line, in characters; 0 for no limit (default: '
+    'the variable CLIFF_MAX_TERM_WIDTH of the environment)',
+    '--fit-width': 'fit the table to the terminal; --max-width, or '
+    'CLIFF_FIT_WIDTH=1 in the environment, does so, too',
+    '--print-empty': 'print the head of a table that has no lines',
+    '--sort-column': 'sort the lines by this column; its name in any case, '
+    'with _ for a blank; may be repeated, the most important first',
+    '--sort-ascending': 'sort upwards (default)',
+    '--sort-descending': 'sort downwards',
+    '--prefix': 'begin the name of each variable with this text',
+    '--variable': 'only this variable; may be repeated',
+}
+_HEADINGS = {
+    'output formatters': 'output',
+    'CSV Formatter': 'output as CSV',
+    'json formatter': 'output as JSON',
+    'shell formatter': 'output as variables of a shell',
+    'table formatter': 'output as a table',
+    'value formatter': 'output as values',
+}
+
 
 def one_line(parser: argparse.ArgumentParser) -> None:
     """Make a parser say in one line what is wrong, and where to look."""
@@ -27,7 +61,22 @@ class _PlainHelp(argparse.HelpFormatter):
     autopage puts them around the names of values, and argparse counts their
     characters when it aligns the columns and breaks the lines. autopage adds
     them to its own formatters, and to argparse.HelpFormatter itself.
+
+    It also gives the texts of argparse and cliff the style of os-acc's own.
     """
+
+    def start_section(self, heading: str | None) -> None:
+        super().start_section(_HEADINGS.get(heading or '', heading))
+
+    def add_text(self, text: str | None) -> None:
+        if text != 'output formatter options':
+            super().add_text(text)
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        for option in action.option_strings:
+            if option in _TEXTS:
+                return _TEXTS[option]
+        return super()._get_help_string(action)
 
 
 def without_colors(parser: argparse.ArgumentParser) -> None:
