@@ -26,6 +26,7 @@ from os_acc import opts
 from os_acc import plugin as plugin_base
 from os_acc.bitstreams import options as bitstream_opts
 from os_acc.options import placement as placement_opts
+from os_acc.options import places
 
 DRIVERS = 'os_acc.drivers'
 PLUGINS = 'os_acc.plugins'
@@ -106,8 +107,9 @@ class Extensions:
         error = self.errors.get(f'{kind} {name}')
         if error is not None:
             return f'it failed to load: {error}'
-        names = ', '.join(sorted(loaded)) or 'none'
-        return f'the loaded {kind}s are: {names}'
+        known = sorted(loaded)
+        names = ', '.join(known) or 'none'
+        return f'the loaded {kind}s are: {names}{places.meant(name, known)}'
 
     def driver_for(
         self, request: objects.AcceleratorRequest, preferred: Sequence[str]

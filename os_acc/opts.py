@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from collections.abc import Sequence
 import os
 import socket
+from typing import NamedTuple
 
 from oslo_config import cfg
 
@@ -15,12 +16,14 @@ from os_acc import exception
 from os_acc.bitstreams import options as bitstream_opts
 from os_acc.options import common
 from os_acc.options import placement as placement_opts
+from os_acc.options import places
 from os_acc.options import values as option_values
 
 GROUP = common.GROUP
 OPTS = common.OPTS
 register = common.register
 value = common.value
+option = common.option
 
 
 def faults(
@@ -35,12 +38,7 @@ def faults(
         and what was expected
     """
     found = []
-    own: list[tuple[str, Sequence[cfg.Opt]]] = [
-        (GROUP, OPTS),
-        (bitstream_opts.GROUP, bitstream_opts.OPTS),
-        (placement_opts.GROUP, placement_opts.OPTS),
-    ]
-    for group, options in (*own, *groups):
+    for group, options in (*_OWN, *groups):
         for option in options:
             try:
                 value = conf[group][option.dest]
@@ -50,8 +48,8 @@ def faults(
             name = (group, option.name)
             if name in _FOLDERS and not os.path.isabs(value or _FOLDERS[name]):
                 found.append(
-                    f'[{group}] {option.name}: it is {value!r}, expected the '
-                    'absolute path of a folder'
+                    f'{option_values.place(conf, group, option)}: it is '
+                    f'{value!r}, expected the absolute path of a folder'
                 )
     # Nova's option is read if os-acc's own is empty.
     if 'host' in conf:
@@ -60,6 +58,66 @@ def faults(
         except option_values.ERRORS as err:
             found.append(option_values.fault(conf, 'DEFAULT', _NOVA_HOST, err))
     return found
+
+
+class Unknown(NamedTuple):
+    """A line of a file that sets what os-acc does not have.
+
+    :ivar text: the file, the line, and what may be meant
+    :ivar mistyped: whether the name is like one that exists. If not, it may
+        be of another version of os-acc
+    """
+
+    text: str
+    mistyped: bool
+
+
+def unknown(
+    conf: cfg.ConfigOpts, groups: Iterable[tuple[str, Sequence[cfg.Opt]]]
+) -> list[Unknown]:
+    """Return the lines of the files that set what os-acc does not have.
+
+    oslo.config ignores them. A group whose name begins with os_acc may be of
+    a package that is not loaded: only a name that is like a known one counts.
+
+    :param groups: (group, options) of the drivers and plugins
+    """
+    known: dict[str, set[str]] = {}
+    for group, options in (*_OWN, *groups):
+        names = known.setdefault(group, set())
+        for option in options:
+            names |= places.names(option)
+    # Names with "-" are the same as those with "_".
+    plain = {_plain(group): group for group in known}
+    found: list[Unknown] = []
+    for place in places.every(conf):
+        if place.group in known:
+            if place.name not in known[place.group]:
+                near = places.meant(place.name, known[place.group])
+                text = f'{place}: [{place.group}] has no option {place.name}'
+                others = f'; it has {_list(known[place.group])}'
+                found.append(Unknown(text + (near or others), bool(near)))
+        elif not _is_registered(conf, place.group):
+            group = plain.get(_plain(place.group), '')
+            near = f"; did you mean '{group}'?" if group else ''
+            if place.group.startswith(GROUP):
+                near = near or places.meant(place.group, known, 0.9)
+            if near:
+                text = f'{place}: there is no group {place.group}{near}'
+                found.append(Unknown(text, True))
+    return found
+
+
+def _plain(group: str) -> str:
+    return group.lower().replace('-', '').replace('_', '')
+
+
+def _list(names: Iterable[str]) -> str:
+    return ', '.join(sorted(x for x in names if '-' not in x)) or 'none'
+
+
+def _is_registered(conf: cfg.ConfigOpts, group: str) -> bool:
+    return group == 'DEFAULT' or group in conf
 
 
 def check(
@@ -73,6 +131,12 @@ def check(
     if found := faults(conf, groups):
         raise exception.InvalidRequest(f'configuration: {"; ".join(found)}')
 
+
+_OWN: tuple[tuple[str, Sequence[cfg.Opt]], ...] = (
+    (GROUP, OPTS),
+    (bitstream_opts.GROUP, bitstream_opts.OPTS),
+    (placement_opts.GROUP, placement_opts.OPTS),
+)
 
 # Options that name a folder, which must be absolute paths: a relative path
 # would name another folder in each process. The value here replaces an empty

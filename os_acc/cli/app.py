@@ -24,6 +24,7 @@ from stevedore import named
 
 import os_acc
 from os_acc import exception
+from os_acc.cli import errors
 from os_acc.cli import exit_codes
 from os_acc.cli import logs
 from os_acc.cli import neighbours
@@ -207,6 +208,11 @@ class OSAccApp(app.App):
         try:
             os_acc.CONF(arguments, project='os-acc')
             nova_options.set_defaults(os_acc.CONF)
+        except cfg.ConfigFileParseError as err:
+            self.configuration_error = errors.ConfigFileUnreadable(
+                f'{exception.described(err)}. Write [group], option = value, '
+                'or # before a comment'
+            )
         except cfg.Error as err:
             self.configuration_error = err
         except UnicodeDecodeError as err:

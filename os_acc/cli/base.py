@@ -33,6 +33,7 @@ from os_acc.cli import progress as bars
 from os_acc.cli import report
 from os_acc.cli import tables
 from os_acc.cli import usage
+from os_acc.operations import configuration
 from os_acc.state import instance_names
 from os_acc.texts import documents
 
@@ -62,6 +63,8 @@ class Command(command.Command):
         left undone; the exit code is then DIFFERS
     :cvar creates: whether it may create the journal. Then the folder that
         --state-path names must exist, because it may be mistyped
+    :cvar configured: whether it looks for devices, so that the whole
+        configuration must be in order. Other commands work without it
     :cvar announces: whether it says on a terminal that it still works, when
         it takes long; False for a command that uses the terminal otherwise
     :ivar notice: what says so
@@ -70,6 +73,7 @@ class Command(command.Command):
     app: app_module.OSAccApp
     unfinished = False
     creates: ClassVar[bool] = False
+    configured: ClassVar[bool] = False
     announces: ClassVar[bool] = True
     notice: notices.Notice
 
@@ -120,6 +124,8 @@ class Command(command.Command):
         """
         if self.app.configuration_error is not None:
             raise self.app.configuration_error
+        if self.configured:
+            configuration.check(os_acc.CONF, loader.load_all())
         path = self.app.options.state_path
         if self.creates and path is not None and not os.path.isdir(path):
             raise exception.InvalidRequest(

@@ -109,6 +109,8 @@ class DeviceList(base.Command, listing.Listing):
     nothing is written to the standard error.
     """
 
+    configured = True
+
     columns = (
         *(
             listing.Column(key, _TITLES.get(key, ''), key not in _SHORT)
@@ -170,6 +172,8 @@ class DeviceList(base.Command, listing.Listing):
 
 class DeviceShow(base.Command, listing.Showing):
     """Show all about a device, and whether it can be plugged."""
+
+    configured = True
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from oslo_config import cfg
+
 from os_acc import exception
 
 
@@ -15,6 +17,10 @@ class NotFound(exception.InvalidRequest):
 
 class NoSuchDevice(exception.DeviceNotFound):
     """This host has no device that could serve a request, free or not."""
+
+
+class ConfigFileUnreadable(cfg.Error):
+    """A line of a configuration file is none that oslo.config can read."""
 
 
 def causes(err: BaseException) -> Iterator[BaseException]:

@@ -39,6 +39,8 @@ _INSTANCE = (
 class Plug(answers.Command, listing.Listing):
     """Plug the accelerators of an instance: all of them, or none."""
 
+    configured = True
+
     creates = True
 
     columns = (

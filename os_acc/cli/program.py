@@ -14,6 +14,8 @@ from os_acc.cli import names
 class DeviceProgram(base.Command):
     """Program a function into a device that does not hold it yet."""
 
+    configured = True
+
     creates = True
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

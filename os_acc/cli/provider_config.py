@@ -27,6 +27,8 @@ class ProviderConfig(base.Command):
     Standard error says which devices and traits are left out, and why.
     """
 
+    configured = True
+
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument(

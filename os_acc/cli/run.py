@@ -40,6 +40,8 @@ class Run(base.Command):
     failed.
     """
 
+    configured = True
+
     creates = True
     announces = False
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 from os_acc import finding
 from os_acc import host as host_module
+from os_acc.doctor import configuration
 from os_acc.doctor import entries
 from os_acc.doctor import extensions
 from os_acc.doctor import guard
@@ -38,6 +39,9 @@ def findings(host: host_module.Host) -> Iterator[finding.Finding]:
 
 def _of_host(host: host_module.Host) -> Iterator[finding.Finding]:
     """Check all but what the drivers and plugins report."""
+    yield from guard.guarded(
+        'configuration', lambda: configuration.ignored(host)
+    )
     yield from guard.guarded(
         'drivers and plugins', lambda: extensions.loaded(host)
     )

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from oslo_config import cfg
 
 from os_acc import finding
+from os_acc import host as host_module
 from os_acc import loader
 from os_acc import opts
 
@@ -26,4 +27,15 @@ def findings(
             finding.ERROR,
             fault,
             'fix this first: nothing else was checked',
+        )
+
+
+def ignored(host: host_module.Host) -> Iterator[finding.Finding]:
+    """Yield a finding for each line that sets what os-acc does not have."""
+    for each in opts.unknown(host.conf, host.extensions.options()):
+        yield finding.Finding(
+            'configuration',
+            finding.ERROR if each.mistyped else finding.WARNING,
+            each.text,
+            'correct the name, or remove the line: it is ignored',
         )

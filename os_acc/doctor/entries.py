@@ -32,10 +32,16 @@ _ERRORS = (
 def findings(host: host_module.Host) -> Iterator[finding.Finding]:
     """Report the entries that offer nothing, or that name a place only.
 
-    If device_spec cannot be read, the drivers report it.
+    If device_spec cannot be read, report only that.
     """
     specs = device_spec.load_for_vans(host.conf)
     if isinstance(specs, device_spec.Unreadable):
+        yield finding.Finding(
+            SUBJECT,
+            finding.ERROR,
+            exception.describe(specs.error),
+            'correct this entry; until then no device is offered',
+        )
         return
     for each in nothing_offered.find(specs, holders(host.journal)):
         yield _finding(each)

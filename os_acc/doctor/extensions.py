@@ -11,8 +11,11 @@ from os_acc import driver as driver_base
 from os_acc import exception
 from os_acc import finding
 from os_acc import host as host_module
+from os_acc import opts
 from os_acc.doctor import guard
 from os_acc.operations import discovery
+from os_acc.options import places
+from os_acc.options import values
 
 
 def loaded(host: host_module.Host) -> Iterator[finding.Finding]:
@@ -35,18 +38,25 @@ def loaded(host: host_module.Host) -> Iterator[finding.Finding]:
             f'plugin {chosen}',
             finding.ERROR,
             'there is no such plugin; the loaded plugins are: '
-            + ', '.join(sorted(extensions.plugins)),
-            'set [os_acc] plugin to one that is installed',
+            + ', '.join(sorted(extensions.plugins))
+            + places.meant(chosen, extensions.plugins),
+            f'set {_place(host, "plugin")} to one that is installed',
         )
     for name in host.conf.os_acc.drivers:
         if name not in extensions.drivers:
             yield finding.Finding(
                 f'driver {name}',
                 finding.WARNING,
-                '[os_acc] drivers names it, but it is not loaded; the loaded '
-                f'drivers are: {", ".join(sorted(extensions.drivers))}',
+                f'{_place(host, "drivers")} names it, but it is not loaded; '
+                'the loaded drivers are: '
+                f'{", ".join(sorted(extensions.drivers))}'
+                f'{places.meant(name, extensions.drivers)}',
                 'install it, or correct the name',
             )
+
+
+def _place(host: host_module.Host, name: str) -> str:
+    return values.place(host.conf, opts.GROUP, opts.option(name))
 
 
 def findings(host: host_module.Host) -> Iterator[finding.Finding]:

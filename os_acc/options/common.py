@@ -191,5 +191,9 @@ def value(conf: cfg.ConfigOpts, name: str) -> Any:
 
     :raises InvalidRequest: if its value is invalid
     """
-    option = next(each for each in OPTS if each.dest == name)
-    return option_values.read(conf, GROUP, option)
+    return option_values.read(conf, GROUP, option(name))
+
+
+def option(name: str) -> cfg.Opt:
+    """Return an option of [os_acc]."""
+    return next(each for each in OPTS if each.dest == name)

@@ -8,13 +8,13 @@ and parts of values. A value may be a secret.
 
 from __future__ import annotations
 
-import glob
 import re
 from typing import Any
 
 from oslo_config import cfg
 
 from os_acc import exception
+from os_acc.options import places
 from os_acc.texts import masking
 
 #: What oslo.config raises for a value that it cannot give. A value that
@@ -50,9 +50,17 @@ def fault(
 
     :param err: one of ERRORS
     """
-    path, values = _in_files(conf, group, option)
-    place = f' in {path}' if path else ''
-    return f'[{group}] {option.name}{place}: {_why(option, values, err)}'
+    found = places.find(conf, group, option)
+    # All values of the last file, of which a reference may be in any.
+    values = [x.value for x in found if x.path == found[-1].path]
+    return f'{place(conf, group, option)}: {_why(option, values, err)}'
+
+
+def place(conf: cfg.ConfigOpts, group: str, option: cfg.Opt) -> str:
+    """Name an option, and the line of the file that sets it."""
+    found = places.find(conf, group, option)
+    where = f' in {found[-1]}' if found else ''
+    return f'[{group}] {option.name}{where}'
 
 
 def hides(option: cfg.Opt) -> bool:
@@ -79,7 +87,20 @@ def _why(option: cfg.Opt, values: list[str], err: BaseException) -> str:
         )
     if hides(option):
         return 'its value is invalid. It is secret, so it is not shown'
-    return masking.of_error(text.rpartition(' is not valid: ')[2])
+    why = masking.of_error(text.rpartition(' is not valid: ')[2])
+    return why + _advice(option, err)
+
+
+def _advice(option: cfg.Opt, err: BaseException) -> str:
+    """What to write for a value that cannot be read as its type."""
+    if not isinstance(err, ValueError) or 'Should be' in str(err):
+        return ''
+    if isinstance(option, cfg.FloatOpt | cfg.IntOpt):
+        example = 1 if option.default is None else option.default
+        return f'. Write a number and nothing else, such as {example:g}'
+    if isinstance(option, cfg.BoolOpt):
+        return '. Write true or false'
+    return ''
 
 
 def _name(option: cfg.Opt, values: list[str], err: BaseException) -> str:
@@ -94,28 +115,3 @@ def _name(option: cfg.Opt, values: list[str], err: BaseException) -> str:
         )
     )
     return f' (${name})' if known else ''
-
-
-def _in_files(
-    conf: cfg.ConfigOpts, group: str, option: cfg.Opt
-) -> tuple[str, list[str]]:
-    """Find the file that sets an option: the last one counts.
-
-    :returns: its path, and the values in it as they are written; '' and []
-        if no file sets it
-    """
-    found: tuple[str, list[str]] = '', []
-    paths = list(getattr(conf, 'config_file', None) or ())
-    for directory in getattr(conf, 'config_dir', None) or ():
-        paths += sorted(glob.glob(f'{glob.escape(directory)}/*.conf'))
-    names = (option.dest, option.name, option.name.replace('_', '-'))
-    for path in paths:
-        sections: dict[str, dict[str, list[str]]] = {}
-        try:
-            cfg.ConfigParser(path, sections).parse()
-        except (cfg.Error, OSError, ValueError):
-            continue
-        for name in names:
-            if values := sections.get(group, {}).get(name):
-                found = path, values
-    return found

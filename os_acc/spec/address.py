@@ -33,6 +33,12 @@ _SLOT = re.compile(
     r'\s*(\*|(0x)?[0-9a-f]*)\s*(\.\s*(\*|(0x)?[0-9a-f]*)\s*)?', re.I
 )
 
+# Bus, slot and function with a colon for the dot. Nova would read it as a
+# domain, a bus and a slot, but nobody writes a domain with two digits.
+_TWISTED = re.compile(
+    r'(?:0{4}:)?([0-9a-f]{1,2}):([0-9a-f]{1,2}):([0-7])', re.I
+)
+
 
 @dataclasses.dataclass(frozen=True)
 class Address:
@@ -108,6 +114,13 @@ def read(key: str, value: Any) -> Address:
 
 def _glob(key: str, value: str) -> Address:
     """Read an address with fields that are a hex number, ``*`` or left out."""
+    if match := _TWISTED.fullmatch(value.strip()):
+        spec_values.refuse(
+            key,
+            value,
+            'a dot before the function; did you mean '
+            f"'0000:{match[1]:0>2}:{match[2]:0>2}.{match[3]}'?",
+        )
     rest, _, function = value.partition('.')
     parts = rest.split(':')
     if len(parts) > len(LARGEST) - 1:

@@ -15,12 +15,14 @@ from collections.abc import Iterator
 import dataclasses
 import functools
 import logging
+import re
 
 from oslo_config import cfg
 
 from os_acc import exception
 from os_acc.kernel import pci
 from os_acc.options import common
+from os_acc.options import places
 from os_acc.refusals import offer_refusals
 from os_acc.refusals import reasons
 from os_acc.refusals import refusals
@@ -291,7 +293,10 @@ def load(conf: cfg.ConfigOpts) -> Specs:
         found += _numbered(_of_file(file), file.path)
     option: list[Spec] = []
     for text in common.value(conf, 'device_spec'):
-        option += parse(text)
+        try:
+            option += parse(text)
+        except exception.InvalidRequest as err:
+            raise _at(conf, text, err) from None
     found += _numbered(option, 'device_spec')
     return Specs(tuple(found))
 
@@ -308,13 +313,46 @@ def load_for_vans(conf: cfg.ConfigOpts) -> Specs:
         return Unreadable(err)
 
 
+def _at(
+    conf: cfg.ConfigOpts, text: str, err: exception.InvalidRequest
+) -> exception.InvalidRequest:
+    """Add to an error the file and the line of the entry, if a file has it."""
+    found = places.find(conf, common.GROUP, common.option('device_spec'))
+    for number, place in enumerate(found, 1):
+        if place.value == text:
+            line = place.line + (_line_of(text, err) or 1) - 1
+            return exception.InvalidRequest(
+                **{
+                    **err.kwargs,
+                    'subject': f'{place.path}:{line}: '
+                    f'{err.kwargs["subject"]}, entry {number}',
+                }
+            )
+    return err
+
+
 def _of_file(file: spec_files.File) -> tuple[Spec, ...]:
     try:
         return parse(file.text)
     except exception.InvalidRequest as err:
+        line = _line_of(file.text, err)
+        subject = file.path if line is None else f'{file.path}:{line}'
         raise exception.InvalidRequest(
-            **{**err.kwargs, 'subject': file.path}
+            **{**err.kwargs, 'subject': subject}
         ) from err
+
+
+def _line_of(text: str, err: exception.InvalidRequest) -> int | None:
+    """The line of a JSON text that an error of parse() is about.
+
+    :returns: from 1; None: the key that it names is there more than once
+    """
+    field, value = err.kwargs['field'], err.kwargs['value']
+    if field == 'JSON':
+        match = re.search(r' at line (\d+), column', err.kwargs['expected'])
+        return int(match[1]) if match else None
+    before, *after = text.split(f'"{value if field == "key" else field}"')
+    return before.count('\n') + 1 if len(after) == 1 else None
 
 
 def _numbered(specs: Iterable[Spec], source: str) -> list[Spec]:

@@ -268,7 +268,7 @@ def _check_known(key: str, value: Any) -> None:
             )
     if key not in _KEYS:
         known = sorted([*_KEYS, *(entry.KEY for entry in entries)])
-        spec_values.refuse('key', key, f'one of {", ".join(known)}')
+        spec_values.refuse_key(key, known)
 
 
 def _check_programmer(item: dict[str, Any], spec: spec_entry.Spec) -> None:

@@ -17,6 +17,7 @@ from typing import NoReturn
 
 from os_acc import exception
 from os_acc.kernel import modules
+from os_acc.options import places
 
 #: The keys that entries for device files and for work queues have, too.
 OF_EACH_KIND = frozenset(
@@ -62,6 +63,18 @@ def refuse(key: str, value: Any, expected: str) -> NoReturn:
         value=value,
         expected=expected,
     )
+
+
+def refuse_key(key: str, known: Collection[str], where: str = '') -> NoReturn:
+    """Raise the error for a key that does not exist.
+
+    :param known: the keys that do
+    :param where: such as ', in an entry with idxd'
+    :raises InvalidRequest: always
+    """
+    near = places.meant(key, known)
+    names = 'a key that exists' if near else f'one of {", ".join(known)}'
+    refuse('key', key, f'{names}{where}{near}')
 
 
 def ids(key: str, value: Any) -> str:

@@ -936,8 +936,8 @@ def test_van_show_of_a_van_that_is_not_there(run):
 def test_a_plugin_that_is_not_there(run, config):
     arguments = config(os_acc={'plugin': 'nope'})
     line = run.fails(2, *arguments, 'plug', INSTANCE, '--arqs', FAKE)
-    assert "NoMatchingPlugin: Plugin 'nope'" in line
-    assert 'libvirt' in line
+    assert '[os_acc] plugin in ' in line
+    assert "'nope' is not installed; did you mean 'noop'?" in line
 
 
 def test_a_van_that_was_plugged_for_another_handle(run):

@@ -247,6 +247,7 @@ def test_a_value_that_oslo_config_refuses(run, tmp_path):
     result = run('--config-file', path, 'device', 'list')
     assert result.code == USAGE
     assert result.err == (
-        f'ConfigFileValueError: option journal_timeout in {path}: could not '
-        "convert string to float: 'soon'\n"
+        f'InvalidRequest: configuration: [os_acc] journal_timeout in {path}:2'
+        ": could not convert string to float: 'soon'. Write a number and "
+        'nothing else, such as 30\n'
     )

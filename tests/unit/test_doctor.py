@@ -359,10 +359,10 @@ def kept(found, driver):
 def test_device_spec_that_cannot_be_read(findings):
     os_acc.CONF.set_override('device_spec', ['{"adress": "x"}'], 'os_acc')
     found = findings(code=1)
-    verdict, text, _ = one(found, 'driver devfile')
+    verdict, text, _ = one(found, 'device_spec')
     assert verdict == 'error'
     assert 'adress' in text
-    assert 'driver devfile has the error' in kept(found, 'driver pci')
+    assert 'device_spec has the error' in kept(found, 'driver pci')
 
 
 @pytest.mark.parametrize(
@@ -543,7 +543,7 @@ def test_an_option_that_is_no_number(run, tmp_path):
     assert code == 1
     (row,) = rows
     assert (row['subject'], row['verdict']) == ('configuration', 'error')
-    assert row['finding'].startswith(f'[os_acc] journal_timeout in {path}: ')
+    assert row['finding'].startswith(f'[os_acc] journal_timeout in {path}:2: ')
 
 
 def test_a_preferred_driver_that_is_not_there(findings):

@@ -433,7 +433,7 @@ class TestGuestAddress:
             opts.check(conf, groups)
         assert str(caught.value).startswith(
             'configuration: [os_acc_libvirt] guest_addresses in '
-            f"{file}: Value {text!r} doesn't match regex"
+            f"{file}:2: Value {text!r} doesn't match regex"
         )
 
     def test_option_for_the_host_bridge(self, plug, options):

@@ -145,7 +145,7 @@ def test_what_cannot_be_resolved(run, tmp_path, text, option):
     with pytest.raises(exception.InvalidRequest) as found:
         opts.check(conf)
     said = str(found.value)
-    assert f'{option} in {tmp_path}/nova.conf: ' in said
+    assert f'{option} in {tmp_path}/nova.conf:' in said
     assert '"$$"' in said
     shown = run(text, 'doctor')
     assert shown.code == 1

@@ -164,26 +164,28 @@ def test_all_faults_are_told(from_file, tmp_path):
         opts.check(conf, EXTRA)
     told = str(caught.value).removeprefix('configuration: ').split('; ')
     assert told[:2] == [
-        f'[os_acc] max_workers in {file}: invalid literal for int() with '
-        "base 10: 'many'",
-        f'[os_acc] lock_timeout in {file}: Should be greater than or equal '
-        'to 0',
+        f'[os_acc] max_workers in {file}:2: invalid literal for int() '
+        "with base 10: 'many'. Write a number and nothing else, such as 16",
+        f'[os_acc] lock_timeout in {file}:3: Should be greater than or '
+        'equal to 0',
     ]
-    assert told[2].startswith(f'[os_acc_bitstreams] cache_size in {file}: ')
+    assert told[2].startswith(f'[os_acc_bitstreams] cache_size in {file}:5: ')
     assert told[3:] == [
-        f"[os_acc_x] fast in {file}: Unexpected boolean value 'maybe'"
+        f"[os_acc_x] fast in {file}:7: Unexpected boolean value 'maybe'. "
+        'Write true or false'
     ]
 
 
 @pytest.mark.parametrize('option', ['state_path', 'lock_path'])
-def test_a_relative_folder(from_file, option):
+def test_a_relative_folder(from_file, tmp_path, option):
     (fault,) = opts.faults(from_file(f'[os_acc]\n{option} = os-acc\n'))
     assert fault == (
-        f"[os_acc] {option}: it is 'os-acc', expected the absolute path of a "
-        'folder'
+        f"[os_acc] {option} in {tmp_path}/nova.conf:2: it is 'os-acc', "
+        'expected the absolute path of a folder'
     )
 
 
-def test_no_state_path(from_file):
+def test_no_state_path(from_file, tmp_path):
     (fault,) = opts.faults(from_file('[os_acc]\nstate_path =\n'))
-    assert "[os_acc] state_path: it is '', expected" in fault
+    place = f'[os_acc] state_path in {tmp_path}/nova.conf:2: '
+    assert f"{place}it is '', expected" in fault

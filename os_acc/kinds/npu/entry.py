@@ -62,10 +62,8 @@ def read(
         if key in also:
             values[key] = common[key](key, value)
         elif key != KEY:
-            known = ', '.join(sorted(KEYS | also))
-            spec_values.refuse(
-                'key', key, f'one of {known}, in an entry with npu'
-            )
+            known = sorted(KEYS | also)
+            spec_values.refuse_key(key, known, ', in an entry with npu')
     return _settings(item[KEY]), values
 
 
