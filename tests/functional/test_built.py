@@ -7,6 +7,7 @@ build needs no package index, because it uses the setuptools that is installed.
 """
 
 import json
+import os
 import pathlib
 import shutil
 import subprocess
@@ -24,7 +25,11 @@ PLACES = {
     'contrib/os-acc-nova': ('os_acc_nova', 'nova'),
 }
 # What a source distribution has besides, so that it can be tested.
-BESIDE = ('benchmarks', 'contrib', 'doc', 'releasenotes', 'tests')
+BESIDE = (
+    *('.ci', '.gitignore', '.pre-commit-config.yaml', 'LICENSE'),
+    *('README.rst', 'benchmarks', 'contrib', 'doc', 'pyproject.toml'),
+    *('releasenotes', 'tests', 'tox.ini'),
+)
 NOT_COPIED = ('.*', 'build', 'dist', '*.egg-info', '__pycache__', '*.pyc')
 
 # Loads what the entry points of a distribution name, from one directory.
@@ -45,16 +50,30 @@ print(json.dumps([len(found.entry_points), wrong]))
 """
 
 
-def build(source: pathlib.Path, out: pathlib.Path, *kinds: str) -> None:
-    subprocess.run(
+def build(source: pathlib.Path, out: pathlib.Path, *kinds: str) -> str:
+    """Build distributions. Return what the build said."""
+    done = subprocess.run(
         (
             *(sys.executable, '-m', 'build', '--no-isolation', *kinds),
             *('--outdir', str(out), str(source)),
         ),
         check=True,
         capture_output=True,
+        text=True,
         timeout=600,
+        # With this variable, setuptools warns that it compiles nothing.
+        env={
+            name: value
+            for name, value in os.environ.items()
+            if name != 'PYTHONDONTWRITEBYTECODE'
+        },
     )
+    return done.stdout + done.stderr
+
+
+def not_copied(folder: str, names: list[str]) -> set[str]:
+    found = shutil.ignore_patterns(*NOT_COPIED)(folder, names)
+    return set(found) - set(BESIDE)
 
 
 @pytest.fixture(scope='module', params=PLACES)
@@ -64,10 +83,11 @@ def built(request, tmp_path_factory):
     shutil.copytree(
         ROOT / request.param,
         top / 'tree',
-        ignore=shutil.ignore_patterns(*NOT_COPIED),
+        ignore=not_copied,
         symlinks=True,
     )
-    build(top / 'tree', top / 'dist', '--sdist', '--wheel')
+    said = build(top / 'tree', top / 'dist', '--sdist', '--wheel')
+    (top / 'said').write_text(said)
     return request.param, top
 
 
@@ -92,6 +112,14 @@ def expected(name: str, tree: pathlib.Path) -> set[str]:
     return found
 
 
+def test_the_build_warns_of_nothing(built):
+    _, top = built
+    said = (top / 'said').read_text().lower()
+    assert 'success' in said
+    for word in ('warn', 'deprecat', 'no previously-included'):
+        assert [x for x in said.splitlines() if word in x] == []
+
+
 def test_the_wheel_has_what_the_tree_has(built):
     name, top = built
     with zipfile.ZipFile(only(top / 'dist', '*.whl')) as wheel:
@@ -100,6 +128,12 @@ def test_the_wheel_has_what_the_tree_has(built):
     if name == '.':
         assert 'os_acc/py.typed' in names
         assert 'os_acc/powervm/__init__.py' in names
+
+
+def files(top: pathlib.Path, name: str) -> set[str]:
+    """A file of a folder, or all files below a folder of it."""
+    paths = [top / name, *(top / name).rglob('*')]
+    return {str(x.relative_to(top)) for x in paths if x.is_file()}
 
 
 def test_the_source_distribution_makes_the_same_wheel(built, tmp_path):
@@ -118,17 +152,9 @@ def test_the_source_distribution_makes_the_same_wheel(built, tmp_path):
     assert [x for x in contents[0] if contents[0][x] != contents[1][x]] == []
     if name == '.':
         for each in BESIDE:
-            wanted = {
-                str(path.relative_to(top / 'tree'))
-                for path in (top / 'tree' / each).rglob('*')
-                if path.is_file()
-            }
-            there = {
-                str(path.relative_to(source))
-                for path in (source / each).rglob('*')
-                if path.is_file()
-            }
-            assert wanted - there == set()
+            wanted = files(top / 'tree', each)
+            assert wanted
+            assert wanted - files(source, each) == set()
 
 
 def test_every_entry_point_can_be_loaded(built, tmp_path):

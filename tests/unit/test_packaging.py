@@ -2,9 +2,12 @@
 
 """The lists of packages in the project's files name every package."""
 
+import ast
 import importlib
 from importlib import metadata
 import pathlib
+import re
+import sys
 import tomllib
 
 import import_all
@@ -64,3 +67,50 @@ def test_the_package_of_a_driver_says_which_it_is():
     assert {'devfile', 'pci'} <= packages.keys()
     for name, package in packages.items():
         assert (package.__doc__ or '').startswith(f'The driver {name}')
+
+
+# How Python names what a distribution has, if not by its own name.
+MODULES = {
+    'libvirt-python': 'libvirt',
+    'openstacksdk': 'openstack',
+    'pyyaml': 'yaml',
+}
+# Services whose processes import os-acc, and what they have in any case.
+OF_SERVICES = {'castellan', 'cyborg', 'nova'}
+
+
+def modules_of(requirements):
+    """The modules that requirements bring."""
+    names = {re.match(r'[\w.-]+', x)[0].lower() for x in requirements}
+    return {
+        MODULES.get(name, name.replace('-', '_').replace('.', '_'))
+        for name in names
+    }
+
+
+def imported():
+    """The packages that the modules of os-acc import, anywhere."""
+    found = set()
+    for package in INSTALLED:
+        folder = pathlib.Path(importlib.import_module(package).__file__).parent
+        for path in folder.rglob('*.py'):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Import):
+                    found |= {x.name.partition('.')[0] for x in node.names}
+                elif isinstance(node, ast.ImportFrom) and node.module:
+                    found.add(node.module.partition('.')[0])
+    return found - INSTALLED - sys.stdlib_module_names
+
+
+def test_a_plain_installation_brings_what_is_imported_and_no_more():
+    project = tomllib.loads((ROOT / 'pyproject.toml').read_text())['project']
+    required = modules_of(project['dependencies'])
+    found = imported()
+    assert required - found == set()
+    extras = modules_of(
+        each
+        for name, group in project['optional-dependencies'].items()
+        if name not in ('test', 'docs', 'lab')
+        for each in group
+    )
+    assert found - required - extras - OF_SERVICES == set()
