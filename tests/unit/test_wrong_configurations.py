@@ -414,6 +414,27 @@ def test_several_mistakes(run, write):
         assert said.count(f'{path}:{line}: ') == 1
 
 
+def test_with_json_it_is_an_object(run, write):
+    path = write(key('"adress": 1'))
+    result = run('--config-file', path, *PLUG, '--json')
+    assert (result.code, result.err) == (exit_codes.WRONG_USAGE, '')
+    assert f'{path}:3: ' in str(result.json)
+
+
+@pytest.mark.parametrize(
+    ('option', 'typed', 'meant'),
+    [('--plugin', 'libvrt', 'libvirt'), ('--driver', 'fakke', 'fake')],
+)
+def test_a_name_in_the_command(run, write, option, typed, meant):
+    path = write('')
+    said = run.fails(
+        exit_codes.WRONG_USAGE,
+        *('--config-file', path, 'plug', 'web-1', '--resource-class'),
+        *('CUSTOM_FAKE_PCI', '--driver', 'fake', option, typed),
+    )
+    assert f"did you mean '{meant}'?" in said
+
+
 def test_unplug_does_not_need_device_spec(run, write):
     """What is plugged can be released whatever device_spec says."""
     path = write(key('"adress": 1') + 'plugn = noop\n')
