@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from collections.abc import Iterable
+from collections.abc import Mapping
 from collections.abc import Sequence
 import os
 import threading
 from typing import TYPE_CHECKING
+from typing import Any
 
 from oslo_config import cfg
 
@@ -71,6 +73,7 @@ def initialize(
         ):
             return None
         from os_acc import host
+        from os_acc.desired import applying
         from os_acc.operations import recovery
 
         conf = CONF if selected is None else selected.conf
@@ -82,6 +85,7 @@ def initialize(
             if not read_only:
                 made.start_daemon()
                 report = recovery.recover(made, at_start=True)
+                applying.again(made)
         except BaseException:
             _use(before, selected)
             made.close()
@@ -348,6 +352,39 @@ def program_device(
         region,
         progress,
     )
+
+
+def apply(
+    document: Mapping[str, Any],
+    check: bool = False,
+    progress: progress_module.Callback | None = None,
+) -> objects.ApplyReport:
+    """Give this host's devices the state that a document describes.
+
+    What has the state already is not touched, and neither is what somebody
+    uses; the rest is done. The journal keeps the document. initialize()
+    applies it again after a crash or a reboot of the host, and as long as
+    something was in the way.
+
+    :param document: its keys are those of ``os_acc/desired/schema.json``
+    :param check: True: only say what would be done
+    :type progress: os_acc.progress.Callback | None
+    :param progress: as for program_device
+    :raises LibraryNotInitialized: if initialize() was not called
+    :raises ReadOnly: as for plug, unless check is True
+    :raises InvalidRequest: if the document is wrong. After this error and the
+        next one, no device was touched, and the earlier document counts
+    :raises PrivilegeError: if the process may not write in device_spec_dir,
+        and what is offered would change
+    :raises LockTimeout: if another process applies a document
+    """
+    from os_acc.desired import applying
+    from os_acc.desired import documents
+
+    read = documents.read(document)
+    if check:
+        return applying.check(_get(), read)
+    return applying.apply(_writable('os_acc.apply'), read, progress)
 
 
 def _get() -> host.Host:

@@ -185,6 +185,18 @@ MISUSES: dict[str, tuple[Callable[[Place], Any], Any]] = {
         lambda p: vfs.create_vfs(p.pf, 4, 5.0),
         Busy,
     ),
+    'change the VFs to more than device_spec says': (
+        lambda p: vfs.change_vfs(p.pf, 3, 5.0),
+        Invalid,
+    ),
+    'change the VFs of a disk': (
+        lambda p: vfs.change_vfs(p.disk, 1, 5.0),
+        Invalid,
+    ),
+    "change an administrator's VFs": (
+        lambda p: vfs.change_vfs(p.pf, 4, 5.0),
+        ['os-acc has no record that it made them'],
+    ),
     'make VFs on a disk': (lambda p: vfs.create_vfs(p.disk, 1, 5.0), Invalid),
     "remove an administrator's VFs": (
         lambda p: vfs.remove_vfs(p.pf, 5.0),

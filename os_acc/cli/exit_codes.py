@@ -17,6 +17,7 @@ from os_acc.cli import errors
 DONE = 0
 FAILED = 1
 WRONG_USAGE = 2
+WOULD_CHANGE = 2
 DIFFERS = 3
 NOT_FOUND = 4
 BUSY = 5
@@ -27,10 +28,10 @@ MEANINGS = {
     DONE: 'done',
     FAILED: 'failed; standard error has the error in one line',
     WRONG_USAGE: 'wrong arguments, input or configuration; nothing was '
-    'touched',
-    DIFFERS: 'what is there differs from what it should be: ``recover`` or '
-    '``orphans --release`` left something undone, or ``cyborg check`` found '
-    'something that was not fixed; the table says what and why',
+    'touched. For ``apply --check``: something would change',
+    DIFFERS: 'what is there differs from what it should be: ``recover``, '
+    '``apply`` or ``orphans --release`` left something undone, or ``cyborg '
+    'check`` found something that was not fixed; the table says what and why',
     NOT_FOUND: 'there is no such device or VAN',
     BUSY: 'the device, the instance or the journal is in use, or no device is '
     'free; a later attempt may succeed',

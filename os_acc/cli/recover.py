@@ -14,6 +14,7 @@ from os_acc import host
 from os_acc.cli import base
 from os_acc.cli import listing
 from os_acc.cli import report
+from os_acc.desired import applying
 from os_acc.journal import file as journal_file
 from os_acc.operations import recovery
 
@@ -59,9 +60,12 @@ class Recover(base.Command, listing.Listing):
         opened = host.Host.open(os_acc.CONF)
         try:
             done = recovery.recover(opened)
+            applied = applying.again(opened)
         finally:
             opened.close()
         self.unfinished = bool(done.failed or done.unreadable or done.errors)
+        for each in applied.steps if applied is not None else ():
+            self.say(f'{each.part} {each.name}: {each.result}')
         rows = report.rows(done)
         found = f'{len(rows)} VANs or instances' if rows else 'nothing to do'
         if not parsed_args.rebuild:

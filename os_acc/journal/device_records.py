@@ -2,8 +2,9 @@
 
 """What the journal knows about devices besides their VANs.
 
-It records which devices are reserved, which are unhealthy, and what is
-programmed into them. The records stay when the VANs of a device are gone.
+It records which devices are reserved, which are unhealthy, what is programmed
+into them, and the state that the operator wants them to have. The records stay
+when the VANs of a device are gone.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 import sqlite3
 
+from os_acc.journal import desired as desired_rows
 from os_acc.journal import events as event_rows
 from os_acc.journal import health as health_rows
 from os_acc.journal import programs as records
@@ -138,4 +140,26 @@ class DeviceRecords(store.Store):
             lambda db: all(
                 found.region != region for found in records.read(db, device)
             ),
+        )
+
+    def desired(self) -> desired_rows.Desired | None:
+        """The document that was applied last; None: there is none."""
+        return next(iter(self._select(desired_rows.read)), None)
+
+    def save_desired(self, desired: desired_rows.Desired | None) -> None:
+        """Write the document, in place of the earlier one."""
+        self._commit(
+            lambda db: desired_rows.write(db, desired),
+            lambda db: desired_rows.read(db) == ([desired] if desired else []),
+        )
+
+    def kept_vfs(self) -> dict[str, int]:
+        """How many VFs each PF keeps without a VAN, by the PF's address."""
+        return dict(self._select(desired_rows.kept_vfs))
+
+    def keep_vfs(self, pf: str, number: int | None) -> None:
+        """Write how many VFs a PF keeps: see desired.keep_vfs()."""
+        self._commit(
+            lambda db: desired_rows.keep_vfs(db, pf, number),
+            lambda db: dict(desired_rows.kept_vfs(db)).get(pf) == number,
         )

@@ -169,6 +169,16 @@ MIGRATIONS = [
     INSERT INTO identity VALUES (1, {_NEW_UUID}, NULL);
     """,
     'ALTER TABLE program ADD COLUMN cleaned INTEGER NOT NULL DEFAULT 0',
+    """
+    CREATE TABLE desired (
+        document TEXT NOT NULL,
+        settled TEXT
+    );
+    CREATE TABLE kept_vfs (
+        pf TEXT PRIMARY KEY,
+        number INTEGER NOT NULL
+    );
+    """,
 ]
 
 TABLES = (
@@ -180,6 +190,8 @@ TABLES = (
     'event',
     'measure',
     'identity',
+    'desired',
+    'kept_vfs',
 )
 
 

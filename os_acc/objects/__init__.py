@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from os_acc.objects.host_info import HostPluginInfo
     from os_acc.objects.instance_info import InstanceInfo
     from os_acc.objects.port import PortBinding
+    from os_acc.objects.report import ApplyReport
+    from os_acc.objects.report import ApplyStep
     from os_acc.objects.report import RecoveryReport
     from os_acc.objects.request import AcceleratorRequest
     from os_acc.objects.van import VAN
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
 
 _MODULES = {
     'AcceleratorRequest': 'request',
+    'ApplyReport': 'report',
+    'ApplyStep': 'report',
     'AttachHandle': 'handle',
     'BlockHandle': 'handle',
     'DRCHandle': 'handle',
@@ -65,6 +69,8 @@ _MODULES = {
 __all__ = [
     'VAN',
     'AcceleratorRequest',
+    'ApplyReport',
+    'ApplyStep',
     'AttachHandle',
     'BlockHandle',
     'DRCHandle',

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The report of recover()."""
+"""The reports of recover() and apply()."""
 
 from __future__ import annotations
 
@@ -8,6 +8,19 @@ from oslo_versionedobjects import fields as ovo_fields
 
 from os_acc.objects import base
 from os_acc.objects.van import VAN
+
+#: What apply() did with a step; WOULD_CHANGE is the answer of a check.
+UNCHANGED = 'unchanged'
+CHANGED = 'changed'
+WOULD_CHANGE = 'would change'
+IN_THE_WAY = 'in the way'
+FAILED = 'failed'
+
+
+class StepResultField(ovo_fields.AutoTypedField[str]):
+    AUTO_TYPE = ovo_fields.Enum(
+        valid_values=(UNCHANGED, CHANGED, WOULD_CHANGE, IN_THE_WAY, FAILED)
+    )
 
 
 @base.VersionedObjectRegistry.register
@@ -46,3 +59,50 @@ class RecoveryReport(base.VersionedObject):
         # by instance UUID.
         'errors': ovo_fields.DictOfStringsField(default={}),
     }
+
+
+@base.VersionedObjectRegistry.register
+class ApplyStep(base.VersionedObject):
+    """One thing that a document describes, and what apply() did with it."""
+
+    # Version 1.0: Initial version
+    VERSION = '1.0'
+
+    part: str
+    name: str
+    before: str
+    after: str
+    result: str
+    reason: str | None
+
+    fields = {
+        # The part of the document: offered, vfs or functions.
+        'part': ovo_fields.StringField(),
+        # A file of device_spec_dir, a PF, a device or a region of it.
+        'name': ovo_fields.StringField(),
+        # What was there, and what the document wants.
+        'before': ovo_fields.StringField(),
+        'after': ovo_fields.StringField(),
+        # 'in the way': somebody uses it, and nothing was touched.
+        'result': StepResultField(),
+        # Who is in the way, or why it failed; a clause.
+        'reason': ovo_fields.StringField(nullable=True),
+    }
+
+
+@base.VersionedObjectRegistry.register
+class ApplyReport(base.VersionedObject):
+    """What apply() did, or what it would do."""
+
+    # Version 1.0: Initial version
+    VERSION = '1.0'
+
+    steps: list[ApplyStep] = []
+
+    fields = {
+        'steps': ovo_fields.ListOfObjectsField('ApplyStep', default=[]),
+    }
+
+    def results(self) -> set[str]:
+        """The results of all steps, each once."""
+        return {each.result for each in self.steps}

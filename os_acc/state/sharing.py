@@ -9,6 +9,7 @@ can make os-acc act on the devices that device_spec offers.
 from __future__ import annotations
 
 import os
+import pwd
 import stat
 
 from os_acc import exception
@@ -76,6 +77,33 @@ def refusal(place: str) -> str:
         f'{text}; run it as that user, such as: sudo -u "#{found.st_uid}" '
         f'os-acc ..., or {PAGE}'
     )
+
+
+def belongs_to_another(path: str) -> bool:
+    """Say whether root would have to be another user to use a folder.
+
+    What root makes in it belongs to root, unless the folder is shared.
+    """
+    if os.geteuid() or not os.path.isdir(path):
+        return False
+    found = os.stat(path)
+    return found.st_uid != 0 and not state_files.is_shared(found)
+
+
+def become_owner(path: str) -> None:
+    """As root, go on as the user that a folder belongs to, for good.
+
+    :raises OSError: if that is not possible
+    """
+    found = os.stat(path)
+    try:
+        owner = pwd.getpwuid(found.st_uid)
+        os.initgroups(owner.pw_name, owner.pw_gid)
+        os.setgid(owner.pw_gid)
+    except KeyError:  # a user of a container, without a name here
+        os.setgroups([])
+        os.setgid(found.st_gid)
+    os.setuid(found.st_uid)
 
 
 def unreachable(path: str) -> str:

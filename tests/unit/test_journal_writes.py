@@ -24,6 +24,7 @@ from test_journal import uuids
 from os_acc import exception
 from os_acc import journal
 from os_acc.journal import database
+from os_acc.journal import desired
 from os_acc.journal import file as journal_file
 
 
@@ -223,6 +224,31 @@ def test_an_error_of_a_commit_that_worked_is_none(connection, opened):
     assert (found.van.uuid, found.van.error) == (second.van.uuid, 'stuck')
     failing(lambda: opened.forget(second.van.uuid))
     assert len(opened.entries()) == 1
+
+
+@pytest.mark.parametrize('durable', [True, False])
+def test_what_the_devices_shall_have(connection, opened, durable):
+    """An error of a commit tells whether the document is there."""
+    assert opened.desired() is None
+    assert opened.kept_vfs() == {}
+    wanted = desired.Desired('{"version": 1}', 'boot')
+    for act, read, before, after in (
+        (lambda: opened.save_desired(wanted), opened.desired, None, wanted),
+        (lambda: opened.keep_vfs('pf', 2), opened.kept_vfs, {}, {'pf': 2}),
+        (lambda: opened.keep_vfs('pf', None), opened.kept_vfs, None, {}),
+        (lambda: opened.save_desired(None), opened.desired, None, None),
+    ):
+        connection.durable = durable
+        connection.fail = sqlite3.OperationalError('disk I/O error')
+        if durable:
+            act()
+        else:
+            with pytest.raises(exception.JournalError):
+                act()
+            if before is not None:
+                assert read() == before
+            act()
+        assert read() == after
 
 
 @pytest.mark.parametrize('durable', [True, False])

@@ -32,6 +32,8 @@ UUID2 = '0d573cd0-f0c1-4f7d-9b6f-9a8714390489'
 # a new minor VERSION and an ADDED_IN for the field, then update the tables.
 HASHES = {
     'AcceleratorRequest': '1.1-008a0603260589a41b8a4475f46767e8',
+    'ApplyReport': '1.0-d1d5ccd9ae919b84acdee03e54553ace',
+    'ApplyStep': '1.0-155275d798bde19eb55f5f8aa255fd42',
     'AttachHandle': '1.0-77509ea1ea0dd750d5864b9bd87d3f9d',
     'BlockHandle': '1.0-7438b9c3368b60605f90c3fd580010f1',
     'DRCHandle': '1.0-092324c3a52c85ac402d7a733cc6f491',
@@ -60,6 +62,8 @@ FIELDS = {
         'device_rp_uuid driver function_id handle hostname '
         'instance_uuid port port_uuid resource_class state traits uuid'
     ),
+    'ApplyReport': 'steps',
+    'ApplyStep': 'after before name part reason result',
     'AttachHandle': '',
     'BlockHandle': 'path wwn',
     'DRCHandle': 'bus_grp_required drc_index drc_name',

@@ -88,6 +88,8 @@ COMMANDS = {
     'device-free': ('device', 'free', 'nic1'),
     'device-deny': ('device', 'deny', 'gpu9'),
     'device-allow': ('device', 'allow', 'gpu9'),
+    'apply': ('apply', 'host.yaml'),
+    'export': ('export',),
     'run': ('run', *MDEV, '--', 'printenv', 'OS_ACC_DEVICES'),
     'cni-like': ('cni-like', 'version'),
     'demo': ('demo',),
@@ -135,6 +137,9 @@ def run(clean, tmp_path, capfd, monkeypatch):
     path.write_text(
         '[os_acc]\nplugin = libvirt\nhost = compute-1\nmax_workers = 1\n'
         f'[os_acc_fake]\ndevices = {DEVICES}\ndiscover = True\n'
+    )
+    (tmp_path / 'host.yaml').write_text(
+        'version: 1\nfunctions:\n  - {device: fpga0, function: sha}\n'
     )
     made = Command(tmp_path / 'state', capfd, monkeypatch)
     made.configuration = ('--config-file', path)

@@ -18,6 +18,7 @@ from os_acc.privileged import undo_log
 from os_acc.privileged import vf_cards
 from os_acc.privileged.kernel import vf_number
 from os_acc.privileged.pci import records
+from os_acc.spec import device_spec
 
 
 @context.entry
@@ -46,20 +47,66 @@ def create_vfs(pf: str, number: int, seconds: float) -> None:
                 raise exception.DeviceBusy(
                     device=f'PF {pf}', reason=f'it has {there} VFs'
                 )
-            for obstacle in vf_availability.vfs_obstacles(
-                pci.get(pf), spec=spec
-            ):
-                raise obstacle.error()
-            # An earlier call that was interrupted has set autoprobe already.
-            known = undo_log.vfs.read(pf)
-            before = known.autoprobe if known else sriov.autoprobe(pf)
-            function_notes.note_vfs(function, number)
-            undo_log.vfs.write(pf, undo_log.Vfs(number, before))
-            for card in vf_cards.ALL:
-                card.before_vfs(pci.get(pf), number, deadline.left(0.5))
-            vf_number.create(pf, number, deadline.left())
+            _make(function, spec, number, deadline)
 
     waiting.at_most(act, seconds, f'{number} VFs of PF {pf} to be made')
+
+
+@context.entry
+def change_vfs(pf: str, number: int, seconds: float) -> list[str]:
+    """Give a PF as many VFs as device_spec sets, in place of those it has.
+
+    It takes away only VFs that create_vfs() has made and nobody uses. If the
+    new ones cannot be made, it makes those of before again.
+
+    :returns: clauses that say why the VFs of before stay; empty if it has the
+        number now
+    :raises: as create_vfs
+    """
+    function = arguments.there(pf)
+    spec = offers.specs().check(function)
+    arguments.whole(number, 'number', sriov.total(pf), least=1)
+    if number != spec.num_vfs:
+        arguments.refuse('number', number, f'num_vfs, {spec.num_vfs}')
+    seconds = arguments.seconds(seconds)
+    deadline = waiting.Deadline(seconds)
+
+    def act() -> list[str]:
+        with function_notes.locked(function, deadline.left(0.5)):
+            before = sriov.count(pf)
+            if before == number:
+                return []
+            if stay := _remove_vfs(pci.get(pf), deadline):
+                return stay
+            try:
+                _make(function, spec, number, deadline)
+            except exception.ExceptionBase:
+                if before:
+                    _make(function, None, before, deadline)
+                raise
+            return []
+
+    return waiting.at_most(act, seconds, f'{number} VFs of PF {pf}')
+
+
+def _make(
+    function: pci.Function,
+    spec: device_spec.Spec | None,
+    number: int,
+    deadline: waiting.Deadline,
+) -> None:
+    """Make the VFs of a PF that has none. Its lock is held."""
+    pf = function.address
+    for obstacle in vf_availability.vfs_obstacles(pci.get(pf), spec=spec):
+        raise obstacle.error()
+    # An earlier call that was interrupted has set autoprobe already.
+    known = undo_log.vfs.read(pf)
+    before = known.autoprobe if known else sriov.autoprobe(pf)
+    function_notes.note_vfs(function, number)
+    undo_log.vfs.write(pf, undo_log.Vfs(number, before))
+    for card in vf_cards.ALL:
+        card.before_vfs(pci.get(pf), number, deadline.left(0.5))
+    vf_number.create(pf, number, deadline.left())
 
 
 @context.entry

@@ -123,7 +123,10 @@ def known(
 
 
 def remove(by: driver.DriverBase, van: objects.VAN) -> None:
-    """Remove the VFs that os-acc made, if no other VAN needs them."""
+    """Remove the VFs that os-acc made, if no other VAN needs them.
+
+    They stay if the operator wants the PF to have them: see os_acc.desired.
+    """
     from os_acc.privileged.pci import vfs as privileged
 
     data, pf = van.driver_data, van.device
@@ -140,7 +143,8 @@ def remove(by: driver.DriverBase, van: objects.VAN) -> None:
             for other in by.vans_on(pf)
             if other.uuid != van.uuid and LET_GO not in other.driver_data
         ]
-        if others or pci.find(pf) is None:
+        kept = by.journal.kept_vfs().get(pf)
+        if others or kept or pci.find(pf) is None:
             return
         users = privileged.remove_vfs(pf, CONF.os_acc.device_timeout)
     logger = log.about(LOG, van.instance_uuid, van.uuid)

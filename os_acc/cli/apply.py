@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""os-acc apply and os-acc export: the state of this host's devices."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+from collections.abc import Sequence
+import json
+from typing import Any
+
+import os_acc
+from os_acc import exception
+from os_acc import objects
+from os_acc import opts
+from os_acc.cli import base
+from os_acc.cli import exit_codes
+from os_acc.cli import listing
+from os_acc.cli import waiting
+from os_acc.desired import applying
+from os_acc.desired import documents
+from os_acc.desired import export
+from os_acc.objects import report as results
+from os_acc.state import sharing
+
+
+class Apply(base.Command, listing.Listing):
+    """Give this host's devices the state that a document describes.
+
+    What has the state already is not touched, and neither is what somebody
+    uses. The rest is done. Run it as root if it changes what is offered.
+    """
+
+    creates = True
+    configured = True
+    columns = (
+        listing.Column('part'),
+        listing.Column('name'),
+        listing.Column('before', long=True),
+        listing.Column('after', long=True),
+        listing.Column('result'),
+        listing.Column('reason', rare=True),
+    )
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument(
+            'path',
+            metavar='PATH',
+            help='a file of JSON or YAML, or a folder of such files',
+        )
+        parser.add_argument(
+            '--check',
+            action='store_true',
+            help='change nothing; the exit code is 2 if something would '
+            'change, and 1 if the document is wrong',
+        )
+        parser.add_argument(
+            '--diff',
+            action='store_true',
+            help='also say on standard error what was there before, and what '
+            'comes in its place',
+        )
+        parser.add_argument(
+            '--wait',
+            type=waiting.seconds,
+            nargs='?',
+            const=waiting.DEFAULT,
+            metavar='SECONDS',
+            help='if somebody uses a device, try again for so long (default: '
+            f'{waiting.DEFAULT:.0f})',
+        )
+        return parser
+
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        self._changes = False
+        code = super().run(parsed_args)
+        if not parsed_args.check:
+            return code
+        if code == exit_codes.WRONG_USAGE:
+            return exit_codes.FAILED
+        return code or exit_codes.WOULD_CHANGE * self._changes
+
+    def take_action(
+        self, parsed_args: argparse.Namespace
+    ) -> tuple[Sequence[str], Iterable[Any]]:
+        document = documents.from_files(parsed_args.path)
+        if parsed_args.check:
+            done = applying.check(base.look(), document)
+            self._changes = results.WOULD_CHANGE in done.results()
+        else:
+            # Root may write what is offered, and not a service's journal.
+            offers = self._offer(document)
+            self.initialize()
+            done = self._apply(document.as_object(), parsed_args.wait)
+            done.steps = offers + done.steps[len(offers) :]
+            self.unfinished = bool(
+                {results.IN_THE_WAY, results.FAILED} & done.results()
+            )
+        if parsed_args.diff:
+            for line in _difference(done):
+                self.say(line)
+        return self.keys(), [
+            tuple(getattr(each, key) for key in self.keys())
+            for each in done.steps
+        ]
+
+    def _offer(self, document: documents.Document) -> list[objects.ApplyStep]:
+        """Do root's part, and go on as the user of the journal's folder."""
+        path = opts.value(os_acc.CONF, 'state_path')
+        if not sharing.belongs_to_another(path):
+            return []
+        done = applying.offer(os_acc.CONF, document)
+        sharing.become_owner(path)
+        return done
+
+    def _apply(
+        self, document: dict[str, Any], seconds: float | None
+    ) -> objects.ApplyReport:
+        """Apply a document until nobody is in the way, or time is over."""
+        done = objects.ApplyReport()
+
+        def act() -> None:
+            nonlocal done
+            done = os_acc.apply(document, progress=self.show_progress)
+            for each in done.steps:
+                if each.result == results.IN_THE_WAY:
+                    raise exception.DeviceBusy(
+                        device=each.name, reason=each.reason
+                    )
+
+        try:
+            waiting.retry(
+                act,
+                seconds,
+                self.say,
+                lambda: waiting.release_ended(self.say),
+            )
+        except exception.DeviceBusy:
+            if not done.steps:
+                raise
+        return done
+
+
+def _difference(report: objects.ApplyReport) -> Iterable[str]:
+    for each in report.steps:
+        if each.result == results.UNCHANGED:
+            continue
+        yield f'{each.part} {each.name}'
+        before, after = each.before.splitlines(), each.after.splitlines()
+        yield from (f'- {line}' for line in before if line not in after)
+        yield from (f'+ {line}' for line in after if line not in before)
+
+
+class Export(base.Command):
+    """Print the document of the state that this host has now.
+
+    os-acc apply reads it. The command changes nothing.
+    """
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        found = export.export(base.look())
+        self.app.stdout.write(json.dumps(found, indent=2) + '\n')

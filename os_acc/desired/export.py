@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The document of the state that this host's devices have today."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from os_acc import host as host_module
+from os_acc.desired import documents
+from os_acc.desired import functions
+from os_acc.desired import offered
+
+
+def export(host: host_module.Host) -> dict[str, Any]:
+    """Write the document. documents.read() reads it.
+
+    :raises InvalidRequest: if device_spec cannot be read
+    """
+    return documents.written(offered.export(host.conf), functions.export(host))

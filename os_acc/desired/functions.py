@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The functions that devices and regions shall hold, ahead of time.
+
+os_acc.program_device() does it. What a device holds stays when the document
+does not name it any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+import functools
+
+from os_acc import exception
+from os_acc import host as host_module
+from os_acc import objects
+from os_acc import progress
+from os_acc.desired import documents
+from os_acc.desired import steps
+from os_acc.journal import programs
+from os_acc.operations import discovery
+from os_acc.programming import bitstreams
+from os_acc.texts import function_id as function_ids
+
+PART = 'functions'
+
+
+def find(
+    host: host_module.Host,
+    document: documents.Document,
+    callback: progress.Callback | None = None,
+) -> Iterator[steps.Step]:
+    """A step for each function of the document.
+
+    :param callback: gets the progress of a programming
+    """
+    if not document.functions:
+        return
+    devices = {each.address: each for each in _devices(host)}
+    for wanted in document.functions:
+        now = _inside(devices.get(wanted.device), wanted.region)
+        before = now or 'none, or unknown'
+        if function_ids.same(now, wanted.function) and not _is_older(
+            host, wanted
+        ):
+            yield steps.Step(PART, wanted.label, before, before)
+            continue
+        yield steps.Step(
+            PART,
+            wanted.label,
+            before,
+            wanted.function,
+            functools.partial(
+                discovery.program_device,
+                host,
+                wanted.device,
+                wanted.bitstream,
+                wanted.function,
+                wanted.region or None,
+                callback,
+            ),
+            functools.partial(_users, host, wanted),
+        )
+
+
+def export(host: host_module.Host) -> list[dict[str, str]]:
+    """The functions that devices and regions hold now, as a document does."""
+    return [
+        {
+            'device': device.address,
+            **({'region': region} if region else {}),
+            'function': function,
+        }
+        for device in _devices(host)
+        for region, function in device.functions.items()
+        if function is not None
+    ]
+
+
+def _devices(host: host_module.Host) -> list[objects.Device]:
+    try:
+        return discovery.devices(host)
+    except exception.DiscoveryFailed as err:
+        return list(err.devices)
+
+
+def _inside(device: objects.Device | None, region: str) -> str | None:
+    return device.functions.get(region) if device is not None else None
+
+
+def _is_older(host: host_module.Host, wanted: documents.Function) -> bool:
+    """Whether it was programmed from another bitstream than a given file."""
+    with bitstreams.local(wanted.bitstream) as file:
+        return file is not None and any(
+            each.region == wanted.region
+            and each.state == programs.PROGRAMMED
+            and each.digest not in (None, file.sha256)
+            for each in host.journal.programs()
+            if wanted.device in (each.device, each.address)
+        )
+
+
+def _users(host: host_module.Host, wanted: documents.Function) -> list[str]:
+    return [
+        f'instance {each.instance_uuid} has {each.handle} '
+        f'(VAN {each.van_uuid})'
+        for each in host.journal.handles(wanted.device)
+        if each.handle is not None
+    ]

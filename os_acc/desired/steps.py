@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""One step towards the state that a document describes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import dataclasses
+
+
+def nobody() -> list[str]:
+    """Nobody is in the way of a step."""
+    return []
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """A step. It changes one thing, and finishes or undoes an earlier one.
+
+    :ivar part: of the document: offered, vfs or functions
+    :ivar name: what it changes
+    :ivar before: what is there now
+    :ivar after: what shall be there
+    :ivar act: does it; None: there is nothing to do. It raises DeviceBusy or
+        DeviceInUseByHost if somebody is in the way, before it touches anything
+    :ivar users: says who would be in the way now, a clause for each
+    """
+
+    part: str
+    name: str
+    before: str
+    after: str
+    act: Callable[[], object] | None = None
+    users: Callable[[], list[str]] = nobody

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The state that this host's devices shall have: see os_acc.desired.
+
+The document is written before the first device is touched, and says when all
+of it was done. So a crash or a reboot of the host cannot lose it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sqlite3
+
+from os_acc.journal import database
+
+
+@dataclasses.dataclass(frozen=True)
+class Desired:
+    """The document that was applied last.
+
+    :ivar document: JSON
+    :ivar settled: the boot of the host in which all of it was done; None: it
+        is being done, or something was in the way
+    """
+
+    document: str
+    settled: str | None = None
+
+
+def read(db: sqlite3.Connection) -> list[Desired]:
+    """Read the document; empty: none was applied."""
+    rows = database.execute(db, 'SELECT document, settled FROM desired')
+    return [Desired(*row) for row in rows]
+
+
+def write(db: sqlite3.Connection, desired: Desired | None) -> None:
+    """Write the document in place of the earlier one; None: there is none."""
+    database.execute(db, 'DELETE FROM desired')
+    if desired is not None:
+        database.execute(
+            db,
+            'INSERT INTO desired (document, settled) VALUES (?, ?)',
+            dataclasses.astuple(desired),
+        )
+
+
+def kept_vfs(db: sqlite3.Connection) -> list[tuple[str, int]]:
+    """Which PFs keep VFs without a VAN: see keep_vfs()."""
+    rows = database.execute(db, 'SELECT pf, number FROM kept_vfs ORDER BY pf')
+    return [(pf, number) for pf, number in rows]
+
+
+def keep_vfs(db: sqlite3.Connection, pf: str, number: int | None) -> None:
+    """Write how many VFs a PF keeps.
+
+    :param number: None: only as long as VANs have them. 0: they are there, and
+        somebody else has made them
+    """
+    database.execute(db, 'DELETE FROM kept_vfs WHERE pf = ?', (pf,))
+    if number is not None:
+        database.execute(
+            db,
+            'INSERT INTO kept_vfs (pf, number) VALUES (?, ?)',
+            (pf, number),
+        )

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The document of apply: its files, its schema, and what errors say."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+
+import applied
+import jsonschema
+import pytest
+
+from os_acc import exception
+from os_acc.desired import documents
+
+PAGE = pathlib.Path(__file__).parents[2] / 'doc/source/describe-host.rst'
+
+YAML = """\
+version: 1
+offered:
+  - {address: "0000:01:00.0", num_vfs: 2}
+  - devices: /dev/accel/*
+    shared: 2
+functions:
+  - device: fpga
+    region: "0"
+    function: aes
+"""
+
+
+def fails(text, path='host.yaml'):
+    with pytest.raises(exception.InvalidRequest) as caught:
+        documents.from_text(text, path)
+    return caught.value.kwargs, str(caught.value)
+
+
+def test_the_example_of_the_page_is_a_document():
+    text = PAGE.read_text()
+    blocks = re.findall(r'code-block:: yaml\n\n((?:   .*\n)+)', text)
+    found = documents.from_text(blocks[0].replace('\n   ', '\n')[3:], 'a.yaml')
+    assert [each.num_vfs for each in found.specs] == [8, None, None]
+    assert [each.label for each in found.functions] == [
+        '0000:5e:00.0 0',
+        '0000:5e:00.0 1',
+    ]
+
+
+def test_the_error_of_the_page():
+    text = YAML.replace('offered:\n', 'offered:\n').replace(
+        'num_vfs: 2', 'num_vf: 8'
+    )
+    shown = ' '.join(PAGE.read_text().split())
+    assert fails(text)[1] in shown
+
+
+def test_yaml_and_json_say_the_same():
+    found = documents.from_text(YAML, 'host.yaml')
+    text = json.dumps(found.as_object(), indent='\t')
+    assert documents.from_text(text, 'host.json') == found
+    assert documents.read(found.as_object()) == found
+
+
+def test_the_schema_is_one():
+    jsonschema.Draft202012Validator.check_schema(documents.schema())
+
+
+def test_the_schema_has_the_keys_of_device_spec():
+    """The reader names all of its keys if one is unknown."""
+    names = set()
+    for entry in ('{"none": 1}', '{"idxd": "0000:6a:01.0", "none": 1}'):
+        with pytest.raises(exception.InvalidRequest) as caught:
+            documents.device_spec.parse(entry)
+        text = caught.value.kwargs['expected'].removeprefix('one of ')
+        names.update(text.partition(' in an entry')[0].rstrip(',').split(', '))
+    schema = documents.schema()['properties']['offered']['items']
+    assert names <= set(schema['properties'])
+    unknown = 'documents of another kind'
+    for name in schema['properties']:
+        with pytest.raises(exception.InvalidRequest) as caught:
+            documents.device_spec.parse(json.dumps({name: unknown, 'x': 1}))
+        assert caught.value.kwargs['field'] in ('key', name), name
+
+
+@pytest.mark.parametrize(
+    ('old', 'new', 'line', 'field', 'expected'),
+    [
+        ('num_vfs', 'num_vf', 3, 'offered[0].num_vf', 'did you mean num_vfs?'),
+        ('shared: 2', 'shared: none', 5, 'offered[1].shared', 'number'),
+        ('num_vfs: 2', 'num_vfs: 0', 3, 'offered[0].num_vfs', '1 to 65535'),
+        ('version: 1', 'version: 2', 1, 'version', '1'),
+        ('version: 1', '', 2, 'version', 'a value'),
+        ('functions', 'function', 6, 'function', 'did you mean functions?'),
+        ('function: aes', 'x: aes', 9, 'functions[0].x', 'no such key'),
+        ('device: fpga', '', 8, 'functions[0].device', 'a value'),
+        ('"0"', '0', 8, 'functions[0].region', 'as a text'),
+        (
+            ': aes',
+            ': aes\n    bitstream: a',
+            10,
+            'functions[0].bitstream',
+            'an absolute path',
+        ),
+        ('device: fpga', 'device: ""', 7, 'functions[0].device', ''),
+        ('aes', '"aes aes"', 9, 'functions[0].function', 'name'),
+    ],
+)
+def test_errors_name_line_key_and_value(old, new, line, field, expected):
+    text = YAML.replace(old, new)
+    assert text != YAML
+    found, shown = fails(text)
+    assert found['subject'] == f'host.yaml, line {line}', shown
+    assert found['field'] == field
+    assert expected in found['expected']
+    assert field in shown
+
+
+def test_pools_are_not_there_yet():
+    found, _ = fails(YAML + 'pools: []\n')
+    assert found['field'] == 'pools'
+    assert 'no such key' in found['expected']
+
+
+@pytest.mark.parametrize(
+    'text', ['', '[]', 'a: b: c', '{"version": 1', 'version: 1\nversion: 1']
+)
+def test_a_text_that_is_no_document(text):
+    assert fails(text)[0]['subject'].startswith('host.yaml')
+
+
+def test_one_region_twice():
+    found, _ = fails(YAML + YAML[YAML.index('  - device: fpga') :])
+    assert found['field'] == 'functions'
+    assert found['value'] == 'fpga 0'
+
+
+def test_a_folder(tmp_path):
+    (tmp_path / '20.json').write_text(
+        json.dumps(applied.document(functions=[('card', '', 'gzip')]))
+    )
+    (tmp_path / '10.yaml').write_text(YAML)
+    (tmp_path / 'notes.txt').write_text('none')
+    found = documents.from_files(str(tmp_path))
+    assert [each.label for each in found.functions] == ['fpga 0', 'card']
+    assert len(found.offered) == len(found.specs) == 2
+    (tmp_path / '30.yml').write_text(YAML)
+    with pytest.raises(exception.InvalidRequest, match='each region once'):
+        documents.from_files(str(tmp_path))
+
+
+def test_a_folder_without_documents(tmp_path):
+    with pytest.raises(exception.InvalidRequest, match='yaml'):
+        documents.from_files(str(tmp_path))
+
+
+def test_secrets_are_not_shown():
+    secret = 'https://user:geheim@images/aes.gbs'
+    text = YAML.replace(': aes', f': aes\n    bitstream: [{secret}]')
+    assert 'geheim' not in fails(text)[1]
+    text = YAML.replace('shared: 2', 'env: ["TOKEN=geheim", "TOKEN=geheim2"]')
+    assert 'geheim' not in fails(text)[1]
