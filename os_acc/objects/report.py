@@ -73,7 +73,7 @@ class ApplyStep(base.VersionedObject):
     before: str
     after: str
     result: str
-    reason: str | None
+    reason: str | None = None
 
     fields = {
         # The part of the document: offered, vfs or functions.

@@ -23,7 +23,7 @@ import os_acc
 from os_acc.kernel import sriov
 
 FUNCTIONS = [('fpga', '0', 'aes')]
-MAIN = 'import os_acc_command; raise SystemExit(os_acc_command.main())'
+MAIN = 'from os_acc.cli import app; raise SystemExit(app.main())'
 
 
 @pytest.fixture
