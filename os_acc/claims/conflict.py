@@ -74,7 +74,7 @@ class Held:
                 found = Conflict(mine.node, other, mine.mode, theirs.mode)
                 if _exclude(mine.mode, theirs.mode):
                     yield found
-                elif mine.mode != resource.PART:
+                else:
                     shares.append(found)
             if mine.mode.most and len(shares) >= mine.mode.most:
                 for found in shares:

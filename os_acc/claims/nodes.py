@@ -151,9 +151,9 @@ def text(node: Resource) -> str:
     )
 
 
-def is_device(node: Resource) -> bool:
-    """Whether a node is a device that has parts: see Resource.within."""
-    return node.kind in ('PCI function', 'mdev', 'parent of mdevs')
+def is_function(node: Resource) -> bool:
+    """Whether a node is a PCI function in the tree: see function()."""
+    return node.kind == 'PCI function'
 
 
 def is_named(node: Resource) -> bool:

@@ -306,5 +306,5 @@ class Rule:
 
 def _in_the_way(wanted: Note, note: Note, node: resource.Resource) -> InTheWay:
     named = node.name in (wanted.name, note.name)
-    shown = not named and nodes.is_device(node)
+    shown = not named and nodes.is_function(node)
     return InTheWay(note, node, node if shown else None)

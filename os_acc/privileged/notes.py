@@ -323,8 +323,11 @@ def forget_unused(
     :raises PrivilegeError: if a note cannot be deleted
     """
     kept: list[str] = []
-    # Whoever keeps a VF needs the note of how many VFs there are, too.
-    for kind, name in sorted(of_device(device), key=lambda each: each[0]):
+    # Whoever keeps a VF needs the note of how many VFs there are, too. So that
+    # note comes last.
+    for kind, name in sorted(
+        of_device(device), key=lambda each: each[0] == VFS
+    ):
         if is_used(name) or (kind == VFS and kept):
             continue
         known = _read(kind, name) or made(kind, name, noted.DAMAGED)

@@ -14,6 +14,7 @@ import pytest
 
 import os_acc
 from os_acc import exception
+from os_acc.claims import holder
 from os_acc.journal import journal as journal_module
 from os_acc.kernel import pci
 from os_acc.privileged import function_notes
@@ -172,6 +173,30 @@ def test_a_claim_that_fails_leaves_no_note(here, monkeypatch):
     with pytest.raises(exception.PlugException):
         os_acc.plug(devices.instance(), [devices.pci(devices.GPU)])
     assert notes() == []
+
+
+def test_vfs_that_another_journal_needs_keep_their_note(here):
+    """Whatever the VF is given out as: without the note none comes back."""
+    devices.spec(VFS)
+    privileged_vfs.create_vfs(devices.PF, 4, 5.0)
+    other = holder.Holder(UUID, '/other/vans.db', UUID, OTHER_UUID)
+    with holder.acting_for(other):
+        held.note_vgpu(pci.get(devices.VFS[0]), 558)
+    before = notes()
+    assert f'vfs-{devices.PF}' in before
+    kept = held.forget_unused(
+        devices.PF, lambda part: False, OTHER_UUID, lambda journal: False
+    )
+    assert kept == [
+        f'instance {UUID} keeps {devices.VFS[0]} (VAN {OTHER_UUID} of the '
+        'journal /other/vans.db)'
+    ]
+    assert notes() == before
+    # The operator says that the journal is lost.
+    lost = held.forget_unused(
+        devices.PF, lambda part: False, OTHER_UUID, lambda journal: True
+    )
+    assert lost == notes() == []
 
 
 # --- what an earlier entry gave

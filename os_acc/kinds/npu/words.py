@@ -14,6 +14,4 @@ def why(met: meeting.Meeting) -> reasons.Reason:
     """Say why an accelerator cannot be given out. See claims.words."""
     if met.relation is Relation.NUMBER:
         return met.number()
-    if met.relation in (Relation.SAME, Relation.IN):
-        return met.taken('it')
-    return met.common()
+    return met.taken('it') if met.relation is Relation.SAME else met.common()
