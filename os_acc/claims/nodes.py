@@ -97,13 +97,14 @@ def card(address: str) -> Resource:
 def mdev(known: facts.Facts, uuid: str, parent: str | None) -> Resource:
     """A mediated device on its parent.
 
+    Nobody claims a parent that is no PCI function as a whole, so it is no
+    node.
+
     :param parent: the name of its parent; None: unknown
     """
     above: Resource | None = None
     if parent is not None and pci.is_address(parent):
         above = function(known, parent)
-    elif parent is not None:
-        above = Resource('parent of mdevs', parent)
     return Resource('mdev', uuid, above)
 
 
