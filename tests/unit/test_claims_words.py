@@ -10,6 +10,7 @@ from os_acc.claims import conflict
 from os_acc.claims import facts
 from os_acc.claims import meeting
 from os_acc.claims import of_handle
+from os_acc.claims import words
 
 VMD = '0000:00:0e.0'
 PF, VF = '0000:3b:00.0', '0000:3b:00.1'
@@ -80,7 +81,7 @@ def met(wanted, other, **values):
     ]
     own, held = (of_handle.holding(each, Host()) for each in rows)
     found = list(conflict.conflicts(own, [held]))
-    return meeting.Meeting(*rows, found, of_handle.why)
+    return meeting.Meeting(*rows, found, words.why)
 
 
 def has(what):

@@ -181,10 +181,10 @@ def test_vfs_that_another_journal_needs_keep_their_note(here):
     privileged_vfs.create_vfs(devices.PF, 4, 5.0)
     other = holder.Holder(UUID, '/other/vans.db', UUID, OTHER_UUID)
     with holder.acting_for(other):
-        held.note_vgpu(pci.get(devices.VFS[0]), 558)
+        function_notes.note_vgpu(pci.get(devices.VFS[0]), 558)
     before = notes()
     assert f'vfs-{devices.PF}' in before
-    kept = held.forget_unused(
+    kept = root_notes.forget_unused(
         devices.PF, lambda part: False, OTHER_UUID, lambda journal: False
     )
     assert kept == [
@@ -193,7 +193,7 @@ def test_vfs_that_another_journal_needs_keep_their_note(here):
     ]
     assert notes() == before
     # The operator says that the journal is lost.
-    lost = held.forget_unused(
+    lost = root_notes.forget_unused(
         devices.PF, lambda part: False, OTHER_UUID, lambda journal: True
     )
     assert lost == notes() == []
