@@ -81,7 +81,7 @@ def read(primitive: object) -> Handle:
 
 def _of_files(data: Mapping[str, Any]) -> Handle:
     subject = 'DeviceFileHandle'
-    name = _value(subject, data, 'name', *_NAME)
+    name = _value(subject, data, 'name', *_DEVICE)
     share = data.get('share')
     if share is not None:
         share = _value(subject, data, 'share', *_NAME)
@@ -154,6 +154,16 @@ _UUID = (
     'a UUID',
 )
 _NAME = (handle_values.is_name, handle_values.A_NAME)
+# One device must not have two names.
+_DEVICE = (
+    lambda value: (
+        handle_values.is_name(value)
+        and (
+            pci_address.parse(value) is None or pci_address.is_canonical(value)
+        )
+    ),
+    f'{handle_values.A_NAME}, or a PCI address as the kernel writes it',
+)
 _PATH = (handle_values.is_device_path, handle_values.A_DEVICE_PATH)
 _COUNT = (handle_values.is_count, handle_values.A_COUNT)
 _TYPE = (lambda value: value in ('c', 'b'), 'c or b')

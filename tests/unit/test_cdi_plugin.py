@@ -1029,6 +1029,14 @@ def test_device_files_with_a_wrong_field(here, field):
         container_specs.write(UUID, UUID, wrong)
 
 
+def test_one_device_has_one_name(here):
+    name = '0000:3b:00.0'
+    wrong = primitive(objects.DeviceFileHandle(name=name, files=[FILE]))
+    wrong['versioned_object.data']['name'] = name.upper()
+    with pytest.raises(exception.InvalidRequest, match='as the kernel writes'):
+        container_specs.write(UUID, UUID, wrong)
+
+
 def test_a_handle_of_another_major_version(here):
     wrong = {**primitive(GPU), 'versioned_object.version': '2.0'}
     with pytest.raises(exception.InvalidRequest, match='an attach handle'):

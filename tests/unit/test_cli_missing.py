@@ -33,6 +33,7 @@ NOT_FOUND = exit_codes.NOT_FOUND
 
 #: These need a journal, or would make one. One line names the path.
 REFUSED = [
+    ['apply', 'host.json'],
     ['plug', 'web', *PCI],
     ['plug', 'web', *PCI, '--json'],
     ['plug', 'web', *PCI, '--dry-run'],
@@ -49,6 +50,8 @@ OTHERS = [
     (['unplug', 'web'], 0),
     (['unplug', 'web', '--dry-run'], 0),
     (['unplug', 'web', '--json'], 0),
+    (['apply', 'host.json', '--check'], 1),
+    (['export'], 0),
     (['recover'], 0),
     (['recover', '--rebuild'], 1),
     (['orphans'], 0),
@@ -86,6 +89,7 @@ def run(clean, tmp_path, capfd, monkeypatch):
     monkeypatch.setenv('CNI_CONTAINERID', 'c1')
     monkeypatch.setenv('CNI_IFNAME', 'acc0')
     (tmp_path / 'known').write_text(VAN)
+    (tmp_path / 'host.json').write_text('{"version": 1}')
     path = tmp_path / 'os-acc.conf'
     path.write_text(
         '[os_acc_fake]\ndevices = nic0:pci:1, fpga0:pci:2:dynamic\n'
