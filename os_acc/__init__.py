@@ -249,6 +249,27 @@ def get_devices() -> list[objects.Device]:
     return discovery.devices(_get())
 
 
+def get_exclusions(
+    devices: Iterable[objects.Device],
+) -> dict[str, frozenset[str]]:
+    """Say which handles exclude each other: one of them, or the other.
+
+    Two handles exclude each other if plug() refuses one while another
+    instance has the other one, such as a PF and its VFs, or two functions of
+    one IOMMU group. It does not matter which of them is free now.
+
+    :param devices: from get_devices()
+    :returns: for the identity of each handle, the identities of the handles
+        that it excludes
+    :raises LibraryNotInitialized: if initialize() was not called
+    :raises InvalidRequest: if device_spec is invalid
+    :raises JournalError: if the journal cannot be read
+    """
+    from os_acc.operations import discovery
+
+    return discovery.exclusions(_get(), devices)
+
+
 def host_info(
     permitted_handle_names: Collection[str] | None = None,
 ) -> objects.HostInfo:

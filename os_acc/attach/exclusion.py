@@ -19,7 +19,10 @@ from os_acc import exception
 from os_acc import journal as journal_module
 from os_acc import objects
 from os_acc.claims import allocated
+from os_acc.claims import conflict
+from os_acc.claims import facts
 from os_acc.claims import of_handle
+from os_acc.claims import reader
 from os_acc.drivers import given_files
 from os_acc.kernel import device_file
 from os_acc.kinds.devfile import groups as file_groups
@@ -93,6 +96,35 @@ class Exclusion:
             if changed:
                 counted = device.counted()
                 device.handles_total, device.handles_free = counted
+
+    def among(
+        self, devices: Iterable[objects.Device]
+    ) -> dict[str, frozenset[str]]:
+        """Say which handles exclude each other: see os_acc.get_exclusions."""
+        accelerators = _Accelerators(self._specs)
+        known = reader.Reader(
+            self._specs, self._known(1).is_programmed
+        )
+        holdings = []
+        for device in devices:
+            for each in device.handles:
+                identity = each.handle.identity
+                # Each is of a VAN and of an instance of its own.
+                row = facts.Row(
+                    identity,
+                    device.address,
+                    identity,
+                    identity,
+                    accelerators.numbers(identity),
+                )
+                holdings.append(of_handle.holding(row, known))
+        held = conflict.Held(holdings)
+        return {
+            wanted.van_uuid: frozenset(
+                found.holding.van_uuid for found in held.conflicts(wanted)
+            )
+            for wanted in holdings
+        }
 
     def _known(self, wanted: int) -> allocated.Holders:
         """The VANs that have or request a device.

@@ -210,6 +210,13 @@ def _show_excluded(
     return []
 
 
+def exclusions(
+    host: host_module.Host, found: Iterable[objects.Device]
+) -> dict[str, frozenset[str]]:
+    """See os_acc.get_exclusions."""
+    return exclusion.Exclusion(host.journal, host.conf).among(found)
+
+
 def _show_health(
     host: host_module.Host, devices: list[objects.Device]
 ) -> list[str]:
