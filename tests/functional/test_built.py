@@ -22,6 +22,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 # Where the packages of a distribution are in the tree.
 PLACES = {
     '.': ('os_acc', 'vif_like_plugins', 'contrib'),
+    'contrib/os-acc-dra': ('os_acc_dra',),
     'contrib/os-acc-nova': ('os_acc_nova', 'nova'),
 }
 # What a source distribution has besides, so that it can be tested.

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The program os-acc-dra: runs on each node, as a DaemonSet or a service."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import logging
+import signal
+import sys
+import threading
+import time
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from oslo_config import cfg
+
+import os_acc
+from os_acc import exception
+import os_acc_dra
+from os_acc_dra import errors
+from os_acc_dra import options
+
+if TYPE_CHECKING:
+    from os_acc_dra import cluster
+    from os_acc_dra import service
+    from os_acc_dra import workers
+
+LOG = logging.getLogger(__name__)
+
+#: Seconds between two looks at the sockets.
+_PERIOD = 5.0
+#: Seconds at the end for the calls that go on, and then for other work.
+_GRACE, _WORK = 15.0, 10.0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run until a signal comes.
+
+    :returns: 0 after a signal; 1 if it cannot begin or go on
+    """
+    ended = threading.Event()
+    _heed(ended)
+    logging.basicConfig(
+        level=logging.INFO,
+        stream=sys.stderr,
+        format='%(asctime)s %(levelname)s %(name)s: %(message)s',
+    )
+    conf = cfg.CONF
+    options.register(conf)
+    try:
+        conf(
+            list(sys.argv[1:] if arguments is None else arguments),
+            project='os-acc',  # it reads /etc/os-acc/os-acc.conf
+        )
+        options.check(conf)
+        return _run(conf, ended)
+    except (
+        cfg.Error,
+        errors.ConfigurationError,
+        exception.ExceptionBase,
+    ) as err:
+        LOG.error('os-acc-dra ends: %s', err)
+        return 1
+
+
+def _heed(ended: threading.Event) -> None:
+    def end(number: int, frame: FrameType | None) -> None:
+        ended.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end)
+
+
+def _run(conf: cfg.ConfigOpts, ended: threading.Event) -> int:
+    # os-acc starts its privileged daemon before gRPC makes threads.
+    os_acc.initialize(owner=os_acc_dra.OWNER)
+    from os_acc_dra import cluster
+    from os_acc_dra import node
+    from os_acc_dra import service
+    from os_acc_dra import workers
+
+    for failed in node.restore():
+        LOG.error('Not restored: %s', failed)
+    own, name = conf.os_acc_dra, options.node_name(conf)
+    server = cluster.Cluster(own.kubeconfig)
+    working = workers.Workers()
+    calls = service.Calls(
+        node.Node(server, own.driver_name, name), working, own.answer_timeout
+    )
+    served = service.Service(calls, own.driver_name, own.kubelet_folder)
+    served.start()
+    LOG.info('Node %s: driver %s serves', name, own.driver_name)
+    try:
+        return _go_on(conf, ended, server, served)
+    finally:
+        _end(served, working)
+
+
+def _go_on(
+    conf: cfg.ConfigOpts,
+    ended: threading.Event,
+    server: cluster.Cluster,
+    served: service.Service,
+) -> int:
+    next_search = time.monotonic() + conf.os_acc_dra.orphan_interval
+    while not ended.wait(_PERIOD):
+        if not served.is_reachable():
+            LOG.error('A socket was removed. A new start makes it again')
+            return 1
+        if time.monotonic() >= next_search:
+            _release_orphans(conf, server)
+            next_search = time.monotonic() + conf.os_acc_dra.orphan_interval
+    return 0
+
+
+def _release_orphans(conf: cfg.ConfigOpts, server: cluster.Cluster) -> None:
+    from os_acc_dra import orphans
+
+    own = conf.os_acc_dra
+    try:
+        for done in orphans.release(
+            server,
+            own.driver_name,
+            options.node_name(conf),
+            own.kubelet_folder,
+            own.orphan_age,
+        ):
+            LOG.warning('The claim is gone: %s', done)
+    except (exception.ExceptionBase, errors.DRAError, OSError) as err:
+        LOG.warning('No search for orphans now: %s', err)
+
+
+def _end(served: service.Service, working: workers.Workers) -> None:
+    """End in an order in which nothing is begun that is then cut off."""
+    served.stop(_GRACE)
+    for left in working.wait(time.monotonic() + _WORK):
+        LOG.warning('Left to the recovery at the next start: %s', left)
+
+
+if __name__ == '__main__':
+    sys.exit(main())

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Prepares and unprepares claims: each claim is an instance of os-acc."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Mapping
+import dataclasses
+import logging
+from typing import Any
+from typing import Protocol
+
+import os_acc
+from os_acc import exception
+from os_acc import objects
+from os_acc import progress
+import os_acc_dra
+from os_acc_dra import claims
+from os_acc_dra import errors
+from os_acc_dra import offers
+from os_acc_dra import workers
+
+LOG = logging.getLogger(__name__)
+
+PLUGIN = 'cdi'
+# The state of a VAN whose device can be used.
+_PLUGGED = 'plugged'
+
+
+class Claims(Protocol):
+    """Where claims are read: see cluster.Cluster."""
+
+    def claim(self, namespace: str, name: str) -> Mapping[str, Any]: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """A device that is ready for the containers of a Pod.
+
+    :ivar cdi_id: the qualified name of CDI that the runtime is told
+    """
+
+    request: str
+    pool: str
+    device: str
+    cdi_id: str
+
+
+class Node:
+    """The claims of this node.
+
+    :param server: where claims are read
+    :param driver: the name of this driver
+    :param name: of this node
+    """
+
+    def __init__(self, server: Claims, driver: str, name: str) -> None:
+        self._server, self._driver, self._name = server, driver, name
+
+    def prepare(
+        self, wanted: claims.Reference, worker: workers.Worker
+    ) -> list[Prepared]:
+        """Give a claim its devices; it may be repeated.
+
+        Only one worker at a time works on a claim, so what is read here holds
+        until the end.
+
+        :raises ClaimRefused: if the claim must not be prepared now
+        :raises ServerError: if the API server does not give the claim
+        :raises: as os_acc.plug
+        """
+        worker.say('reads the claim')
+        found = self._server.claim(wanted.namespace, wanted.name)
+        results = claims.allocated(found, wanted, self._driver, self._name)
+        by_van = {each.van_uuid(wanted.uid): each for each in results}
+        worker.check_wanted()
+        plugged = self._plugged(wanted, by_van, worker)
+        if plugged is None:
+            plugged = self._plug(wanted, by_van, worker)
+        return [
+            Prepared(
+                each.main_request, each.pool, each.device, plugged[van_uuid]
+            )
+            for van_uuid, each in by_van.items()
+        ]
+
+    def _plugged(
+        self,
+        wanted: claims.Reference,
+        by_van: Mapping[str, claims.Result],
+        worker: workers.Worker,
+    ) -> dict[str, str] | None:
+        """The ids of devices that the claim has already, made intact.
+
+        :returns: None if the claim has none. What it has in part, or in
+            another state, is released
+        """
+        there = os_acc.get_vans(wanted.uid)
+        if not there:
+            return None
+        whole = {
+            van.uuid for van in there if van.state == _PLUGGED
+        } == by_van.keys() and len(there) == len(by_van)
+        if whole:
+            # From the journal alone: also while the discovery fails.
+            vans = os_acc.replug(wanted.uid, _telling(worker, by_van))
+            return _ids(vans)
+        worker.say('releases what an earlier call has left')
+        os_acc.unplug(objects.InstanceInfo(uuid=wanted.uid))
+        return None
+
+    def _plug(
+        self,
+        wanted: claims.Reference,
+        by_van: Mapping[str, claims.Result],
+        worker: workers.Worker,
+    ) -> dict[str, str]:
+        worker.say('looks for the devices')
+        offered = offers.by_name(_devices())
+        requests = []
+        for van_uuid, each in by_van.items():
+            offer = offered.get(each.device)
+            if offer is None:
+                raise errors.ClaimRefused(
+                    f'{wanted}: this node has no device {each.device} now'
+                )
+            requests.append(
+                objects.AcceleratorRequest(
+                    uuid=van_uuid, handle=offer.handle, driver=offer.driver
+                )
+            )
+        instance = objects.InstanceInfo(
+            uuid=wanted.uid, name=f'{wanted.namespace}/{wanted.name}'
+        )
+        worker.check_wanted()
+        vans = os_acc.plug(
+            instance,
+            requests,
+            progress=_telling(worker, by_van),
+            plugin=PLUGIN,
+        )
+        return _ids(vans)
+
+    def unprepare(
+        self, wanted: claims.Reference, worker: workers.Worker
+    ) -> None:
+        """Release the devices of a claim. One that is unknown is no error.
+
+        The API server is not asked: the claim may be gone.
+
+        :raises UnplugException: if a device is not released; the kubelet asks
+            again
+        """
+        worker.say('releases the devices')
+        os_acc.unplug(
+            objects.InstanceInfo(uuid=wanted.uid),
+            progress=_telling(worker, {}),
+        )
+
+
+def restore() -> list[str]:
+    """Repair what the claims of this node have, such as CDI specs.
+
+    The kubelet asks only once for a claim, and starts containers with the ids
+    that it got then.
+
+    :returns: what could not be repaired
+    """
+    failed = []
+    instances = {
+        van.instance_uuid: None
+        for van in os_acc.get_vans()
+        if van.owner == os_acc_dra.OWNER and van.state == _PLUGGED
+    }
+    for uid in instances:
+        try:
+            os_acc.replug(uid)
+        except exception.ExceptionBase as err:
+            failed.append(f'claim {uid}: {errors.text_of(err)}')
+    return failed
+
+
+def _devices() -> list[objects.Device]:
+    """The devices; a driver that fails hides only its own ones."""
+    try:
+        return os_acc.get_devices()
+    except exception.DiscoveryFailed as err:
+        LOG.warning('%s', err)
+        found: list[objects.Device] = err.devices
+        return found
+
+
+def _ids(vans: objects.VANList) -> dict[str, str]:
+    return {van.uuid: van.guest_config or '' for van in vans}
+
+
+def _telling(
+    worker: workers.Worker, by_van: Mapping[str, claims.Result]
+) -> Callable[[progress.Progress], None]:
+    """Let a worker say what os-acc is doing."""
+
+    def tell(now: progress.Progress) -> None:
+        result = by_van.get(now.van_uuid)
+        name = now.van_uuid if result is None else result.device
+        parts = [name, now.step, now.status]
+        if now.message:
+            parts.append(now.message)
+        if now.fraction is not None:
+            parts.append(f'{now.fraction:.0%}')
+        worker.say(': '.join(parts))
+
+    return tell

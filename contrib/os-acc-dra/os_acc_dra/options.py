@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The options of the driver, in the group [os_acc_dra]."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+
+from oslo_config import cfg
+
+from os_acc_dra import errors
+
+GROUP = 'os_acc_dra'
+
+OPTS = (
+    cfg.StrOpt(
+        'driver_name',
+        default='os-acc.openstack.org',
+        help='Name of the driver in ResourceSlices, claims and DeviceClasses.',
+    ),
+    cfg.StrOpt(
+        'node_name',
+        default='',
+        sample_default='<environment variable NODE_NAME, or the host name>',
+        help='Name of this node in Kubernetes.',
+    ),
+    cfg.StrOpt(
+        'kubelet_folder',
+        default='/var/lib/kubelet',
+        help="The kubelet's folder (its --root-dir). The path must be the "
+        'same in the container of this driver and on the host.',
+    ),
+    cfg.StrOpt(
+        'kubeconfig',
+        default='',
+        help='File that says how to reach the API server. Without it, the '
+        'service account of the Pod is used.',
+    ),
+    cfg.FloatOpt(
+        'answer_timeout',
+        default=40.0,
+        min=0.1,
+        max=44.0,
+        help='Seconds after which a call of the kubelet is answered with what '
+        'is still going on. The kubelet itself gives up after 45.',
+    ),
+    cfg.FloatOpt(
+        'orphan_interval',
+        default=600.0,
+        min=1,
+        help='Seconds between two searches for devices of claims that neither '
+        'the kubelet nor the API server has any more.',
+    ),
+    cfg.FloatOpt(
+        'orphan_age',
+        default=600.0,
+        min=0,
+        help='Seconds for which nothing of such a claim must have changed '
+        'before its devices are released.',
+    ),
+)
+
+# What os-acc waits for by default is longer than the kubelet waits. The error
+# that names who still has the device is to come in time.
+_RELEASE_TIMEOUT = 30.0
+
+_SUBDOMAIN = re.compile(
+    r'(?=.{1,63}$)[a-z0-9]([a-z0-9-]*[a-z0-9])?'
+    r'(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*'
+)
+
+
+def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
+    """For oslo-config-generator."""
+    return [(GROUP, list(OPTS))]
+
+
+def register(conf: cfg.ConfigOpts) -> None:
+    """Register the options, and set defaults that fit the kubelet."""
+    conf.register_opts(OPTS, GROUP)
+    conf.set_default('release_timeout', _RELEASE_TIMEOUT, 'os_acc')
+
+
+def check(conf: cfg.ConfigOpts) -> None:
+    """Check what the types of the options do not.
+
+    :raises ConfigurationError: if a value is wrong
+    """
+    name = conf.os_acc_dra.driver_name
+    if not _SUBDOMAIN.fullmatch(name):
+        raise errors.ConfigurationError(
+            f'[{GROUP}] driver_name is {name!r}, expected a DNS subdomain of '
+            'at most 63 characters'
+        )
+
+
+def node_name(conf: cfg.ConfigOpts) -> str:
+    """The name of this node in Kubernetes."""
+    found: str = (
+        conf.os_acc_dra.node_name
+        or os.environ.get('NODE_NAME')
+        or socket.gethostname().lower()
+    )
+    return found

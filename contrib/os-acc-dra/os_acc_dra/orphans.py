@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Releases the devices of claims that nobody has any more.
+
+The kubelet writes a claim into its checkpoint before it asks to prepare it,
+and removes it only after the claim was unprepared. If the checkpoint is lost,
+nobody asks to unprepare what it had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Sequence
+import logging
+import os
+from typing import Any
+from typing import Protocol
+
+import os_acc
+import os_acc_dra
+from os_acc_dra import claims as claims_module
+
+LOG = logging.getLogger(__name__)
+
+
+class Claims(Protocol):
+    """Where claims are read: see cluster.Cluster."""
+
+    def claims(self) -> Sequence[Mapping[str, Any]]: ...
+
+
+def release(
+    server: Claims, driver: str, node: str, folder: str, age: float
+) -> list[str]:
+    """Release what belongs to no claim.
+
+    A claim is there if the kubelet's checkpoint names its UID, or if the API
+    server has it with a device of this node.
+
+    :param folder: the kubelet's folder
+    :param age: see os_acc.release_orphans
+    :returns: of each VAN that belonged to none what became of it
+    :raises ServerError: if the API server does not answer; nothing is then
+        released
+    :raises OSError: if the checkpoint cannot be read; nothing is then released
+    """
+    own = {
+        van.instance_uuid
+        for van in os_acc.get_vans()
+        if van.owner == os_acc_dra.OWNER
+    }
+    checkpoint = _checkpoint(folder)
+    # A UID is a text that nothing else has, whatever the format is.
+    lost = {uid for uid in own if uid not in checkpoint}
+    if not lost:
+        return []
+    there = claims_module.uids_on(server.claims(), driver, node)
+    vans = os_acc.release_orphans(own - (lost - there), age)
+    return [
+        f'VAN {van.uuid} of claim {van.instance_uuid}: '
+        f'{van.error or "released"}'
+        for van in vans
+    ]
+
+
+def _checkpoint(folder: str) -> str:
+    """What the kubelet has noted; '' if there is no file."""
+    path = os.path.join(folder, 'dra_manager_state')
+    try:
+        with open(path, encoding='utf-8', errors='replace') as file:
+            return file.read()
+    except FileNotFoundError:
+        return ''

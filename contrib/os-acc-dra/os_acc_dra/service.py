@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The two gRPC services that the kubelet calls, and their sockets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent import futures
+import contextlib
+import fcntl
+import functools
+import logging
+import os
+import time
+from typing import Any
+
+import grpc
+
+from os_acc_dra import claims
+from os_acc_dra import errors
+from os_acc_dra import messages
+from os_acc_dra import node as node_module
+from os_acc_dra import workers as workers_module
+
+LOG = logging.getLogger(__name__)
+
+#: The services, as the kubelet knows them; it takes the first that it knows.
+VERSIONS = ('v1.DRAPlugin', 'v1beta1.DRAPlugin')
+_PACKAGES = ('v1', 'v1beta1')
+#: What is left of the time of a call when it is answered, at least.
+_MARGIN = 0.1
+_LONGEST_PATH = 107
+_THREADS = 256
+
+
+class Calls:
+    """Answers NodePrepareResources and NodeUnprepareResources.
+
+    :param node: does the work
+    :param workers: of all claims
+    :ivar timeout: seconds after which a call is answered
+    """
+
+    def __init__(
+        self,
+        node: node_module.Node,
+        workers: workers_module.Workers,
+        timeout: float,
+    ) -> None:
+        self._node, self._workers, self.timeout = node, workers, timeout
+
+    def prepare(self, request: Any, context: Any) -> Any:
+        """NodePrepareResources."""
+        answer = messages.DRA['NodePrepareResourcesResponse']()
+        for uid, result, error in self._all(
+            request.claims, context, 'prepare', self._node.prepare
+        ):
+            if error:
+                answer.claims[uid].error = error
+                continue
+            answer.claims[uid].devices.extend(
+                messages.DRA['Device'](
+                    request_names=[each.request],
+                    pool_name=each.pool,
+                    device_name=each.device,
+                    cdi_device_ids=[each.cdi_id],
+                )
+                for each in result
+            )
+        return answer
+
+    def unprepare(self, request: Any, context: Any) -> Any:
+        """NodeUnprepareResources."""
+        answer = messages.DRA['NodeUnprepareResourcesResponse']()
+        for uid, _, error in self._all(
+            request.claims, context, 'unprepare', self._node.unprepare
+        ):
+            answer.claims[uid].error = error
+        return answer
+
+    def _all(
+        self,
+        asked: Any,
+        context: Any,
+        kind: str,
+        work: Callable[[claims.Reference, workers_module.Worker], Any],
+    ) -> list[tuple[str, Any, str]]:
+        """Work for all claims of a call at once, each with its own answer.
+
+        :returns: of each claim its UID, its result, and its error or ''
+        """
+        end = time.monotonic() + self._seconds(context)
+        alive = context.is_active
+        started = []
+        for each in asked:
+            wanted = claims.Reference(each.namespace, each.name, each.uid)
+            started.append(
+                (
+                    each.uid,
+                    self._workers.start(
+                        each.uid,
+                        kind,
+                        functools.partial(work, wanted),
+                        alive,
+                    ),
+                )
+            )
+        found = []
+        for uid, worker in started:
+            try:
+                result = self._workers.answer(worker, alive, end)
+            except Exception as err:
+                found.append((uid, None, errors.text_of(err)))
+            else:
+                found.append((uid, result, ''))
+        return found
+
+    def _seconds(self, context: Any) -> float:
+        """How long this call may take."""
+        left: float | None = context.time_remaining()
+        if left is None:
+            return self.timeout
+        return min(self.timeout, left * (1 - _MARGIN))
+
+
+class Service:
+    """The sockets of this driver in the kubelet's folder.
+
+    :param calls: answers the calls for claims
+    :param driver: the name of this driver
+    :param folder: the kubelet's folder
+    """
+
+    def __init__(self, calls: Calls, driver: str, folder: str) -> None:
+        self._calls, self._driver = calls, driver
+        self._data = os.path.join(folder, 'plugins', driver)
+        self.endpoint = os.path.join(self._data, 'dra.sock')
+        self.registration = os.path.join(
+            folder, 'plugins_registry', f'{driver}-reg.sock'
+        )
+        self._servers: list[grpc.Server] = []
+        self._lock: Any = None
+
+    def start(self) -> None:
+        """Serve, and let the kubelet find it: the registration comes last.
+
+        :raises ConfigurationError: if the sockets cannot be made, or another
+            process serves this driver
+        """
+        for path in (self.endpoint, self.registration):
+            if len(os.fsencode(path)) > _LONGEST_PATH:
+                raise errors.ConfigurationError(
+                    f'the path of a socket may have {_LONGEST_PATH} bytes: '
+                    f'{path}. Set [os_acc_dra] driver_name or kubelet_folder '
+                    'to a shorter one'
+                )
+        self._reserve()
+        methods = {
+            'NodePrepareResources': self._calls.prepare,
+            'NodeUnprepareResources': self._calls.unprepare,
+        }
+        self._serve(
+            self.endpoint,
+            [
+                _handler(
+                    f'k8s.io.kubelet.pkg.apis.dra.{version}.DRAPlugin',
+                    messages.DRA,
+                    {
+                        name: (method, f'{name}Request', f'{name}Response')
+                        for name, method in methods.items()
+                    },
+                )
+                for version in _PACKAGES
+            ],
+        )
+        self._serve(
+            self.registration,
+            [
+                _handler(
+                    'pluginregistration.Registration',
+                    messages.REGISTRATION,
+                    {
+                        'GetInfo': (self._info, 'InfoRequest', 'PluginInfo'),
+                        'NotifyRegistrationStatus': (
+                            self._notified,
+                            'RegistrationStatus',
+                            'RegistrationStatusResponse',
+                        ),
+                    },
+                )
+            ],
+        )
+
+    def _reserve(self) -> None:
+        """Be the only process that serves this driver.
+
+        gRPC takes over the socket of a living server without a word.
+        """
+        try:
+            os.makedirs(self._data, mode=0o750, exist_ok=True)
+            os.makedirs(os.path.dirname(self.registration), exist_ok=True)
+            self._lock = open(os.path.join(self._data, 'lock'), 'w')  # noqa: SIM115
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as err:
+            raise errors.ConfigurationError(
+                f'another process serves {self._driver}: it has locked '
+                f'{self._data}/lock'
+            ) from err
+        except OSError as err:
+            raise errors.ConfigurationError(
+                f"the kubelet's folder cannot be used: {err}"
+            ) from err
+
+    def _serve(self, path: str, handlers: list[Any]) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)  # of a process that was killed
+        server = grpc.server(futures.ThreadPoolExecutor(_THREADS))
+        server.add_generic_rpc_handlers(handlers)
+        try:
+            server.add_insecure_port(f'unix:{path}')
+            server.start()
+            os.chmod(path, 0o600)
+        except (OSError, RuntimeError) as err:
+            raise errors.ConfigurationError(f'{path}: {err}') from err
+        self._servers.append(server)
+
+    def is_reachable(self) -> bool:
+        """Whether both sockets are still there."""
+        return os.path.exists(self.endpoint) and os.path.exists(
+            self.registration
+        )
+
+    def stop(self, grace: float) -> None:
+        """Stop: first the registration, so that the kubelet sends no more.
+
+        :param grace: seconds for the calls that go on
+        """
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.registration)
+        for server in reversed(self._servers):
+            server.stop(grace).wait()
+        self._servers.clear()
+        if self._lock is not None:
+            self._lock.close()
+
+    def _info(self, request: Any, context: Any) -> Any:
+        return messages.REGISTRATION['PluginInfo'](
+            type='DRAPlugin',
+            name=self._driver,
+            endpoint=self.endpoint,
+            supported_versions=VERSIONS,
+        )
+
+    @staticmethod
+    def _notified(request: Any, context: Any) -> Any:
+        if request.plugin_registered:
+            LOG.info('The kubelet has registered this driver')
+        else:
+            LOG.error('The kubelet refuses this driver: %s', request.error)
+        return messages.REGISTRATION['RegistrationStatusResponse']()
+
+
+def _handler(
+    service: str,
+    classes: dict[str, Any],
+    methods: dict[str, tuple[Callable[[Any, Any], Any], str, str]],
+) -> Any:
+    """Make gRPC's handler of a service.
+
+    :param methods: of each the function, its request and its response
+    """
+    return grpc.method_handlers_generic_handler(
+        service,
+        {
+            name: grpc.unary_unary_rpc_method_handler(
+                function,
+                classes[request].FromString,
+                classes[response].SerializeToString,
+            )
+            for name, (function, request, response) in methods.items()
+        },
+    )

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""A node: os-acc on a generated kernel, the driver, and what calls it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Iterator
+import dataclasses
+import json
+import pathlib
+import tempfile
+from typing import Any
+
+import pytest
+import stand_in_api
+import stand_in_kubelet
+
+import os_acc
+from os_acc import fixture as os_acc_fixture
+from os_acc.containers import options as container_opts
+from os_acc.testing import kernel as kernel_module
+import os_acc_dra
+from os_acc_dra import cluster
+from os_acc_dra import node as node_module
+from os_acc_dra import options
+from os_acc_dra import service as service_module
+from os_acc_dra import workers as workers_module
+
+NAME = 'node-1'
+DRIVER = 'os-acc.openstack.org'
+PF = '0000:01:00.0'
+VFS = [f'0000:01:00.{number}' for number in range(1, 5)]
+GPU = '0000:02:00.0'
+#: Two GPUs of one IOMMU group: one claim can have them.
+PAIR = ('0000:07:00.0', '0000:07:00.1')
+
+
+def spec(*entries: dict[str, Any]) -> None:
+    texts = [json.dumps(entry) for entry in entries]
+    os_acc.CONF.set_override('device_spec', texts, 'os_acc')
+
+
+@pytest.fixture
+def kernel(tmp_path, monkeypatch) -> Iterator[kernel_module.Kernel]:
+    """A host with three GPUs, and a PF with 4 VFs, all of them offered."""
+    conf = os_acc.CONF
+    conf([], project='os-acc', default_config_files=[])
+    options.register(conf)
+    with os_acc_fixture.OSAccFixture(
+        str(tmp_path / 'state'), owner=os_acc_dra.OWNER
+    ):
+        made = kernel_module.Kernel(tmp_path / 'host')
+        made.install(monkeypatch)
+        made.add_function(PF, '8086:4940', 0x0B4000, 'qat', totalvfs=4)
+        made.add_function(GPU, '10de:1eb8', 0x030200, numa=1)
+        for each in PAIR:
+            made.add_function(each, '10de:1eb8', 0x030200, group=50)
+        conf.register_opts(container_opts.OPTS, container_opts.GROUP)
+        for name, value in {
+            'release_timeout': 0.2,
+            'device_timeout': 60.0,
+            'lock_timeout': 60.0,
+        }.items():
+            conf.set_override(name, value, 'os_acc')
+        conf.set_override(
+            'spec_dir', str(made.root / 'run/cdi'), container_opts.GROUP
+        )
+        spec({'address': PF, 'num_vfs': 4}, {'address': '*'})
+        yield made
+    conf.clear_override('spec_dir', container_opts.GROUP)
+    conf.reset()
+
+
+@pytest.fixture
+def server() -> Iterator[stand_in_api.APIServer]:
+    made = stand_in_api.APIServer()
+    yield made
+    made.close()
+
+
+@dataclasses.dataclass
+class Node:
+    """All parts of a node."""
+
+    kernel: kernel_module.Kernel
+    server: stand_in_api.APIServer
+    kubelet: stand_in_kubelet.Kubelet
+    workers: workers_module.Workers
+    service: service_module.Service
+    cluster: cluster.Cluster
+    calls: service_module.Calls
+    #: called in each plug, with the worker
+    during: list[Callable[[], None]]
+
+    def claim(self, name: str, *devices: str, **more: Any) -> dict[str, Any]:
+        return self.server.claim(name, list(devices), NAME, **more)
+
+    def specs(self) -> set[str]:
+        folder = self.kernel.root / 'run/cdi'
+        if not folder.exists():
+            return set()
+        return {
+            device['name']
+            for path in folder.iterdir()
+            for device in json.loads(path.read_text())['devices']
+        }
+
+
+@pytest.fixture
+def folder() -> Iterator[pathlib.Path]:
+    """The kubelet's folder: a short path, since sockets are in it."""
+    with tempfile.TemporaryDirectory(prefix='kubelet-') as name:
+        yield pathlib.Path(name)
+
+
+@pytest.fixture
+def node(kernel, server, folder, tmp_path, monkeypatch) -> Iterator[Node]:
+    """A driver that serves, and is registered."""
+    during: list[Callable[[], None]] = []
+    plug = os_acc.plug
+
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        for each in during:
+            each()
+        return plug(*args, **kwargs)
+
+    monkeypatch.setattr(os_acc, 'plug', watched)
+    there = cluster.Cluster(server.kubeconfig(tmp_path / 'kubeconfig'))
+    working = workers_module.Workers()
+    calls = service_module.Calls(
+        node_module.Node(there, DRIVER, NAME), working, 40.0
+    )
+    served = service_module.Service(calls, DRIVER, str(folder))
+    served.start()
+    kubelet = stand_in_kubelet.Kubelet(folder, server)
+    kubelet.register()
+    yield Node(kernel, server, kubelet, working, served, there, calls, during)
+    served.stop(0)

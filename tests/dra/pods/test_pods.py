@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The driver with a real containerd: what a container of a Pod has.
+
+It needs root, runc and what tests/dra/install.sh downloads; tests/dra/
+isolated.sh runs it. The accelerators are device files that mknod makes. No
+kernel has a device of these numbers (drivers/char/mem.c): to open one fails
+with ENXIO, or with EPERM where the control group forbids it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import shutil
+import signal
+import stat
+import tempfile
+
+from containerd import Containerd
+import grpc
+from programs import Program
+import pytest
+import stand_in_kubelet
+
+from os_acc_dra import offers
+
+NODE = 'node-1'
+PrepareFailed = stand_in_kubelet.PrepareFailed
+NAMES = [offers.name_of(f'file/char-1-{n}') for n in (250, 251)]
+
+
+@pytest.fixture(scope='module')
+def containerd():
+    with tempfile.TemporaryDirectory(dir='/run', prefix='ctd-') as name:
+        made = Containerd(pathlib.Path(name))
+        yield made
+        made.close()
+
+
+@pytest.fixture
+def devices():
+    """Two accelerators, as a folder of /dev."""
+    folder = pathlib.Path(f'/dev/os-acc-dra-{os.getpid()}')
+    folder.mkdir(mode=0o755)
+    for number in range(2):
+        os.mknod(
+            folder / f'acc{number}',
+            stat.S_IFCHR | 0o660,
+            os.makedev(1, 250 + number),
+        )
+    yield folder
+    shutil.rmtree(folder)
+
+
+class Pods:
+    """A node with a driver, a kubelet and a runtime."""
+
+    def __init__(self, place, folder, server, containerd, devices):
+        self.server, self.devices = server, devices
+        self.specs = containerd.specs
+        self._place, self._folder = place, folder
+        self._socket = containerd.socket
+        self._running = []
+        self.start()
+        self.restart_kubelet()
+
+    def start(self):
+        """Start the driver."""
+        entry = json.dumps(
+            {'devices': f'{self.devices}/acc*', 'resource_class': 'CUSTOM_A'}
+        )
+        self.driver = Program(
+            self._place,
+            self._folder,
+            self.server.kubeconfig(self._place / 'kubeconfig'),
+            f'release_timeout = 3\ndevice_spec = {entry}\n'
+            f'[os_acc_cdi]\nspec_dir = {self.specs}\n',
+        )
+        self.driver.wait_until_it_serves()
+
+    def restart_kubelet(self):
+        self.kubelet = stand_in_kubelet.Kubelet(
+            self._folder, self.server, cri_socket=self._socket
+        )
+        self.kubelet.register()
+
+    def claim(self, name, *devices):
+        return self.server.claim(name, list(devices), NODE)
+
+    def run(self, name, *claims):
+        """Prepare claims, and start a Pod with them."""
+        return self.run_with(name, self.kubelet.prepare(*claims))
+
+    def run_with(self, name, ids):
+        made = self.kubelet.start_pod(name, ids)
+        self._running.append(made)
+        return made
+
+    def end(self, pod):
+        self._running.remove(pod)
+        self.kubelet.stop_pod(*pod)
+
+    def sees(self, pod):
+        """The accelerators that the container of a Pod has."""
+        code, text = self.kubelet.execute(pod[1], 'ls', str(self.devices))
+        return text.split() if code == 0 else []
+
+    def opens(self, pod, name):
+        """What opening an accelerator in the container of a Pod says."""
+        return self.kubelet.execute(
+            pod[1], 'dd', f'if={self.devices}/{name}', 'of=/dev/null'
+        )[1]
+
+    def written(self):
+        return sorted(path.name for path in self.specs.iterdir())
+
+    def close(self):
+        for each in list(self._running):
+            self.end(each)
+        self.driver.end(signal.SIGKILL)
+        for path in self.specs.iterdir():
+            path.unlink()
+
+
+@pytest.fixture
+def pods(tmp_path, server, containerd, devices):
+    with tempfile.TemporaryDirectory(dir='/run', prefix='kubelet-') as name:
+        made = Pods(tmp_path, pathlib.Path(name), server, containerd, devices)
+        yield made
+        made.close()
+
+
+@pytest.mark.timeout(1200)
+def test_two_pods_and_a_third_that_waits(pods):
+    """Each sees exactly its device; the third gets one after the first."""
+    one, two, three = (
+        pods.claim('one', NAMES[0]),
+        pods.claim('two', NAMES[1]),
+        pods.claim('three', NAMES[0]),
+    )
+    first, second = pods.run('one', one), pods.run('two', two)
+    assert (pods.sees(first), pods.sees(second)) == (['acc0'], ['acc1'])
+    # The control group lets it through; there is no driver behind it.
+    assert 'No such device or address' in pods.opens(first, 'acc0')
+    with pytest.raises(PrepareFailed, match=one['metadata']['uid']):
+        pods.run('three', three)
+    # While a container has it, it is not released, and the error names who.
+    with pytest.raises(PrepareFailed, match=r'process|container'):
+        pods.kubelet.unprepare(one)
+    pods.end(first)
+    pods.kubelet.unprepare(one)
+    third = pods.run('three', three)
+    assert pods.sees(third) == ['acc0']
+    for pod, claim in ((second, two), (third, three)):
+        pods.end(pod)
+        pods.kubelet.unprepare(claim)
+    assert pods.written() == []
+
+
+@pytest.mark.timeout(1200)
+def test_crashes(pods):
+    """The driver is killed, the folder of the specs emptied, the kubelet new.
+
+    What a claim has is the same afterwards, and nobody else gets it.
+    """
+    claim, other = pods.claim('one', NAMES[0]), pods.claim('two', NAMES[0])
+    ids = pods.kubelet.prepare(claim)
+    pod = pods.run_with('one', ids)
+    specs = pods.written()
+    pods.driver.end(signal.SIGKILL)
+    pods.kubelet.prepared.clear()
+    with pytest.raises(grpc.RpcError):
+        pods.kubelet.prepare(claim, timeout=5)
+    for path in pods.specs.iterdir():
+        path.unlink()
+    pods.start()
+    # The kubelet asks no more for a container that it starts again.
+    assert pods.written() == specs
+    pods.restart_kubelet()
+    assert pods.kubelet.prepare(claim) == ids
+    with pytest.raises(PrepareFailed, match=claim['metadata']['uid']):
+        pods.kubelet.prepare(other)
+    assert pods.sees(pod) == ['acc0']
+    pods.end(pod)
+    again = pods.run_with('again', ids)
+    assert pods.sees(again) == ['acc0']
+    pods.end(again)
+    pods.kubelet.unprepare(claim)
+    with pytest.raises(grpc.RpcError, match='unresolvable CDI devices'):
+        pods.run_with('late', ids)
+    assert pods.driver.end() == 0

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The program as a process: its start, its end, and what it refuses."""
+
+from __future__ import annotations
+
+import signal
+
+from programs import LONG
+from programs import Program
+import pytest
+import stand_in_kubelet
+
+
+@pytest.fixture
+def start(tmp_path, folder, server):
+    """Start the program; it ends with the test. It offers no device."""
+    started = []
+
+    def begin(more=''):
+        made = Program(
+            tmp_path, folder, server.kubeconfig(tmp_path / 'kubeconfig'), more
+        )
+        started.append(made)
+        return made
+
+    yield begin
+    for each in started:
+        each.end(signal.SIGKILL)
+
+
+@pytest.mark.timeout(600)
+def test_it_serves_and_ends_on_a_signal(start, folder, server):
+    program = start()
+    program.wait_until_it_serves()
+    kubelet = stand_in_kubelet.Kubelet(folder, server)
+    kubelet.register()
+    claim = server.claim('one', ['pci-none'], 'node-1')
+    with pytest.raises(stand_in_kubelet.PrepareFailed, match='no device pci'):
+        kubelet.prepare(claim)
+    kubelet.unprepare(claim)
+    assert program.end() == 0
+    assert list(folder.rglob('*.sock')) == []
+    # Killed, it leaves its sockets; the next start serves all the same.
+    killed = start()
+    killed.wait_until_it_serves()
+    assert killed.end(signal.SIGKILL) == -signal.SIGKILL
+    assert killed.registration.exists()
+    again = start()
+    again.wait_until_it_serves()
+    kubelet.register()
+    assert start().process.wait(LONG) == 1
+    assert 'another process serves' in again.log()
+
+
+@pytest.mark.timeout(600)
+def test_a_wrong_option(start, folder):
+    program = start('[os_acc_dra]\ndriver_name = Not_A_Name')
+    assert program.process.wait(LONG) == 1
+    assert "driver_name is 'Not_A_Name', expected a DNS" in program.log()
+    assert list(folder.rglob('*.sock')) == []
