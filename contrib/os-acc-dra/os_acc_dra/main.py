@@ -23,6 +23,7 @@ from os_acc_dra import options
 
 if TYPE_CHECKING:
     from os_acc_dra import cluster
+    from os_acc_dra import publisher
     from os_acc_dra import service
     from os_acc_dra import workers
 
@@ -77,6 +78,7 @@ def _run(conf: cfg.ConfigOpts, ended: threading.Event) -> int:
     os_acc.initialize(owner=os_acc_dra.OWNER)
     from os_acc_dra import cluster
     from os_acc_dra import node
+    from os_acc_dra import publisher
     from os_acc_dra import service
     from os_acc_dra import workers
 
@@ -89,12 +91,16 @@ def _run(conf: cfg.ConfigOpts, ended: threading.Event) -> int:
         node.Node(server, own.driver_name, name), working, own.answer_timeout
     )
     served = service.Service(calls, own.driver_name, own.kubelet_folder)
+    published = publisher.Publisher(
+        server, own.driver_name, name, own.publish_interval
+    )
     served.start()
+    published.start()
     LOG.info('Node %s: driver %s serves', name, own.driver_name)
     try:
         return _go_on(conf, ended, server, served)
     finally:
-        _end(served, working)
+        _end(served, published, working)
 
 
 def _go_on(
@@ -131,9 +137,14 @@ def _release_orphans(conf: cfg.ConfigOpts, server: cluster.Cluster) -> None:
         LOG.warning('No search for orphans now: %s', err)
 
 
-def _end(served: service.Service, working: workers.Workers) -> None:
+def _end(
+    served: service.Service,
+    published: publisher.Publisher,
+    working: workers.Workers,
+) -> None:
     """End in an order in which nothing is begun that is then cut off."""
     served.stop(_GRACE)
+    published.stop()
     for left in working.wait(time.monotonic() + _WORK):
         LOG.warning('Left to the recovery at the next start: %s', left)
 

@@ -47,6 +47,13 @@ OPTS = (
         'is still going on. The kubelet itself gives up after 45.',
     ),
     cfg.FloatOpt(
+        'publish_interval',
+        default=10.0,
+        min=0.1,
+        help='Seconds between two looks at the devices for the '
+        'ResourceSlices.',
+    ),
+    cfg.FloatOpt(
         'orphan_interval',
         default=600.0,
         min=1,

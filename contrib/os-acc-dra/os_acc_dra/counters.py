@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Devices that exclude each other, as Kubernetes' shared counters.
+
+os-acc says which handles exclude each other. A counter says that for a device
+and all those that it excludes: the device takes the whole counter, each of the
+others a part of one. So the others do not exclude each other by this counter.
+Of devices that all exclude each other, each takes the whole counter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from collections.abc import Iterable
+from collections.abc import Mapping
+import dataclasses
+
+#: How many counters a set may have.
+MOST = 32
+
+Exclusions = Mapping[str, frozenset[str]]
+
+
+@dataclasses.dataclass
+class CounterSet:
+    """Counters of devices that hang together.
+
+    :ivar counters: the value of each
+    :ivar consumed: of each device the counters that it takes, and how much
+    """
+
+    name: str
+    counters: dict[str, int]
+    consumed: dict[str, dict[str, int]]
+
+
+def components(exclusions: Exclusions) -> list[list[str]]:
+    """The devices that exclude others, in groups that hang together."""
+    found, seen = [], set[str]()
+    for first in sorted(exclusions):
+        if first in seen or not exclusions[first]:
+            continue
+        group, todo = set[str](), {first}
+        while todo:
+            group.add(each := todo.pop())
+            todo |= exclusions[each] - group
+        seen |= group
+        found.append(sorted(group))
+    return found
+
+
+def of(exclusions: Exclusions) -> tuple[list[CounterSet], set[str]]:
+    """Make the counter sets of devices, by their names.
+
+    :param exclusions: of each device those that it excludes; symmetric
+    :returns: the sets, and the devices that need more counters than a set has
+    """
+    sets, too_many = [], set[str]()
+    for group in components(exclusions):
+        made = _set(f'set-{group[0]}'[:63].rstrip('-'), group, exclusions)
+        if len(made.counters) > MOST:
+            too_many.update(group)
+        else:
+            sets.append(made)
+    return sets, too_many
+
+
+def _set(
+    name: str, group: Collection[str], exclusions: Exclusions
+) -> CounterSet:
+    """Cover each exclusion of a group by a counter, with few counters."""
+    made = CounterSet(name, {}, {each: {} for each in group})
+    left = {each: set(exclusions[each]) for each in group}
+    while any(left.values()):
+        # The one with most exclusions, such as a PF.
+        centre = max(sorted(left), key=lambda each: len(left[each]))
+        counter = f'counter-{len(made.counters)}'
+        clique = _clique(centre, left)
+        # Who excludes all alike needs one counter, and not one for each.
+        if len(clique) > 2:
+            made.counters[counter] = 1
+            for each in clique:
+                made.consumed[each][counter] = 1
+                left[each] -= clique
+            continue
+        others = left[centre]
+        made.counters[counter] = len(others)
+        made.consumed[centre][counter] = len(others)
+        for each in others:
+            made.consumed[each][counter] = 1
+            left[each].discard(centre)
+        left[centre] = set()
+    return made
+
+
+def _clique(centre: str, left: Mapping[str, set[str]]) -> set[str]:
+    """Devices that all exclude each other, one of them the centre."""
+    found = {centre}
+    for each in sorted(left[centre]):
+        if found <= left[each]:
+            found.add(each)
+    return found
+
+
+def apart(exclusions: Exclusions, kept: Iterable[str] = ()) -> set[str]:
+    """Choose devices of which none excludes another, as many as it can.
+
+    For a cluster without counters.
+
+    :param kept: devices that claims have: they come first
+    """
+    first = set(kept)
+    chosen = set[str]()
+    for each in sorted(
+        exclusions,
+        key=lambda name: (name not in first, len(exclusions[name]), name),
+    ):
+        if not exclusions[each] & chosen:
+            chosen.add(each)
+    return chosen

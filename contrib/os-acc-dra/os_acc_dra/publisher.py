@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Keeps the ResourceSlices of this node as its devices are.
+
+The kubelet deletes the slices at its start, and some time after the driver is
+gone. So they are watched, and written again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import copy
+import logging
+import threading
+from typing import Any
+from typing import Protocol
+
+import os_acc
+from os_acc import exception
+from os_acc import objects
+import os_acc_dra
+from os_acc_dra import errors
+from os_acc_dra import offers
+from os_acc_dra import slices as slices_module
+
+LOG = logging.getLogger(__name__)
+
+_LONGEST_PAUSE = 30.0
+
+
+class Slices(Protocol):
+    """Where slices are kept: see cluster.Cluster."""
+
+    def node_uid(self, name: str) -> str: ...
+
+    def slices(self, driver: str, node: str) -> list[dict[str, Any]]: ...
+
+    def create_slice(self, body: dict[str, Any]) -> dict[str, Any]: ...
+
+    def replace_slice(self, body: dict[str, Any]) -> dict[str, Any]: ...
+
+    def delete_slice(self, name: str) -> None: ...
+
+    def watch_slices(
+        self, driver: str, node: str, changed: Callable[[], None]
+    ) -> None: ...
+
+
+class Publisher:
+    """Publishes the devices of this node.
+
+    :param period: seconds between two looks at the devices
+    """
+
+    def __init__(
+        self, server: Slices, driver: str, node: str, period: float
+    ) -> None:
+        self._server, self._driver, self._node = server, driver, node
+        self._period = period
+        self._changed = threading.Event()
+        self._ended = threading.Event()
+        self._features = slices_module.Features()
+        # What the last whole discovery has found, by the name.
+        self._known: dict[str, offers.Offer] | None = None
+
+    def start(self) -> None:
+        """Publish in threads of its own."""
+        for work in (self._publish, self._watch):
+            threading.Thread(
+                target=work, name=f'slices {work.__name__}', daemon=True
+            ).start()
+
+    def stop(self) -> None:
+        """Publish no more. The slices stay: the kubelet deletes them."""
+        self._ended.set()
+        self._changed.set()
+
+    def _publish(self) -> None:
+        self._repeat(self.publish, self._period)
+
+    def _watch(self) -> None:
+        self._repeat(
+            lambda: self._server.watch_slices(
+                self._driver, self._node, self._changed.set
+            ),
+            0.0,
+        )
+
+    def _repeat(self, work: Callable[[], None], period: float) -> None:
+        """Do work again and again, with growing pauses while it fails."""
+        pause = 1.0
+        while not self._ended.is_set():
+            try:
+                work()
+            except Exception as err:
+                LOG.warning('ResourceSlices: %s', errors.text_of(err))
+                self._ended.wait(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+                continue
+            pause = 1.0
+            if period:
+                self._changed.wait(period)
+                self._changed.clear()
+
+    def publish(self) -> None:
+        """Make the slices as the devices are now.
+
+        :raises ServerError: if the API server refuses, or does not answer
+        """
+        there = self._server.slices(self._driver, self._node)
+        inventory = self._inventory(bool(there))
+        if inventory is None:
+            return
+        while True:
+            specs = slices_module.specs(
+                inventory, self._driver, self._node, self._features
+            )
+            before = self._features
+            self._write(specs, there)
+            if self._features == before:
+                return
+            there = self._server.slices(self._driver, self._node)
+
+    def _inventory(self, is_published: bool) -> slices_module.Inventory | None:
+        """What this node has; None: unknown, so that nothing may change.
+
+        Nothing is withdrawn because a driver of os-acc has failed.
+        """
+        try:
+            devices = os_acc.get_devices()
+        except exception.DiscoveryFailed as err:
+            LOG.warning('%s', err)
+            if self._known is None and is_published:
+                return None
+            devices = err.devices
+            found = {**(self._known or {}), **offers.by_name(devices)}
+        else:
+            found = self._known = offers.by_name(devices)
+        held = {
+            van.handle.identity
+            for van in os_acc.get_vans()
+            if van.owner == os_acc_dra.OWNER and van.handle is not None
+        }
+        exclusions = os_acc.get_exclusions(_devices(found))
+        return slices_module.Inventory.of(found, exclusions, held)
+
+    def _write(
+        self, specs: list[dict[str, Any]], there: list[dict[str, Any]]
+    ) -> None:
+        """Create, replace and delete slices, if they differ."""
+        by_name = {each['metadata']['name']: each for each in there}
+        wanted = {
+            f'{self._driver}-{self._node}-{number}': spec
+            for number, spec in enumerate(specs)
+        }
+        differ = [
+            name
+            for name, spec in wanted.items()
+            if name not in by_name or _differs(by_name[name]['spec'], spec)
+        ]
+        gone = by_name.keys() - wanted.keys()
+        generations = {each['spec']['pool']['generation'] for each in there}
+        generation = max(generations, default=0)
+        whole = not gone and len(generations) == 1
+        if whole and not differ:
+            return
+        if not whole or len(differ) != 1 or differ[0] not in by_name:
+            # A reader takes the slices of one generation only.
+            generation += 1
+            differ = list(wanted)
+        owner = self._owner()
+        for name in differ:
+            spec = copy.deepcopy(wanted[name])
+            spec['pool']['generation'] = generation
+            self._put(name, spec, owner, by_name.get(name))
+        for name in gone:
+            self._server.delete_slice(name)
+
+    def _owner(self) -> dict[str, Any]:
+        return {
+            'apiVersion': 'v1',
+            'kind': 'Node',
+            'name': self._node,
+            'uid': self._server.node_uid(self._node),
+            'controller': True,
+        }
+
+    def _put(
+        self,
+        name: str,
+        spec: dict[str, Any],
+        owner: dict[str, Any],
+        old: dict[str, Any] | None,
+    ) -> None:
+        body: dict[str, Any] = {
+            'apiVersion': 'resource.k8s.io/v1',
+            'kind': 'ResourceSlice',
+            'metadata': {'name': name, 'ownerReferences': [owner]},
+            'spec': spec,
+        }
+        if old is None:
+            answer = self._server.create_slice(body)
+        else:
+            version = old['metadata']['resourceVersion']
+            body['metadata']['resourceVersion'] = version
+            answer = self._server.replace_slice(body)
+        self._notice(spec, answer['spec'])
+
+    def _notice(self, sent: dict[str, Any], kept: dict[str, Any]) -> None:
+        """Notice what the server has dropped without an error."""
+        lost = _fields(sent) - _fields(kept)
+        counters, taints = (
+            self._features.counters
+            and not lost & {'sharedCounters', 'consumesCounters'},
+            self._features.taints and 'taints' not in lost,
+        )
+        if lost:
+            LOG.warning(
+                'The API server drops %s: the feature is off. Devices that '
+                'need it are not offered',
+                ', '.join(sorted(lost)),
+            )
+            self._features = slices_module.Features(counters, taints)
+
+
+def _fields(spec: dict[str, Any]) -> set[str]:
+    """The optional fields that a slice has."""
+    optional = {'sharedCounters', 'consumesCounters', 'taints'}
+    found = optional & {name for name, value in spec.items() if value}
+    for device in spec.get('devices') or ():
+        found |= optional & {name for name, value in device.items() if value}
+    return found
+
+
+def _differs(there: dict[str, Any], wanted: dict[str, Any]) -> bool:
+    """Whether a slice says something else, whatever its generation."""
+    found = copy.deepcopy(there)
+    found['pool'].pop('generation', None)
+    for device in found.get('devices') or ():
+        for taint in device.get('taints') or ():
+            taint.pop('timeAdded', None)  # by the server
+    # The server leaves out what is empty.
+    return _filled(found) != _filled(wanted)
+
+
+def _filled(spec: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in spec.items() if value != []}
+
+
+def _devices(found: dict[str, offers.Offer]) -> list[objects.Device]:
+    """The devices of offers, each once."""
+    return list(
+        {id(each.device): each.device for each in found.values()}.values()
+    )
