@@ -17,6 +17,7 @@ from os_acc import objects
 from os_acc import progress
 import os_acc_dra
 from os_acc_dra import claims
+from os_acc_dra import configuration
 from os_acc_dra import errors
 from os_acc_dra import offers
 from os_acc_dra import workers
@@ -73,11 +74,14 @@ class Node:
         worker.say('reads the claim')
         found = self._server.claim(wanted.namespace, wanted.name)
         results = claims.allocated(found, wanted, self._driver, self._name)
+        configured = configuration.of_claim(
+            found, [each.request for each in results], self._driver
+        )
         by_van = {each.van_uuid(wanted.uid): each for each in results}
         worker.check_wanted()
         plugged = self._plugged(wanted, by_van, worker)
         if plugged is None:
-            plugged = self._plug(wanted, by_van, worker)
+            plugged = self._plug(wanted, by_van, configured, worker)
         return [
             Prepared(
                 each.main_request, each.pool, each.device, plugged[van_uuid]
@@ -114,6 +118,7 @@ class Node:
         self,
         wanted: claims.Reference,
         by_van: Mapping[str, claims.Result],
+        configured: Mapping[str, configuration.Configuration],
         worker: workers.Worker,
     ) -> dict[str, str]:
         worker.say('looks for the devices')
@@ -127,7 +132,10 @@ class Node:
                 )
             requests.append(
                 objects.AcceleratorRequest(
-                    uuid=van_uuid, handle=offer.handle, driver=offer.driver
+                    uuid=van_uuid,
+                    handle=offer.handle,
+                    driver=offer.driver,
+                    **configured[each.request].selectors(),
                 )
             )
         instance = objects.InstanceInfo(

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The configuration of claims and classes: strict, and in its order."""
+
+from __future__ import annotations
+
+from conftest import DRIVER
+from conftest import GPU
+import pytest
+import stand_in_kubelet
+
+import os_acc
+from os_acc_dra import configuration
+from os_acc_dra import errors
+from os_acc_dra import offers
+
+ONE = offers.name_of(f'pci/{GPU}')
+HEAD = {
+    'apiVersion': 'os-acc.openstack.org/v1',
+    'kind': 'AcceleratorConfig',
+}
+
+
+def entry(source, requests=(), driver=DRIVER, **values):
+    return {
+        'source': source,
+        'requests': list(requests),
+        'opaque': {'driver': driver, 'parameters': {**HEAD, **values}},
+    }
+
+
+def read(*entries, requests=('a', 'b')):
+    claim = {'status': {'allocation': {'devices': {'config': list(entries)}}}}
+    return configuration.of_claim(claim, requests, DRIVER)
+
+
+def functions(*entries, requests=('a', 'b')):
+    return {
+        name: each.function
+        for name, each in read(*entries, requests=requests).items()
+    }
+
+
+def test_a_claim_without_configuration():
+    none = configuration.Configuration()
+    assert read() == {'a': none, 'b': none}
+    assert none.selectors() == {}
+
+
+def test_the_claim_has_the_last_word():
+    """Wherever it is in the list; other keys of the class stay."""
+    found = read(
+        entry('FromClaim', function='of-claim'),
+        entry('FromClass', function='of-class', bitstream='/srv/one.bin'),
+    )
+    assert found['a'].selectors() == {
+        'function_id': 'of-claim',
+        'bitstream': '/srv/one.bin',
+    }
+
+
+def test_of_two_entries_of_one_source_the_later_counts():
+    assert functions(
+        entry('FromClass', function='one'), entry('FromClass', function='two')
+    ) == {'a': 'two', 'b': 'two'}
+
+
+def test_an_entry_for_a_request():
+    assert functions(
+        entry('FromClaim', ['a'], function='one'),
+        entry('FromClaim', ['b/fast'], function='two'),
+        requests=('a/sub', 'a', 'b/fast', 'b/slow'),
+    ) == {'a/sub': 'one', 'a': 'one', 'b/fast': 'two', 'b/slow': None}
+
+
+def test_the_entries_of_other_drivers_are_theirs():
+    other = entry('FromClaim', driver='other.example.org', anything=1)
+    assert functions(other) == {'a': None, 'b': None}
+    empty = {'source': 'FromClaim', 'requests': []}
+    assert functions(empty) == {'a': None, 'b': None}
+
+
+@pytest.mark.parametrize(
+    ('values', 'said'),
+    [
+        ({'functoin': 'x'}, 'parameters.functoin is unknown; there are func'),
+        ({'function': 7}, 'parameters.function is 7, expected a name'),
+        ({'function': ''}, "parameters.function is '', expected a name"),
+        ({'function': 'a b'}, "parameters.function is 'a b', expected"),
+        ({'function': None}, 'parameters.function is None, expected'),
+        ({'kind': 'Other'}, "parameters.kind is 'Other', expected 'Acc"),
+        ({'apiVersion': 'v2'}, "parameters.apiVersion is 'v2', expected"),
+        ({'bitstream': '/a'}, 'only a DeviceClass may have bitstream'),
+        ({'env': ['A=B']}, 'parameters.env is unknown'),
+    ],
+)
+def test_what_is_wrong_is_refused(values, said):
+    good = entry('FromClass', function='aes-256')
+    with pytest.raises(errors.ClaimRefused) as caught:
+        read(good, entry('FromClaim', **values))
+    assert str(caught.value).startswith('config[1] FromClaim')
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize('parameters', [None, 'text', [], 5])
+def test_parameters_that_are_no_object(parameters):
+    wrong = entry('FromClaim')
+    wrong['opaque']['parameters'] = parameters
+    with pytest.raises(errors.ClaimRefused, match='expected an object'):
+        read(wrong)
+
+
+@pytest.mark.parametrize('value', ['', 5, 'x' * 5000])
+def test_a_bitstream_that_is_none(value):
+    with pytest.raises(errors.ClaimRefused, match=r'parameters\.bitstream is'):
+        read(entry('FromClass', bitstream=value))
+
+
+def test_a_wrong_entry_takes_no_device(node):
+    claim = node.claim('one', ONE, config=[entry('FromClaim', functoin='x')])
+    with pytest.raises(stand_in_kubelet.PrepareFailed, match='functoin'):
+        node.kubelet.prepare(claim)
+    assert len(os_acc.get_vans()) == 0
+
+
+def test_the_function_is_asked_of_os_acc(node):
+    """A GPU can have none, and os-acc says so."""
+    claim = node.claim('one', ONE, config=[entry('FromClaim', function='x1')])
+    with pytest.raises(stand_in_kubelet.PrepareFailed, match='x1'):
+        node.kubelet.prepare(claim)
+    assert len(os_acc.get_vans()) == 0
+
+
+def test_the_request_has_function_and_bitstream(node, monkeypatch):
+    asked = []
+    plug = os_acc.plug
+
+    def seen(instance, requests, **kwargs):
+        asked.extend(requests)
+        plain = [each.obj_clone() for each in requests]
+        for each in plain:
+            each.function_id = each.bitstream = None
+        return plug(instance, plain, **kwargs)
+
+    monkeypatch.setattr(os_acc, 'plug', seen)
+    claim = node.claim(
+        'one',
+        ONE,
+        config=[
+            entry('FromClass', bitstream='/srv/aes.bin'),
+            entry('FromClaim', function='aes-256'),
+        ],
+    )
+    node.kubelet.prepare(claim)
+    assert (asked[0].function_id, asked[0].bitstream) == (
+        'aes-256',
+        '/srv/aes.bin',
+    )
