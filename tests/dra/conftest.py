@@ -6,12 +6,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Iterator
-import dataclasses
-import json
 import pathlib
 import tempfile
 from typing import Any
 
+from node_parts import DRIVER
+from node_parts import GPU
+from node_parts import NAME
+from node_parts import PAIR
+from node_parts import PF
+from node_parts import Node
+from node_parts import spec
 import pytest
 import stand_in_api
 import stand_in_kubelet
@@ -26,19 +31,6 @@ from os_acc_dra import node as node_module
 from os_acc_dra import options
 from os_acc_dra import service as service_module
 from os_acc_dra import workers as workers_module
-
-NAME = 'node-1'
-DRIVER = 'os-acc.openstack.org'
-PF = '0000:01:00.0'
-VFS = [f'0000:01:00.{number}' for number in range(1, 5)]
-GPU = '0000:02:00.0'
-#: Two GPUs of one IOMMU group: one claim can have them.
-PAIR = ('0000:07:00.0', '0000:07:00.1')
-
-
-def spec(*entries: dict[str, Any]) -> None:
-    texts = [json.dumps(entry) for entry in entries]
-    os_acc.CONF.set_override('device_spec', texts, 'os_acc')
 
 
 @pytest.fixture
@@ -77,34 +69,6 @@ def server() -> Iterator[stand_in_api.APIServer]:
     made = stand_in_api.APIServer()
     yield made
     made.close()
-
-
-@dataclasses.dataclass
-class Node:
-    """All parts of a node."""
-
-    kernel: kernel_module.Kernel
-    server: stand_in_api.APIServer
-    kubelet: stand_in_kubelet.Kubelet
-    workers: workers_module.Workers
-    service: service_module.Service
-    cluster: cluster.Cluster
-    calls: service_module.Calls
-    #: called in each plug, with the worker
-    during: list[Callable[[], None]]
-
-    def claim(self, name: str, *devices: str, **more: Any) -> dict[str, Any]:
-        return self.server.claim(name, list(devices), NAME, **more)
-
-    def specs(self) -> set[str]:
-        folder = self.kernel.root / 'run/cdi'
-        if not folder.exists():
-            return set()
-        return {
-            device['name']
-            for path in folder.iterdir()
-            for device in json.loads(path.read_text())['devices']
-        }
 
 
 @pytest.fixture

@@ -43,6 +43,7 @@ class APIServer:
     :ivar version: of Kubernetes, whose schemas it has
     :ivar disabled: names of fields of devices and slices that it drops, as
         those of disabled features
+    :ivar refused: names of fields of slices that it refuses
     :ivar calls: each call, as 'METHOD PATH'
     """
 
@@ -50,6 +51,7 @@ class APIServer:
         self.token = 'secret'
         self.version = '1.36'
         self.disabled: set[str] = set()
+        self.refused: set[str] = set()
         self.calls: list[str] = []
         self._objects: dict[str, Object] = {}
         self._events: list[tuple[str, str, Object]] = []
@@ -251,6 +253,8 @@ class APIServer:
         wrong = slice_limits.faults(body)
         if wrong:
             raise Refused(422, '; '.join(wrong))
+        if found := self.refused & set(body['spec']):
+            raise Refused(422, f'spec: {found} must be with the devices')
         body = copy.deepcopy(body)
         for place in (body['spec'], *body['spec'].get('devices', ())):
             for name in self.disabled:

@@ -4,12 +4,14 @@
 
 from __future__ import annotations
 
-from conftest import DRIVER
-from conftest import GPU
+from node_parts import DRIVER
+from node_parts import GPU
 import pytest
 import stand_in_kubelet
+import vendor
 
 import os_acc
+from os_acc_dra import attributes
 from os_acc_dra import configuration
 from os_acc_dra import errors
 from os_acc_dra import offers
@@ -129,6 +131,33 @@ def test_the_function_is_asked_of_os_acc(node):
     with pytest.raises(stand_in_kubelet.PrepareFailed, match='x1'):
         node.kubelet.prepare(claim)
     assert len(os_acc.get_vans()) == 0
+
+
+def test_an_fpga_is_programmed_once(node, tmp_path):
+    """The next claim with the function shares it; another one is refused."""
+    tool = vendor.installed(node.kernel, tmp_path / 'vendor')
+    names = [offers.name_of(f'pci/{each}') for each in vendor.VFS]
+
+    def claim(name, number, function):
+        wanted = entry(
+            'FromClass', function=function, bitstream=tool.bitstream(function)
+        )
+        return node.claim(name, names[number], config=[wanted])
+
+    first, second = claim('one', 0, 'aes'), claim('two', 1, 'aes')
+    other = claim('three', 2, 'sha')
+    node.kubelet.prepare(first)
+    node.kubelet.prepare(second)
+    assert len(tool.calls()) == 1
+    assert tool.function() == 'aes'
+    with pytest.raises(stand_in_kubelet.PrepareFailed, match='sha'):
+        node.kubelet.prepare(other)
+    found = offers.by_name(os_acc.get_devices())
+    for name in names:
+        assert attributes.of(found[name])['functionID'] == {'string': 'aes'}
+    node.kubelet.unprepare(first, second)
+    node.kubelet.prepare(other)
+    assert tool.function() == 'sha'
 
 
 def test_the_request_has_function_and_bitstream(node, monkeypatch):

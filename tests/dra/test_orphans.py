@@ -4,10 +4,10 @@
 
 from __future__ import annotations
 
-from conftest import DRIVER
-from conftest import GPU
-from conftest import NAME
-from conftest import PAIR
+from node_parts import DRIVER
+from node_parts import GPU
+from node_parts import NAME
+from node_parts import PAIR
 import pytest
 
 import os_acc

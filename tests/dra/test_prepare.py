@@ -8,9 +8,9 @@ import concurrent.futures
 import threading
 import uuid
 
-from conftest import GPU
-from conftest import NAME
-from conftest import PAIR
+from node_parts import GPU
+from node_parts import NAME
+from node_parts import PAIR
 import pytest
 import stand_in_kubelet
 
@@ -410,24 +410,34 @@ def test_many_claims_at_once(node):
 class Context:
     """What gRPC tells of a call."""
 
-    def __init__(self, left):
-        self._left = left
+    def __init__(self, left, active=lambda: True):
+        self._left, self.is_active = left, active
 
     def time_remaining(self):
         return self._left
 
-    @staticmethod
-    def is_active():
-        return True
+
+def asked_for(claim):
+    wanted = messages.DRA['Claim'](
+        namespace='default', name='one', uid=uid_of(claim)
+    )
+    return messages.DRA['NodePrepareResourcesRequest'](claims=[wanted])
+
+
+def test_a_call_that_the_kubelet_has_given_up_ends(node):
+    """Its thread is free at once, and the end of the driver is not late."""
+    claim, slow = node.claim('one', ONE), Slow(node)
+    node.calls.timeout = 3600.0
+    context = Context(None, lambda: not slow.begun.is_set())
+    answer = node.calls.prepare(asked_for(claim), context)
+    assert 'goes on' in answer.claims[uid_of(claim)].error
+    slow.go_on.set()
 
 
 def test_a_short_deadline_of_the_caller_counts(node):
     """The driver answers before it, although its own timeout is 40 s."""
     claim, slow = node.claim('one', ONE), Slow(node)
-    wanted = messages.DRA['Claim'](
-        namespace='default', name='one', uid=uid_of(claim)
-    )
-    asked = messages.DRA['NodePrepareResourcesRequest'](claims=[wanted])
+    asked = asked_for(claim)
     answer = node.calls.prepare(asked, Context(0.5))
     assert 'goes on' in answer.claims[uid_of(claim)].error
     slow.go_on.set()

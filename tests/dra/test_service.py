@@ -7,9 +7,9 @@ from __future__ import annotations
 import os
 import pathlib
 
-from conftest import DRIVER
-from conftest import GPU
 import grpc
+from node_parts import DRIVER
+from node_parts import GPU
 import pytest
 import stand_in_kubelet
 

@@ -9,19 +9,21 @@ import random
 import threading
 import uuid
 
-from conftest import DRIVER
-from conftest import GPU
-from conftest import NAME
-from conftest import PAIR
-from conftest import VFS
-from conftest import spec
 import kubernetes_validate
+from node_parts import DRIVER
+from node_parts import GPU
+from node_parts import NAME
+from node_parts import PAIR
+from node_parts import VFS
+from node_parts import spec
 import pytest
 import slice_limits
 
 import os_acc
 from os_acc import exception
+from os_acc import health
 from os_acc import objects
+from os_acc.journal import health as rows
 from os_acc_dra import counters
 from os_acc_dra import errors
 from os_acc_dra import offers
@@ -338,6 +340,18 @@ def test_a_device_that_has_failed(node, publisher):
     assert found['devices'] == []
 
 
+def test_a_device_that_fails_and_is_freed(node, publisher):
+    journal = os_acc._get().journal
+    health.mark(journal, GPU, rows.GONE, 'it does not answer')
+    publisher.publish()
+    assert {
+        (each['key'], each['value']) for each in published(node)[ONE]['taints']
+    } == {(f'{DRIVER}/health', 'unhealthy'), (f'{DRIVER}/state', 'reserved')}
+    health.free(journal, GPU)
+    publisher.publish()
+    assert 'taints' not in published(node)[ONE]
+
+
 def test_what_a_guest_has_is_tainted_until_it_is_free(
     node, publisher, monkeypatch
 ):
@@ -379,6 +393,14 @@ def test_a_server_that_drops_fields(node, publisher, disabled):
     before = len(node.server.calls)
     publisher.publish()
     assert len(node.server.calls) == before + 1  # it has learnt that
+
+
+def test_a_server_that_refuses_counters(node, publisher):
+    node.server.refused = {'sharedCounters'}
+    publisher.publish()
+    pair = {offers.name_of(f'pci/{each}') for each in PAIR}
+    assert len(published(node).keys() & pair) == 1
+    assert sets(node) == []
 
 
 def test_the_counters_of_a_group(node, publisher):

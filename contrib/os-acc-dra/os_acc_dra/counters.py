@@ -14,6 +14,7 @@ from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
 import dataclasses
+import hashlib
 
 #: How many counters a set may have.
 MOST = 32
@@ -57,12 +58,17 @@ def of(exclusions: Exclusions) -> tuple[list[CounterSet], set[str]]:
     """
     sets, too_many = [], set[str]()
     for group in components(exclusions):
-        made = _set(f'set-{group[0]}'[:63].rstrip('-'), group, exclusions)
+        made = _set(_name(group[0]), group, exclusions)
         if len(made.counters) > MOST:
             too_many.update(group)
         else:
             sets.append(made)
     return sets, too_many
+
+
+def _name(first: str) -> str:
+    """The name of a set. It stays while its first device is there."""
+    return f'set-{hashlib.sha256(first.encode()).hexdigest()[:10]}'
 
 
 def _set(

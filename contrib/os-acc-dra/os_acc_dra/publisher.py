@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 import copy
+import dataclasses
 import logging
 import threading
 from typing import Any
@@ -26,6 +27,7 @@ from os_acc_dra import slices as slices_module
 LOG = logging.getLogger(__name__)
 
 _LONGEST_PAUSE = 30.0
+_INVALID = 422
 
 
 class Slices(Protocol):
@@ -116,7 +118,14 @@ class Publisher:
                 inventory, self._driver, self._node, self._features
             )
             before = self._features
-            self._write(specs, there)
+            try:
+                self._write(specs, there)
+            except errors.ServerError as err:
+                if err.status != _INVALID or not before.counters:
+                    raise
+                # Not every version takes counters as they are now.
+                LOG.warning('Without shared counters: %s', err)
+                self._features = dataclasses.replace(before, counters=False)
             if self._features == before:
                 return
             there = self._server.slices(self._driver, self._node)

@@ -22,6 +22,9 @@ from os_acc_dra import errors
 
 LOG = logging.getLogger(__name__)
 
+#: Seconds between two looks whether a caller still waits.
+_LOOK = 0.5
+
 #: Says whether a caller still waits for its answer.
 Alive = Callable[[], bool]
 
@@ -165,7 +168,9 @@ class Workers:
         :raises StillWorking: if there is none in time
         :raises: what the work has raised
         """
-        worker.done.wait(max(0.0, end - time.monotonic()))
+        left = end - time.monotonic()
+        while left > 0 and alive() and not worker.done.wait(min(_LOOK, left)):
+            left = end - time.monotonic()
         with self._lock:
             worker.leave(alive)
         if not worker.done.is_set():

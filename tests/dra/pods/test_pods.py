@@ -10,6 +10,7 @@ with ENXIO, or with EPERM where the control group forbids it.
 
 from __future__ import annotations
 
+import concurrent.futures
 import json
 import os
 import pathlib
@@ -17,9 +18,11 @@ import shutil
 import signal
 import stat
 import tempfile
+import time
 
 from containerd import Containerd
 import grpc
+from programs import LONG
 from programs import Program
 import pytest
 import stand_in_kubelet
@@ -63,6 +66,8 @@ class Pods:
         self._place, self._folder = place, folder
         self._socket = containerd.socket
         self._running = []
+        node = {'apiVersion': 'v1', 'kind': 'Node', 'metadata': {'name': NODE}}
+        server.put(f'/api/v1/nodes/{NODE}', node)
         self.start()
         self.restart_kubelet()
 
@@ -113,6 +118,18 @@ class Pods:
             pod[1], 'dd', f'if={self.devices}/{name}', 'of=/dev/null'
         )[1]
 
+    def published(self):
+        """The devices in the slices of the node, by their names."""
+        end = time.monotonic() + LONG
+        while not (found := self.server.slices()):
+            assert time.monotonic() < end, self.driver.log()
+            time.sleep(0.1)
+        return {
+            device['name']: device
+            for each in found
+            for device in each['spec']['devices']
+        }
+
     def written(self):
         return sorted(path.name for path in self.specs.iterdir())
 
@@ -157,6 +174,45 @@ def test_two_pods_and_a_third_that_waits(pods):
         pods.end(pod)
         pods.kubelet.unprepare(claim)
     assert pods.written() == []
+
+
+@pytest.mark.timeout(1200)
+def test_the_names_are_those_of_the_slices(pods):
+    """The kubelet deletes them at its start, and they are written again."""
+    for _ in range(2):
+        devices = pods.published()
+        assert sorted(devices) == sorted(NAMES)
+        assert pods.server.delete('/resourceslices/') == 1
+    for name, device in devices.items():
+        claim = pods.claim(name, name)
+        pod = pods.run(name, claim)
+        assert [f'file/char-1-{250 + int(pods.sees(pod)[0][3:])}'] == [
+            device['attributes']['handle']['string']
+        ]
+        pods.end(pod)
+        pods.kubelet.unprepare(claim)
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize('delay', [0.0, 0.03, 0.1, 0.3])
+def test_a_kill_at_any_moment(pods, delay):
+    """In Prepare, and in Unprepare: the next start has nothing lost."""
+    claim = pods.claim('one', *NAMES)
+    for name in ('prepare', 'unprepare'):
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            called = pool.submit(getattr(pods.kubelet, name), claim)
+            time.sleep(delay)
+            pods.driver.end(signal.SIGKILL)
+            # It may have ended before the kill.
+            error = called.exception(LONG)
+            assert error is None or isinstance(error, grpc.RpcError)
+        pods.start()
+        pods.restart_kubelet()
+        # As the kubelet does, it asks again.
+        getattr(pods.kubelet, name)(claim)
+        assert len(pods.written()) == (2 if name == 'prepare' else 0)
+    other = pods.claim('two', *NAMES)
+    assert len(pods.kubelet.prepare(other)) == 2
 
 
 @pytest.mark.timeout(1200)
