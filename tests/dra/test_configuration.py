@@ -150,7 +150,9 @@ def test_an_fpga_is_programmed_once(node, tmp_path):
     node.kubelet.prepare(second)
     assert len(tool.calls()) == 1
     assert tool.function() == 'aes'
-    with pytest.raises(stand_in_kubelet.PrepareFailed, match='sha'):
+    with pytest.raises(
+        stand_in_kubelet.PrepareFailed, match='is programmed with aes and used'
+    ):
         node.kubelet.prepare(other)
     found = offers.by_name(os_acc.get_devices())
     for name in names:

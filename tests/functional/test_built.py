@@ -103,7 +103,7 @@ def expected(name: str, tree: pathlib.Path) -> set[str]:
     for place in PLACES[name]:
         base = (
             tree
-            if place in ('os_acc', 'os_acc_nova', 'nova')
+            if place in ('os_acc', 'os_acc_dra', 'os_acc_nova', 'nova')
             else (tree / place)
         )
         for path in (tree / place).rglob('*'):

@@ -213,6 +213,7 @@ def test_a_kill_at_any_moment(pods, delay):
         assert len(pods.written()) == (2 if name == 'prepare' else 0)
     other = pods.claim('two', *NAMES)
     assert len(pods.kubelet.prepare(other)) == 2
+    pods.kubelet.unprepare(other)
 
 
 @pytest.mark.timeout(1200)
