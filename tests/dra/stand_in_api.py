@@ -256,9 +256,12 @@ class APIServer:
         if found := self.refused & set(body['spec']):
             raise Refused(422, f'spec: {found} must be with the devices')
         body = copy.deepcopy(body)
+        body['spec']['ofALaterVersion'] = True
         for place in (body['spec'], *body['spec'].get('devices', ())):
             for name in self.disabled:
                 place.pop(name, None)
+            for taint in place.get('taints', ()):
+                taint.setdefault('timeAdded', '2026-11-27T00:00:00Z')
         return body
 
     def _happened(self, kind: str, path: str, body: Object) -> Object:

@@ -114,7 +114,12 @@ class Kubelet:
         self.info = info
         self._messages, services = VERSIONS[usable[0]]
         self._stub = services.DRAPluginStub(
-            grpc.insecure_channel(f'unix:{info.endpoint}')
+            # A connection of its own, as after a new registration: without
+            # the pauses of one that could not be made before.
+            grpc.insecure_channel(
+                f'unix:{info.endpoint}',
+                [('grpc.use_local_subchannel_pool', 1)],
+            )
         )
 
     def call(

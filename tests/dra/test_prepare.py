@@ -101,8 +101,17 @@ def test_the_start_writes_specs_that_are_gone(node):
     assert {f'{KIND}={name}' for name in node.specs()} == set(first)
 
 
-def test_the_start_leaves_what_others_have(node):
-    """It is for its own VANs only, and one that fails stops no other."""
+def test_the_start_leaves_what_others_have(node, monkeypatch):
+    """A container of another caller of os-acc may not run now."""
+    node.kubelet.prepare(node.claim('one', ONE))
+    for path in (node.kernel.root / 'run/cdi').iterdir():
+        path.unlink()
+    monkeypatch.setattr('os_acc_dra.OWNER', 'another')
+    assert node_module.restore() == []
+    assert node.specs() == set()
+
+
+def test_a_claim_that_cannot_be_restored_stops_no_other(node):
     claims = [node.claim('one', ONE), node.claim('two', TWO)]
     ids = node.kubelet.prepare(*claims)
     node.kernel.remove_function(GPU)

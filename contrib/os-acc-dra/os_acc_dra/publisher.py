@@ -26,7 +26,7 @@ from os_acc_dra import slices as slices_module
 
 LOG = logging.getLogger(__name__)
 
-_LONGEST_PAUSE = 30.0
+_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
 _INVALID = 422
 
 
@@ -90,7 +90,7 @@ class Publisher:
 
     def _repeat(self, work: Callable[[], None], period: float) -> None:
         """Do work again and again, with growing pauses while it fails."""
-        pause = 1.0
+        pause = _PAUSE
         while not self._ended.is_set():
             try:
                 work()
@@ -99,7 +99,9 @@ class Publisher:
                 self._ended.wait(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
                 continue
-            pause = 1.0
+            pause = _PAUSE
+            # Never in a hurry, whatever the server makes of a slice.
+            self._ended.wait(_PAUSE)
             if period:
                 self._changed.wait(period)
                 self._changed.clear()
@@ -243,17 +245,28 @@ def _fields(spec: dict[str, Any]) -> set[str]:
 
 def _differs(there: dict[str, Any], wanted: dict[str, Any]) -> bool:
     """Whether a slice says something else, whatever its generation."""
-    found = copy.deepcopy(there)
-    found['pool'].pop('generation', None)
-    for device in found.get('devices') or ():
-        for taint in device.get('taints') or ():
-            taint.pop('timeAdded', None)  # by the server
-    # The server leaves out what is empty.
-    return _filled(found) != _filled(wanted)
+    return _said(there) != _said(wanted)
 
 
-def _filled(spec: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in spec.items() if value != []}
+def _said(spec: dict[str, Any]) -> dict[str, Any]:
+    """What this driver says in a slice, without what the server adds."""
+    pool = spec['pool']
+    return {
+        'pool': (pool['name'], pool['resourceSliceCount']),
+        'counters': spec.get('sharedCounters') or [],
+        'devices': [
+            {
+                'name': each['name'],
+                'attributes': each.get('attributes') or {},
+                'counters': each.get('consumesCounters') or [],
+                'taints': [
+                    (taint['key'], taint.get('value'), taint['effect'])
+                    for taint in each.get('taints') or ()
+                ],
+            }
+            for each in spec.get('devices') or ()
+        ],
+    }
 
 
 def _devices(found: dict[str, offers.Offer]) -> list[objects.Device]:

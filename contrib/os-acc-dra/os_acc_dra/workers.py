@@ -47,13 +47,13 @@ class Worker:
         self.result: Any = None
         self.error: BaseException | None = None
         self._work, self._before, self._failed = work, before, failed
-        self._text, self._since = '', time.monotonic()
+        self._text, self._since = 'begins', time.monotonic()
         self._callers: list[Alive] = []
         self._overtaken = False
 
     def say(self, text: str) -> None:
         """Say what is being done now."""
-        self._text, self._since = text, time.monotonic()
+        self._text = text
 
     def join(self, alive: Alive) -> None:
         self._callers.append(alive)
@@ -84,10 +84,8 @@ class Worker:
     def run(self) -> None:
         """Do the work, after that which was asked for before it."""
         if self._before is not None:
-            self.say(f'waits for the end of {self._before.kind}')
             self._before.done.wait()
-            self._before = None
-        self.say('begins')
+            self._before, self._since = None, time.monotonic()
         try:
             self.result = self._work(self)
         except BaseException as err:
@@ -96,7 +94,7 @@ class Worker:
             self.done.set()
 
     def state(self) -> str:
-        """What is being done, since when, and what failed before."""
+        """What is being done, for how long, and what failed before."""
         before, text = self._before, self._text
         if before is not None:
             text = f'waits for the end of {before.kind} ({before.state()})'
