@@ -102,9 +102,7 @@ class Exclusion:
     ) -> dict[str, frozenset[str]]:
         """Say which handles exclude each other: see os_acc.get_exclusions."""
         accelerators = _Accelerators(self._specs)
-        known = reader.Reader(
-            self._specs, self._known(1).is_programmed
-        )
+        known = reader.Reader(self._specs, self._known(1).is_programmed)
         holdings = []
         for device in devices:
             for each in device.handles:

@@ -14,7 +14,10 @@ fi
 mkdir -p "$cache"/{apt/lists/partial,apt/archives/partial,debs,root}
 mirror=$(apt-get indextargets --format '$(SITE)' 'Created-By: Packages' \
     'Origin: Debian' 'Label: Debian' | sort -u | head -n 1)
-mirror=${mirror:-http://deb.debian.org/debian}
+if [[ -z $mirror ]]; then
+    echo 'apt has no source of Debian on this host' >&2
+    exit 1
+fi
 keyring=/usr/share/keyrings/debian-archive-keyring.gpg
 echo "deb [signed-by=$keyring] $mirror sid main" >"$cache/apt/sources.list"
 cat >"$cache/apt/apt.conf" <<END

@@ -41,7 +41,7 @@ class Configuration:
     function: str | None = None
     bitstream: str | None = None
 
-    def selectors(self) -> dict[str, str]:
+    def selectors(self) -> dict[str, Any]:
         """The fields of os-acc's request for a device."""
         fields = {'function_id': self.function, 'bitstream': self.bitstream}
         return {name: value for name, value in fields.items() if value}
