@@ -115,3 +115,23 @@ def test_numbers_are_those_of_the_files_of_a_van():
     (met,) = known.in_the_way('file/late', 'late', ('c 240:0',))
     assert '240:0 of /dev/accel (VAN a)' in met.reason.text
     assert known.in_the_way('file/late', 'late', ('c 240:1',)) == []
+
+
+@pytest.mark.usefixtures('kernel')
+@pytest.mark.parametrize('many', [False, True])
+@pytest.mark.parametrize(
+    ('handle', 'device'),
+    [
+        (f'pci/{PF}', PF),
+        (f'mdev/{UUID}', 'mtty'),
+        ('file/accel', 'accel'),
+        ('block/eui.1', 'eui.1'),
+        ('drc/21010001', 'drc'),
+        ('test/a', 'card'),
+    ],
+)
+def test_no_two_vans_get_one_handle(handle, device, many):
+    known = allocated.Holders([Van(handle, device, 'a')], many=many)
+    assert len(known.in_the_way(handle, device)) == 1
+    assert len(known.in_the_way(handle, None)) == 1
+    assert known.in_the_way('test/b', 'another') == []

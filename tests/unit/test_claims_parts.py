@@ -119,6 +119,31 @@ def test_the_shares_of_one_instance_count(number):
     assert found == ({nodes.device_file('disk')} if number == 2 else set())
 
 
+class OfBoth(Host):
+    """Its accelerator has files of a PF and of its VF."""
+
+    def __init__(self, *functions):
+        self._functions = functions
+
+    def function(self, address):
+        return facts.Function(address, PF)
+
+    def files(self, name, numbers):
+        return facts.Files(self._functions)
+
+
+@pytest.mark.parametrize('functions', [(PF, VF), (VF, PF)])
+def test_the_strictest_of_its_claims_on_a_node_counts(functions):
+    """The file of the PF shares the PF; that of the VF has a part of it."""
+    host = OfBoth(*functions)
+    row = facts.Row(f'file/{PF}+drm+card', PF, 'a', 'one')
+    modes = {
+        each.node: each.mode for each in of_handle.holding(row, host).claims
+    }
+    assert modes[nodes.function(host, PF)] == resource.SHARED
+    assert modes[nodes.function(host, VF)] == resource.SHARED
+
+
 # --- Who has something
 
 
@@ -211,3 +236,10 @@ def test_a_kind_of_node_that_names_do_not_tell(here, monkeypatch, many):
         asking = holders.asked_by(allocated.Taker('van', instance))
         met = asking.in_the_way(f'pci/{CARD}', CARD)
         assert [each.where.node.kind for each in met] == excluded
+
+
+def test_what_is_below_a_function(here):
+    here.write_numvfs(PF, 1)
+    known = reader.Reader(device_spec.Specs())
+    assert known.below(PF) == [VF]
+    assert known.below(VF) == known.below('0000:3d:00.0') == []

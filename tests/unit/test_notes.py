@@ -122,6 +122,37 @@ def test_a_vgpu_that_is_given_out_is_not_offered_whole(here):
         privileged_mdev.set_vgpu_type(devices.GPU, 559, 5.0)
 
 
+def test_a_vgpu_is_given_out_as_a_whole_function_is(here):
+    gpu, pf = pci.get(devices.GPU), pci.get(devices.PF)
+    assert not held.has(gpu)
+    assert not function_notes.renew(gpu)
+    function_notes.note_vgpu(gpu, 558)
+    function_notes.note_function(pf)
+    for each in (gpu, pf):
+        assert held.has(each)
+        assert function_notes.has_part(each)
+        assert function_notes.renew(each)
+    assert held.of_function(held.VGPU, gpu)['number'] == 558
+    assert not function_notes.has_part(pci.get(devices.NIC))
+
+
+def test_a_note_that_names_another_van_stays(here):
+    """Also one of the same instance."""
+    one, other = (
+        holder.Holder(UUID, '/vans.db', UUID, van)
+        for van in (UUID, OTHER_UUID)
+    )
+    with holder.acting_for(one):
+        function_notes.note_function(pci.get(devices.GPU))
+    held.adopt(other, devices.GPU)
+    (found,) = held.of_others()
+    assert found.holder == one
+    moved = holder.Holder(OTHER_UUID, '/else/vans.db', UUID, UUID)
+    held.adopt(moved, devices.GPU)
+    (found,) = held.of_others()
+    assert found.holder == moved
+
+
 # --- notes that no VAN needs
 
 
