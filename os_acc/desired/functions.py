@@ -20,6 +20,7 @@ from os_acc.desired import steps
 from os_acc.journal import programs
 from os_acc.operations import discovery
 from os_acc.programming import bitstreams
+from os_acc.programming import records
 from os_acc.texts import function_id as function_ids
 
 PART = 'functions'
@@ -102,8 +103,11 @@ def _is_older(host: host_module.Host, wanted: documents.Function) -> bool:
 
 def _users(host: host_module.Host, wanted: documents.Function) -> list[str]:
     return [
-        f'instance {each.instance_uuid} has {each.handle} '
-        f'(VAN {each.van_uuid})'
-        for each in host.journal.handles(wanted.device)
-        if each.handle is not None
+        f'instance {van.instance_uuid} has {van.handle.identity} '
+        f'(VAN {van.uuid})'
+        for van in host.journal.vans_on(wanted.device)
+        if van.handle is not None
+        and records.overlaps(
+            wanted.region, van.driver_data.get(programs.REGION)
+        )
     ]

@@ -186,6 +186,9 @@ def test_a_region_that_a_van_has(here):
     instance = devices.instance()
     os_acc.plug(instance, [applied.fake_request('aes')])
     wanted = [('fpga', '0', 'gzip'), ('fpga', '1', 'gzip')]
+    used, free = here.apply(functions=wanted, check=True).steps
+    assert instance.uuid in used.reason
+    assert free.reason is None, 'an instance has the other region'
     report = here.apply(functions=wanted)
     assert applied.results(report) == {
         'fpga 0': 'in the way',

@@ -124,15 +124,15 @@ def test_a_vgpu_that_is_given_out_is_not_offered_whole(here):
 
 def test_a_vgpu_is_given_out_as_a_whole_function_is(here):
     gpu, pf = pci.get(devices.GPU), pci.get(devices.PF)
-    assert not held.has(gpu)
+    assert not function_notes.has(gpu)
     assert not function_notes.renew(gpu)
     function_notes.note_vgpu(gpu, 558)
     function_notes.note_function(pf)
     for each in (gpu, pf):
-        assert held.has(each)
+        assert function_notes.has(each)
         assert function_notes.has_part(each)
         assert function_notes.renew(each)
-    assert held.of_function(held.VGPU, gpu)['number'] == 558
+    assert function_notes.of_function(root_notes.VGPU, gpu)['number'] == 558
     assert not function_notes.has_part(pci.get(devices.NIC))
 
 
@@ -144,12 +144,12 @@ def test_a_note_that_names_another_van_stays(here):
     )
     with holder.acting_for(one):
         function_notes.note_function(pci.get(devices.GPU))
-    held.adopt(other, devices.GPU)
-    (found,) = held.of_others()
+    root_notes.adopt(other, devices.GPU)
+    (found,) = root_notes.of_others()
     assert found.holder == one
     moved = holder.Holder(OTHER_UUID, '/else/vans.db', UUID, UUID)
-    held.adopt(moved, devices.GPU)
-    (found,) = held.of_others()
+    root_notes.adopt(moved, devices.GPU)
+    (found,) = root_notes.of_others()
     assert found.holder == moved
 
 
