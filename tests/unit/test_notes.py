@@ -132,7 +132,7 @@ def test_a_vgpu_is_given_out_as_a_whole_function_is(here):
         assert function_notes.has(each)
         assert function_notes.has_part(each)
         assert function_notes.renew(each)
-    assert function_notes.of_function(root_notes.VGPU, gpu)['number'] == 558
+    assert function_notes.of_function(root_notes.VGPU, gpu).number == 558
     assert not function_notes.has_part(pci.get(devices.NIC))
 
 
